@@ -1,0 +1,50 @@
+# Each target sets up .venv by itself: Python 3.11+ and the package registries are all it needs.
+#
+#   make demo     sentence search and digits, from trained models to bundles and back
+#   make test     the tests        (PYTEST="-k wire" narrows them)
+#   make lint     ruff and pyright
+#   make bench    the zoo beside torch, XLA:CPU and ONNX Runtime; results in benchmarks/results/
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell \
+  command -v $(name) >/dev/null && $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  2>/dev/null && echo $(name))))
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST ?=
+
+.PHONY: demo test lint bench specs clean
+
+demo: $(READY)
+	$(BIN)/python examples/demo/run.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(READY)
+	$(BIN)/python benchmarks/zoo.py
+	$(BIN)/python benchmarks/call_overhead.py
+	$(BIN)/python benchmarks/load_time.py
+
+# Generated protobuf code and pages are checked in; the tests compare them with what this gives.
+specs: $(READY)
+	$(BIN)/python specs/generate.py
+
+# The pins go in first and girih itself without dependencies, so that nothing moves a pin.
+# The link lets static tools resolve `import girih`: the package is this folder itself.
+$(READY): requirements-dev.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "girih needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --no-build-isolation -e .
+	mkdir -p $(VENV)/source && ln -sfn ../.. $(VENV)/source/girih
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist girih.egg-info

@@ -1,0 +1,62 @@
+"""girih: exports of JAX and PyTorch become one bundle that runs without a framework.
+
+The names below are the public API. Each is fetched from its room at first use, so that
+`import girih` costs a few milliseconds and imports no framework and no compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .compiler import compile, import_model  # noqa: A004
+    from .hlo.errors import CompilerBug, ImportBlockers, UnsupportedError, UserError
+    from .hlo.graph import Module
+    from .hlo.interpret import interpret
+    from .options import Options
+    from .runtime.program import Program, load
+
+_ROOMS = {
+    "CompilerBug": ".hlo.errors",
+    "ImportBlockers": ".hlo.errors",
+    "Module": ".hlo.graph",
+    "Options": ".options",
+    "Program": ".runtime.program",
+    "UnsupportedError": ".hlo.errors",
+    "UserError": ".hlo.errors",
+    "compile": ".compiler",
+    "import_model": ".compiler",
+    "interpret": ".hlo.interpret",
+    "load": ".runtime.program",
+}
+
+__all__ = [
+    "CompilerBug",
+    "ImportBlockers",
+    "Module",
+    "Options",
+    "Program",
+    "UnsupportedError",
+    "UserError",
+    "__version__",
+    "compile",
+    "import_model",
+    "interpret",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The public object `name`, imported from its room the first time it is asked for."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'girih' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ROOMS[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

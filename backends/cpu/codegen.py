@@ -1,0 +1,204 @@
+"""From LLVM IR text to object code for one CPU target, and what a kernel emitter hands over.
+
+`Target` says what the code may use: it is written into the plan as `features`, and everything that
+decides the shape of code (vector width, registers, blocking) comes from it, never from the machine
+that compiles. `compile_object` is pure: the same text and target give the same bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...hlo.errors import CompilerBug, UserError
+from . import llvm
+
+if TYPE_CHECKING:
+    import llvmlite.binding
+
+# The feature levels that code is made for, best first: name, the features required, vector bits.
+# Later levels run everywhere in their architecture.
+_AVX2 = (
+    "avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt",
+    "sse3", "sse4.1", "sse4.2", "ssse3",
+)  # fmt: skip
+_AVX512 = (*_AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+_LEVELS = {
+    "x86_64": (("avx512", _AVX512, 512), ("avx2", _AVX2, 256), ("baseline", (), 128)),
+    "aarch64": (("neon", ("neon",), 128),),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU that code is compiled for. `features` are LLVM's names, sorted."""
+
+    triple: str
+    features: tuple[str, ...]
+    vector_bits: int
+
+    @property
+    def architecture(self) -> str:
+        return self.triple.split("-", 1)[0]
+
+    @property
+    def vector_registers(self) -> int:
+        return 32 if self.architecture == "aarch64" or self.vector_bits == 512 else 16
+
+    @property
+    def fused(self) -> bool:
+        """Whether one instruction multiplies and adds."""
+        return self.architecture == "aarch64" or "fma" in self.features
+
+    def lanes(self, element: str) -> int:
+        """Lanes of one vector register of an LLVM element type: 16 for "float" on AVX-512."""
+        return self.vector_bits // max(8, llvm.bits_of(element))
+
+    @property
+    def attributes(self) -> str:
+        """The attributes of every function, for `llvm.Module`."""
+        features = ",".join(f"+{name}" for name in self.features)
+        width = f'"prefer-vector-width"="{self.vector_bits}" "min-legal-vector-width"="{self.vector_bits}"'
+        return f'nounwind "no-builtins" "frame-pointer"="none" {width} "target-features"="{features}"'
+
+    def module(self) -> llvm.Module:
+        """An empty module of this target."""
+        return llvm.Module(
+            self.attributes, fused=self.fused, architecture=self.architecture
+        )
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """One kernel: IR of a module that defines `symbol` with the plan's kernel ABI."""
+
+    ir_text: str
+    symbol: str
+    tiles: int  # any split of [0, tiles) gives the same bits
+    scratch_bytes: int  # per worker
+    flops: float
+    bytes: float  # read plus written, each counted once
+    parallel: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@functools.cache
+def host_target(level: str | None = None) -> Target:
+    """The target of this machine; `level` ("avx512", "avx2", "baseline", "neon") caps its features."""
+    binding = _binding()
+    triple = binding.get_process_triple()
+    present = {name for name, on in binding.get_host_cpu_features().items() if on}
+    return make_target(triple, present, level)
+
+
+def make_target(triple: str, present: set[str], level: str | None = None) -> Target:
+    """The best target for a triple whose machines have the features `present`."""
+    architecture = {"arm64": "aarch64", "amd64": "x86_64"}.get(
+        triple.split("-", 1)[0], triple.split("-", 1)[0]
+    )
+    if architecture not in _LEVELS:
+        raise UserError(
+            f"target cpu: no code generation for architecture '{architecture}' ({triple}); "
+            f"supported are {', '.join(_LEVELS)}"
+        )
+    levels = _LEVELS[architecture]
+    names = [name for name, _, _ in levels]
+    if level is not None and level not in names:
+        raise UserError(f"target cpu: unknown level '{level}' for {architecture}; known: {names}")
+    for name, required, bits in levels[names.index(level) if level else 0 :]:
+        if present.issuperset(required):
+            return Target(triple, tuple(sorted(required)), bits)
+    raise UserError(f"target cpu: this machine lacks the features {levels[-1][1]} of {architecture}")
+
+
+def compile_object(ir_text: str, target: Target, *, optimize: bool = True) -> bytes:
+    """The ELF object of an IR module. `optimize` False skips the clean-up passes.
+
+    The text is parsed and verified first, so a mistake of an emitter is a CompilerBug, not an
+    abort inside LLVM.
+    """
+    binding = _binding()
+    machine = _machine(target)
+    # A context of its own: LLVM never frees what a shared one has interned.
+    context = binding.create_context()
+    try:
+        module = binding.parse_assembly(ir_text, context)
+        module.verify()
+    except RuntimeError as error:
+        raise CompilerBug(f"cpu backend made LLVM IR that does not verify: {error}") from error
+    with module:
+        module.triple = target.triple
+        module.data_layout = str(machine.target_data)
+        if optimize:
+            options = binding.create_pipeline_tuning_options(speed_level=2)
+            builder = binding.create_pass_builder(machine, options)
+            with _pipeline(binding) as passes:
+                passes.run(module, builder)
+        return machine.emit_object(module)
+
+
+def assembly(ir_text: str, target: Target) -> str:
+    """The assembly of an IR module, for people."""
+    binding = _binding()
+    machine = _machine(target)
+    module = binding.parse_assembly(ir_text, binding.create_context())
+    with module:
+        module.triple = target.triple
+        module.data_layout = str(machine.target_data)
+        options = binding.create_pipeline_tuning_options(speed_level=2)
+        with _pipeline(binding) as passes:
+            passes.run(module, binding.create_pass_builder(machine, options))
+        return machine.emit_assembly(module)
+
+
+def _pipeline(binding: llvmlite.binding) -> llvmlite.binding.ModulePassManager:
+    """Clean-up for code that is already vectorised and blocked: what helps address arithmetic."""
+    passes = binding.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_new_gvn_pass()
+    passes.add_dead_code_elimination_pass()
+    return passes
+
+
+_initialized = threading.Lock()
+_local = threading.local()
+_ready = False
+
+
+def _binding() -> llvmlite.binding:
+    """llvmlite's binding with all needed targets initialised; a UserError where it is missing."""
+    global _ready
+    try:
+        import llvmlite.binding as binding
+    except ImportError as error:
+        raise UserError(
+            "target cpu: compiling needs llvmlite, which is not installed; "
+            "install it with: pip install 'girih[cpu]'"
+        ) from error
+    with _initialized:
+        if not _ready:
+            binding.initialize_all_targets()
+            binding.initialize_all_asmprinters()
+            _ready = True
+    return binding
+
+
+def _machine(target: Target) -> llvmlite.binding.TargetMachine:
+    """LLVM's target machine, one per thread: it is not safe to share."""
+    machines: dict[Target, llvmlite.binding.TargetMachine] = _local.__dict__.setdefault("machines", {})
+    if target not in machines:
+        binding = _binding()
+        # The features are spelled out, so the CPU name only picks LLVM's instruction costs.
+        machines[target] = binding.Target.from_triple(target.triple).create_target_machine(
+            cpu="generic" if target.architecture == "aarch64" else "x86-64",
+            features=",".join(f"+{name}" for name in target.features),
+            opt=2,
+            reloc="pic",
+            codemodel="small",
+        )
+    return machines[target]

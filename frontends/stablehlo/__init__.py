@@ -1,0 +1,1 @@
+"""StableHLO programs, as text or as portable artifacts, read without MLIR."""

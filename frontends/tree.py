@@ -1,0 +1,259 @@
+"""The one op tree that every reader fills and one converter turns into an `hlo.Module`.
+
+A tree says what a file says, in plain values, before anything is checked against the op rooms: names with their dialect
+prefix ("stablehlo.add"), operand edges, result types, attributes, regions and locations. Types are the small frozen
+classes below; a scalar type is its spelling ("f32", "i1", "index", "token"). Attribute values are Python's own:
+`bool` (also MLIR's unit), `str` (strings, enums and symbols), `tuple` (arrays), `dict`, types, and the classes
+`Integer`, `Float`, `Elements`, `Structured` and `Opaque` where Python has no equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Union
+
+DYNAMIC = -(1 << 63)
+"""How MLIR writes a dimension or bound that is not known, in `Tensor.shape` and `Bounds`."""
+
+
+# Types ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """complex<element>"""
+
+    element: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """Integers of `storage` that stand for `expressed`: (stored - zero point) * scale, per tensor or along `axis`."""
+
+    storage: str
+    expressed: str
+    axis: int | None
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    minimum: int
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """tensor<shape x element, encoding>; `encoding` is an attribute value (`Structured("bounds", ...)`) or None."""
+
+    shape: tuple[int, ...]
+    element: Type
+    encoding: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unranked:
+    """tensor<*xelement>"""
+
+    element: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """memref<shape x element>: storage that a program may write in place."""
+
+    shape: tuple[int, ...]
+    element: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple:
+    """tuple<types>"""
+
+    types: tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Future:
+    """The results of an asynchronous op, before `async_done`."""
+
+    types: tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionType:
+    """(inputs) -> results"""
+
+    inputs: tuple[Type, ...]
+    results: tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A type or an attribute of a dialect that the reader does not know, kept as its name and text."""
+
+    name: str
+    text: str
+
+
+Type = Union[str, Complex, Quantized, Tensor, Unranked, Buffer, Tuple, Future, FunctionType, Opaque]
+
+
+def spell(kind: Type) -> str:
+    """The type as StableHLO's text writes it."""
+    match kind:
+        case str():
+            return "!stablehlo.token" if kind == "token" else kind
+        case Complex(element):
+            return f"complex<{element}>"
+        case Quantized():
+            pairs = [f"{s}:{z}" if z else str(s) for s, z in zip(kind.scales, kind.zero_points)]
+            scales = pairs[0] if kind.axis is None else "{" + ",".join(pairs) + "}"
+            axis = "" if kind.axis is None else f":{kind.axis}"
+            bounds = f"<{kind.minimum}:{kind.maximum}>"
+            return f"!quant.uniform<{kind.storage}{bounds}:{kind.expressed}{axis}, {scales}>"
+        case Tensor(shape, element) | Buffer(shape, element):
+            dims = "".join(f"{'?' if dim == DYNAMIC else dim}x" for dim in shape)
+            return f"{'memref' if isinstance(kind, Buffer) else 'tensor'}<{dims}{spell(element)}>"
+        case Unranked(element):
+            return f"tensor<*x{spell(element)}>"
+        case Tuple(types) | Future(types):
+            name = "tuple" if isinstance(kind, Tuple) else "!stablehlo.future"
+            return f"{name}<{', '.join(map(spell, types))}>"
+        case FunctionType(inputs, results):
+            return f"({', '.join(map(spell, inputs))}) -> ({', '.join(map(spell, results))})"
+    return f"!{kind.name}{kind.text}"
+
+
+# Attributes ----------------------------------------------------------------------------------------------------------
+
+
+class Integer(NamedTuple):
+    """An integer with its type; signless types hold it sign-extended."""
+
+    value: int
+    type: Type
+
+
+class Float(NamedTuple):
+    """A float with its type."""
+
+    value: float
+    type: Type
+
+
+class Elements(NamedTuple):
+    """A constant tensor that is still in its file: `payload` is text after `dense<` or little-endian bytes.
+
+    Bytes are row-major, one byte per element for types under eight bits; a single element stands for all.
+    """
+
+    type: Tensor
+    payload: str | bytes | memoryview
+
+
+class Structured(NamedTuple):
+    """A dialect's record, such as `#stablehlo.dot<...>`: its mnemonic and its fields by name."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+# Locations -----------------------------------------------------------------------------------------------------------
+
+
+class FileLocation(NamedTuple):
+    """A place in a user's file."""
+
+    file: str
+    line: int
+    column: int = 0
+
+
+class NameLocation(NamedTuple):
+    """A name (JAX: the name stack of an op, or an argument's name) around another location."""
+
+    name: str
+    child: Any
+
+
+class CallSite(NamedTuple):
+    """`callee` was inlined or traced at `caller`."""
+
+    callee: Any
+    caller: Any
+
+
+class FusedLocation(NamedTuple):
+    """Several locations that one op stands for."""
+
+    parts: tuple[Any, ...]
+
+
+# The tree ------------------------------------------------------------------------------------------------------------
+
+
+class Value:
+    """One edge: identity is the value, `type` its type, `name` what the text called it, `location` an argument's."""
+
+    __slots__ = ("type", "name", "location")
+
+    def __init__(self, type: Type, name: str = "", location: Any = None):
+        self.type = type
+        self.name = name
+        self.location = location
+
+
+class Region:
+    """A single block: its arguments and its operations, the terminator last."""
+
+    __slots__ = ("arguments", "operations")
+
+    def __init__(self, arguments: list[Value] | None = None, operations: list[Operation] | None = None):
+        self.arguments = arguments if arguments is not None else []
+        self.operations = operations if operations is not None else []
+
+
+class Operation:
+    """One op as its file says it. `location` is what `Document.location` takes."""
+
+    __slots__ = ("name", "operands", "results", "attributes", "regions", "location")
+
+    def __init__(
+        self,
+        name: str,
+        operands: list[Value] | None = None,
+        results: list[Value] | None = None,
+        attributes: dict[str, Any] | None = None,
+        regions: list[Region] | None = None,
+        location: Any = None,
+    ):
+        self.name = name
+        self.operands = operands if operands is not None else []
+        self.results = results if results is not None else []
+        self.attributes = attributes if attributes is not None else {}
+        self.regions = regions if regions is not None else []
+        self.location = location
+
+
+@dataclass(slots=True)
+class Document:
+    """A whole file: its top module, where it came from, and how its lazily read locations are resolved."""
+
+    module: Operation
+    source: str = ""
+    producer: str = ""
+    resources: dict[str, bytes | memoryview] = field(default_factory=dict)
+    locate: Any = None
+
+    def location(self, handle: Any) -> Any:
+        """The location behind an op's or argument's `location`, one of the classes above or None."""
+        return self.locate(handle) if self.locate is not None else handle
+
+
+def walk(operation: Operation) -> Iterator[Operation]:
+    """Every operation of the tree in file order, the given one first."""
+    pending = [operation]
+    while pending:
+        current = pending.pop()
+        yield current
+        for region in reversed(current.regions):
+            pending.extend(reversed(region.operations))

@@ -1,0 +1,1 @@
+"""The program's representation and its meaning; imports nothing else of girih."""

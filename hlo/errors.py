@@ -1,0 +1,50 @@
+"""Two blames and no third: the user can mend a `UserError`, only we can mend a `CompilerBug`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class GirihError(Exception):
+    """Base of every error that girih raises on purpose."""
+
+
+class UserError(GirihError):
+    """Something outside the compiler is wrong; the message says where, why, and what would help."""
+
+
+class UnsupportedError(UserError):
+    """A program that is valid, but that this version cannot import, compile or run."""
+
+
+class VerifyError(UserError):
+    """A program breaks a clause of the specification (`concatenate.C2: ...`)."""
+
+
+class Blocker(NamedTuple):
+    """One reason why an export cannot be imported."""
+
+    operation: str
+    place: str  # "model.py:41", or "" where the export carries no location
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        place = f"{self.place}: " if self.place else ""
+        remedy = f" ({self.remedy})" if self.remedy else ""
+        return f"{place}{self.operation}: {self.reason}{remedy}"
+
+
+class ImportBlockers(UnsupportedError):
+    """All reasons at once why an export cannot be imported; `blockers` lists them."""
+
+    def __init__(self, blockers: Sequence[Blocker], source: str = "the export") -> None:
+        self.blockers = tuple(blockers)
+        count = len(self.blockers)
+        head = f"{source} cannot be imported, {count} blocker{'s' if count != 1 else ''}:"
+        super().__init__("\n".join([head, *(f"  {blocker}" for blocker in self.blockers)]))
+
+
+class CompilerBug(GirihError):
+    """An invariant of the compiler itself is broken; please report it with the program."""

@@ -1,0 +1,415 @@
+"""The program: modules, functions, regions, operations and values.
+
+Everything here is immutable and compared by identity; a pass that changes something builds new
+objects, so "unchanged" is `new is old`. Operations of a region stand in an order in which every
+value is defined before it is used; that order carries no other meaning (the schedule is a plan's).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+import numpy as np
+
+from .errors import CompilerBug
+from .types import Element, TensorType, Type, tensor_of
+
+if TYPE_CHECKING:
+    from .room import OpDefinition
+    from .signature import Signature
+
+Array = np.ndarray[Any, Any]
+Attribute = Any  # bool, int, float, str, bytes, None, tuple, dict, Dense or a type
+
+
+class Origin(NamedTuple):
+    """Where in the user's program something comes from; empty parts are unknown."""
+
+    file: str = ""
+    line: int = 0
+    name: str = ""  # framework path: "encoder/layer.0/attention"
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file else ""
+        return " ".join(filter(None, [place, f"({self.name})" if self.name else ""])) or "unknown"
+
+
+MAXIMUM_ORIGINS = 8  # a union of more keeps the first ones: enough to answer "which line"
+
+
+def union_origins(*origins: tuple[Origin, ...]) -> tuple[Origin, ...]:
+    """All different origins, first seen first, at most `MAXIMUM_ORIGINS`."""
+    if len(origins) == 1:
+        return origins[0]
+    return tuple(dict.fromkeys(o for some in origins for o in some))[:MAXIMUM_ORIGINS]
+
+
+class Dense:
+    """A constant tensor: a type and its numpy array; a splat is a view of one element.
+
+    Equal types and equal bytes make equal constants (NaN payloads and zero signs count).
+    """
+
+    __slots__ = ("type", "array", "_digest")
+
+    def __init__(self, type: TensorType, array: Array) -> None:
+        if array.shape != type.dims or array.dtype != type.dtype:
+            raise CompilerBug(f"constant {array.dtype}{array.shape} does not fit its type {type}")
+        self.type, self.array = type, array
+        self._digest: bytes | None = None
+
+    @classmethod
+    def of(cls, array: Array) -> Dense:
+        return cls(tensor_of(array), array)
+
+    @classmethod
+    def splat(cls, value: Any, type: TensorType) -> Dense:
+        one = np.asarray(value).astype(type.dtype)
+        return cls(type, np.broadcast_to(one, type.dims))
+
+    @property
+    def is_splat(self) -> bool:
+        """Whether it is stored as one element (or has just one)."""
+        array = self.array
+        return array.size == 1 or (array.size > 0 and not any(array.strides))
+
+    @property
+    def splat_value(self) -> Any:
+        """The numpy scalar that every element equals; only for splats."""
+        return self.array[(0,) * self.array.ndim]
+
+    @property
+    def digest(self) -> bytes:
+        """Sixteen bytes that name the content."""
+        if self._digest is None:
+            state = hashlib.blake2b(digest_size=16)
+            if self.is_splat:
+                state.update(b"splat" + np.asarray(self.splat_value).tobytes())
+            else:
+                state.update(np.ascontiguousarray(self.array).view(np.uint8).data)
+            self._digest = state.digest()
+        return self._digest
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Dense) and self.type is other.type and self.digest == other.digest
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self.type), self.digest))
+
+    def __repr__(self) -> str:
+        return f"Dense({self.type}{', splat' if self.is_splat else ''})"
+
+
+class Value:
+    """One result of an operation, or one argument of a region (`owner` tells which)."""
+
+    __slots__ = ("owner", "index", "type")
+
+    def __init__(self, owner: Op | Region, index: int, type: Type) -> None:
+        self.owner, self.index, self.type = owner, index, type
+
+    @property
+    def op(self) -> Op | None:
+        """The operation that computes it; None for an argument."""
+        return self.owner if isinstance(self.owner, Op) else None
+
+    @property
+    def tensor(self) -> TensorType:
+        """Its type, which must be a tensor's."""
+        if not isinstance(self.type, TensorType):
+            raise CompilerBug(f"a tensor was expected, not {self.type}")
+        return self.type
+
+    @property
+    def dims(self) -> tuple[Any, ...]:
+        return self.tensor.dims
+
+    @property
+    def rank(self) -> int:
+        return self.tensor.rank
+
+    @property
+    def element(self) -> Any:
+        return self.tensor.element
+
+    def __repr__(self) -> str:
+        source = self.owner.name if isinstance(self.owner, Op) else "argument"
+        return f"<{source}#{self.index} {self.type}>"
+
+
+class Op:
+    """One operation. `op.dimension` is short for its attribute, `op.lhs` for its operand."""
+
+    __slots__ = ("definition", "operands", "attributes", "regions", "results", "origin")
+
+    def __init__(
+        self,
+        definition: OpDefinition,
+        operands: Sequence[Value],
+        attributes: Mapping[str, Attribute],
+        regions: Sequence[Region],
+        result_types: Sequence[Type],
+        origin: tuple[Origin, ...] = (),
+    ) -> None:
+        self.definition = definition
+        self.operands: tuple[Value, ...] = tuple(operands)
+        self.attributes: Mapping[str, Attribute] = attributes
+        self.regions: tuple[Region, ...] = tuple(regions)
+        self.results: tuple[Value, ...] = tuple(
+            Value(self, index, type) for index, type in enumerate(result_types)
+        )
+        self.origin = origin
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def result(self) -> Value:
+        """Its only result."""
+        (result,) = self.results
+        return result
+
+    @property
+    def type(self) -> TensorType:
+        """The type of its only result, a tensor."""
+        return self.result.tensor
+
+    @property
+    def result_types(self) -> tuple[Type, ...]:
+        return tuple(result.type for result in self.results)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only where no slot or property of that name exists.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self.attributes:
+            return self.attributes[name]
+        return self.definition.part(self, name)
+
+    def with_operands(self, operands: Sequence[Value], regions: Sequence[Region] = ()) -> Op:
+        """The same operation on other operands (and regions); itself if nothing differs."""
+        regions = tuple(regions) or self.regions
+        if all(map(_is, operands, self.operands)) and all(map(_is, regions, self.regions)):
+            return self
+        types = self.result_types
+        return Op(self.definition, operands, self.attributes, regions, types, self.origin)
+
+    def __repr__(self) -> str:
+        types = ", ".join(str(type) for type in self.result_types)
+        return f"<{self.name} -> {types}>"
+
+
+def _is(left: object, right: object) -> bool:
+    return left is right
+
+
+class Region:
+    """A list of operations with arguments and yielded results. Values of enclosing regions may be
+    used inside the regions of `while`, `if`, `case` and `composite`-like ops, never inside a fusion.
+
+    The arguments are made with the region: `Region.build` hands them to the code that needs them.
+    """
+
+    __slots__ = ("arguments", "ops", "results", "_uses")
+
+    def __init__(
+        self, arguments: Sequence[Value], ops: Sequence[Op], results: Sequence[Value]
+    ) -> None:
+        self.arguments: tuple[Value, ...] = tuple(arguments)
+        for index, argument in enumerate(self.arguments):
+            if argument.index != index:
+                raise CompilerBug("a region's arguments are out of order")
+            argument.owner = self
+        self.ops: tuple[Op, ...] = tuple(ops)
+        self.results: tuple[Value, ...] = tuple(results)
+        self._uses: dict[Value, list[tuple[Op | None, int]]] | None = None
+
+    @property
+    def argument_types(self) -> tuple[Type, ...]:
+        return tuple(argument.type for argument in self.arguments)
+
+    @property
+    def result_types(self) -> tuple[Type, ...]:
+        return tuple(result.type for result in self.results)
+
+    @property
+    def uses(self) -> Mapping[Value, Sequence[tuple[Op | None, int]]]:
+        """value -> (user, operand number); the user None is the region's own result list.
+
+        Uses inside nested regions count for the nested operation's owner, with operand number -1.
+        """
+        if self._uses is None:
+            uses: dict[Value, list[tuple[Op | None, int]]] = {}
+            for op in self.ops:
+                for number, value in enumerate(op.operands):
+                    uses.setdefault(value, []).append((op, number))
+                for region in op.regions:
+                    for value in region.captures():
+                        uses.setdefault(value, []).append((op, -1))
+            for number, value in enumerate(self.results):
+                uses.setdefault(value, []).append((None, number))
+            self._uses = uses
+        return self._uses
+
+    def captures(self) -> list[Value]:
+        """Values used inside that are defined outside, each once, in order of first use."""
+        defined: set[Value] = set(self.arguments)
+        found: dict[Value, None] = {}
+        for op in self.ops:
+            for value in op.operands:
+                if value not in defined:
+                    found[value] = None
+            for region in op.regions:
+                for value in region.captures():
+                    if value not in defined:
+                        found[value] = None
+            defined.update(op.results)
+        for value in self.results:
+            if value not in defined:
+                found[value] = None
+        return list(found)
+
+    def walk(self) -> Iterator[Op]:
+        """Every operation, those of nested regions before their owner."""
+        for op in self.ops:
+            for region in op.regions:
+                yield from region.walk()
+            yield op
+
+    def __repr__(self) -> str:
+        return f"<region of {len(self.ops)} operations -> {list(self.result_types)}>"
+
+
+def arguments(types: Sequence[Type]) -> tuple[Value, ...]:
+    """Fresh arguments for a region that is about to be built."""
+    return tuple(Value(_UNOWNED, index, type) for index, type in enumerate(types))
+
+
+_UNOWNED = Region((), (), ())
+
+
+class Weight:
+    """External data by name: loaded when first asked for, never part of the program's text.
+
+    `aliases` are further names of the same tensor (tied weights).
+    """
+
+    __slots__ = ("name", "type", "aliases", "_source")
+
+    def __init__(
+        self,
+        name: str,
+        source: Array | Callable[[], Array],
+        type: TensorType | None = None,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        if type is None:
+            if callable(source):
+                raise CompilerBug(f"weight '{name}' is lazy and has no type")
+            type = tensor_of(source)
+        self.name, self.type, self.aliases = name, type, tuple(aliases)
+        self._source: Array | Callable[[], Array] = source
+
+    @property
+    def array(self) -> Array:
+        """The data, read-only by convention."""
+        if callable(self._source):
+            self._source = self._source()
+        if self._source.shape != self.type.dims or self._source.dtype != self.type.dtype:
+            found = f"{self._source.dtype}{list(self._source.shape)}"
+            raise CompilerBug(f"weight '{self.name}' is {found}, declared {self.type}")
+        return self._source
+
+    def __repr__(self) -> str:
+        return f"<weight {self.name} {self.type}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A named region; `main` is what a caller calls."""
+
+    name: str
+    body: Region
+    argument_attributes: tuple[Mapping[str, Attribute], ...] = ()
+    result_attributes: tuple[Mapping[str, Attribute], ...] = ()
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+
+    def with_body(self, body: Region) -> Function:
+        return self if body is self.body else replace(self, body=body)
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """A whole program: functions (the entry among them), weights, and how a caller sees it."""
+
+    functions: Mapping[str, Function]
+    entry: str = "main"
+    name: str = ""
+    weights: Mapping[str, Weight] = field(default_factory=dict)
+    signature: Signature | None = None
+    symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what an importer or a pass wants the user to know
+
+    @property
+    def main(self) -> Function:
+        return self.functions[self.entry]
+
+    @property
+    def body(self) -> Region:
+        """The entry function's region."""
+        return self.main.body
+
+    def with_main(self, body: Region) -> Module:
+        """The same module with another entry body; itself if it is the same."""
+        if body is self.body:
+            return self
+        return self.with_functions({**self.functions, self.entry: self.main.with_body(body)})
+
+    def with_functions(self, functions: Mapping[str, Function]) -> Module:
+        return replace(self, functions=dict(functions))
+
+    def with_weights(self, weights: Mapping[str, Weight]) -> Module:
+        return replace(self, weights=dict(weights))
+
+    def with_notes(self, *notes: str) -> Module:
+        return replace(self, notes=self.notes + notes) if notes else self
+
+    def walk(self) -> Iterator[Op]:
+        """Every operation of every function."""
+        for function in self.functions.values():
+            yield from function.body.walk()
+
+    def __str__(self) -> str:
+        from .text import print_module
+
+        return print_module(self)
+
+    def __repr__(self) -> str:
+        count = sum(1 for _ in self.walk())
+        return f"<module {self.name or self.entry}: {count} operations>"
+
+
+Node = Union[Op, Region]
+
+
+def constant_of(value: Value) -> Dense | None:
+    """The constant that a value is, if it comes straight from a `constant`."""
+    op = value.op
+    if op is not None and op.name == "constant":
+        return op.attributes["value"]
+    return None
+
+
+def zeros_like(type: TensorType) -> Dense:
+    return Dense.splat(0, type)
+
+
+def element_name(element: Element) -> str:
+    return element.name

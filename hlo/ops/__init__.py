@@ -1,0 +1,28 @@
+"""The rooms of all operations, in one explicit table."""
+
+from __future__ import annotations
+
+from ..errors import UnsupportedError
+from ..room import OpDefinition
+from . import elementwise, shape, structure
+
+DEFINITIONS: tuple[OpDefinition, ...] = (
+    *elementwise.ROOMS,
+    *shape.ROOMS,
+    *structure.ROOMS,
+)
+
+_BY_NAME = {definition.name: definition for definition in DEFINITIONS}
+
+
+def find(name: str) -> OpDefinition:
+    """The definition of that name; UnsupportedError if there is none."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise UnsupportedError(f"the operation '{name}' is not part of this version") from None
+
+
+def known(name: str) -> bool:
+    """Whether an operation of that name exists."""
+    return name in _BY_NAME

@@ -1,0 +1,213 @@
+"""What a room is: the one place that holds everything about one operation.
+
+A room is a subclass of `OpDefinition`: declarations first (operands, attributes, regions, numbered
+constraints), then `infer` (types only; constraints already hold), `evaluate` (the only arithmetic
+of the project), `flops`, `cases`. Operations that differ in one formula share a room as rows.
+
+    class Concatenate(OpDefinition, name="concatenate"):
+        "result = the inputs, one after the other along `dimension`."
+        inputs = variadic()
+        dimension = attribute(int)
+        C4 = constraint("0 <= dimension < rank(inputs[0])", lambda o: 0 <= o.dimension < o.inputs[0].rank)
+
+        def infer(self, o): ...
+        def evaluate(self, o, *arrays): return np.concatenate(arrays, o.dimension)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from .errors import UserError, VerifyError
+from .graph import Dense, Op, Region
+from .types import Type
+
+Array = np.ndarray[Any, Any]
+RunRegion = Callable[[Region, Sequence[Any]], list[Any]]
+
+ANY = object()  # an attribute of any legal kind
+REQUIRED = object()  # an attribute without a default
+
+
+class Operand(NamedTuple):
+    name: str
+    variadic: bool = False
+
+
+class AttributeSpec(NamedTuple):
+    """`kind` is bool, int, float, str, bytes, tuple, dict, Dense or ANY."""
+
+    kind: Any
+    default: Any = REQUIRED
+
+
+class Constraint(NamedTuple):
+    """One numbered clause of the specification, with the check that enforces it."""
+
+    clause: str
+    text: str
+    holds: Callable[[Op], bool]
+
+
+class Case(NamedTuple):
+    """One example of an operation: what to call it with. `regions` is built by `build` if given."""
+
+    name: str
+    inputs: tuple[Array, ...]
+    attributes: Mapping[str, Any] = {}
+    result_types: tuple[Type, ...] | None = None
+    regions: Callable[[], tuple[Region, ...]] | None = None
+    tolerance: float = 1e-5
+
+
+def operand() -> Any:
+    """Declare one operand; its name is the class attribute's."""
+    return Operand("")
+
+
+def variadic() -> Any:
+    """Declare any number of operands; at most one per operation."""
+    return Operand("", True)
+
+
+def attribute(kind: Any, default: Any = REQUIRED) -> Any:
+    """Declare an attribute; with a default it may be left out, and printing leaves it out."""
+    return AttributeSpec(kind, default)
+
+
+def constraint(text: str, holds: Callable[[Op], bool]) -> Any:
+    """Declare a clause; the class attribute's name is the specification's number."""
+    return Constraint("", text, holds)
+
+
+class OpDefinition:
+    """Everything about one operation; one instance per operation name.
+
+    `pattern` tells the optimizer what kind of access it has: elementwise, index, reduce, contract,
+    source, control, opaque. `effects` forbids removing, merging and reordering.
+    """
+
+    name: ClassVar[str] = ""
+    pattern: ClassVar[str] = "opaque"
+    commutative: ClassVar[bool] = False
+    effects: ClassVar[bool] = False
+    regions: ClassVar[tuple[str, ...]] = ()  # names; a last "*" means any number
+    isolated: ClassVar[bool] = False  # regions must not use outer values
+    since: ClassVar[str] = "1.0"  # program format that first had it
+    operands: ClassVar[tuple[Operand, ...]] = ()
+    attributes: ClassVar[dict[str, AttributeSpec]] = {}
+    constraints: ClassVar[tuple[Constraint, ...]] = ()
+
+    def __init_subclass__(cls, name: str = "", **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if name:
+            cls.name = name
+        operands, attributes, constraints = list(cls.operands), dict(cls.attributes), list(
+            cls.constraints
+        )
+        for key, declared in list(vars(cls).items()):
+            if isinstance(declared, Operand):
+                operands.append(declared._replace(name=key))
+                delattr(cls, key)
+            elif isinstance(declared, AttributeSpec):
+                attributes[key] = declared
+                delattr(cls, key)
+            elif isinstance(declared, Constraint):
+                constraints.append(declared._replace(clause=key))
+        cls.operands, cls.attributes = tuple(operands), attributes
+        cls.constraints = tuple(constraints)
+
+    def part(self, op: Op, name: str) -> Any:
+        """`op.lhs` (an operand), `op.inputs` (variadic), `op.body` (a region) or a default."""
+        spec = self.attributes.get(name)
+        if spec is not None:
+            if spec.default is REQUIRED:
+                raise AttributeError(f"{self.name} has no value for its attribute '{name}'")
+            return spec.default
+        fixed_after = 0
+        for position, declared in enumerate(self.operands):
+            if declared.name == name:
+                if declared.variadic:
+                    fixed_after = len(self.operands) - position - 1
+                    return op.operands[position : len(op.operands) - fixed_after]
+                before = [o for o in self.operands[:position] if o.variadic]
+                return op.operands[position - len(self.operands) if before else position]
+        if name in self.regions:
+            return op.regions[self.regions.index(name)]
+        raise AttributeError(f"{self.name} has no operand, attribute or region '{name}'")
+
+    # The facets of a room.
+
+    def infer(self, o: Op) -> Sequence[Type] | None:
+        """Types of the results; None where they must be given with the operation."""
+        return None
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        """The meaning: numpy arrays in, an array (or a tuple of them, several results) out.
+
+        Operations with regions also get `run(region, arrays) -> list of arrays`.
+        """
+        raise UserError(f"{self.name} cannot be evaluated: it has no meaning without a device")
+
+    def flops(self, o: Op) -> float:
+        """Floating-point operations of one execution; a transcendental counts as one."""
+        return float(sum(r.tensor.size for r in o.results)) if self.pattern == "elementwise" else 0.0
+
+    def cases(self) -> Iterator[Case]:
+        """Examples, small and telling; every test of every engine runs them."""
+        return iter(())
+
+    # Checks.
+
+    def check(self, o: Op) -> None:
+        """Raise VerifyError for the first clause that `o` breaks."""
+        fixed = sum(not declared.variadic for declared in self.operands)
+        any_number = fixed != len(self.operands)
+        if len(o.operands) < fixed or (len(o.operands) > fixed and not any_number):
+            wanted = f"at least {fixed}" if any_number else str(fixed)
+            raise broken(o, "operands", f"needs {wanted} operands, got {len(o.operands)}")
+        for key, spec in self.attributes.items():
+            if key not in o.attributes:
+                if spec.default is REQUIRED:
+                    raise broken(o, key, f"attribute '{key}' is missing")
+            elif not _fits(o.attributes[key], spec):
+                got = o.attributes[key]
+                wanted = getattr(spec.kind, "__name__", "a value")
+                raise broken(o, key, f"attribute '{key}' must be {wanted}, got {got!r}")
+        if self.regions and self.regions[-1] != "*" and len(o.regions) != len(self.regions):
+            raise broken(o, "regions", f"needs {len(self.regions)} regions, got {len(o.regions)}")
+        for clause in self.constraints:
+            if not clause.holds(o):
+                raise broken(o, clause.clause, clause.text)
+
+    def __repr__(self) -> str:
+        return f"<definition of {self.name}>"
+
+
+def _fits(value: Any, spec: AttributeSpec) -> bool:
+    if spec.kind is ANY or value is spec.default:
+        return True
+    if spec.kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if spec.kind is float:
+        return isinstance(value, float)
+    return isinstance(value, spec.kind)
+
+
+def broken(o: Op, clause: str, text: str) -> VerifyError:
+    """The error for a broken clause: user's place, clause, requirement, what was got."""
+    place = f"{o.origin[0]}: " if o.origin else ""
+    got = "; ".join(f"operand {i} is {value.type}" for i, value in enumerate(o.operands[:6]))
+    shown = ", ".join(f"{k} = {_short(v)}" for k, v in o.attributes.items())
+    line = f"{o.name}({', '.join(str(v.type) for v in o.operands)}) {{{shown}}}"
+    return VerifyError(f"{place}{o.name}.{clause}: {text}{'; ' + got if got else ''}\n    {line}")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Dense):
+        return f"dense {value.type}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,528 @@
+"""A program's face: the structure of its inputs and outputs, a readable path for every leaf.
+
+Frontends fill a `Signature`, the bundle stores it as JSON, the runtime checks calls against it.
+This module imports nothing but the standard library, so a bundle runs without the compiler.
+
+The flat arguments of a program are the leaves of `Signature.inputs` (a tuple, one child per
+positional input) followed by the leaves of `Signature.keywords` (a dict, one child per keyword-only
+input). The flat results are the leaves of `Signature.outputs`, followed by the results whose
+`state` names the buffer of the model of which they are the new value.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Dim = int | str  # a symbolic dimension is written as its expression, "batch" or "2*n"
+Key = str | int
+
+KINDS = ("leaf", "none", "tuple", "list", "dict", "namedtuple", "custom")
+_KEYED = ("dict", "namedtuple", "custom")
+
+
+class StructureError(ValueError):
+    """A value does not have a tree's structure; `path` is the first place where they differ."""
+
+    def __init__(self, path: str, reason: str):
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Node:
+    """Stands for a user's class that is not at hand at run time: its name and its children."""
+
+    type_name: str
+    children: dict[Key, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        children = self.__dict__.get("children", {})
+        if name in children:
+            return children[name]
+        raise AttributeError(f"{self.__dict__.get('type_name', 'Node')} has no child {name!r}")
+
+    def __getitem__(self, key: Key) -> Any:
+        return self.children[key]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The structure of nested inputs or outputs.
+
+    `keys` are the keys of a dict, in the order of its leaves, the field names of a namedtuple, or
+    the child names of a custom class; `type_name` is the class of a namedtuple or custom node.
+    """
+
+    kind: str
+    children: tuple[Tree, ...] = ()
+    keys: tuple[Key, ...] = ()
+    type_name: str = ""
+    leaf_count: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"tree kind {self.kind!r} is not one of {', '.join(KINDS)}")
+        if self.kind in ("leaf", "none") and self.children:
+            raise ValueError(f"a {self.kind} has no children")
+        if self.kind in _KEYED and len(self.keys) != len(self.children):
+            raise ValueError(f"a {self.kind} needs one key per child")
+        if self.kind not in _KEYED and self.keys:
+            raise ValueError(f"a {self.kind} has no keys")
+        count = 1 if self.kind == "leaf" else sum(child.leaf_count for child in self.children)
+        object.__setattr__(self, "leaf_count", count)
+
+    @staticmethod
+    def leaf() -> Tree:
+        """A single array."""
+        return _LEAF
+
+    @staticmethod
+    def none() -> Tree:
+        """None: a place without arrays."""
+        return _NONE
+
+    @staticmethod
+    def tuple_of(*children: Tree) -> Tree:
+        """A tuple of the children."""
+        return Tree("tuple", tuple(children))
+
+    @staticmethod
+    def list_of(*children: Tree) -> Tree:
+        """A list of the children."""
+        return Tree("list", tuple(children))
+
+    @staticmethod
+    def dict_of(children: Mapping[Key, Tree]) -> Tree:
+        """A dict; the order of the mapping is the order of the leaves."""
+        return Tree("dict", tuple(children.values()), tuple(children))
+
+    @staticmethod
+    def flat(count: int, kind: str = "tuple") -> Tree:
+        """A tuple (or list) of `count` leaves: what a plain module takes and gives."""
+        return Tree(kind, (_LEAF,) * count)
+
+    @staticmethod
+    def of(value: Any) -> Tree:
+        """The tree of a Python value: tuples, lists, dicts (insertion order), namedtuples, None."""
+        if value is None:
+            return _NONE
+        if isinstance(value, Node):
+            children = tuple(Tree.of(child) for child in value.children.values())
+            return Tree("custom", children, tuple(value.children), value.type_name)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            kind = type(value)
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            return Tree("namedtuple", tuple(map(Tree.of, value)), tuple(value._fields), name)  # type: ignore[attr-defined]
+        if isinstance(value, (tuple, list)):
+            kind_name = "tuple" if isinstance(value, tuple) else "list"
+            return Tree(kind_name, tuple(map(Tree.of, value)))
+        if isinstance(value, Mapping):
+            return Tree.dict_of({key: Tree.of(child) for key, child in value.items()})
+        return _LEAF
+
+    @functools.cached_property
+    def is_flat(self) -> bool:
+        """Whether the tree is a tuple or list of leaves only."""
+        return self.kind in ("tuple", "list") and all(c.kind == "leaf" for c in self.children)
+
+    def paths(self, prefix: str = "", roots: Sequence[str] = ()) -> tuple[str, ...]:
+        """The path of each leaf, as `params['w'][0]`; `roots` name the children of the root."""
+        if self.kind == "leaf":
+            return (prefix,)
+        found: list[str] = []
+        for index, child in enumerate(self.children):
+            path = roots[index] if index < len(roots) else prefix + self.step(index)
+            found.extend(child.paths(path))
+        return tuple(found)
+
+    def step(self, index: int) -> str:
+        """How a path goes on to child `index`: `[0]`, `['w']` or `.mean`."""
+        if self.kind in ("namedtuple", "custom"):
+            key = self.keys[index]
+            return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+        return f"[{self.keys[index]!r}]" if self.kind == "dict" else f"[{index}]"
+
+    def flatten(self, value: Any, prefix: str = "", roots: Sequence[str] = ()) -> list[Any]:
+        """The leaves of `value` in order; StructureError where it differs from this tree."""
+        leaves: list[Any] = []
+        self._flatten(value, prefix, roots, leaves)
+        return leaves
+
+    def _flatten(self, value: Any, path: str, roots: Sequence[str], leaves: list[Any]) -> None:
+        if self.kind == "leaf":
+            if value is None or isinstance(value, (tuple, list, Mapping)):
+                raise StructureError(path, f"expected an array, got {describe(value)}")
+            leaves.append(value)
+            return
+        if self.kind == "none":
+            if value is not None:
+                raise StructureError(path, f"expected None, got {describe(value)}")
+            return
+        children = self._children_of(value, path)
+        for index, (child, item) in enumerate(zip(self.children, children, strict=True)):
+            child._flatten(
+                item, roots[index] if index < len(roots) else path + self.step(index), (), leaves
+            )
+
+    def _children_of(self, value: Any, path: str) -> Sequence[Any]:
+        """The children of `value` in this tree's order."""
+        if self.kind in ("tuple", "list"):
+            # A list passes for a tuple and the other way round: users mix them freely.
+            if not isinstance(value, (tuple, list)):
+                raise StructureError(path, f"expected {self.describe()}, got {describe(value)}")
+            if len(value) != len(self.children):
+                raise StructureError(path, f"expected {self.describe()}, got {describe(value)}")
+            return value
+        if isinstance(value, Mapping):
+            return self._from_mapping(value, path)
+        if self.kind == "dict":
+            raise StructureError(path, f"expected {self.describe()}, got {describe(value)}")
+        if isinstance(value, Node):
+            return self._from_mapping(value.children, path)
+        if isinstance(value, tuple) and len(value) == len(self.children):
+            return value
+        if self.keys and all(isinstance(k, str) and hasattr(value, k) for k in self.keys):
+            return [getattr(value, str(key)) for key in self.keys]
+        raise StructureError(path, f"expected {self.describe()}, got {describe(value)}")
+
+    def _from_mapping(self, value: Mapping[Any, Any], path: str) -> Sequence[Any]:
+        missing = [key for key in self.keys if key not in value]
+        extra = [key for key in value if key not in self.keys]
+        if missing or extra:
+            words = [f"no {key!r}" for key in missing] + [f"an unknown {key!r}" for key in extra]
+            raise StructureError(path, f"expected {self.describe()}, got {' and '.join(words)}")
+        return [value[key] for key in self.keys]
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """The value of this structure with the given leaves, one per leaf."""
+        if len(leaves) != self.leaf_count:
+            raise ValueError(f"{self.leaf_count} leaves needed, {len(leaves)} given")
+        return self._unflatten(iter(leaves))
+
+    def _unflatten(self, leaves: Any) -> Any:
+        if self.kind == "leaf":
+            return next(leaves)
+        if self.kind == "none":
+            return None
+        children = [child._unflatten(leaves) for child in self.children]
+        if self.kind == "list":
+            return children
+        if self.kind == "tuple":
+            return tuple(children)
+        if self.kind == "dict":
+            return dict(zip(self.keys, children, strict=True))
+        if self.kind == "namedtuple":
+            return _namedtuple(self.type_name, tuple(map(str, self.keys)))(*children)
+        return Node(self.type_name, dict(zip(self.keys, children, strict=True)))
+
+    def describe(self) -> str:
+        """A few words for an error: `a tuple of 2`, `a dict with keys 'a', 'b'`."""
+        count = len(self.children)
+        if self.kind in ("leaf", "none"):
+            return "an array" if self.kind == "leaf" else "None"
+        if self.kind in ("tuple", "list"):
+            return f"a {self.kind} of {count}"
+        keys = ", ".join(map(repr, self.keys[:8])) + (", ..." if count > 8 else "")
+        name = self.type_name or "dict"
+        return f"a {name} with keys {keys}" if count else f"an empty {name}"
+
+    def to_json(self) -> Any:
+        """A JSON value: {"kind": ..., "children": [...], "keys": [...], "typeName": ...}."""
+        data: dict[str, Any] = {"kind": self.kind}
+        if self.children:
+            data["children"] = [child.to_json() for child in self.children]
+        if self.keys:
+            data["keys"] = list(self.keys)
+        if self.type_name:
+            data["typeName"] = self.type_name
+        return data
+
+    @staticmethod
+    def from_json(data: Any) -> Tree:
+        """The tree of a value from `to_json`; ValueError if it is not one."""
+        _expect(isinstance(data, dict), "a tree is a JSON object")
+        kind = data.get("kind")
+        keys = tuple(data.get("keys", ()))
+        _expect(isinstance(kind, str), "a tree has a kind")
+        _expect(
+            all(type(key) in (str, int) for key in keys), "a tree's keys are strings or integers"
+        )
+        if kind == "leaf":
+            return _LEAF
+        children = tuple(Tree.from_json(child) for child in data.get("children", ()))
+        return Tree(kind, children, keys, str(data.get("typeName", "")))
+
+
+_LEAF = Tree("leaf")
+_NONE = Tree("none")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One flat input: an array of `dims` and `element` ("f32", as StableHLO spells it) at `path`.
+
+    `donated`: the caller gives its memory up, so a result may be written into it; `aliases` is the
+    index of that result. `default` names the weight that is taken when a keyword is left out.
+    """
+
+    path: str
+    dims: tuple[Dim, ...]
+    element: str
+    donated: bool = False
+    aliases: int | None = None
+    default: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}: {spell(self.element, self.dims)}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One flat output; `state` names the buffer of the model of which it is the new value."""
+
+    path: str
+    dims: tuple[Dim, ...]
+    element: str
+    state: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}: {spell(self.element, self.dims)}"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs and outputs of a program, as the user sees them and flat.
+
+    `names` are the parameter names of the positional inputs, where known: they may then also be
+    passed by keyword. There is one argument per leaf of `inputs`, then of `keywords`; the results
+    without a `state` are the leaves of `outputs`, in order, before all results with one.
+    """
+
+    inputs: Tree
+    arguments: tuple[Argument, ...]
+    outputs: Tree
+    results: tuple[Result, ...]
+    keywords: Tree = Tree("dict")
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _expect(self.inputs.kind == "tuple", "a signature's inputs are a tuple")
+        _expect(self.keywords.kind == "dict", "a signature's keywords are a dict")
+        leaves = self.inputs.leaf_count + self.keywords.leaf_count
+        _expect(
+            leaves == len(self.arguments),
+            f"the input trees have {leaves} leaves, but there are {len(self.arguments)} arguments",
+        )
+        plain = [result.state is None for result in self.results]
+        _expect(
+            plain == [True] * self.outputs.leaf_count + [False] * len(self.state),
+            f"the output tree has {self.outputs.leaf_count} leaves, but {sum(plain)} of the "
+            "results are not state, or state results do not come last",
+        )
+
+    @functools.cached_property
+    def state(self) -> tuple[str, ...]:
+        """Names of the buffers whose new values follow the outputs in `results`."""
+        return tuple(result.state for result in self.results if result.state is not None)
+
+    @staticmethod
+    def build(
+        inputs: Tree,
+        argument_types: Sequence[tuple[Sequence[Dim], str]],
+        outputs: Tree,
+        result_types: Sequence[tuple[Sequence[Dim], str]],
+        names: Sequence[str] = (),
+        keywords: Tree | None = None,
+        state: Sequence[str] = (),
+    ) -> Signature:
+        """The signature of trees and (dims, element) pairs in flat order; paths are derived.
+
+        The last len(state) results are the new values of these buffers.
+        """
+        keywords = keywords or Tree("dict")
+        roots = names or [f"input[{i}]" for i in range(len(inputs.children))]
+        paths = inputs.paths("input", roots) + keywords.paths("", tuple(map(str, keywords.keys)))
+        arguments = tuple(
+            Argument(path, tuple(dims), element)
+            for path, (dims, element) in zip(paths, argument_types, strict=True)
+        )
+        result_paths = (*outputs.paths("output"), *state)
+        states = (*[None] * outputs.leaf_count, *state)
+        results = tuple(
+            Result(path, tuple(dims), element, name)
+            for path, name, (dims, element) in zip(result_paths, states, result_types, strict=True)
+        )
+        return Signature(inputs, arguments, outputs, results, keywords, tuple(names))
+
+    @staticmethod
+    def plain(
+        arguments: Sequence[tuple[Sequence[Dim], str]],
+        results: Sequence[tuple[Sequence[Dim], str]],
+        names: Sequence[str] = (),
+    ) -> Signature:
+        """The signature of a plain module: a tuple of leaves in, a flat list out."""
+        inputs, outputs = Tree.flat(len(arguments)), Tree.flat(len(results), "list")
+        return Signature.build(inputs, arguments, outputs, results, names)
+
+    def donating(self, donations: Mapping[int, int | None]) -> Signature:
+        """The same signature with arguments donated: index -> index of the aliased result."""
+        arguments = tuple(
+            replace(argument, donated=True, aliases=donations[index])
+            if index in donations
+            else argument
+            for index, argument in enumerate(self.arguments)
+        )
+        return replace(self, arguments=arguments)
+
+    def flatten(
+        self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Flat arguments of a call; an argument with a default that is left out becomes None.
+
+        StructureError, which names the path, if the call does not have this signature's structure.
+        """
+        keywords = dict(keywords or {})
+        positional = list(inputs)
+        while len(positional) < len(self.inputs.children) and len(positional) < len(self.names):
+            name = self.names[len(positional)]
+            if name not in keywords:
+                break
+            positional.append(keywords.pop(name))
+        if len(positional) != len(self.inputs.children):
+            raise StructureError("inputs", self._count_reason(len(positional)))
+        roots = self.names or tuple(f"input[{i}]" for i in range(len(positional)))
+        leaves = self.inputs.flatten(tuple(positional), "input", roots)
+        unknown = [key for key in keywords if key not in self.keywords.keys]
+        if unknown:
+            known = ", ".join(map(str, (*self.names, *self.keywords.keys))) or "none"
+            raise StructureError(str(unknown[0]), f"no such keyword argument; known are: {known}")
+        for key, child in zip(self.keywords.keys, self.keywords.children, strict=True):
+            start = len(leaves)
+            if key in keywords:
+                leaves.extend(child.flatten(keywords[str(key)], str(key)))
+            elif all(a.default for a in self.arguments[start : start + child.leaf_count]):
+                leaves.extend([None] * child.leaf_count)
+            else:
+                raise StructureError(str(key), "this keyword argument is missing")
+        return leaves
+
+    def _count_reason(self, count: int) -> str:
+        expected = len(self.inputs.children)
+        listed = ", ".join(map(str, self.arguments[:4])) + (
+            ", ..." if len(self.arguments) > 4 else ""
+        )
+        noun = "input" if expected == 1 else "inputs"
+        return f"the program takes {expected} positional {noun} ({listed or 'none'}), got {count}"
+
+    def unflatten(self, results: Sequence[Any]) -> Any:
+        """What a call returns: the outputs, or (outputs, {buffer: new value}) if there is state."""
+        count = self.outputs.leaf_count
+        outputs = self.outputs.unflatten(results[:count])
+        if not self.state:
+            return outputs
+        return outputs, dict(zip(self.state, results[count:], strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object, described by `Signature` in specs/bundle.proto."""
+        data: dict[str, Any] = {
+            "inputs": self.inputs.to_json(),
+            "outputs": self.outputs.to_json(),
+            "arguments": [_argument_json(argument) for argument in self.arguments],
+            "results": [_result_json(result) for result in self.results],
+        }
+        if self.keywords.children:
+            data["keywords"] = self.keywords.to_json()
+        if self.names:
+            data["names"] = list(self.names)
+        return data
+
+    @staticmethod
+    def from_json(data: Any) -> Signature:
+        """The signature of a value from `to_json`; ValueError if it is not one."""
+        _expect(isinstance(data, dict), "a signature is a JSON object")
+        return Signature(
+            inputs=Tree.from_json(data.get("inputs")),
+            arguments=tuple(
+                Argument(
+                    *_typed(item),
+                    donated=bool(item.get("donated", False)),
+                    aliases=item.get("aliases"),
+                    default=item.get("default"),
+                )
+                for item in data.get("arguments", ())
+            ),
+            outputs=Tree.from_json(data.get("outputs")),
+            results=tuple(
+                Result(*_typed(item), state=item.get("state")) for item in data.get("results", ())
+            ),
+            keywords=Tree.from_json(data.get("keywords", {"kind": "dict"})),
+            names=tuple(map(str, data.get("names", ()))),
+        )
+
+
+def spell(element: str, dims: Sequence[Dim]) -> str:
+    """A tensor type for people: `f32[2,3]`."""
+    return f"{element}[{','.join(map(str, dims))}]"
+
+
+def describe(value: Any) -> str:
+    """A few words for a Python value in an error: `a dict with keys 'a'`, `float32[2,3]`, `int`."""
+    if value is None:
+        return "None"
+    if isinstance(value, Mapping):
+        keys = ", ".join(repr(key) for key in list(value)[:8]) + (", ..." if len(value) > 8 else "")
+        return f"a dict with keys {keys}" if value else "an empty dict"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
+    return type(value).__name__
+
+
+@functools.lru_cache(maxsize=256)
+def _namedtuple(type_name: str, fields: tuple[str, ...]) -> Any:
+    return namedtuple(type_name.rpartition(".")[2] or "Fields", fields)
+
+
+def _argument_json(argument: Argument) -> dict[str, Any]:
+    data = _typed_json(argument)
+    if argument.donated:
+        data["donated"] = True
+    if argument.aliases is not None:
+        data["aliases"] = argument.aliases
+    if argument.default is not None:
+        data["default"] = argument.default
+    return data
+
+
+def _result_json(result: Result) -> dict[str, Any]:
+    data = _typed_json(result)
+    if result.state is not None:
+        data["state"] = result.state
+    return data
+
+
+def _typed_json(item: Argument | Result) -> dict[str, Any]:
+    return {"path": item.path, "dims": list(item.dims), "element": item.element}
+
+
+def _typed(data: Any) -> tuple[str, tuple[Dim, ...], str]:
+    _expect(isinstance(data, dict), "an argument or result is a JSON object")
+    path, dims, element = data.get("path"), data.get("dims", []), data.get("element")
+    _expect(isinstance(path, str) and isinstance(element, str), "it has a path and an element type")
+    _expect(
+        isinstance(dims, list) and all(type(d) is str or (type(d) is int and d >= 0) for d in dims),
+        f"{path}: dimensions are integers >= 0 or names",
+    )
+    return path, tuple(dims), element
+
+
+def _expect(holds: bool, reason: str) -> None:
+    if not holds:
+        raise ValueError(reason)

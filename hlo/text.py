@@ -1,0 +1,190 @@
+"""Programs as text: `print_module` writes what `parse.parse_module` reads back to the same module.
+
+    girih 1.0 module "example" entry @main {
+      weight "w" : f32[3,3]
+      function @main(%0: f32[2,3]) {
+        %1 = weight() {weight = "w"} : f32[3,3]
+        %2 = dot_general(%0, %1) {lhs_contracting_dimensions = (1,), ...} : f32[2,3]
+        return %2
+      }
+    }
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import CompilerBug
+from .graph import Dense, Function, Module, Op, Origin, Region, Value
+from .types import TensorType, TokenType, TupleType, Type
+
+READABLE_ELEMENTS = 16  # longer constants are written as bytes
+
+
+def print_module(module: Module, origins: bool = False) -> str:
+    """The module's text; with `origins` it also says where each operation comes from."""
+    lines = [f"girih 1.0 module {json.dumps(module.name)} entry @{module.entry} {{"]
+    for name, (minimum, maximum) in module.symbols.items():
+        lines.append(f"  symbol {name} {minimum} {'*' if maximum is None else maximum}")
+    for weight in module.weights.values():
+        aliases = f" aliases {attribute_text(weight.aliases)}" if weight.aliases else ""
+        lines.append(f"  weight {json.dumps(weight.name)} : {type_text(weight.type)}{aliases}")
+    if module.signature is not None:
+        text = json.dumps(module.signature.to_json(), sort_keys=True)
+        lines.append(f"  signature {json.dumps(text)}")
+    if module.attributes:
+        lines.append(f"  attributes {attributes_text(module.attributes)}")
+    lines += [f"  note {json.dumps(note)}" for note in module.notes]
+    for function in module.functions.values():
+        lines += _Printer(origins).function(function)
+    return "\n".join([*lines, "}", ""])
+
+
+def print_op(op: Op, names: Mapping[Value, str] | None = None) -> str:
+    """One operation on one line, regions left out; for messages."""
+    printer = _Printer(False)
+    printer.names = dict(names or {})
+    return printer.head(op)
+
+
+class _Printer:
+    def __init__(self, origins: bool) -> None:
+        self.origins = origins
+        self.names: dict[Value, str] = {}
+        self.count = 0
+
+    def name(self, value: Value) -> str:
+        known = self.names.get(value)
+        if known is None:
+            known = self.names[value] = f"%{self.count}"
+            self.count += 1
+        return known
+
+    def function(self, function: Function) -> list[str]:
+        body = function.body
+        parts = []
+        for index, argument in enumerate(body.arguments):
+            extra = _at(function.argument_attributes, index)
+            suffix = f" {attributes_text(extra)}" if extra else ""
+            parts.append(f"{self.name(argument)}: {type_text(argument.type)}{suffix}")
+        head = f"  function @{function.name}({', '.join(parts)})"
+        if function.attributes:
+            head += f" {attributes_text(function.attributes)}"
+        if any(function.result_attributes):
+            head += f" results {attribute_text(tuple(map(dict, function.result_attributes)))}"
+        lines = [head + " {", *self.ops(body, "    ")]
+        lines.append("    " + self.results("return", body.results))
+        return [*lines, "  }"]
+
+    def results(self, keyword: str, values: Sequence[Value]) -> str:
+        return " ".join([keyword, ", ".join(map(self.name, values))]).rstrip()
+
+    def ops(self, region: Region, indent: str) -> list[str]:
+        lines: list[str] = []
+        for op in region.ops:
+            regions = [self.region(nested, indent + "  ") for nested in op.regions]
+            head = self.head(op)
+            if self.origins and op.origin:
+                head += " at " + ", ".join(map(_origin_text, op.origin))
+            if regions:
+                lines.append(f"{indent}{head} [")
+                for nested in regions:
+                    lines += nested
+                lines.append(f"{indent}]")
+            else:
+                lines.append(indent + head)
+        return lines
+
+    def region(self, region: Region, indent: str) -> list[str]:
+        parts = [f"{self.name(a)}: {type_text(a.type)}" for a in region.arguments]
+        return [
+            f"{indent}region({', '.join(parts)}) {{",
+            *self.ops(region, indent + "  "),
+            f"{indent}  {self.results('yield', region.results)}",
+            f"{indent}}}",
+        ]
+
+    def head(self, op: Op) -> str:
+        left = ", ".join(map(self.name, op.results))
+        operands = ", ".join(map(self.name, op.operands))
+        attributes = f" {attributes_text(op.attributes)}" if op.attributes else ""
+        types = ", ".join(map(type_text, op.result_types))
+        equals = " = " if left else ""
+        return f"{left}{equals}{op.name}({operands}){attributes}{' : ' if types else ''}{types}"
+
+
+def _at(items: Sequence[Mapping[str, Any]], index: int) -> Mapping[str, Any]:
+    return items[index] if index < len(items) else {}
+
+
+def _origin_text(origin: Origin) -> str:
+    return f"({json.dumps(origin.file)}, {origin.line}, {json.dumps(origin.name)})"
+
+
+def type_text(type: Type) -> str:
+    """`f32[4,8]`, `token`, `(f32[], i1[2])`."""
+    if isinstance(type, TensorType):
+        dims = ",".join(map(repr, type.dims))
+        sharding = "" if type.sharding is None else f"@{json.dumps(str(type.sharding))}"
+        return f"{type.element.name}[{dims}]{sharding}"
+    if isinstance(type, TupleType):
+        return f"({', '.join(map(type_text, type.members))})"
+    return "token"
+
+
+def attributes_text(attributes: Mapping[str, Any]) -> str:
+    """`{dimension = 1, kind = "loop"}`, keys in order."""
+    parts = [f"{_key(key)} = {attribute_text(attributes[key])}" for key in sorted(attributes)]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _key(key: str) -> str:
+    return key if key.isidentifier() else json.dumps(key)
+
+
+def attribute_text(value: Any) -> str:
+    """One attribute; parse.py reads it back."""
+    if value is None or isinstance(value, (bool, int)):
+        return {None: "none", True: "true", False: "false"}[value] if (
+            value is None or isinstance(value, bool)
+        ) else str(value)
+    if isinstance(value, float):
+        return float_text(value)
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, bytes):
+        return f"bytes 0x{value.hex()}"
+    if isinstance(value, (tuple, list)):
+        inside = ", ".join(map(attribute_text, value))
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    if isinstance(value, dict):
+        return attributes_text(value)
+    if isinstance(value, Dense):
+        return dense_text(value)
+    if isinstance(value, (TensorType, TokenType, TupleType)):
+        return f"type {type_text(value)}"
+    raise CompilerBug(f"an attribute of kind {type(value).__name__} has no text")
+
+
+def float_text(value: float) -> str:
+    text = repr(value)
+    return text if any(mark in text for mark in ".einf") else text + ".0"
+
+
+def dense_text(dense: Dense) -> str:
+    """`splat f32[4] 0.5`, `dense i32[3] (1, 2, 3)` or `dense f32[64] 0x...` (little-endian)."""
+    prefix = f"{'splat' if dense.is_splat else 'dense'} {type_text(dense.type)}"
+    array = np.asarray(dense.splat_value) if dense.is_splat else dense.array
+    kind = array.dtype.kind
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.size <= READABLE_ELEMENTS and (kind in "biu" or array.dtype in (np.float32, np.float64)):
+        values = [value.item() for value in flat]
+        # NaN payloads and the like do not survive decimal text: those go as bytes.
+        back = np.array(values, array.dtype)
+        if back.tobytes() == flat.tobytes():
+            return f"{prefix} {attribute_text(values[0] if dense.is_splat else tuple(values))}"
+    return f"{prefix} 0x{flat.tobytes().hex()}"

@@ -1,0 +1,368 @@
+"""Types of values: element types, symbolic dimensions, tensors, tokens and tuples.
+
+Every type is interned: equal types are the same object, so `is` and `==` agree and hashing is
+cheap. Layout is no part of a type; a sharding may be.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Union
+
+import ml_dtypes
+import numpy as np
+
+
+class ElementType:
+    """One element's set of values, spelled as in StableHLO (`f32`, `ui8`, `complex<f64>`).
+
+    `kind` is bool, int, uint, float or complex; `bits` is the width of the value; `dtype` is the
+    numpy type that holds it in memory (sub-byte types take one byte per element).
+    """
+
+    __slots__ = ("name", "kind", "bits", "dtype")
+    table: ClassVar[dict[str, ElementType]] = {}
+
+    name: str
+    kind: str
+    bits: int
+    dtype: np.dtype[Any]
+
+    def __init__(self, name: str, kind: str, bits: int, dtype: Any) -> None:
+        self.name, self.kind, self.bits, self.dtype = name, kind, bits, np.dtype(dtype)
+        ElementType.table[name] = self
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in memory."""
+        return self.dtype.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "bool"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return element_type, (self.name,)
+
+
+I1 = ElementType("i1", "bool", 1, np.bool_)
+I2 = ElementType("i2", "int", 2, ml_dtypes.int2)
+I4 = ElementType("i4", "int", 4, ml_dtypes.int4)
+I8 = ElementType("i8", "int", 8, np.int8)
+I16 = ElementType("i16", "int", 16, np.int16)
+I32 = ElementType("i32", "int", 32, np.int32)
+I64 = ElementType("i64", "int", 64, np.int64)
+UI2 = ElementType("ui2", "uint", 2, ml_dtypes.uint2)
+UI4 = ElementType("ui4", "uint", 4, ml_dtypes.uint4)
+UI8 = ElementType("ui8", "uint", 8, np.uint8)
+UI16 = ElementType("ui16", "uint", 16, np.uint16)
+UI32 = ElementType("ui32", "uint", 32, np.uint32)
+UI64 = ElementType("ui64", "uint", 64, np.uint64)
+F4E2M1FN = ElementType("f4E2M1FN", "float", 4, ml_dtypes.float4_e2m1fn)
+F6E2M3FN = ElementType("f6E2M3FN", "float", 6, ml_dtypes.float6_e2m3fn)
+F6E3M2FN = ElementType("f6E3M2FN", "float", 6, ml_dtypes.float6_e3m2fn)
+F8E3M4 = ElementType("f8E3M4", "float", 8, ml_dtypes.float8_e3m4)
+F8E4M3 = ElementType("f8E4M3", "float", 8, ml_dtypes.float8_e4m3)
+F8E4M3FN = ElementType("f8E4M3FN", "float", 8, ml_dtypes.float8_e4m3fn)
+F8E4M3FNUZ = ElementType("f8E4M3FNUZ", "float", 8, ml_dtypes.float8_e4m3fnuz)
+F8E4M3B11FNUZ = ElementType("f8E4M3B11FNUZ", "float", 8, ml_dtypes.float8_e4m3b11fnuz)
+F8E5M2 = ElementType("f8E5M2", "float", 8, ml_dtypes.float8_e5m2)
+F8E5M2FNUZ = ElementType("f8E5M2FNUZ", "float", 8, ml_dtypes.float8_e5m2fnuz)
+F8E8M0FNU = ElementType("f8E8M0FNU", "float", 8, ml_dtypes.float8_e8m0fnu)
+BF16 = ElementType("bf16", "float", 16, ml_dtypes.bfloat16)
+F16 = ElementType("f16", "float", 16, np.float16)
+F32 = ElementType("f32", "float", 32, np.float32)
+F64 = ElementType("f64", "float", 64, np.float64)
+C64 = ElementType("complex<f32>", "complex", 64, np.complex64)
+C128 = ElementType("complex<f64>", "complex", 128, np.complex128)
+
+_BY_DTYPE = {kind.dtype: kind for kind in ElementType.table.values()}
+
+
+def element_type(name: str) -> ElementType:
+    """The element type of that StableHLO name; ValueError if there is none."""
+    try:
+        return ElementType.table[name]
+    except KeyError:
+        raise ValueError(f"no element type is named '{name}'") from None
+
+
+def element_type_of(dtype: Any) -> ElementType:
+    """The element type that a numpy (or ml_dtypes) dtype holds; ValueError if there is none."""
+    try:
+        return _BY_DTYPE[np.dtype(dtype)]
+    except KeyError:
+        raise ValueError(f"no element type holds numpy's {np.dtype(dtype)}") from None
+
+
+def real_type(element: ElementType) -> ElementType:
+    """The type of the parts of a complex element; other elements are their own."""
+    return {C64: F32, C128: F64}.get(element, element)
+
+
+class QuantizedType:
+    """`real = scale * (stored - zero_point)`, per tensor (`axis` None) or along one axis."""
+
+    __slots__ = ("storage", "expressed", "axis", "scales", "zero_points", "minimum", "maximum")
+    _interned: ClassVar[dict[tuple[Any, ...], QuantizedType]] = {}
+
+    storage: ElementType
+    expressed: ElementType
+    axis: int | None
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    minimum: int
+    maximum: int
+
+    def __new__(
+        cls,
+        storage: ElementType,
+        expressed: ElementType,
+        axis: int | None,
+        scales: Iterable[float],
+        zero_points: Iterable[int],
+        minimum: int,
+        maximum: int,
+    ) -> QuantizedType:
+        parts = (
+            storage, expressed, axis, tuple(scales), tuple(zero_points), minimum, maximum,
+        )  # fmt: skip
+        known = cls._interned.get(parts)
+        if known is None:
+            known = super().__new__(cls)
+            for name, part in zip(cls.__slots__, parts, strict=True):
+                setattr(known, name, part)
+            cls._interned[parts] = known
+        return known
+
+    kind = "quantized"
+
+    @property
+    def name(self) -> str:
+        axis = "" if self.axis is None else f":{self.axis}"
+        pairs = zip(self.scales, self.zero_points, strict=True)
+        scales = ",".join(f"{scale!r}:{zero}" for scale, zero in pairs)
+        if self.axis is not None:
+            scales = "{" + scales + "}"
+        bounds = f"<{self.minimum}:{self.maximum}>"
+        return f"!quant.uniform<{self.storage.name}{bounds}:{self.expressed.name}{axis},{scales}>"
+
+    bits = property(lambda self: self.storage.bits)
+    dtype = property(lambda self: self.storage.dtype)
+    itemsize = property(lambda self: self.storage.itemsize)
+    is_float = is_integer = is_complex = is_bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+Element = Union[ElementType, QuantizedType]
+
+
+class SymbolicDim:
+    """A dimension that is fixed only when the program is called: an affine expression.
+
+    `terms` maps symbol names to integer factors; the value is `sum(factor * symbol) + offset`.
+    Ranges of the symbols are the module's (`Module.symbols`).
+    """
+
+    __slots__ = ("terms", "offset")
+    _interned: ClassVar[dict[tuple[Any, ...], SymbolicDim]] = {}
+
+    terms: tuple[tuple[str, int], ...]
+    offset: int
+
+    def __new__(cls, terms: Sequence[tuple[str, int]] | str, offset: int = 0) -> SymbolicDim:
+        pairs = ((terms, 1),) if isinstance(terms, str) else tuple(sorted(terms))
+        key = (pairs, offset)
+        known = cls._interned.get(key)
+        if known is None:
+            known = super().__new__(cls)
+            known.terms, known.offset = pairs, offset
+            cls._interned[key] = known
+        return known
+
+    def _combine(self, other: Dim, sign: int) -> Dim:
+        factors = dict(self.terms)
+        offset = self.offset
+        if isinstance(other, SymbolicDim):
+            for name, factor in other.terms:
+                factors[name] = factors.get(name, 0) + sign * factor
+            offset += sign * other.offset
+        else:
+            offset += sign * other
+        left = [(name, factor) for name, factor in factors.items() if factor]
+        return SymbolicDim(left, offset) if left else offset
+
+    def __add__(self, other: Dim) -> Dim:
+        return self._combine(other, 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self._combine(other, -1)
+
+    def __mul__(self, factor: int) -> Dim:
+        if factor == 0:
+            return 0
+        return SymbolicDim([(n, f * factor) for n, f in self.terms], self.offset * factor)
+
+    __rmul__ = __mul__
+
+    def bind(self, values: dict[str, int]) -> int:
+        """The dimension's size where each symbol has the given value; KeyError if one is missing."""
+        return sum(values[name] * factor for name, factor in self.terms) + self.offset
+
+    def __repr__(self) -> str:
+        parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]
+        if self.offset:
+            parts.append(str(self.offset))
+        return "+".join(parts).replace("+-", "-")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SymbolicDim, (self.terms, self.offset)
+
+
+Dim = Union[int, SymbolicDim]
+
+_TERM = re.compile(r"([+-]?)(?:(\d+)\*)?([A-Za-z_]\w*|\d+)")
+
+
+def parse_dim(text: str) -> Dim:
+    """Read what `repr` of a dimension writes: `128`, `batch`, `2*t+1`; ValueError otherwise."""
+    total: Dim = 0
+    position = 0
+    compact = text.replace(" ", "")
+    while position < len(compact):
+        match = _TERM.match(compact, position)
+        if not match or (position and not match[1]):
+            raise ValueError(f"'{text}' is no dimension")
+        factor = int(match[2] or 1) * (-1 if match[1] == "-" else 1)
+        term = int(match[3]) if match[3].isdigit() else SymbolicDim(match[3])
+        total = total + term * factor
+        position = match.end()
+    if not compact:
+        raise ValueError("a dimension is empty")
+    return total
+
+
+class TensorType:
+    """`f32[4,8]`: an element type and dimensions, with an optional sharding.
+
+    `sharding` is any hashable value with a readable `str`; None means that nothing is said.
+    """
+
+    __slots__ = ("dims", "element", "sharding", "rank", "is_static")
+    _interned: ClassVar[dict[tuple[Any, ...], TensorType]] = {}
+
+    dims: tuple[Any, ...]
+    element: Any
+    sharding: Any
+    rank: int
+    is_static: bool
+
+    def __new__(cls, dims: Iterable[Dim], element: Element, sharding: Any = None) -> TensorType:
+        key = (tuple(dims), element, sharding)
+        known = cls._interned.get(key)
+        if known is None:
+            known = super().__new__(cls)
+            known.dims = tuple(d if isinstance(d, SymbolicDim) else int(d) for d in key[0])
+            known.element, known.sharding = element, sharding
+            known.rank = len(known.dims)
+            known.is_static = all(isinstance(d, int) for d in known.dims)
+            cls._interned[key] = known
+        return known
+
+    @property
+    def size(self) -> int:
+        """Number of elements; ValueError if a dimension is symbolic."""
+        if not self.is_static:
+            raise ValueError(f"{self} has no fixed size")
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in memory, dense and row-major."""
+        return self.size * self.element.itemsize
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.element.dtype
+
+    def with_dims(self, dims: Iterable[Dim]) -> TensorType:
+        """The same element with other dimensions; a sharding is dropped, it names the old ones."""
+        return TensorType(dims, self.element)
+
+    def with_element(self, element: Element) -> TensorType:
+        return TensorType(self.dims, element, self.sharding)
+
+    def __repr__(self) -> str:
+        sharding = "" if self.sharding is None else f"@{self.sharding}"
+        return f"{self.element.name}[{','.join(map(repr, self.dims))}]{sharding}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorType, (self.dims, self.element, self.sharding)
+
+
+class TokenType:
+    """Orders effects; has no value. One object, `TOKEN`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "token"
+
+    def __reduce__(self) -> str:
+        return "TOKEN"
+
+
+TOKEN = TokenType()
+
+
+class TupleType:
+    """Several values as one; only at the edge of a program."""
+
+    __slots__ = ("members",)
+    _interned: ClassVar[dict[tuple[Any, ...], TupleType]] = {}
+
+    members: tuple[Any, ...]
+
+    def __new__(cls, members: Iterable[Type]) -> TupleType:
+        key = tuple(members)
+        known = cls._interned.get(key)
+        if known is None:
+            known = super().__new__(cls)
+            known.members = key
+            cls._interned[key] = known
+        return known
+
+    def __repr__(self) -> str:
+        return f"({', '.join(map(repr, self.members))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TupleType, (self.members,)
+
+
+Type = Union[TensorType, TokenType, TupleType]
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> TensorType:
+    """The type of a numpy array."""
+    return TensorType(array.shape, element_type_of(array.dtype))

@@ -1,0 +1,122 @@
+"""Checks a module: definitions before uses, every room's clauses, types, calls, weights.
+
+A *level* is a named set of legal operations; a pass states the level it takes and gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .errors import VerifyError
+from .graph import Module, Op, Region, Value
+from .text import print_op
+from .types import TensorType, Type
+
+
+@dataclass(frozen=True)
+class Level:
+    """Which operations may stand in a module; `holds` sees operations outside fusions only."""
+
+    name: str
+    meaning: str
+    holds: Callable[[Op], bool] = lambda op: True
+
+
+HLO = Level("HLO", "any operation except fusion", lambda op: op.name != "fusion")
+INLINED = Level(
+    "INLINED", "HLO without calls", lambda op: op.name not in ("fusion", "call", "composite")
+)
+FUSED = Level(
+    "FUSED",
+    "fusions, control flow, sources and single opaque operations",
+    lambda op: op.name not in ("call", "composite"),
+)
+
+
+def verify(module: Module, level: Level | None = None) -> None:
+    """Raise VerifyError for the first fault."""
+    if module.entry not in module.functions:
+        raise VerifyError(f"the module has no entry function '{module.entry}'")
+    for function in module.functions.values():
+        if function.body.captures():
+            raise VerifyError(f"function '{function.name}' uses a value of another function")
+        _Verifier(module, level).region(function.body, set())
+    signature = module.signature
+    if signature is not None:
+        body = module.body
+        for what, declared, actual in (
+            ("arguments", len(signature.arguments), len(body.arguments)),
+            ("results", len(signature.results), len(body.results)),
+        ):
+            if declared != actual:
+                raise VerifyError(f"the signature has {declared} {what}, the program {actual}")
+
+
+class _Verifier:
+    def __init__(self, module: Module, level: Level | None) -> None:
+        self.module, self.level = module, level
+
+    def region(self, region: Region, outer: set[Value]) -> None:
+        defined = outer | set(region.arguments)
+        for op in region.ops:
+            for number, value in enumerate(op.operands):
+                if value not in defined:
+                    raise _fault(op, f"operand {number} is used before it is defined")
+            if self.level is not None and not self.level.holds(op):
+                raise _fault(op, f"is not legal at level {self.level.name} ({self.level.meaning})")
+            self.op(op)
+            inner = set() if op.definition.isolated else defined
+            for nested in op.regions:
+                # What stands inside a fusion or a reduction body is another level's business.
+                checker = _Verifier(self.module, None) if op.name == "fusion" else self
+                checker.region(nested, inner)
+            defined.update(op.results)
+        for number, value in enumerate(region.results):
+            if value not in defined:
+                raise VerifyError(f"result {number} of a region is not defined in it")
+
+    def op(self, op: Op) -> None:
+        op.definition.check(op)
+        inferred = op.definition.infer(op)
+        if inferred is not None:
+            if len(inferred) != len(op.results):
+                raise _fault(op, f"must have {len(inferred)} results, has {len(op.results)}")
+            for number, (wanted, result) in enumerate(zip(inferred, op.results, strict=True)):
+                if not compatible(wanted, result.type):
+                    raise _fault(op, f"result {number} must be {wanted}, is {result.type}")
+        if op.name == "weight":
+            weight = self.module.weights.get(op.weight)
+            if weight is None:
+                raise _fault(op, f"there is no weight '{op.weight}'")
+            if not compatible(weight.type, op.result.type):
+                raise _fault(op, f"weight '{op.weight}' is {weight.type}, not {op.result.type}")
+        elif op.name == "call":
+            callee = self.module.functions.get(op.callee)
+            if callee is None:
+                raise _fault(op, f"there is no function '{op.callee}'")
+            takes, gives = callee.body.argument_types, callee.body.result_types
+            given = tuple(value.type for value in op.operands)
+            if len(given) != len(takes) or not all(map(compatible, takes, given)):
+                raise _fault(op, f"'{op.callee}' takes {list(takes)}, got {list(given)}")
+            if len(gives) != len(op.results) or not all(map(compatible, gives, op.result_types)):
+                raise _fault(op, f"'{op.callee}' gives {list(gives)}")
+
+
+def compatible(left: Type, right: Type) -> bool:
+    """Equal but for shardings; a symbolic dimension agrees with any."""
+    if isinstance(left, TensorType) and isinstance(right, TensorType):
+        return (
+            left.element is right.element
+            and left.rank == right.rank
+            and all(
+                a == b or not isinstance(a, int) or not isinstance(b, int)
+                for a, b in zip(left.dims, right.dims, strict=True)
+            )
+        )
+    return left == right
+
+
+def _fault(op: Op, reason: str) -> VerifyError:
+    place = f"{op.origin[0]}: " if op.origin else ""
+    return VerifyError(f"{place}{op.name}: {reason}\n    {print_op(op)}")

@@ -1,0 +1,1 @@
+"""The specifications: wire schemas, op list, numerics, bundle format; their generated code."""

@@ -1,0 +1,171 @@
+# Generated from specs/bundle.proto (sha256 a5f63a97344619757433f35513f13e884875f809e56fc15d908b350e5c87513c); do not edit.
+from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Manifest(_message.Message):
+    __slots__ = ("format", "version", "features", "members", "weights", "variants")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    format: str
+    version: str
+    features: _containers.RepeatedCompositeFieldContainer[Feature]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    weights: _containers.RepeatedCompositeFieldContainer[WeightFile]
+    variants: _containers.RepeatedCompositeFieldContainer[BundleVariant]
+    def __init__(self, format: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[WeightFile, _Mapping]]] = ..., variants: _Optional[_Iterable[_Union[BundleVariant, _Mapping]]] = ...) -> None: ...
+
+class Feature(_message.Message):
+    __slots__ = ("name", "minimum_runtime")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    minimum_runtime: str
+    def __init__(self, name: _Optional[str] = ..., minimum_runtime: _Optional[str] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("name", "bytes", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    bytes: int
+    sha256: str
+    def __init__(self, name: _Optional[str] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class WeightFile(_message.Message):
+    __slots__ = ("member", "aliases")
+    class AliasesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ALIASES_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    aliases: _containers.ScalarMap[str, str]
+    def __init__(self, member: _Optional[str] = ..., aliases: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class BundleVariant(_message.Message):
+    __slots__ = ("target", "plan", "image", "native", "triple", "features")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_FIELD_NUMBER: _ClassVar[int]
+    TRIPLE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    plan: str
+    image: str
+    native: bool
+    triple: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, target: _Optional[str] = ..., plan: _Optional[str] = ..., image: _Optional[str] = ..., native: _Optional[bool] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Signatures(_message.Message):
+    __slots__ = ("entries",)
+    class EntriesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: BundleSignature
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[BundleSignature, _Mapping]] = ...) -> None: ...
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.MessageMap[str, BundleSignature]
+    def __init__(self, entries: _Optional[_Mapping[str, BundleSignature]] = ...) -> None: ...
+
+class BundleSignature(_message.Message):
+    __slots__ = ("inputs", "outputs", "arguments", "results", "keywords", "names")
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    KEYWORDS_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    inputs: BundleTree
+    outputs: BundleTree
+    arguments: _containers.RepeatedCompositeFieldContainer[BundleArgument]
+    results: _containers.RepeatedCompositeFieldContainer[BundleResult]
+    keywords: BundleTree
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, inputs: _Optional[_Union[BundleTree, _Mapping]] = ..., outputs: _Optional[_Union[BundleTree, _Mapping]] = ..., arguments: _Optional[_Iterable[_Union[BundleArgument, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[BundleResult, _Mapping]]] = ..., keywords: _Optional[_Union[BundleTree, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class BundleTree(_message.Message):
+    __slots__ = ("kind", "children", "keys", "type_name")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TYPE_NAME_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    children: _containers.RepeatedCompositeFieldContainer[BundleTree]
+    keys: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
+    type_name: str
+    def __init__(self, kind: _Optional[str] = ..., children: _Optional[_Iterable[_Union[BundleTree, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., type_name: _Optional[str] = ...) -> None: ...
+
+class BundleArgument(_message.Message):
+    __slots__ = ("path", "dims", "element", "donated", "aliases", "default")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    DONATED_FIELD_NUMBER: _ClassVar[int]
+    ALIASES_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    dims: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
+    element: str
+    donated: bool
+    aliases: int
+    default: str
+    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., donated: _Optional[bool] = ..., aliases: _Optional[int] = ..., default: _Optional[str] = ...) -> None: ...
+
+class BundleResult(_message.Message):
+    __slots__ = ("path", "dims", "element", "state")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    dims: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
+    element: str
+    state: str
+    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+
+class Provenance(_message.Message):
+    __slots__ = ("producer", "frontend", "versions", "options", "notes")
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class OptionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _struct_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ...) -> None: ...
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    FRONTEND_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    producer: str
+    frontend: str
+    versions: _containers.ScalarMap[str, str]
+    options: _containers.MessageMap[str, _struct_pb2.Value]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, producer: _Optional[str] = ..., frontend: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., options: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...

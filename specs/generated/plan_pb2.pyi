@@ -1,0 +1,188 @@
+# Generated from specs/plan.proto (sha256 1ef6d5d33f27770db080623fc7412c672e4eb58465d68ed58f251f11c089f103); do not edit.
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Place(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PLACE_UNSPECIFIED: _ClassVar[Place]
+    ARENA: _ClassVar[Place]
+    INPUT: _ClassVar[Place]
+    OUTPUT: _ClassVar[Place]
+    WEIGHT: _ClassVar[Place]
+PLACE_UNSPECIFIED: Place
+ARENA: Place
+INPUT: Place
+OUTPUT: Place
+WEIGHT: Place
+
+class PlanOrigin(_message.Message):
+    __slots__ = ("file", "line", "name")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    line: int
+    name: str
+    def __init__(self, file: _Optional[str] = ..., line: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Buffer(_message.Message):
+    __slots__ = ("place", "offset", "bytes", "index", "weight", "element_type", "dims", "first_step", "last_step")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    place: Place
+    offset: int
+    bytes: int
+    index: int
+    weight: str
+    element_type: str
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    first_step: int
+    last_step: int
+    def __init__(self, place: _Optional[_Union[Place, str]] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[str] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ...) -> None: ...
+
+class Kernel(_message.Message):
+    __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    entry: int
+    scratch_bytes: int
+    ops: _containers.RepeatedScalarFieldContainer[str]
+    origins: _containers.RepeatedCompositeFieldContainer[PlanOrigin]
+    engine: str
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., entry: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[PlanOrigin, _Mapping]]] = ..., engine: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Argument(_message.Message):
+    __slots__ = ("buffer", "offset")
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    offset: int
+    def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class Run(_message.Message):
+    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait")
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    TILES_FIELD_NUMBER: _ClassVar[int]
+    PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    FLOPS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    kernel: int
+    arguments: _containers.RepeatedCompositeFieldContainer[Argument]
+    tiles: int
+    parallel: bool
+    flops: float
+    bytes: float
+    wait: bool
+    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ...) -> None: ...
+
+class BranchIfFalse(_message.Message):
+    __slots__ = ("condition", "target", "wait")
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    condition: Argument
+    target: int
+    wait: bool
+    def __init__(self, condition: _Optional[_Union[Argument, _Mapping]] = ..., target: _Optional[int] = ..., wait: _Optional[bool] = ...) -> None: ...
+
+class Jump(_message.Message):
+    __slots__ = ("target",)
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    target: int
+    def __init__(self, target: _Optional[int] = ...) -> None: ...
+
+class Switch(_message.Message):
+    __slots__ = ("index", "targets", "wait")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    index: Argument
+    targets: _containers.RepeatedScalarFieldContainer[int]
+    wait: bool
+    def __init__(self, index: _Optional[_Union[Argument, _Mapping]] = ..., targets: _Optional[_Iterable[int]] = ..., wait: _Optional[bool] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("run", "branch_if_false", "jump", "switch")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_IF_FALSE_FIELD_NUMBER: _ClassVar[int]
+    JUMP_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    run: Run
+    branch_if_false: BranchIfFalse
+    jump: Jump
+    switch: Switch
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., branch_if_false: _Optional[_Union[BranchIfFalse, _Mapping]] = ..., jump: _Optional[_Union[Jump, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ...) -> None: ...
+
+class MemorySummary(_message.Message):
+    __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "scratch_bytes")
+    ARGUMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONSTANT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TEMPORARY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOWER_BOUND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    argument_bytes: int
+    output_bytes: int
+    constant_bytes: int
+    temporary_bytes: int
+    arena_bytes: int
+    lower_bound_bytes: int
+    scratch_bytes: int
+    def __init__(self, argument_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., constant_bytes: _Optional[int] = ..., temporary_bytes: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., lower_bound_bytes: _Optional[int] = ..., scratch_bytes: _Optional[int] = ...) -> None: ...
+
+class Plan(_message.Message):
+    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "notes")
+    FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TRIPLE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    KERNELS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    ARENA_ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    format_version: str
+    target: str
+    triple: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    buffers: _containers.RepeatedCompositeFieldContainer[Buffer]
+    kernels: _containers.RepeatedCompositeFieldContainer[Kernel]
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    inputs: _containers.RepeatedScalarFieldContainer[int]
+    outputs: _containers.RepeatedScalarFieldContainer[int]
+    arena_alignment: int
+    memory: MemorySummary
+    executor_entry: int
+    worker_entry: int
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
