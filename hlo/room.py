@@ -152,6 +152,12 @@ class OpDefinition:
         """
         raise UserError(f"{self.name} cannot be evaluated: it has no meaning without a device")
 
+    def decompose(self, b: Any, o: Op, *values: Any) -> Sequence[Any] | None:
+        """The same results from simpler operations, built with Builder `b` on `values`; None where
+        there is no such way. A room that evaluates through it has that one arithmetic.
+        """
+        return None
+
     def flops(self, o: Op) -> float:
         """Floating-point operations of one execution; a transcendental counts as one."""
         return float(sum(r.tensor.size for r in o.results)) if self.pattern == "elementwise" else 0.0

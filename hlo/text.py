@@ -188,3 +188,16 @@ def dense_text(dense: Dense) -> str:
         if back.tobytes() == flat.tobytes():
             return f"{prefix} {attribute_text(values[0] if dense.is_splat else tuple(values))}"
     return f"{prefix} 0x{flat.tobytes().hex()}"
+
+
+def canonical_op(op: Op) -> str:
+    """A text that two operations share if and only if they compute the same on the same types:
+    operands, results and origins do not count, regions and attributes do."""
+    printer = _Printer(False)
+    for value in op.operands:
+        printer.name(value)
+    types = ", ".join(type_text(value.type) for value in op.operands)
+    lines = [f"({types})", printer.head(op)]
+    for region in op.regions:
+        lines += printer.region(region, "")
+    return "\n".join(lines)

@@ -67,12 +67,12 @@ class Archive:
         if isinstance(source, (bytes, bytearray, memoryview)):
             self.label = "bundle"
             self._map = _copy_to_pages(memoryview(source).cast("B"))
-            self._size = len(source)
+            self.size = len(source)
         else:
             self.label = str(source)
             self._map = _map_file(Path(source))
-            self._size = len(self._map)
-        self._view = memoryview(self._map).toreadonly()[: self._size]
+            self.size = len(self._map)
+        self._view = memoryview(self._map).toreadonly()[: self.size]
         self.entries: Mapping[str, Entry] = {e.name: e for e in self._read_directory()}
 
     def data(self, name: str) -> memoryview:
@@ -94,7 +94,7 @@ class Archive:
 
     def _read_directory(self) -> list[Entry]:
         count, start, size, tail = self._read_end()
-        if start + size != tail or start > self._size:
+        if start + size != tail or start > self.size:
             raise self.damaged("its directory does not end where the file says")
         entries: list[Entry] = []
         position, expected_start = start, 0
@@ -116,8 +116,8 @@ class Archive:
 
     def _read_end(self) -> tuple[int, int, int, int]:
         """Number of members, start and size of the directory, and where its end records begin."""
-        tail = self._size - _END.size
-        if tail < 0 or self._size < _LOCAL.size or self._field(0) != _LOCAL_MAGIC:
+        tail = self.size - _END.size
+        if tail < 0 or self.size < _LOCAL.size or self._field(0) != _LOCAL_MAGIC:
             raise UserError(f"{self.label}: this is not a girih bundle (it does not start as one)")
         magic, disk, first_disk, here, count, size, start, comment = _END.unpack_from(
             self._view, tail
@@ -171,10 +171,10 @@ class Archive:
             size, packed, offset = self._read_zip64(name, extra, (size, packed, offset))
         elif extra:
             raise self.damaged(f"the directory entry of member {name} is malformed")
-        if size != packed or offset + size > self._size:
+        if size != packed or offset + size > self.size:
             raise self.damaged(
-                f"member {name} claims {size} bytes, more than the file of {self._size} bytes holds"
-                if offset + size > self._size
+                f"member {name} claims {size} bytes, more than the file of {self.size} bytes holds"
+                if offset + size > self.size
                 else f"member {name} claims two different sizes"
             )
         fixed = (made_by, version, flags, time, date, comment_size, disk, internal, external)
@@ -199,7 +199,7 @@ class Archive:
     def _read_local(self, name: str, position: int, size: int, crc: int) -> Entry:
         """The member's place, after its own header was compared with the directory's entry."""
         head_end = position + _LOCAL.size + len(name)
-        if head_end > self._size:
+        if head_end > self.size:
             raise self.damaged(f"member {name} lies outside the file")
         extra_size = _LOCAL.unpack_from(self._view, position)[10]
         start = head_end + extra_size
@@ -213,7 +213,7 @@ class Archive:
         header = _local_header(name, position, size, crc, alignment, large)
         if self._view[position:start] != header:
             raise self.damaged(f"the header of member {name} does not fit the directory")
-        if start + size > self._size:
+        if start + size > self.size:
             raise self.damaged(f"member {name} lies outside the file")
         return Entry(name, start, size, crc)
 

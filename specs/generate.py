@@ -78,9 +78,10 @@ def _module(name: str, serialized: bytes) -> str:
 
 def _run_protoc(protos: list[Path]) -> tuple[dict[str, bytes], dict[str, str]]:
     """Descriptor of each file by its name in the pool, stub of each file by its stem."""
+    from importlib.resources import files
+
     from google.protobuf import descriptor_pb2
     from grpc_tools import protoc
-    from importlib.resources import files
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)

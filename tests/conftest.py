@@ -10,13 +10,23 @@ from pathlib import Path
 
 import pytest
 
-# Two workers share a small machine: one thread each for the frameworks. Read at their first import.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read at the first import of a framework
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the zoo: `from models import ZOO`
+
+
+def share_cores() -> None:
+    """Give each worker of `pytest -n` cores of its own: spinning threads do not share one well."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if worker and len(cores) >= count > 1:
+        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: count])
+
+
+share_cores()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,7 +10,8 @@ The layouts below are part of the plan's ABI (plan.format_version): parked worke
 programs of other images. All words are 64 bit; runtime/devices/cpu.py holds the same numbers.
 
     context:  0 steps, 1 slots, 2 io, 3 patches, 4 patch count, 5 scratch, 6 scratch bytes per
-              worker, 7 trace or 0, 8 trace records per worker
+              worker, 7 trace or 0, 8 trace records per worker, 9 and 10 ticks at the traced
+              call's begin and end
     step:     8 words: opcode, wait, then RUN: function, first slot, tiles, parallel
                                           BRANCH: slot, target    JUMP: -, target
                                           SWITCH: slot, targets, count
@@ -249,6 +250,9 @@ def _emit_run(module: llvm.Module) -> None:
     """girih_run(context, threads, pool): patches the call's pointers in, runs, returns when done."""
     f = module.function(RUN_SYMBOL, [("ptr", "context"), ("i64", "threads"), ("ptr", "pool")])
     context, threads, pool = f.arguments
+    traced = f.compare("ne", _word(f, context, 7), 0)
+    with f.if_then(traced):
+        f.store(_ticks(f), _field(f, context, 72))
     slots, io = _word(f, context, 1, "ptr"), _word(f, context, 2, "ptr")
     patches = _word(f, context, 3, "ptr")
     with f.for_range(0, _word(f, context, 4)) as loop:
@@ -281,6 +285,8 @@ def _emit_run(module: llvm.Module) -> None:
         f.call("wait", "void", pool, finished, now, caller_asleep)
         f.jump(check)
         f.start_block(done)
+    with f.if_then(traced):
+        f.store(_ticks(f), _field(f, context, 80))
     f.ret()
 
 

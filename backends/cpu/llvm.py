@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 _SHORT = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
 _FLOATS = frozenset(("float", "double", "half", "bfloat"))
@@ -201,7 +202,7 @@ class Function:
         signature = ", ".join(f"{type_name} %{label}" for type_name, label in parameters)
         self._head = f"define {linkage}{' ' if linkage else ''}{returns} @{name}({signature}) #0 {attributes}"
         self._allocas: list[str] = []
-        self._lines: list[str] = []
+        self._lines: list[Any] = []  # texts, and slots: lists of texts that are filled later
         self._counter = 0
         self.block = "entry"
         self._cache: dict[tuple[str, str], Value] = {}
@@ -226,8 +227,23 @@ class Function:
         self._lines.append(f"{label}:")
         self.block = label
 
+    def slot(self) -> list[Any]:
+        """A place at the current end of the code where `at` can add straight-line code later."""
+        slot: list[Any] = []
+        self._lines.append(slot)
+        return slot
+
+    @contextlib.contextmanager
+    def at(self, slot: list[Any]) -> Iterator[None]:
+        """Appends to the slot instead of the end. No control flow inside."""
+        lines, self._lines = self._lines, slot
+        try:
+            yield
+        finally:
+            self._lines = lines
+
     def text(self) -> str:
-        body = "\n  ".join(["entry:", *self._allocas, *self._lines])
+        body = "\n  ".join(["entry:", *self._allocas, *_flat(self._lines)])
         return f"{self._head} {{\n  {body}\n}}\n"
 
     def lift(self, value: Operand, like: str) -> Value:
@@ -629,6 +645,7 @@ class Module:
         self.fused = fused
         self._declarations: dict[str, str] = {}
         self._globals: dict[str, str] = {}
+        self._data: dict[bytes, Value] = {}
         self.functions: list[Function] = []
 
     def declare(self, name: str, text: str) -> None:
@@ -666,6 +683,19 @@ class Module:
         )
         return Value("ptr", f"@{name}")
 
+    def data(self, content: bytes) -> Value:
+        """The bytes in read-only data, 64-byte aligned; equal contents are one."""
+        found = self._data.get(content)
+        if found is None:
+            name = f"data{len(self._data)}"
+            text = "".join(f"\\{byte:02X}" for byte in content)
+            self._globals[name] = (
+                f"@{name} = internal unnamed_addr constant [{len(content)} x i8] "
+                f'c"{text}", align 64'
+            )
+            found = self._data[content] = Value("ptr", f"@{name}")
+        return found
+
     def text(self) -> str:
         """The module as LLVM IR."""
         parts = [*self._globals.values()]
@@ -673,6 +703,14 @@ class Module:
         parts += self._declarations.values()
         parts.append(f"attributes #0 = {{ {self.attributes} }}")
         return "\n".join(parts) + "\n"
+
+
+def _flat(lines: Sequence[Any]) -> Iterator[str]:
+    for line in lines:
+        if isinstance(line, str):
+            yield line
+        else:
+            yield from _flat(line)
 
 
 def _align(type_name: str) -> int:

@@ -8,7 +8,6 @@ training step apart); seeds are fixed, so two builds of one model are equal bit 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +25,7 @@ class Built:
     positional arguments, pytrees of torch tensors or numpy arrays.
     """
 
-    source: Callable[..., Any]
+    source: Any
     inputs: tuple[Any, ...]
     framework: str
 

@@ -1,1 +1,30 @@
 """StableHLO programs, as text or as portable artifacts, read without MLIR."""
+
+from __future__ import annotations
+
+from ...hlo.errors import UserError
+from ...hlo.graph import Module
+from .. import tree
+from .bytecode import MAGIC, read_bytecode
+from .convert import convert
+from .text import read_text
+
+
+def read_stablehlo(source: str | bytes | memoryview, name: str = "") -> Module:
+    """The module of a StableHLO program: its text, or the bytes of text or a portable artifact.
+
+    UserError where the program is malformed, ImportBlockers where girih cannot import it.
+    """
+    return convert(read_tree(source, name), name)
+
+
+def read_tree(source: str | bytes | memoryview, name: str = "") -> tree.Document:
+    """The op tree of text or bytes, before anything is checked against the op rooms."""
+    if not isinstance(source, str):
+        if bytes(source[: len(MAGIC)]) == MAGIC:
+            return read_bytecode(source, name or "<bytecode>")
+        try:
+            source = bytes(source).decode("utf-8")
+        except UnicodeDecodeError:
+            raise UserError(f"{name or 'the program'} is neither StableHLO text nor bytecode") from None
+    return read_text(source, name or "<text>")

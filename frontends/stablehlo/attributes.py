@@ -21,6 +21,51 @@ _RANKED_OPS = ("convolution", "dynamic_conv", "reduce_window", "select_and_scatt
 _DROPPED = ("mhlo.layout_mode", "mhlo.memory_kind", "use_list")
 
 
+MAXIMUM_ITEMS = 1_000_000
+"""An attribute that is a longer list of numbers than this is no program's."""
+
+# (op or "*", attribute) -> the value that StableHLO leaves out.
+_DEFAULTS: dict[tuple[str, str], Any] = {
+    ("cholesky", "lower"): False,
+    ("compare", "compare_type"): "NOTYPE",
+    ("composite", "version"): 0,
+    ("composite", "composite_attributes"): {},
+    ("custom_call", "api_version"): 1,
+    ("custom_call", "has_side_effect"): False,
+    ("custom_call", "backend_config"): "",
+    ("custom_call", "called_computations"): (),
+    ("custom_call", "operand_layouts"): (),
+    ("custom_call", "output_operand_aliases"): (),
+    ("custom_call", "result_layouts"): (),
+    ("custom_call", "result_tilings"): (),
+    ("dynamic_broadcast_in_dim", "known_expanding_dimensions"): (),
+    ("dynamic_broadcast_in_dim", "known_nonexpanding_dimensions"): (),
+    ("infeed", "infeed_config"): "",
+    ("infeed", "layout"): (),
+    ("outfeed", "outfeed_config"): "",
+    ("recv", "is_host_transfer"): False,
+    ("recv", "source_target_pairs"): (),
+    ("send", "is_host_transfer"): False,
+    ("send", "source_target_pairs"): (),
+    ("scatter", "unique_indices"): False,
+    ("sort", "dimension"): -1,
+    ("sort", "is_stable"): False,
+    ("*", "has_dynamic_root"): False,
+    ("*", "indices_are_sorted"): False,
+    ("*", "use_global_device_ids"): False,
+}
+
+
+def _is_default(name: str, key: str, value: Any) -> bool:
+    if key == "precision_config":
+        return all(item == "DEFAULT" for item in value)
+    for owner in (name, "*"):
+        if (owner, key) in _DEFAULTS:
+            default = _DEFAULTS[owner, key]
+            return type(value) is type(default) and value == default
+    return False
+
+
 def plain(value: Any, convert_type: Callable[[tree.Type], Any]) -> Any:
     """An attribute value of a tree as one of an `hlo.Op`; types go through `convert_type`."""
     match value:
@@ -48,6 +93,8 @@ def plain(value: Any, convert_type: Callable[[tree.Type], Any]) -> Any:
 def elements_value(value: tree.Elements, convert_type: Callable[[tree.Type], Any]) -> Any:
     """Integer and boolean tensors as nested tuples, others as `Dense`."""
     array = read_elements(value)
+    if array.size > MAXIMUM_ITEMS:
+        raise UserError(f"an attribute of type {tree.spell(value.type)} is too long")
     if element_of(value.type.element).kind in ("int", "uint", "bool"):
         return _nested(array.tolist())
     kind = convert_type(value.type)
@@ -84,6 +131,7 @@ def flatten(operation: tree.Operation, convert_type: Callable[[tree.Type], Any])
             flat[key] = {k: plain(v, convert_type) for k, v in value.fields.items()}
         else:
             flat[key] = plain(value, convert_type)
+    flat = {key: value for key, value in flat.items() if not _is_default(name, key, value)}
     if name in _RANKED_OPS:
         _fill_windows(name, operation, flat)
     elif name in ("gather", "dynamic_gather", "scatter", "dot_general"):

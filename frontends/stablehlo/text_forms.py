@@ -410,7 +410,8 @@ def _reduce(reader: TextReader, name: str) -> tree.Operation:
     reader.attributes_into(operation)
     reader.signature(operation, start)
     if applied is not None:
-        operation.regions = [_applied_body(reader, applied, inputs)]
+        operation.location = reader.location_handle()
+        operation.regions = [_applied_body(reader, applied, inputs, operation.location)]
         return operation
     reader.expect_word("reducer")
     first: list[tuple[str, tree.Value]] = []
@@ -428,7 +429,9 @@ def _reduce(reader: TextReader, name: str) -> tree.Operation:
     return operation
 
 
-def _applied_body(reader: TextReader, applied: str, inputs: list[tree.Value]) -> tree.Region:
+def _applied_body(
+    reader: TextReader, applied: str, inputs: list[tree.Value], location: Any
+) -> tree.Region:
     """The body that `applies stablehlo.add` is short for: scalars of the input's element type."""
     if len(inputs) != 1 or not isinstance(inputs[0].type, tree.Tensor):
         reader.fail("'applies' takes one tensor")
@@ -436,7 +439,7 @@ def _applied_body(reader: TextReader, applied: str, inputs: list[tree.Value]) ->
     left, right, result = (tree.Value(scalar) for _ in range(3))
     body = tree.Operation(applied, [left, right], [result])
     end = tree.Operation("stablehlo.return", [result])
-    body.location = end.location = reader.location_handle()
+    body.location = end.location = location
     return tree.Region([left, right], [body, end])
 
 

@@ -2,48 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph import Op
-from ..room import OpDefinition, constraint, operand
-from ..types import TensorType, Type
+from ..room import Case, OpDefinition, constraint, operand
+from ..types import (
+    BF16,
+    C64,
+    F8E4M3FN,
+    F16,
+    F32,
+    F64,
+    I1,
+    I4,
+    I8,
+    I32,
+    UI8,
+    UI32,
+    QuantizedType,
+    TensorType,
+    Type,
+)
+from . import numerics
+from .clauses import is_tensor, merge_dims, same_dims, same_element
+
+NUMBERS = "int uint float complex"
+FLOATS = "float complex"
+BITS = "bool int uint"
 
 
 class Elementwise(OpDefinition):
-    """A formula over arrays; the result has the operands' dims and element type."""
+    """A formula over arrays; the result has the operands' dims and element type.
+
+    The formula gets arrays in the type that arithmetic is done in (`numerics.wide`), and the result
+    is rounded once. A quantised operand stands for its real value.
+    """
 
     pattern = "elementwise"
 
-    def __init__(self, name: str, formula: Callable[..., Any], kinds: str, doc: str) -> None:
+    def __init__(
+        self, name: str, formula: Callable[..., Any], kinds: str, doc: str, domain: str = "all"
+    ) -> None:
         self.name = name  # type: ignore[misc]
         self.formula = formula
-        self.kinds = tuple(kinds.split())
+        self.kinds = frozenset(kinds.split())
+        self.domain = domain
         self.__doc__ = doc
 
     def infer(self, o: Op) -> Sequence[Type]:
-        return [o.operands[0].type]
+        first = o.operands[0].tensor
+        dims = merge_dims(*(v.dims for v in o.operands))
+        return [first if dims == first.dims else first.with_dims(dims)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        with np.errstate(all="ignore"):
-            result = self.formula(*arrays)
-        return np.asarray(result).astype(arrays[0].dtype, copy=False)
+        element = o.operands[0].element
+        if isinstance(element, QuantizedType):
+            return _through_real_numbers(o, arrays, self.formula)
+        return numerics.elementwise(self.formula, arrays, arrays[0].dtype)
+
+    def cases(self) -> Iterator[Case]:
+        count = len(self.operands)
+        for element in (F32, F64, F16, BF16, F8E4M3FN, C64, I32, I8, UI8, UI32, I4, I1):
+            if element.kind in self.kinds:
+                yield Case(
+                    f"{self.name}_{element.name}",
+                    hostile(element, count, self.domain),
+                    tolerance=TOLERANCES.get(element.name, 1e-5),
+                )
+
+
+TOLERANCES = {"f16": 2e-3, "bf16": 1.6e-2, "f8E4M3FN": 0.13, "f64": 1e-12}
+
+
+def hostile(element: Any, count: int, domain: str = "all") -> tuple[Any, ...]:
+    """All combinations of `count` telling values of an element type, one array per operand.
+
+    `domain` leaves values out: `ordered` has no NaN, `finite` no infinity either, `small` nothing
+    whose result depends on the library for far-away or complex infinite arguments.
+    """
+    if element.is_bool:
+        values: Any = [False, True]
+    elif element.is_integer:
+        low, high = numerics.integer_bounds(element)
+        values = sorted({0, 1, 2, 3, 5, high, high - 1, low, low + 1, *((-1, -2) if low else ())})
+    elif element.is_complex:
+        values = [0, 1, -1, 1j, -1j, 0.5 + 2j, -3 + 0.25j, 1e-3 - 1e-3j]
+    else:
+        values = [0.0, -0.0, 1.0, -1.0, 0.5, -1.5, 2.5, 3.0, 1e-3, -0.125, 7.0]
+        if domain in ("all", "ordered", "infinite"):
+            values += [100.0, np.inf, -np.inf]
+        if domain == "all":
+            values += [np.nan]
+    line = np.asarray(values).astype(element.dtype)
+    grids = np.meshgrid(*[np.arange(len(line))] * count, indexing="ij")
+    return tuple(line[grid.reshape(-1)] for grid in grids)
+
+
+def _through_real_numbers(o: Op, arrays: Sequence[Any], formula: Callable[..., Any]) -> Any:
+    """Dequantise, compute, quantise: what the specification says for quantised operands."""
+    reals = []
+    for value, array in zip(o.operands, arrays, strict=True):
+        kind = value.element
+        if isinstance(kind, QuantizedType):
+            array = numerics.dequantize(array, kind, numerics.along_axis(kind, value.rank))
+        reals.append(array)
+    result = numerics.elementwise(formula, reals, reals[0].dtype)
+    kind = o.results[0].element
+    if not isinstance(kind, QuantizedType):
+        return result
+    return numerics.quantize(result, kind, numerics.along_axis(kind, result.ndim))
+
+
+def _legal(o: Op) -> bool:
+    if not is_tensor(o.operands[0]):
+        return False
+    kinds = o.definition.kinds  # type: ignore[attr-defined]
+    kind = o.operands[0].element.kind
+    return kind in kinds or (kind == "quantized" and "float" in kinds)
 
 
 class Unary(Elementwise):
     operand = operand()
-    C0 = constraint("operand has a legal element type", lambda o: _legal(o))
+    C0 = constraint("operand has a legal element type", _legal)
 
 
 class Binary(Elementwise):
     lhs = operand()
     rhs = operand()
-    C0 = constraint("lhs has a legal element type", lambda o: _legal(o))
+    C0 = constraint("lhs has a legal element type", _legal)
     C1 = constraint(
         "lhs, rhs and result have the same type",
-        lambda o: o.lhs.dims == o.rhs.dims and o.lhs.element is o.rhs.element,
+        lambda o: (
+            is_tensor(o.rhs)
+            and same_dims(o.lhs.dims, o.rhs.dims)
+            and same_element(o.lhs.element, o.rhs.element)
+        ),
     )
 
 
@@ -51,14 +147,154 @@ class CommutativeBinary(Binary):
     commutative = True
 
 
-def _legal(o: Op) -> bool:
-    value = o.operands[0].type
-    return isinstance(value, TensorType) and value.element.kind in o.definition.kinds  # type: ignore[attr-defined]
+class Shift(Binary):
+    """A row whose formula also gets the width in bits."""
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        dtype = arrays[0].dtype
+        bits = numerics.width(dtype)
+        return numerics.elementwise(lambda x, y: self.formula(x, y, bits), arrays, dtype)
 
 
-ROOMS = (
-    CommutativeBinary("add", np.add, "int uint float complex", "result = lhs + rhs; wraps."),
-    CommutativeBinary("multiply", np.multiply, "int uint float complex", "result = lhs * rhs."),
-    Binary("subtract", np.subtract, "int uint float complex", "result = lhs - rhs."),
-    Unary("negate", np.negative, "int uint float complex", "result = -operand."),
-)
+class BitCount(Unary):
+    """A row whose formula gets the bits as unsigned integers, and the width."""
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        (x,) = arrays
+        bits = numerics.width(x.dtype)
+        unsigned = numerics.unsigned_bits(numerics.wide(x))
+        if bits < 8:
+            unsigned = unsigned & unsigned.dtype.type((1 << bits) - 1)
+        return self.formula(unsigned, bits).astype(x.dtype)
+
+
+def _add(x: Any, y: Any) -> Any:
+    return np.add(x, y)
+
+
+def _logistic(x: Any) -> Any:
+    one = x.dtype.type(1)
+    return one / (one + np.exp(-x))
+
+
+def _rsqrt(x: Any) -> Any:
+    return x.dtype.type(1) / np.sqrt(x)
+
+
+def _cbrt(x: Any) -> Any:
+    return np.power(x, x.dtype.type(1 / 3)) if x.dtype.kind == "c" else np.cbrt(x)
+
+
+def _atan2(x: Any, y: Any) -> Any:
+    if x.dtype.kind != "c":
+        return np.arctan2(x, y)
+    return -1j * np.log((y + 1j * x) / np.sqrt(x * x + y * y))
+
+
+def _not(x: Any) -> Any:
+    return np.logical_not(x) if x.dtype.kind == "b" else np.invert(x)
+
+
+def _count_ones(x: Any, bits: int) -> Any:
+    total = np.zeros_like(x)
+    for position in range(bits):
+        total += (x >> x.dtype.type(position)) & x.dtype.type(1)
+    return total
+
+
+def _count_leading_zeros(x: Any, bits: int) -> Any:
+    total = np.full_like(x, bits)
+    for position in range(bits):
+        total = np.where(x >> x.dtype.type(position), x.dtype.type(bits - 1 - position), total)
+    return total
+
+
+def _negate(x: Any) -> Any:
+    return np.negative(x)
+
+
+class IsFinite(Unary):
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [TensorType(o.operands[0].dims, I1)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.asarray(np.isfinite(numerics.wide(arrays[0])))
+
+
+ROOMS: tuple[OpDefinition, ...] = (
+    # arithmetic
+    CommutativeBinary("add", _add, "bool " + NUMBERS, "result = lhs + rhs; wraps; booleans: or."),
+    Binary("subtract", np.subtract, NUMBERS, "result = lhs - rhs; wraps."),
+    CommutativeBinary(
+        "multiply", np.multiply, "bool " + NUMBERS, "result = lhs * rhs; wraps; booleans: and."
+    ),
+    Binary(
+        "divide", numerics.divide, NUMBERS,
+        "result = lhs / rhs; integers truncate towards zero, division by zero gives all ones.",
+    ),
+    Binary(
+        "remainder", numerics.remainder, "int uint float",
+        "result = lhs - rhs * truncate(lhs / rhs); integers: lhs where rhs is zero.",
+    ),
+    Binary(
+        "power", numerics.power, NUMBERS,
+        "result = lhs to the rhs; integers wrap, negative exponents truncate.", domain="infinite",
+    ),
+    CommutativeBinary(
+        "maximum", numerics.maximum, "bool " + NUMBERS,
+        "result = the larger of lhs and rhs; NaN if either is NaN; max(-0, +0) = +0.",
+    ),
+    CommutativeBinary(
+        "minimum", numerics.minimum, "bool " + NUMBERS,
+        "result = the smaller of lhs and rhs; NaN if either is NaN; min(-0, +0) = -0.",
+    ),
+    Binary("atan2", _atan2, FLOATS, "result = angle of the point (rhs, lhs).", domain="ordered"),
+    # logic and bits
+    CommutativeBinary("and", np.bitwise_and, BITS, "result = lhs & rhs."),
+    CommutativeBinary("or", np.bitwise_or, BITS, "result = lhs | rhs."),
+    CommutativeBinary("xor", np.bitwise_xor, BITS, "result = lhs ^ rhs."),
+    Unary("not", _not, BITS, "result = ~operand."),
+    Shift(
+        "shift_left", numerics.shift_left, "int uint",
+        "result = lhs << rhs; 0 where rhs reaches the width.",
+    ),
+    Shift(
+        "shift_right_arithmetic", numerics.shift_right_arithmetic, "int uint",
+        "result = lhs >> rhs with copies of the sign.",
+    ),
+    Shift(
+        "shift_right_logical", numerics.shift_right_logical, "int uint",
+        "result = lhs >> rhs with zeros.",
+    ),
+    BitCount("popcnt", _count_ones, "int uint", "result = number of ones among operand's bits."),
+    BitCount(
+        "count_leading_zeros", _count_leading_zeros, "int uint",
+        "result = number of zeros above the highest one.",
+    ),
+    # one operand
+    Unary("negate", _negate, NUMBERS, "result = -operand; wraps."),
+    Unary("sign", numerics.sign, "int float complex", "result = -1, 0 or 1; operand / |operand|."),
+    Unary("ceil", np.ceil, "float", "result = smallest integer >= operand."),
+    Unary("floor", np.floor, "float", "result = largest integer <= operand."),
+    Unary(
+        "round_nearest_even", np.rint, "float", "result = nearest integer, ties to the even one."
+    ),
+    Unary(
+        "round_nearest_afz", numerics.round_half_away, "float",
+        "result = nearest integer, ties away from zero.",
+    ),
+    IsFinite("is_finite", np.isfinite, "float", "result = operand is neither infinite nor NaN."),
+    # transcendental
+    Unary("exponential", np.exp, FLOATS, "result = e to the operand."),
+    Unary("exponential_minus_one", np.expm1, FLOATS, "result = e to the operand, minus 1."),
+    Unary("log", np.log, FLOATS, "result = natural logarithm."),
+    Unary("log_plus_one", np.log1p, FLOATS, "result = log(1 + operand)."),
+    Unary("logistic", _logistic, FLOATS, "result = 1 / (1 + exp(-operand))."),
+    Unary("tanh", np.tanh, FLOATS, "result = hyperbolic tangent."),
+    Unary("sine", np.sin, FLOATS, "result = sine.", domain="finite"),
+    Unary("cosine", np.cos, FLOATS, "result = cosine.", domain="finite"),
+    Unary("tan", np.tan, FLOATS, "result = tangent.", domain="finite"),
+    Unary("sqrt", np.sqrt, FLOATS, "result = square root."),
+    Unary("rsqrt", _rsqrt, FLOATS, "result = 1 / square root."),
+    Unary("cbrt", _cbrt, FLOATS, "result = cube root."),
+)  # fmt: skip

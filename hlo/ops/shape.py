@@ -1,44 +1,65 @@
-"""Operations that move elements without computing: reshape, transpose, concatenate, ..."""
+"""Operations that move elements without computing: reshape, transpose, slice, pad, iota, ..."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph import Op
-from ..room import OpDefinition, attribute, constraint, operand, variadic
-from ..types import Type
+from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
+from ..room import operand as second
+from ..types import BF16, C64, F32, I1, I4, I8, I32, UI32, TensorType, Type, tensor_of
+from . import numerics
+from .clauses import (
+    any_result,
+    at_most,
+    merge_dims,
+    same_dim,
+    same_dims,
+    same_element,
+    static_dims,
+    unique,
+    within,
+)
 
 
-class Concatenate(OpDefinition, name="concatenate"):
-    """result = the inputs, one after the other along `dimension`."""
+def counting(*dims: int, dtype: Any = np.float32) -> Any:
+    """An array 0, 1, 2, ... of those dims: tells every element apart."""
+    size = int(np.prod(dims, dtype=np.int64))
+    return np.arange(size).astype(np.int64).astype(dtype).reshape(dims)
+
+
+class Reshape(OpDefinition, name="reshape"):
+    """result = operand's elements, in row-major order, in other dimensions."""
 
     pattern = "index"
-    inputs = variadic()
-    dimension = attribute(int)
+    operand = operand()
+    C1 = constraint(
+        "operand and result have the same element type",
+        any_result(lambda o: same_element(o.operand.element, o.result.element)),
+    )
     C2 = constraint(
-        "inputs must agree outside dimension",
-        lambda o: len({_without(v.dims, o.dimension) for v in o.inputs}) == 1,
+        "operand and result have the same number of elements",
+        any_result(lambda o: _same_size(o.operand.tensor, o.result.tensor)),
     )
-    C3 = constraint("0 < size(inputs)", lambda o: len(o.inputs) > 0)
-    C4 = constraint(
-        "0 <= dimension < rank(inputs[0])", lambda o: 0 <= o.dimension < o.inputs[0].rank
-    )
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        first = o.inputs[0]
-        dims = list(first.dims)
-        dims[o.dimension] = sum(v.dims[o.dimension] for v in o.inputs)
-        return [first.tensor.with_dims(dims)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return np.concatenate(arrays, o.dimension)
+        return np.reshape(arrays[0], static_dims(o.type, self.name))
+
+    def cases(self) -> Iterator[Case]:
+        for name, source, target in (
+            ("split", (6,), (2, 3)), ("merge", (2, 3, 2), (6, 2)), ("scalar", (1, 1), ()),
+            ("unit", (4,), (1, 4, 1)), ("empty", (0, 3), (3, 0, 2)),
+        ):  # fmt: skip
+            yield Case(
+                f"reshape_{name}", (counting(*source),), result_types=(TensorType(target, F32),)
+            )
 
 
-def _without(dims: tuple[Any, ...], dimension: int) -> tuple[Any, ...]:
-    return dims[:dimension] + dims[dimension + 1 :]
+def _same_size(left: TensorType, right: TensorType) -> bool:
+    return not (left.is_static and right.is_static) or left.size == right.size
 
 
 class Transpose(OpDefinition, name="transpose"):
@@ -55,8 +76,452 @@ class Transpose(OpDefinition, name="transpose"):
     def infer(self, o: Op) -> Sequence[Type]:
         return [o.operand.tensor.with_dims([o.operand.dims[d] for d in o.permutation])]
 
-    def evaluate(self, o: Op, array: Any, **context: Any) -> Any:
-        return np.transpose(array, o.permutation)
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.transpose(arrays[0], o.permutation)
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("transpose_matrix", (counting(2, 3),), {"permutation": (1, 0)})
+        yield Case("transpose_3d", (counting(2, 3, 4),), {"permutation": (2, 0, 1)})
+        yield Case("transpose_scalar", (counting(),), {"permutation": ()})
+        yield Case("transpose_bf16", (counting(2, 3, dtype=BF16.dtype),), {"permutation": (1, 0)})
 
 
-ROOMS = (Concatenate(), Transpose())
+class BroadcastInDim(OpDefinition, name="broadcast_in_dim"):
+    """result[i] = operand[i_broadcast_dimensions], where a dimension of size 1 repeats."""
+
+    pattern = "index"
+    operand = operand()
+    broadcast_dimensions = attribute(tuple)
+    C1 = constraint(
+        "operand and result have the same element type",
+        any_result(lambda o: same_element(o.operand.element, o.result.element)),
+    )
+    C2 = constraint(
+        "size(broadcast_dimensions) = rank(operand)",
+        lambda o: len(o.broadcast_dimensions) == o.operand.rank,
+    )
+    C3 = constraint(
+        "0 <= broadcast_dimensions < rank(result)",
+        any_result(lambda o: within(o.broadcast_dimensions, o.result.rank)),
+    )
+    C4 = constraint(
+        "broadcast_dimensions are unique", lambda o: unique(o.broadcast_dimensions)
+    )
+    C5 = constraint(
+        "a dimension of operand is 1 or that of the result it is mapped to",
+        any_result(
+            lambda o: all(
+                d == 1 or same_dim(d, o.result.dims[m])
+                for d, m in zip(o.operand.dims, o.broadcast_dimensions, strict=True)
+            )
+        ),
+    )
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        dims = static_dims(o.type, self.name)
+        return broadcast_to(arrays[0], dims, o.broadcast_dimensions)
+
+    def cases(self) -> Iterator[Case]:
+        for name, source, mapped, target in (
+            ("scalar", (), (), (2, 3)), ("row", (3,), (1,), (2, 3)), ("column", (2,), (0,), (2, 3)),
+            ("ones", (1, 3), (0, 2), (4, 2, 3)), ("swap", (2, 3), (1, 0), (3, 2)),
+        ):  # fmt: skip
+            yield Case(
+                f"broadcast_in_dim_{name}", (counting(*source),), {"broadcast_dimensions": mapped},
+                (TensorType(target, F32),),
+            )  # fmt: skip
+
+
+def broadcast_to(x: Any, dims: Sequence[int], mapped: Sequence[int]) -> Any:
+    """A view of x spread over `dims`: dimension i of x becomes dimension mapped[i]."""
+    order = sorted(range(len(mapped)), key=lambda i: mapped[i])
+    shape = [1] * len(dims)
+    for source in order:
+        shape[mapped[source]] = x.shape[source]
+    return np.broadcast_to(np.transpose(x, order).reshape(shape), dims)
+
+
+class Broadcast(OpDefinition, name="broadcast"):
+    """result[i..., j...] = operand[j...]: new dimensions of sizes broadcast_sizes in front."""
+
+    pattern = "index"
+    operand = operand()
+    broadcast_sizes = attribute(tuple)
+    C1 = constraint("0 <= broadcast_sizes", lambda o: all(size >= 0 for size in o.broadcast_sizes))
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.tensor.with_dims((*o.broadcast_sizes, *o.operand.dims))]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.broadcast_to(arrays[0], (*o.broadcast_sizes, *arrays[0].shape))
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        sizes = o.broadcast_sizes
+        dims = (*sizes, *values[0].dims)
+        return [b.broadcast(values[0], dims, range(len(sizes), len(dims)))]
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("broadcast", (counting(3),), {"broadcast_sizes": (2, 1)})
+
+
+class Concatenate(OpDefinition, name="concatenate"):
+    """result = the inputs, one after the other along `dimension`."""
+
+    pattern = "index"
+    inputs = variadic()
+    dimension = attribute(int)
+    C3 = constraint("0 < size(inputs)", lambda o: len(o.inputs) > 0)
+    C1 = constraint(
+        "inputs have the same element type",
+        lambda o: all(same_element(v.element, o.inputs[0].element) for v in o.inputs),
+    )
+    C4 = constraint(
+        "0 <= dimension < rank(inputs[0])", lambda o: 0 <= o.dimension < o.inputs[0].rank
+    )
+    C2 = constraint(
+        "inputs must agree outside dimension",
+        lambda o: all(
+            same_dims(_without(v.dims, o.dimension), _without(o.inputs[0].dims, o.dimension))
+            for v in o.inputs
+        ),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        dims = list(merge_dims(*(v.dims for v in o.inputs)))
+        dims[o.dimension] = sum(v.dims[o.dimension] for v in o.inputs)
+        return [o.inputs[0].tensor.with_dims(dims)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.concatenate(arrays, o.dimension)
+
+    def cases(self) -> Iterator[Case]:
+        pieces = (counting(2, 3), counting(2, 1) + 10, counting(2, 0))
+        yield Case("concatenate_columns", pieces, {"dimension": 1})
+        yield Case("concatenate_rows", (counting(2, 3), counting(1, 3) + 9), {"dimension": 0})
+        yield Case("concatenate_one", (counting(2, dtype=np.int8),), {"dimension": 0})
+
+
+def _without(dims: tuple[Any, ...], dimension: int) -> tuple[Any, ...]:
+    return dims[:dimension] + dims[dimension + 1 :]
+
+
+class Reverse(OpDefinition, name="reverse"):
+    """result[i] = operand[dim - 1 - i] along each of `dimensions`."""
+
+    pattern = "index"
+    operand = operand()
+    dimensions = attribute(tuple)
+    C2 = constraint("dimensions are unique", lambda o: unique(o.dimensions))
+    C3 = constraint(
+        "0 <= dimensions < rank(operand)", lambda o: within(o.dimensions, o.operand.rank)
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.type]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.flip(arrays[0], o.dimensions)
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("reverse_both", (counting(2, 3),), {"dimensions": (0, 1)})
+        yield Case("reverse_last", (counting(2, 3),), {"dimensions": (1,)})
+        yield Case("reverse_none", (counting(2),), {"dimensions": ()})
+
+
+class Slice(OpDefinition, name="slice"):
+    """result[i] = operand[start_indices + i * strides], up to limit_indices."""
+
+    pattern = "index"
+    operand = operand()
+    start_indices = attribute(tuple)
+    limit_indices = attribute(tuple)
+    strides = attribute(tuple)
+    C2 = constraint(
+        "start_indices, limit_indices and strides have rank(operand) entries",
+        lambda o: (
+            len(o.start_indices) == len(o.limit_indices) == len(o.strides) == o.operand.rank
+        ),
+    )
+    C3 = constraint(
+        "0 <= start_indices <= limit_indices <= dimensions of operand",
+        lambda o: all(
+            0 <= start <= limit and at_most(limit, dim)
+            for start, limit, dim in zip(
+                o.start_indices, o.limit_indices, o.operand.dims, strict=True
+            )
+        ),
+    )
+    C4 = constraint("0 < strides", lambda o: all(stride > 0 for stride in o.strides))
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        bounds = zip(o.start_indices, o.limit_indices, o.strides, strict=True)
+        dims = [-(-(limit - start) // stride) for start, limit, stride in bounds]
+        return [o.operand.tensor.with_dims(dims)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return arrays[0][tuple(map(slice, o.start_indices, o.limit_indices, o.strides))]
+
+    def cases(self) -> Iterator[Case]:
+        for name, start, limit, strides in (
+            ("middle", (1, 2), (3, 4), (1, 1)), ("strided", (0, 1), (3, 5), (2, 3)),
+            ("empty", (1, 0), (1, 5), (1, 1)),
+        ):  # fmt: skip
+            bounds = {"start_indices": start, "limit_indices": limit, "strides": strides}
+            yield Case(f"slice_{name}", (counting(3, 5),), bounds)
+
+
+class Pad(OpDefinition, name="pad"):
+    """result = operand with padding_value before, after and between elements; negative cuts."""
+
+    pattern = "index"
+    operand = operand()
+    padding_value = second()
+    edge_padding_low = attribute(tuple)
+    edge_padding_high = attribute(tuple)
+    interior_padding = attribute(tuple)
+    C1 = constraint(
+        "operand and padding_value have the same element type, padding_value is a scalar",
+        lambda o: (
+            same_element(o.operand.element, o.padding_value.element) and o.padding_value.rank == 0
+        ),
+    )
+    C2 = constraint(
+        "the paddings have rank(operand) entries",
+        lambda o: (
+            len(o.edge_padding_low)
+            == len(o.edge_padding_high)
+            == len(o.interior_padding)
+            == o.operand.rank
+        ),
+    )
+    C3 = constraint("0 <= interior_padding", lambda o: all(i >= 0 for i in o.interior_padding))
+    C4 = constraint(
+        "the result's dimensions are not negative",
+        lambda o: all(not isinstance(d, int) or d >= 0 for d in _padded_dims(o)),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.tensor.with_dims(_padded_dims(o))]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        x, value = arrays
+        return padded(x, value, o.edge_padding_low, o.edge_padding_high, o.interior_padding)
+
+    def cases(self) -> Iterator[Case]:
+        for name, low, high, interior in (
+            ("edges", (1, 0), (0, 2), (0, 0)), ("interior", (0, 0), (0, 0), (1, 2)),
+            ("negative", (-1, 1), (1, -2), (0, 0)), ("mixed", (-1, 2), (2, -3), (2, 1)),
+        ):  # fmt: skip
+            attributes = {
+                "edge_padding_low": low, "edge_padding_high": high, "interior_padding": interior,
+            }  # fmt: skip
+            yield Case(f"pad_{name}", (counting(2, 3), np.float32(-7)), attributes)
+
+
+def _padded_dims(o: Op) -> list[Any]:
+    paddings = zip(
+        o.operand.dims, o.edge_padding_low, o.edge_padding_high, o.interior_padding, strict=True
+    )
+    return [padded_dim(*padding) for padding in paddings]
+
+
+def padded_dim(dim: Any, low: int, high: int, interior: int) -> Any:
+    """The size of a dimension after padding."""
+    between = 0 if dim == 0 or not interior else (dim - 1) * interior
+    return low + dim + between + high
+
+
+def padded(
+    x: Any, value: Any, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
+) -> Any:
+    """x with `value` around and between its elements; negative edges cut afterwards."""
+    if not any(low) and not any(high) and not any(interior):
+        return x
+    dims = list(map(padded_dim, x.shape, low, high, interior))
+    result = np.full(dims, value, x.dtype)
+    source, target = [], []
+    for dim, size, before, gap in zip(x.shape, dims, low, interior, strict=True):
+        step = gap + 1
+        first = 0 if before >= 0 else -(before // step)
+        last = min(dim, -((before - size) // step))
+        last = max(first, last)
+        source.append(slice(first, last))
+        start = before + first * step
+        target.append(slice(start, start + (last - first - 1) * step + 1 if last > first else start,
+                            step))  # fmt: skip
+    result[tuple(target)] = x[tuple(source)]
+    return result
+
+
+class Iota(OpDefinition, name="iota"):
+    """result[i] = i[iota_dimension]."""
+
+    pattern = "source"
+    iota_dimension = attribute(int)
+    C1 = constraint(
+        "0 <= iota_dimension < rank(result)",
+        any_result(lambda o: 0 <= o.iota_dimension < o.result.rank),
+    )
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        dims = static_dims(o.type, self.name)
+        return counted(dims, o.iota_dimension, o.result.element)
+
+    def cases(self) -> Iterator[Case]:
+        for element in (F32, BF16, I4, I32, UI32, C64):
+            for dimension in (0, 1):
+                name = f"iota_{element.name}_{dimension}"
+                attributes = {"iota_dimension": dimension}
+                yield Case(name, (), attributes, (TensorType((3, 4), element),))
+
+
+def counted(dims: Sequence[int], dimension: int, element: Any) -> Any:
+    """0, 1, 2, ... along one dimension, repeated along the others."""
+    line = numerics.convert(np.arange(dims[dimension], dtype=np.int64), element)
+    return broadcast_to(line, dims, (dimension,))
+
+
+class DynamicSlice(OpDefinition, name="dynamic_slice"):
+    """result = slice_sizes elements of operand from start_indices, clamped to stay inside."""
+
+    pattern = "index"
+    operand = operand()
+    start_indices = variadic()
+    slice_sizes = attribute(tuple)
+    C2 = constraint(
+        "start_indices and slice_sizes have rank(operand) entries",
+        lambda o: len(o.start_indices) == len(o.slice_sizes) == o.operand.rank,
+    )
+    C3 = constraint(
+        "start_indices are scalars of one integer type",
+        lambda o: all(
+            v.rank == 0 and v.element.is_integer and v.element is o.start_indices[0].element
+            for v in o.start_indices
+        ),
+    )
+    C4 = constraint(
+        "0 <= slice_sizes <= dimensions of operand",
+        lambda o: all(
+            size >= 0 and at_most(size, dim)
+            for size, dim in zip(o.slice_sizes, o.operand.dims, strict=True)
+        ),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.tensor.with_dims(o.slice_sizes)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return arrays[0][window(arrays[0].shape, o.slice_sizes, arrays[1:])]
+
+    def cases(self) -> Iterator[Case]:
+        for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
+            starts = tuple(np.int32(s) for s in start)
+            yield Case(
+                f"dynamic_slice_{name}", (counting(3, 5), *starts), {"slice_sizes": (2, 3)}
+            )
+
+
+def window(dims: Sequence[int], sizes: Sequence[int], starts: Sequence[Any]) -> Any:
+    """The index of a window of those sizes, its start clamped so that it stays inside."""
+    clamped = [
+        min(max(int(start), 0), dim - size)
+        for start, dim, size in zip(starts, dims, sizes, strict=True)
+    ]
+    return tuple(slice(start, start + size) for start, size in zip(clamped, sizes, strict=True))
+
+
+class DynamicUpdateSlice(OpDefinition, name="dynamic_update_slice"):
+    """result = operand with update written at start_indices, clamped to stay inside."""
+
+    pattern = "index"
+    operand = operand()
+    update = second()
+    start_indices = variadic()
+    C2 = constraint(
+        "operand and update have the same element type",
+        lambda o: same_element(o.operand.element, o.update.element),
+    )
+    C3 = constraint(
+        "operand and update have the same rank", lambda o: o.operand.rank == o.update.rank
+    )
+    C4 = constraint(
+        "start_indices has rank(operand) entries", lambda o: len(o.start_indices) == o.operand.rank
+    )
+    C5 = constraint(
+        "start_indices are scalars of one integer type",
+        lambda o: all(
+            v.rank == 0 and v.element.is_integer and v.element is o.start_indices[0].element
+            for v in o.start_indices
+        ),
+    )
+    C6 = constraint(
+        "dimensions of update <= dimensions of operand",
+        lambda o: all(map(at_most, o.update.dims, o.operand.dims)),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.type]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        x, update, *starts = arrays
+        result = x.copy()
+        result[window(x.shape, update.shape, starts)] = update
+        return result
+
+    def cases(self) -> Iterator[Case]:
+        for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
+            starts = tuple(np.int32(s) for s in start)
+            yield Case(
+                f"dynamic_update_slice_{name}", (counting(3, 5), -counting(2, 2) - 1, *starts)
+            )
+
+
+class GetDimensionSize(OpDefinition, name="get_dimension_size"):
+    """result = size of operand's `dimension`, as i32."""
+
+    pattern = "index"
+    operand = operand()
+    dimension = attribute(int)
+    C1 = constraint(
+        "0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [TensorType((), I32)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.array(arrays[0].shape[o.dimension], np.int32)
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("get_dimension_size", (counting(2, 3),), {"dimension": 1})
+
+
+class SetDimensionSize(OpDefinition, name="set_dimension_size"):
+    """result = operand, whose `dimension` is declared to have `size` elements (its own, here)."""
+
+    pattern = "index"
+    operand = operand()
+    size = second()
+    dimension = attribute(int)
+    C1 = constraint(
+        "0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank
+    )
+    C2 = constraint(
+        "size is a scalar of i32", lambda o: o.size.rank == 0 and o.size.element is I32
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.type]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        x, size = arrays
+        return x[(slice(None),) * o.dimension + (slice(0, int(size)),)]
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("set_dimension_size", (counting(2, 3), np.int32(3)), {"dimension": 1})
+
+
+ROOMS = (
+    Reshape(), Transpose(), BroadcastInDim(), Broadcast(), Concatenate(), Reverse(), Slice(), Pad(),
+    Iota(), DynamicSlice(), DynamicUpdateSlice(), GetDimensionSize(), SetDimensionSize(),
+)  # fmt: skip

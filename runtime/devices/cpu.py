@@ -33,9 +33,10 @@ _SYSTEM_WORD = 24  # of the pool: libc's function, futex number
 
 # LLVM's feature names where /proc/cpuinfo spells them otherwise.
 _CPUINFO = {
-    "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "lzcnt": "abm", "neon": "asimd",
+    "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "lzcnt": "abm", "bmi": "bmi1",
+    "neon": "asimd",
     "avx512bf16": "avx512_bf16", "avx512vnni": "avx512_vnni", "dotprod": "asimddp",
-    "fullfp16": "asimdhp", "bf16": "bf16",
+    "fullfp16": "asimdhp",
 }  # fmt: skip
 
 # A step as the cost rule below sees it, for one worker: operations and bytes per microsecond.
@@ -297,7 +298,9 @@ class CpuVariant:
                 switch = step.switch
                 switches.append(len(rows))
                 where = slot(switch.index)
-                rows.append([_SWITCH, switch.wait, where, len(targets), len(switch.targets), 0, 0, 0])
+                rows.append(
+                    [_SWITCH, switch.wait, where, len(targets), len(switch.targets), 0, 0, 0]
+                )
                 targets.extend(switch.targets)
             else:
                 raise CompilerBug(f"plan: step {len(rows)} has no action")
@@ -355,8 +358,7 @@ class CpuContext:
                 variant.patch_count,
                 self._memory.address + variant.arena_bytes,
                 variant.scratch_bytes,
-                0,
-                0,
+                *(0,) * 4,
             ],
             np.int64,
         )
@@ -366,6 +368,11 @@ class CpuContext:
     def set_trace(self, address: int, records: int) -> None:
         """Where workers log their steps, `records` each; address 0 = no log."""
         self._words[7:9] = address, records
+
+    @property
+    def traced_ticks(self) -> int:
+        """Ticks between begin and end of the last call that had a log."""
+        return int(self._words[10] - self._words[9])
 
 
 def _address(array: np.ndarray) -> int:
@@ -431,22 +438,19 @@ def _profiled(context: CpuContext) -> list[Event]:
     if not any(len(record) for record in records):
         return []
     first = min(record[:, 1].min() for record in records if len(record))
-    rate = _ticks_per_us()
+    ticks_per_us = max(1, context.traced_ticks) / total_us
     plan = variant.plan
     events = [
         Event(
             int(step),
             plan.kernels[plan.steps[step].run.kernel].name,
             worker,
-            float(start - first) / rate,
-            float(stop - start) / rate,
+            float(start - first) / ticks_per_us,
+            float(stop - start) / ticks_per_us,
         )
         for worker, record in enumerate(records)
         for step, start, stop in record
     ]
-    last = max(event.begin + event.duration for event in events)
-    if last > total_us:  # the counter's rate was taken too low
-        events = [e._replace(begin=e.begin * total_us / last, duration=e.duration * total_us / last) for e in events]
     return sorted(events, key=lambda event: event.begin)
 
 

@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 a5f63a97344619757433f35513f13e884875f809e56fc15d908b350e5c87513c); do not edit.
+# Generated from specs/bundle.proto (sha256 6d79c505f114ea221530751e4596b9b58206d9c3b5e709dcaf241c9688fde92e); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -9,20 +9,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Manifest(_message.Message):
-    __slots__ = ("format", "version", "features", "members", "weights", "variants")
+    __slots__ = ("format", "version", "features", "members", "weights", "variants", "checks")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     format: str
     version: str
     features: _containers.RepeatedCompositeFieldContainer[Feature]
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    weights: _containers.RepeatedCompositeFieldContainer[WeightFile]
+    weights: WeightFile
     variants: _containers.RepeatedCompositeFieldContainer[BundleVariant]
-    def __init__(self, format: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[WeightFile, _Mapping]]] = ..., variants: _Optional[_Iterable[_Union[BundleVariant, _Mapping]]] = ...) -> None: ...
+    checks: str
+    def __init__(self, format: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ..., variants: _Optional[_Iterable[_Union[BundleVariant, _Mapping]]] = ..., checks: _Optional[str] = ...) -> None: ...
 
 class Feature(_message.Message):
     __slots__ = ("name", "minimum_runtime")
@@ -57,21 +59,33 @@ class WeightFile(_message.Message):
     aliases: _containers.ScalarMap[str, str]
     def __init__(self, member: _Optional[str] = ..., aliases: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class Seal(_message.Message):
+    __slots__ = ("algorithm", "key", "mac")
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    algorithm: str
+    key: str
+    mac: str
+    def __init__(self, algorithm: _Optional[str] = ..., key: _Optional[str] = ..., mac: _Optional[str] = ...) -> None: ...
+
 class BundleVariant(_message.Message):
-    __slots__ = ("target", "plan", "image", "native", "triple", "features")
+    __slots__ = ("target", "plan", "image", "native", "triple", "features", "weights")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     NATIVE_FIELD_NUMBER: _ClassVar[int]
     TRIPLE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     target: str
     plan: str
     image: str
     native: bool
     triple: str
     features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, target: _Optional[str] = ..., plan: _Optional[str] = ..., image: _Optional[str] = ..., native: _Optional[bool] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+    weights: WeightFile
+    def __init__(self, target: _Optional[str] = ..., plan: _Optional[str] = ..., image: _Optional[str] = ..., native: _Optional[bool] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ...) -> None: ...
 
 class Signatures(_message.Message):
     __slots__ = ("entries",)

@@ -1,0 +1,439 @@
+"""The two sides of a product: read where they lie, or copied into scratch in the order of use.
+
+The micro-kernel reads `left` one element per row and `right` whole vectors of columns. A side that
+lies so already is read in place (`Direct...`); another one is packed first: panels of the right side
+per column group, blocks of the left side per row block. Packing also widens narrow element types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import elements, llvm
+from .micro import Depth
+from .views import Segment
+
+Value = llvm.Value
+Offset = Callable[[llvm.Function, Sequence[Value]], Value]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A stored array: its number among the kernel's arguments, its elements, and where a product
+    of given outer coordinates begins in it (in elements)."""
+
+    argument: int
+    element: Any
+    accumulator: str  # LLVM type that arithmetic is done in
+    offset: int
+    outer: tuple[int, ...]  # stride per outer coordinate
+
+    def base(self, f: llvm.Function, args: Value, outer: Sequence[Value]) -> Value:
+        """Pointer to the first element of the product at `outer`."""
+        pointer = f.load("ptr", f.pointer(args, self.argument, "ptr"))
+        at: llvm.Value = llvm.constant("i64", self.offset)
+        for coordinate, stride in zip(outer, self.outer, strict=True):
+            at = f.add(at, f.mul(coordinate, stride))
+        return self.at(f, pointer, at)
+
+    def at(self, f: llvm.Function, base: Value, index: llvm.Operand) -> Value:
+        return f.pointer(base, index, elements.memory_type(f, self.element))
+
+    def load(self, f: llvm.Function, base: Value, index: llvm.Operand, lanes: int = 1) -> Value:
+        """`lanes` elements from base[index] on, in the accumulator's type."""
+        kind = llvm.vector(lanes, elements.memory_type(f, self.element))
+        return self._widen(f, f.load(kind, self.at(f, base, index)))
+
+    def masked_load(self, f: llvm.Function, base: Value, index: llvm.Operand, mask: Value) -> Value:
+        kind = llvm.vector(mask.lanes, elements.memory_type(f, self.element))
+        return self._widen(f, f.masked_load(kind, self.at(f, base, index), mask))
+
+    def _widen(self, f: llvm.Function, raw: Value) -> Value:
+        value = elements.widen(f, raw, self.element)
+        have, want = value.element, self.accumulator
+        if have == want:
+            return value
+        if llvm.is_float(have):
+            return f.cast("fpext", value, want)
+        signed = self.element.kind == "int"
+        if llvm.is_float(want):
+            return f.cast("sitofp" if signed else "uitofp", value, want)
+        return f.cast("sext" if signed else "zext", value, want)
+
+    @property
+    def plain(self) -> bool:
+        """Whether memory holds what arithmetic is done in, so that no packing is needed for it."""
+        memory = {"f32": "float", "f64": "double"}.get(self.element.name)
+        if memory is None and self.element.is_integer and self.element.bits >= 8:
+            memory = f"i{self.element.bits}"
+        return memory == self.accumulator
+
+
+def constant_mask(lanes: int, count: int) -> Value:
+    """The first `count` lanes."""
+    return llvm.vector_constant("i1", [lane < count for lane in range(lanes)])
+
+
+def unravel(f: llvm.Function, index: Value, sizes: Sequence[int]) -> list[Value]:
+    """The coordinates of a linear index over `sizes`, outermost first; the first is not wrapped."""
+    coordinates: list[Value] = []
+    for number, size in enumerate(reversed(sizes)):
+        last = number == len(sizes) - 1
+        coordinates.append(index if last else f.urem(index, size))
+        index = f.udiv(index, size)
+    return coordinates[::-1]
+
+
+def segment_offset(f: llvm.Function, index: Value, segments: Sequence[Segment]) -> Value:
+    """The stored offset of a linear index over segments."""
+    offset: Value = llvm.constant("i64", 0)
+    for coordinate, segment in zip(
+        unravel(f, index, [s.size for s in segments]), segments, strict=True
+    ):
+        offset = f.add(offset, f.mul(coordinate, segment.stride))
+    return offset
+
+
+@dataclass(frozen=True)
+class Group:
+    """A column group: `vectors` registers wide; in the last one `tail` lanes are real (0: all)."""
+
+    lanes: int
+    vectors: int
+    tail: int = 0
+
+    @property
+    def columns(self) -> int:
+        return self.lanes * self.vectors
+
+    @property
+    def valid(self) -> int:
+        return self.columns - (self.lanes - self.tail if self.tail else 0)
+
+
+class LeftSide:
+    """Rows of the left operand, read in place: any strides, element by element."""
+
+    packed = False
+
+    def __init__(self, source: Source, row_stride: int, depth: Sequence[int]) -> None:
+        self.source, self.row_stride = source, row_stride
+        self.depth = tuple(depth)  # element stride per loop of the depth
+
+    def rows(self, f: llvm.Function, args: Value, outer: Sequence[Value], row: Value) -> Value:
+        """Pointer to the element of `row` at depth 0."""
+        base = self.source.base(f, args, outer)
+        return self.source.at(f, base, f.mul(row, self.row_stride))
+
+
+class PackedLeftSide(LeftSide):
+    """Rows copied into scratch, each as one contiguous run over the whole depth."""
+
+    packed = True
+
+    def __init__(self, source: Source, rows: Sequence[Segment], depth: Sequence[Segment]) -> None:
+        super().__init__(source, math.prod(d.size for d in depth), linear_strides(depth, 1))
+        self._rows, self._loops = tuple(rows), tuple(depth)
+
+    def pack(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        first: Value,
+        last: Value,
+        scratch: Value,
+    ) -> None:
+        """Copies rows [first, last) to scratch."""
+        base = self.source.base(f, args, outer)
+        accumulator = self.source.accumulator
+        with f.for_range(first, last) as loop:
+            row = self.source.at(f, base, segment_offset(f, loop.index, self._rows))
+            place = f.mul(f.sub(loop.index, first), self.row_stride)
+            target = f.pointer(scratch, place, accumulator)
+
+            def copy(offset: Value, position: Value, row: Value = row, target: Value = target) -> None:
+                value = self.source.load(f, row, offset)
+                f.store(value, f.pointer(target, position, accumulator))
+
+            each_index(f, self._loops, self.depth, copy)
+
+
+def linear_strides(depth: Sequence[Segment | Depth], unit: int) -> tuple[int, ...]:
+    """Strides of the depth's loops where steps of the whole depth lie `unit` apart."""
+    strides: list[int] = []
+    for loop in reversed(depth):
+        strides.append(unit)
+        unit *= loop.size
+    return tuple(reversed(strides))
+
+
+def each_index(
+    f: llvm.Function,
+    source: Sequence[Segment],
+    target_strides: Sequence[int],
+    body: Callable[[Value, Value], None],
+    step: int = 1,
+) -> None:
+    """Calls body(source offset, target offset) in nested loops; the innermost by `step`, only
+    over whole steps."""
+    zero = llvm.constant("i64", 0)
+
+    def nest(number: int, offset: Value, position: Value) -> None:
+        if number == len(source):
+            body(offset, position)
+            return
+        size, stride = source[number]
+        by = step if number == len(source) - 1 else 1
+        with f.for_range(0, size // by * by, by) as loop:
+            nest(
+                number + 1,
+                f.add(offset, f.mul(loop.index, stride)),
+                f.add(position, f.mul(loop.index, target_strides[number])),
+            )
+
+    nest(0, zero, zero)
+
+
+class RightSide:
+    """Columns of the right operand. `depth` are the strides that the micro-kernel uses."""
+
+    packed = True
+    depth: tuple[int, ...]
+
+    def offsets(self, group: Group) -> tuple[int, ...]:
+        """Element offsets of a group's vectors from its pointer; groups lie packed by default."""
+        return tuple(v * group.lanes for v in range(group.vectors))
+
+    def mask_tail(self, group: Group) -> bool:
+        """Whether reading behind the last real column is not allowed."""
+        return False
+
+    def open(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        column: Value,
+        group: Group,
+        scratch: Value,
+    ) -> Value:
+        """Pointer for the micro-kernel to the group that begins at `column`; packs if need be."""
+        raise NotImplementedError
+
+
+class DirectRight(RightSide):
+    """Contiguous columns (in blocks of `inner`, `block_stride` apart), read in place."""
+
+    packed = False
+
+    def __init__(
+        self, source: Source, depth: Sequence[int], inner: int, block_stride: int, stored: int, columns: int
+    ) -> None:
+        self.source, self.depth = source, tuple(depth)
+        self._inner, self._block_stride = inner, block_stride
+        self._stored, self._columns = stored, columns
+
+    def offsets(self, group: Group) -> tuple[int, ...]:
+        starts = [v * group.lanes for v in range(group.vectors)]
+        if self._inner >= group.columns:
+            return tuple(starts)
+        return tuple(s // self._inner * self._block_stride + s % self._inner for s in starts)
+
+    def mask_tail(self, group: Group) -> bool:
+        first = self._columns - group.valid
+        return group.tail > 0 and first + group.columns > self._stored
+
+    def open(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        column: Value,
+        group: Group,
+        scratch: Value,
+    ) -> Value:
+        base = self.source.base(f, args, outer)
+        return self.source.at(f, base, self._column_offset(f, column))
+
+    def _column_offset(self, f: llvm.Function, column: Value) -> Value:
+        if self._inner >= self._stored:
+            return column
+        block = f.mul(f.udiv(column, self._inner), self._block_stride)
+        return f.add(block, f.urem(column, self._inner))
+
+
+class CopiedRight(DirectRight):
+    """Contiguous columns whose depth steps lie far apart: copied vector by vector."""
+
+    packed = True
+
+    def __init__(
+        self, source: Source, depth: Sequence[Segment], inner: int, block_stride: int, stored: int, columns: int
+    ) -> None:
+        super().__init__(source, (), inner, block_stride, stored, columns)
+        self._loops = tuple(depth)
+        self._steps = linear_strides(depth, 1)
+
+    def with_group(self, group: Group) -> CopiedRight:
+        self.depth = linear_strides(self._loops, group.columns)
+        return self
+
+    def offsets(self, group: Group) -> tuple[int, ...]:
+        return RightSide.offsets(self, group)
+
+    def mask_tail(self, group: Group) -> bool:
+        return False
+
+    def open(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        column: Value,
+        group: Group,
+        scratch: Value,
+    ) -> Value:
+        base = DirectRight.open(self, f, args, outer, column, group, scratch)
+        masked = DirectRight.mask_tail(self, group)
+        accumulator = self.source.accumulator
+        starts = DirectRight.offsets(self, group)
+
+        def copy(offset: Value, position: Value) -> None:
+            for number, start in enumerate(starts):
+                at = f.add(offset, start)
+                if masked and number == group.vectors - 1:
+                    mask = constant_mask(group.lanes, group.tail)
+                    value = self.source.masked_load(f, base, at, mask)
+                else:
+                    value = self.source.load(f, base, at, group.lanes)
+                place = f.add(position, number * group.lanes)
+                f.store(value, f.pointer(scratch, place, accumulator))
+
+        each_index(f, self._loops, linear_strides(self._loops, group.columns), copy)
+        return scratch
+
+
+class TransposedRight(RightSide):
+    """Columns `stride` apart whose innermost depth is contiguous: transposed in registers."""
+
+    def __init__(self, source: Source, depth: Sequence[Segment], stride: int) -> None:
+        self.source, self._stride = source, stride
+        self._loops = tuple(depth)
+
+    def open(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        column: Value,
+        group: Group,
+        scratch: Value,
+    ) -> Value:
+        base = self.source.at(f, self.source.base(f, args, outer), f.mul(column, self._stride))
+        strides = linear_strides(self._loops, group.columns)
+        inner = self._loops[-1].size
+        lanes = group.lanes
+
+        def blocks(offset: Value, position: Value, steps: int) -> None:
+            whole = group.vectors - (1 if group.tail else 0)
+            with f.for_range(0, whole) as loop:
+                first = f.mul(loop.index, lanes)
+                self._block(f, base, offset, f.add(position, first), first, lanes, group, steps, scratch)
+            if group.tail:
+                first = llvm.constant("i64", whole * lanes)
+                place = f.add(position, first)
+                self._block(f, base, offset, place, first, group.tail, group, steps, scratch)
+
+        each_index(f, self._loops, strides, lambda o, p: blocks(o, p, lanes), lanes)
+        rest = inner % lanes
+        if rest:
+            start = inner - rest
+
+            def remainder(offset: Value, position: Value) -> None:
+                blocks(f.add(offset, start), f.add(position, start * group.columns), rest)
+
+            each_index(f, self._loops[:-1], strides[:-1], remainder)
+        return scratch
+
+    def _block(
+        self,
+        f: llvm.Function,
+        base: Value,
+        offset: Value,
+        position: Value,
+        first: Value,
+        columns: int,
+        group: Group,
+        steps: int,
+        scratch: Value,
+    ) -> None:
+        """`steps` depth steps of `columns` columns, from column `first` of the group on."""
+        lanes, accumulator = group.lanes, self.source.accumulator
+        start = f.add(offset, f.mul(first, self._stride))
+        vectors = []
+        for column in range(lanes):
+            at = f.add(start, column * self._stride)
+            if column >= columns:
+                vectors.append(llvm.constant(llvm.vector(lanes, accumulator), 0))
+            elif steps < lanes:
+                mask = constant_mask(lanes, steps)
+                vectors.append(self.source.masked_load(f, base, at, mask))
+            else:
+                vectors.append(self.source.load(f, base, at, lanes))
+        for step, vector in enumerate(transpose(f, vectors)[:steps]):
+            place = f.add(position, step * group.columns)
+            f.store(vector, f.pointer(scratch, place, accumulator))
+
+
+def transpose(f: llvm.Function, rows: Sequence[Value]) -> list[Value]:
+    """The columns of a square block of registers."""
+    count = len(rows)
+    block = list(rows)
+    half = count // 2
+    while half:
+        low = [j if not j & half else count + j - half for j in range(count)]
+        high = [j + half if not j & half else count + j for j in range(count)]
+        for i in range(count):
+            if not i & half:
+                a, b = block[i], block[i + half]
+                block[i], block[i + half] = f.shuffle(a, b, low), f.shuffle(a, b, high)
+        half //= 2
+    return block
+
+
+class GatheredRight(RightSide):
+    """Columns anywhere: copied element by element, column by column."""
+
+    def __init__(
+        self, source: Source, depth: Sequence[Segment], columns: Sequence[Segment], count: int
+    ) -> None:
+        self.source, self._columns, self._count = source, tuple(columns), count
+        self._loops = tuple(depth)
+
+    def open(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        column: Value,
+        group: Group,
+        scratch: Value,
+    ) -> Value:
+        base = self.source.base(f, args, outer)
+        accumulator = self.source.accumulator
+        with f.for_range(0, group.columns) as loop:
+            # Columns behind the last one repeat it: what they hold is never stored.
+            index = f.min(f.add(column, loop.index), self._count - 1)
+            start = self.source.at(f, base, segment_offset(f, index, self._columns))
+            target = f.pointer(scratch, loop.index, accumulator)
+
+            def copy(offset: Value, position: Value, start: Value = start, target: Value = target) -> None:
+                value = self.source.load(f, start, offset)
+                f.store(value, f.pointer(target, position, accumulator))
+
+            each_index(f, self._loops, linear_strides(self._loops, group.columns), copy)
+        return scratch

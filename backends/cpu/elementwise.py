@@ -1,0 +1,657 @@
+"""Computes elements of the values of a region on the fly: `ElementEmitter.value(v, index, width)`.
+
+Elementwise operations become register code; operations that move elements become index
+arithmetic. With width > 1, what is computed are `width` neighbours along an axis whose lanes are
+consecutive; accesses become plain vector loads, splats or gathers by the stride that remains.
+
+    emitter = ElementEmitter(function, region, pointers)
+    with emitter.scopes.loop(0, 4096, 16, extent=4096, lanes=CONSECUTIVE, multiple=16) as (j, _):
+        x = emitter.value(region.results[0], [row, j], 16)
+        emitter.store(target, x, F32, emitter.offset([row, j], dims), 16)
+
+An index entry is an `Affine`, a Python int, or an i64 `llvm.Value`. Of plain values the last entry
+counts as consecutive in the lanes when width > 1, all others as equal. Register code is emitted at
+the outermost loop of `scopes` on which it depends, and at most once per loop body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Union
+
+from ...hlo.errors import CompilerBug
+from ...hlo.graph import Op, Region, Value
+from . import arithmetic, elements, llvm
+from .elements import Pair, Register
+from .index import (
+    CONSECUTIVE,
+    GENERAL,
+    SAME,
+    ZERO,
+    Affine,
+    Axis,
+    Indexer,
+    Scopes,
+    linear,
+    number,
+    of_axis,
+)
+
+IndexEntry = Union[Affine, llvm.Value, int]
+Override = Callable[[Sequence[Affine], int], Register]
+TABLE_BYTES = 65536  # larger constants must come as operands
+
+
+class Mask:
+    """Lanes that are wanted: <width x i1> (i1 for width 1), and the loop depth it belongs to."""
+
+    __slots__ = ("value", "depth")
+
+    def __init__(self, value: llvm.Value, depth: int) -> None:
+        self.value, self.depth = value, depth
+
+
+class ElementEmitter:
+    """Code for elements of one region's values, in one function.
+
+    `pointers` are the base addresses of the region's arguments (None where an override stands
+    for it). `overrides` give a value otherwise: called with (index, width). `lanewise`: values of
+    rank 0 may differ between lanes (bodies of reductions).
+    """
+
+    def __init__(
+        self,
+        function: llvm.Function,
+        region: Region,
+        pointers: Sequence[llvm.Value | None] = (),
+        overrides: Mapping[Value, Override] | None = None,
+        *,
+        scopes: Scopes | None = None,
+        lanewise: bool = False,
+    ) -> None:
+        self.function = function
+        self.scopes = scopes or Scopes(function)
+        self.indexer = Indexer(self.scopes)
+        self.overrides: dict[Value, Override] = dict(overrides or {})
+        self.lanewise = lanewise
+        self.base = 0  # loop depth that nothing may be moved out of, see `rows`
+        self._pointers = dict(zip(region.arguments, pointers, strict=False))
+        self._axes: dict[tuple[str, int], Affine] = {}
+
+    # What callers use.
+
+    def value(
+        self,
+        value: Value,
+        index: Sequence[IndexEntry],
+        width: int = 1,
+        mask: Mask | llvm.Value | None = None,
+    ) -> Register:
+        """The register of `width` elements from the index on; lanes off the mask are undefined."""
+        if isinstance(mask, llvm.Value):
+            mask = Mask(mask, self.scopes.depth)
+        return self._value(value, self.index(index, value.dims, width), width, mask)
+
+    def index(
+        self, entries: Sequence[IndexEntry], dims: Sequence[int], width: int
+    ) -> tuple[Affine, ...]:
+        """Index entries as affine expressions."""
+        last = len(entries) - 1
+        return tuple(
+            self._entry(entry, size, width > 1 and position == last)
+            for position, (entry, size) in enumerate(zip(entries, dims, strict=True))
+        )
+
+    def _entry(self, entry: IndexEntry, size: int, consecutive: bool) -> Affine:
+        if isinstance(entry, Affine):
+            return entry
+        if isinstance(entry, int):
+            return number(entry)
+        if entry.number is not None and not consecutive:
+            return number(int(entry.number))
+        key = entry.name, size * 2 + consecutive
+        found = self._axes.get(key)
+        if found is None:
+            lanes = CONSECUTIVE if consecutive else SAME
+            found = self._axes[key] = of_axis(Axis(entry, size, lanes, self.scopes.depth))
+        return found
+
+    def offset(self, index: Sequence[IndexEntry], dims: Sequence[int], width: int = 1) -> Affine:
+        """The row-major position of an index."""
+        return linear(self.index(index, dims, width), dims)
+
+    def load(
+        self,
+        pointer: llvm.Value,
+        element: Any,
+        offset: Affine,
+        width: int = 1,
+        mask: Mask | None = None,
+    ) -> Register:
+        """`width` elements at a position (in elements) of an array."""
+        f = self.function
+        kind = elements.memory_type(f, element)
+        if not element.is_complex:
+            return elements.widen(f, self._load(pointer, kind, offset, width, mask), element)
+        if width > 1 and mask is None and offset.lane_stride == 1:
+            at = f.pointer(pointer, self.indexer.scalar(offset * 2), kind)
+            both = f.load(llvm.vector(2 * width, kind), at)
+            even = f.shuffle(both, None, range(0, 2 * width, 2))
+            return Pair(even, f.shuffle(both, None, range(1, 2 * width, 2)))
+        parts = (self._load(pointer, kind, offset * 2 + i, width, mask) for i in (0, 1))
+        return Pair(*parts)
+
+    def store(
+        self,
+        pointer: llvm.Value,
+        register: Register,
+        element: Any,
+        offset: Affine,
+        width: int = 1,
+        mask: Mask | None = None,
+    ) -> None:
+        """Writes `width` elements at a position (in elements) of an array."""
+        f = self.function
+        kind = elements.memory_type(f, element)
+        if isinstance(register, llvm.Value):
+            self._store(pointer, elements.narrow(f, register, element), kind, offset, mask)
+        elif width > 1 and mask is None and offset.lane_stride == 1:
+            mask_numbers = [lane // 2 + lane % 2 * width for lane in range(2 * width)]
+            both = f.shuffle(register.real, register.imaginary, mask_numbers)
+            f.store(both, f.pointer(pointer, self.indexer.scalar(offset * 2), kind))
+        else:
+            for part, raw in enumerate(register):
+                self._store(pointer, raw, kind, offset * 2 + part, mask)
+
+    # Memory.
+
+    def _load(
+        self, pointer: llvm.Value, kind: str, offset: Affine, width: int, mask: Mask | None
+    ) -> llvm.Value:
+        f, indexer = self.function, self.indexer
+        if width == 1 or (offset.lanes == SAME and mask is None):
+            at = indexer.scalar(offset)
+            if mask is not None:
+                at = f.select(mask.value, at, 0)
+            return f.splat(f.load(kind, f.pointer(pointer, at, kind)), width)
+        vector = llvm.vector(width, kind)
+        stride = offset.lane_stride
+        if stride == 1:
+            address = f.pointer(pointer, indexer.scalar(offset), kind)
+            if mask is None:
+                return f.load(vector, address)
+            return f.masked_load(vector, address, mask.value)
+        if stride == -1 and mask is None:
+            last = f.pointer(pointer, f.sub(indexer.scalar(offset), width - 1), kind)
+            return f.shuffle(f.load(vector, last), None, range(width - 1, -1, -1))
+        addresses = f.pointer(pointer, indexer.vector(offset, width), kind)
+        return f.gather(vector, addresses, mask.value if mask else None)
+
+    def _store(
+        self, pointer: llvm.Value, raw: llvm.Value, kind: str, offset: Affine, mask: Mask | None
+    ) -> None:
+        f, indexer = self.function, self.indexer
+        if raw.lanes > 1 and offset.lane_stride != 1:
+            addresses = f.pointer(pointer, indexer.vector(offset, raw.lanes), kind)
+            f.scatter(raw, addresses, mask.value if mask else None)
+            return
+        address = f.pointer(pointer, indexer.scalar(offset), kind)
+        if mask is None:
+            f.store(raw, address)
+        elif raw.lanes > 1:
+            f.masked_store(raw, address, mask.value)
+        else:
+            with f.if_then(mask.value):
+                f.store(raw, address)
+
+    # Values, each computed once per scope.
+
+    def _value(
+        self, value: Value, index: tuple[Affine, ...], width: int, mask: Mask | None
+    ) -> Register:
+        depth = max([self.base, *(at.depth for at in index)])
+        if mask is not None:
+            depth = max(depth, mask.depth)
+        depth = min(depth, self.scopes.depth)
+        key = (value, width, mask.value.name if mask else "", *(at.key for at in index))
+        found = self.scopes.known(depth).get(key)
+        if found is None:
+            same = width > 1 and not self.lanewise and all(at.lanes == SAME for at in index)
+            with self.scopes.place(depth):
+                if same:
+                    scalar = self._value(value, index, 1, self._any(mask))
+                    found = splat(self.function, scalar, width)
+                else:
+                    found = self._compute(value, index, width, mask)
+            self.scopes.known(depth)[key] = found
+        return found
+
+    def _compute(
+        self, value: Value, index: tuple[Affine, ...], width: int, mask: Mask | None
+    ) -> Register:
+        override = self.overrides.get(value)
+        if override is not None:
+            return override(index, width)
+        op = value.op
+        if op is None:
+            pointer = self._pointers.get(value)
+            if pointer is None:
+                raise CompilerBug(f"a kernel has no address of its operand {value}")
+            elements.check(value.element, "a kernel's operand")
+            return self.load(pointer, value.element, linear(index, value.dims), width, mask)
+        rule = _RULES.get(arithmetic.short_name(op))
+        if rule is not None:
+            return rule(self, op, index, width, mask)
+        operands = [
+            self._value(operand, index if operand.rank == len(index) else (), width, mask)
+            for operand in op.operands
+        ]
+        return arithmetic.apply(self.function, op, operands)
+
+    # Masks and positions known at run time.
+
+    def _any(self, mask: Mask | None) -> Mask | None:
+        """Whether any lane is wanted, for what all lanes share."""
+        if mask is None or mask.value.lanes == 1:
+            return mask
+        known = self.scopes.known(mask.depth)
+        key = "any", mask.value.name
+        if key not in known:
+            with self.scopes.place(mask.depth):
+                name = "llvm.vector.reduce.or"
+                one = self.function.intrinsic(name, mask.value.type, mask.value, returns="i1")
+            known[key] = Mask(one, mask.depth)
+        return known[key]
+
+    def in_range(self, at: Affine, low: int, high: int, width: int) -> Mask | None | bool:
+        """The lanes with low <= at < high; None for all of them, False for none."""
+        if low <= at.low and at.high < high:
+            return None
+        if at.high < low or at.low >= high:
+            return False
+        key = "range", at.key, low, high, width
+        known = self.scopes.known(at.depth)
+        if key not in known:
+            f = self.function
+            with self.scopes.place(at.depth):
+                shifted = at + -low
+                wide = width > 1 and at.lanes != SAME
+                place = self.indexer.vector(shifted, width) if wide else self.indexer.scalar(shifted)
+                inside = f.compare("ult", place, high - low)
+                inside = inside if wide else f.splat(inside, width)
+            known = self.scopes.known(at.depth)
+            known[key] = Mask(inside, min(at.depth, self.scopes.depth))
+        return known[key]
+
+    def both(self, a: Mask | None, b: Mask | None) -> Mask | None:
+        """The lanes of both masks."""
+        if a is None or b is None:
+            return a or b
+        depth = max(a.depth, b.depth)
+        key = "both", a.value.name, b.value.name
+        known = self.scopes.known(depth)
+        if key not in known:
+            with self.scopes.place(depth):
+                value = self.function.land(a.value, b.value)
+            known = self.scopes.known(depth)
+            known[key] = Mask(value, depth)
+        return known[key]
+
+    def clamped(
+        self, value: Value, index: tuple[Affine, ...], high: int, width: int, mask: Mask | None
+    ) -> Affine:
+        """An integer value of the program, clamped to [0, high], as an index."""
+        if high <= 0:
+            return ZERO
+        wide = width > 1 and any(at.lanes != SAME for at in index)
+        lanes = width if wide else 1
+        wanted = mask if wide else self._any(mask)
+        depth = max([self.base, *(at.depth for at in index), wanted.depth if wanted else 0])
+        key = ("clamped", value, high, lanes, wanted.value.name if wanted else "")
+        key = (*key, *(at.key for at in index))
+        known = self.scopes.known(depth)
+        if key not in known:
+            register = self._value(value, index, lanes, wanted)
+            assert isinstance(register, llvm.Value)
+            with self.scopes.place(depth):
+                place = self._clamp(register, value.element.kind == "int", high, wide)
+            known = self.scopes.known(depth)
+            lane_kind = GENERAL if wide else SAME
+            axis = Axis(place, high + 1, lane_kind, min(depth, self.scopes.depth))
+            known[key] = of_axis(axis)
+        return known[key]
+
+    def _clamp(self, register: llvm.Value, signed: bool, high: int, wide: bool) -> llvm.Value:
+        f = self.function
+        bits = llvm.bits_of(register.type)
+        target = 32 if wide and high < 2**31 else 64
+        widest = max(bits, target)
+        register = f.cast("sext" if signed else "zext", register, f"i{widest}")
+        if signed:
+            register = f.max(register, 0)
+        register = f.min(register, high, signed=False)
+        return f.cast("trunc", register, f"i{target}")
+
+
+def splat(f: llvm.Function, register: Register, width: int) -> Register:
+    """A scalar register in every lane."""
+    if isinstance(register, Pair):
+        return Pair(f.splat(register.real, width), f.splat(register.imaginary, width))
+    return f.splat(register, width)
+
+
+# Operations that are more than arithmetic on equal indices.
+
+Rule = Callable[[ElementEmitter, Op, tuple[Affine, ...], int, "Mask | None"], Register]
+
+
+def _constant(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    dense = op.attributes["value"]
+    element = op.type.element
+    if dense.is_splat:
+        return elements.register_constant(element, dense.splat_value, width)
+    if dense.type.bytes > TABLE_BYTES:
+        raise CompilerBug(f"a constant of {dense.type} must be an operand of its kernel")
+    pointer = e.function.module.data(dense.array.tobytes())
+    return e.load(pointer, element, linear(index, op.type.dims), width, mask)
+
+
+def _iota(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    from ...hlo.types import I32, I64
+
+    at = index[op.iota_dimension]
+    if width > 1:
+        place = e.indexer.vector(at, width)
+        source = I32 if place.element == "i32" else I64
+    else:
+        place, source = e.indexer.scalar(at), I64
+    return arithmetic.convert(e.function, place, source, op.type.element)
+
+
+def _broadcast_in_dim(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    source = op.operands[0]
+    inner = tuple(
+        ZERO if size == 1 else index[target]
+        for size, target in zip(source.dims, op.broadcast_dimensions, strict=True)
+    )
+    return e._value(source, inner, width, mask)
+
+
+def _broadcast(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    return e._value(op.operands[0], index[len(op.broadcast_sizes) :], width, mask)
+
+
+def _reshape(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    source = op.operands[0]
+    return e._value(source, delinear(e, linear(index, op.type.dims), source.dims, width), width, mask)
+
+
+def delinear(
+    e: ElementEmitter, place: Affine, dims: Sequence[int], width: int
+) -> tuple[Affine, ...]:
+    """The index of a row-major position."""
+    found: list[Affine] = []
+    for position in range(len(dims) - 1, -1, -1):
+        if dims[position] == 1:
+            found.append(ZERO)
+        elif not any(size != 1 for size in dims[:position]):
+            found.append(place.within(0, dims[position] - 1))
+            place = ZERO
+        else:
+            place, rest = e.indexer.divide(place, dims[position], width)
+            found.append(rest)
+    return tuple(reversed(found))
+
+
+def _transpose(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    inner = [ZERO] * len(index)
+    for at, source in zip(index, op.permutation, strict=True):
+        inner[source] = at
+    return e._value(op.operands[0], tuple(inner), width, mask)
+
+
+def _slice(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    inner = tuple(
+        at * stride + start
+        for at, start, stride in zip(index, op.start_indices, op.strides, strict=True)
+    )
+    return e._value(op.operands[0], inner, width, mask)
+
+
+def _reverse(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    inner = tuple(
+        at * -1 + (size - 1) if position in op.dimensions else at
+        for position, (at, size) in enumerate(zip(index, op.type.dims, strict=True))
+    )
+    return e._value(op.operands[0], inner, width, mask)
+
+
+def _pad(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    source, padding = op.operands
+    outside = e._value(padding, (), width, None)
+    inner: list[Affine] = []
+    inside: Mask | None = None
+    paddings = zip(
+        index, source.dims, op.edge_padding_low, op.interior_padding, strict=True
+    )  # fmt: skip
+    for at, size, low, interior in paddings:
+        shifted = at + -low
+        step = interior + 1
+        if step > 1:
+            # Division wants a non-negative dividend: shift by whole steps and back.
+            steps = max(0, -(shifted.low // step))
+            quotient, rest = e.indexer.divide(shifted + steps * step, step, width)
+            shifted = quotient + -steps
+            on_element = e.in_range(rest, 0, 1, width)
+            if on_element is False:
+                return outside
+            inside = e.both(inside, on_element)  # type: ignore[arg-type]
+        valid = e.in_range(shifted, 0, size, width)
+        if valid is False:
+            return outside
+        inside = e.both(inside, valid)  # type: ignore[arg-type]
+        inner.append(shifted.within(0, size - 1))
+    value = e._value(source, tuple(inner), width, e.both(mask, inside))
+    if inside is None:
+        return value
+    return arithmetic.select(e.function, inside.value, value, outside)
+
+
+def _concatenate(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    dimension = op.dimension
+    at = index[dimension]
+    result: Register | None = None
+    begin = 0
+    for piece in op.operands:
+        size = piece.dims[dimension]
+        valid = e.in_range(at, begin, begin + size, width) if size else False
+        if valid is not False:
+            inner = (at + -begin).within(0, size - 1)
+            place = (*index[:dimension], inner, *index[dimension + 1 :])
+            value = e._value(piece, place, width, e.both(mask, valid))  # type: ignore[arg-type]
+            if result is None or valid is None:
+                result = value
+            else:
+                result = arithmetic.select(e.function, valid.value, value, result)
+        begin += size
+    assert result is not None
+    return result
+
+
+def _dynamic_slice(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    source, *starts = op.operands
+    inner = tuple(
+        (at + e.clamped(start, (), size - window, width, None)).within(0, size - 1)
+        for at, start, size, window in zip(
+            index, starts, source.dims, op.slice_sizes, strict=True
+        )
+    )
+    return e._value(source, inner, width, mask)
+
+
+def _dynamic_update_slice(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    source, update, *starts = op.operands
+    inside: Mask | None = None
+    inner: list[Affine] = []
+    for at, start, size, window in zip(index, starts, source.dims, update.dims, strict=True):
+        shifted = at - e.clamped(start, (), size - window, width, None)
+        valid = e.in_range(shifted, 0, window, width) if window else False
+        if valid is False:
+            return e._value(source, index, width, mask)
+        inside = e.both(inside, valid)  # type: ignore[arg-type]
+        inner.append(shifted.within(0, window - 1))
+    value = e._value(update, tuple(inner), width, e.both(mask, inside))
+    if inside is None:
+        return value
+    return arithmetic.select(
+        e.function, inside.value, value, e._value(source, index, width, mask)
+    )
+
+
+def _gather(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    source, starts = op.operands
+    batch = [at for d, at in enumerate(index) if d not in op.offset_dims]
+    inside = [at for d, at in enumerate(index) if d in op.offset_dims]
+    dropped = {*op.collapsed_slice_dims, *op.attributes.get("operand_batching_dims", ())}
+    window = iter(inside)
+    inner = [ZERO if d in dropped else next(window) for d in range(source.rank)]
+    vector_dim = op.index_vector_dim
+    for number_of, target in enumerate(op.start_index_map):
+        place = list(batch)
+        if vector_dim < starts.rank:
+            place.insert(vector_dim, number(number_of))
+        high = source.dims[target] - op.slice_sizes[target]
+        start = e.clamped(starts, tuple(place), high, width, mask)
+        inner[target] = (inner[target] + start).within(0, source.dims[target] - 1)
+    pairs = zip(
+        op.attributes.get("operand_batching_dims", ()),
+        op.attributes.get("start_indices_batching_dims", ()),
+        strict=True,
+    )
+    for target, batching in pairs:
+        inner[target] = batch[batching - (1 if batching > vector_dim else 0)]
+    return e._value(source, tuple(inner), width, mask)
+
+
+def _bitcast_convert(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    f, source = e.function, op.operands[0]
+    old, new = source.element, op.type.element
+    if old.is_complex or new.is_complex:
+        if old is new:
+            return e._value(source, index, width, mask)
+        raise arithmetic.unsupported(op)
+    raw_type, integer = elements.memory_type(f, new), f"i{new.bits}"
+    if new.bits == old.bits:
+        raw = elements.narrow(f, _real(e._value(source, index, width, mask)), old)
+        return elements.widen(f, f.bitcast(raw, llvm.vector(width, raw_type)), new)
+    if new.bits < old.bits:
+        raw = elements.narrow(f, _real(e._value(source, index[:-1], width, mask)), old)
+        bits = f.bitcast(raw, llvm.vector(width, f"i{old.bits}"))
+        part = index[-1] * new.bits
+        if part.lanes == SAME:
+            count = f.splat(e.indexer.scalar(part), width)
+        else:
+            count = e.indexer.vector(part, width)
+        opcode = "trunc" if llvm.bits_of(count.type) > old.bits else "zext"
+        if llvm.bits_of(count.type) != old.bits:
+            count = f.cast(opcode, count, f"i{old.bits}")
+        bits = f.cast("trunc", f.lshr(bits, count), integer)
+        if new.bits < 8:
+            bits = f.cast("zext", bits, "i8")
+        return elements.widen(f, f.bitcast(bits, llvm.vector(width, raw_type)), new)
+    total: llvm.Value | None = None
+    for part in range(new.bits // old.bits):
+        register = _real(e._value(source, (*index, number(part)), width, mask))
+        raw = elements.narrow(f, register, old)
+        bits = f.bitcast(raw, llvm.vector(width, f"i{max(8, old.bits)}"))
+        wide = f.shl(f.cast("zext", bits, f"i{max(8, new.bits)}"), part * old.bits)
+        total = wide if total is None else f.lor(total, wide)
+    assert total is not None
+    return elements.widen(f, f.bitcast(total, llvm.vector(width, raw_type)), new)
+
+
+def _real(register: Register) -> llvm.Value:
+    assert isinstance(register, llvm.Value)
+    return register
+
+
+def _map(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    operands = [e._value(operand, index, width, mask) for operand in op.operands]
+    return scalar_region(e.function, op.regions[0], operands, width)[0]
+
+
+def _reduce(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    raise CompilerBug("a reduction must be given to the emitter as an override")
+
+
+def scalar_region(
+    f: llvm.Function, region: Region, operands: Sequence[Register], width: int
+) -> list[Register]:
+    """The results of a region on scalars, for `width` independent lanes."""
+
+    def given(register: Register) -> Override:
+        return lambda index, lanes: register
+
+    overrides = {a: given(r) for a, r in zip(region.arguments, operands, strict=True)}
+    emitter = ElementEmitter(f, region, (), overrides, lanewise=True)
+    return [emitter._value(result, (), width, None) for result in region.results]
+
+
+_RULES: dict[str, Rule] = {
+    "constant": _constant,
+    "iota": _iota,
+    "broadcast_in_dim": _broadcast_in_dim,
+    "broadcast": _broadcast,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "reverse": _reverse,
+    "pad": _pad,
+    "concatenate": _concatenate,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "gather": _gather,
+    "bitcast_convert": _bitcast_convert,
+    "map": _map,
+    "reduce": _reduce,
+}
+
+
+def supports(op: Op) -> bool:
+    """Whether `ElementEmitter` computes the operation on the fly."""
+    name = arithmetic.short_name(op)
+    if name == "map":
+        return all(supports(inner) for inner in op.regions[0].ops)
+    return name != "reduce" and (name in _RULES or arithmetic.supports(op))

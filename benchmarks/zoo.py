@@ -1,0 +1,223 @@
+"""The zoo, girih beside torch eager, torch.compile, XLA:CPU and ONNX Runtime.
+
+    python benchmarks/zoo.py                      all models, all engines
+    python benchmarks/zoo.py --check              only the numbers: girih against the framework
+    python benchmarks/zoo.py --only gpt2,llama --engines girih,xla
+
+Each model runs in a process of its own. There, the engines take turns, so that a change of the
+machine's clock or load meets all of them; a latency is the median over all turns. Writes
+benchmarks/results/zoo.json (or zoo-check.json) when all models were asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import pickle
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from models import TOLERANCE, ZOO, model, relative_error
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+OUT = HERE / "out"
+RESULTS = HERE / "results"
+
+
+def main() -> int:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    options = arguments()
+    OUT.mkdir(exist_ok=True)
+    if options.one:
+        print("RESULT " + json.dumps(measure(options.one, options)))
+        return 0
+    console = Console(width=150)
+    names = options.only.split(",") if options.only else [entry.name for entry in ZOO]
+    rows = []
+    for name in names:
+        console.print(f"[dim]{name}: {model(name).about} ...[/]")
+        rows.append(in_own_process(name))
+        if "failed" in rows[-1]:
+            console.print(f"[red]{name}: {rows[-1]['failed']}[/]")
+    report = {"machine": machine(), "models": rows}
+    console.print(check_table(rows) if options.check else speed_table(rows))
+    if not options.check:
+        mean = geometric_mean([row.get("over_xla") for row in rows])
+        report["geometric_mean_over_xla"] = mean
+        console.print(f"geometric mean of XLA's time / girih's: {mean:.2f}")
+    if not options.only:
+        RESULTS.mkdir(exist_ok=True)
+        file = RESULTS / ("zoo-check.json" if options.check else "zoo.json")
+        file.write_text(json.dumps(report, indent=1) + "\n")
+    return 0 if all(row.get("good") for row in rows) else 1
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare numbers, measure no speed")
+    parser.add_argument("--only", metavar="NAMES", help="models, separated by commas")
+    parser.add_argument("--engines", metavar="NAMES", help="engines, separated by commas")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each engine")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def in_own_process(name: str) -> dict[str, Any]:
+    """The measurements of one model, taken by this file in a fresh process."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--one", name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line.removeprefix("RESULT "))
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return {"name": name, "failed": last[:300]}
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Everything about one model as a JSON-able dictionary."""
+    from engines import ENGINES, Unavailable, flat, numpy_inputs
+
+    built = model(name).build()
+    expected = built.reference()
+    chosen = ["girih"] if options.check else list(ENGINES)
+    if options.engines:
+        chosen = options.engines.split(",")
+    prepared, row = {}, {"name": name, "engines": {}}
+    for engine in chosen:
+        try:
+            prepared[engine] = ENGINES[engine](built, OUT, name)
+        except Unavailable as reason:
+            row["engines"][engine] = {"unavailable": str(reason)}
+            continue
+        entry = {"compile_seconds": prepared[engine].compile_seconds, **prepared[engine].facts}
+        results = flat(prepared[engine].call())
+        # an engine may give fewer results than the framework names; those that it gives must agree
+        errors = [relative_error(a, b) for a, b in zip(results, expected, strict=False)]
+        entry["error"] = max(errors, default=math.inf)
+        entry["results"] = len(results)
+        row["engines"][engine] = entry
+    if "girih" in prepared:
+        own = row["engines"]["girih"]
+        row["good"] = own["error"] <= TOLERANCE and own["results"] == len(expected)
+        inputs = OUT / f"{name}.inputs"
+        inputs.write_bytes(pickle.dumps(numpy_inputs(built)))
+        own["first_result"] = first_result(own.pop("bundle"), inputs)
+    if not options.check:
+        for engine, latency in latencies(prepared, options.seconds).items():
+            row["engines"][engine]["milliseconds"] = latency
+        if "girih" in prepared and "xla" in prepared:
+            row["over_xla"] = (
+                row["engines"]["xla"]["milliseconds"] / row["engines"]["girih"]["milliseconds"]
+            )
+    return row
+
+
+def latencies(prepared: dict[str, Any], seconds: float) -> dict[str, float]:
+    """Median milliseconds of each engine; they take turns of several calls."""
+    turns = 8
+    times: dict[str, list[float]] = {engine: [] for engine in prepared}
+    for _ in range(turns):
+        for engine, entry in prepared.items():
+            time.sleep(0.02)  # the threads of the engine before go to sleep
+            entry.call()
+            finish = time.perf_counter() + seconds / turns
+            while True:
+                started = time.perf_counter()
+                entry.call()
+                ended = time.perf_counter()
+                times[engine].append(ended - started)
+                if ended > finish:
+                    break
+    return {engine: float(np.median(taken)) * 1e3 for engine, taken in times.items()}
+
+
+def first_result(bundle: str, inputs: Path) -> dict[str, float]:
+    """Seconds to import girih, to load and to the first result, in a fresh process."""
+    command = [sys.executable, str(HERE / "first_result.py"), bundle, str(inputs)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
+
+
+def geometric_mean(ratios: list[float | None]) -> float:
+    known = [ratio for ratio in ratios if ratio]
+    return math.exp(sum(map(math.log, known)) / len(known)) if known else math.nan
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on."""
+    packages = ("girih", "torch", "jax", "onnxruntime", "llvmlite", "numpy", "transformers")
+    cpu = platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        named = [line for line in information.read_text().splitlines() if "model name" in line]
+        cpu = named[0].partition(":")[2].strip() if named else cpu
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        **{package: metadata.version(package) for package in packages},
+    }
+
+
+def check_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"girih against the framework; the gate is {TOLERANCE:g}")
+    for heading in ("model", "max error", "compile s", "bundle MB", "kernels", "verdict"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    for row in rows:
+        own = row.get("engines", {}).get("girih")
+        if own is None:
+            table.add_row(row["name"], "", "", "", "", "[red]failed[/]")
+            continue
+        table.add_row(
+            row["name"],
+            f"{own['error']:.1e}",
+            f"{own['compile_seconds']:.1f}",
+            f"{own['bundle_bytes'] / 1e6:.1f}",
+            str(own["kernels"]),
+            "[green]good[/]" if row["good"] else "[red]wrong[/]",
+        )
+    return table
+
+
+def speed_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="median milliseconds, batch 1, fp32")
+    peers = ("girih", "xla", "torch", "torch.compile", "onnxruntime")
+    more = ("XLA\n/ girih", "compile\ns", "first\ns", "bundle\nMB", "temp\nMB", "XLA's\nMB")
+    for heading in ("model", *(peer.replace(".", "\n.") for peer in peers), *more):
+        table.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
+    for row in rows:
+        engines = row.get("engines", {})
+        own, xla = engines.get("girih", {}), engines.get("xla", {})
+        first = own.get("first_result", {})
+        table.add_row(
+            row["name"],
+            *(number(engines.get(peer, {}).get("milliseconds"), 2) for peer in peers),
+            number(row.get("over_xla"), 2),
+            number(own.get("compile_seconds"), 1),
+            number(first.get("load", 0) + first.get("first", 0) if first else None, 2),
+            number(own.get("bundle_bytes"), 1, 1e6),
+            number(own.get("temporary_bytes"), 2, 1e6),
+            number(xla.get("temporary_bytes"), 2, 1e6),
+        )
+    return table
+
+
+def number(value: float | None, digits: int, unit: float = 1.0) -> str:
+    return "" if value is None else f"{value / unit:.{digits}f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

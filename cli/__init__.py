@@ -1,0 +1,46 @@
+"""The command `girih`: compile, run, inspect, verify, bench and dump programs."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point; exits with 0, 2 for an error that the user can mend, 3 for a bug of ours."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    traceback = "--traceback" in arguments
+    arguments = [argument for argument in arguments if argument != "--traceback"]
+    from ..hlo.errors import CompilerBug, UserError
+
+    warnings.showwarning = _show_warning
+    try:
+        from .app import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.exit("girih: the command line needs typer and rich: pip install 'girih[cli]'")
+    try:
+        app(args=arguments, prog_name="girih")
+    except UserError as error:
+        if traceback:
+            raise
+        print(f"girih: {error}", file=sys.stderr)
+        sys.exit(2)
+    except CompilerBug as error:
+        if traceback:
+            raise
+        print(
+            f"girih: a bug in girih: {error}; please report it with the program and the output of "
+            "the same command with --traceback",
+            file=sys.stderr,
+        )
+        sys.exit(3)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"girih: warning: {message}", file=sys.stderr)

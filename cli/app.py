@@ -1,0 +1,268 @@
+"""The commands and their help; each command's work is in a module of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="girih",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="What to compile: a .pt2 file (torch.export.save), a file written from jax.export "
+        "(Exported.serialize), StableHLO as .mlir text or .mlirbc bytes, a .girih bundle, or "
+        "FILE.py:NAME, a function that returns (source, *example_inputs).",
+        show_default=False,
+    ),
+]
+BundlePath = Annotated[
+    Path, typer.Argument(help="A .girih bundle.", show_default=False, metavar="BUNDLE")
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Files with the inputs: .npy in the order of the arguments, NAME=FILE.npy, or one "
+        ".npz or .safetensors file whose arrays bear the arguments' names.",
+        show_default=False,
+        metavar="[INPUT]...",
+    ),
+]
+Random = Annotated[
+    int | None,
+    typer.Option("--random", metavar="SEED", help="Make up the inputs that are not given."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Workers; default: all cores.")
+]
+AllowNative = Annotated[
+    bool,
+    typer.Option(
+        "--allow-native",
+        help="Run machine code that was not compiled by you. It can do anything you can do: only "
+        "for bundles whose origin you trust.",
+    ),
+]
+Target = Annotated[str, typer.Option("--target", help="What to compile for: cpu, or null.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="OPTION=VALUE",
+        help="A field of girih.Options, such as -s numerics=bitwise; may be repeated.",
+    ),
+]
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    """[bold]girih[/bold] compiles exports of JAX and PyTorch into one file that runs without them.
+
+    A first session:
+
+      girih compile model.pt2 -o model.girih
+      girih inspect model.girih
+      girih run model.girih --random 0
+
+    Errors are one sentence on stderr with exit code 2; --traceback shows where they come from.
+    """
+    if version:
+        from .. import __version__
+
+        print(f"girih {__version__}")
+        raise typer.Exit
+
+
+@app.command(name="compile")
+def compile_command(
+    source: Source,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The bundle to write.", show_default=False)
+    ],
+    target: Target = "cpu",
+    settings: Settings = None,
+    checks: Annotated[
+        int,
+        typer.Option(
+            "--checks",
+            min=0,
+            help="Store this many golden cases: made-up inputs and what the reference interpreter "
+            "gives for them. `girih verify` compares them on any machine.",
+        ),
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Compile an export into a bundle.
+
+    Examples:
+
+      girih compile model.pt2 -o model.girih
+
+      girih compile exported.jax -o model.girih -s numerics=bitwise --checks 1
+
+      girih compile models.py:classifier -o classifier.girih
+    """
+    from .compiling import compile_source
+
+    compile_source(source, output, target, settings or [], checks, as_json)
+
+
+@app.command()
+def run(
+    bundle: BundlePath,
+    inputs: Inputs = None,
+    random: Random = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Save the results: .npz, .safetensors or .npy."),
+    ] = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Run this often, time it.")] = 1,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", help="Write a trace for ui.perfetto.dev; print kernel times."),
+    ] = None,
+    threads: Threads = None,
+    allow_native: AllowNative = False,
+    as_json: Json = False,
+) -> None:
+    """Run a bundle; needs neither the framework nor the compiler.
+
+    Examples:
+
+      girih run model.girih image.npy -o logits.npy
+
+      girih run model.girih input_ids=ids.npy attention_mask=mask.npy
+
+      girih run model.girih --random 0 --repeat 20 --profile trace.json
+    """
+    from .running import run_bundle
+
+    run_bundle(
+        bundle, inputs or [], random, output, repeat, profile, threads, allow_native, as_json
+    )
+
+
+@app.command()
+def inspect(
+    bundle: BundlePath,
+    kernels: Annotated[
+        int, typer.Option("--kernels", help="How many kernels to list; 0 lists none.")
+    ] = 12,
+    members: Annotated[bool, typer.Option("--members", help="List the file's members.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a bundle holds: entry points, sizes, kernels, memory. Runs nothing of it.
+
+    Examples:
+
+      girih inspect model.girih
+
+      girih inspect model.girih --json | jq .memory
+    """
+    from .inspecting import inspect_bundle
+
+    inspect_bundle(bundle, kernels, members, as_json)
+
+
+@app.command()
+def verify(
+    bundle: BundlePath,
+    run_checks: Annotated[
+        bool, typer.Option("--run/--no-run", help="Run the golden cases, if there are any.")
+    ] = True,
+    allow_native: AllowNative = False,
+    as_json: Json = False,
+) -> None:
+    """Check every digest of a bundle, then its golden results on this machine.
+
+    Examples:
+
+      girih verify model.girih
+
+      girih verify downloaded.girih --no-run
+    """
+    from .inspecting import verify_bundle
+
+    verify_bundle(bundle, run_checks, allow_native, as_json)
+
+
+@app.command()
+def bench(
+    source: Source,
+    inputs: Inputs = None,
+    random: Annotated[
+        int, typer.Option("--random", metavar="SEED", help="Seed of inputs that are made up.")
+    ] = 0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="How long to measure each contender.")
+    ] = 3.0,
+    target: Target = "cpu",
+    settings: Settings = None,
+    threads: Threads = None,
+    allow_native: AllowNative = False,
+    as_json: Json = False,
+) -> None:
+    """Time a program beside the frameworks that are installed and can run the same source.
+
+    XLA runs every source; PyTorch runs .pt2 files. Rounds of all contenders take turns, so that a
+    busy machine is unfair to none; medians are shown.
+
+    Examples:
+
+      girih bench model.pt2
+
+      girih bench model.girih --seconds 10 --json
+    """
+    from .benching import bench_source
+
+    bench_source(
+        source, inputs or [], random, seconds, target, settings or [], threads, allow_native, as_json
+    )
+
+
+@app.command()
+def dump(
+    source: Source,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--after",
+            metavar="PASS",
+            help="Show the program after this pass; default: as imported. An unknown name lists "
+            "the passes.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Print the program as the compiler sees it, after any pass.
+
+    Examples:
+
+      girih dump model.pt2
+
+      girih dump model.pt2 --after fusion -o fused.txt
+    """
+    from .compiling import dump_source
+
+    dump_source(source, after, output, settings or [], as_json)
+
+

@@ -1,0 +1,124 @@
+"""`girih run`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..hlo.signature import Signature, spell
+from ..runtime.program import Program, load
+from . import arrays, show
+
+
+def run_bundle(
+    bundle: Path,
+    inputs: Sequence[str],
+    seed: int | None,
+    output: Path | None,
+    repeat: int,
+    profile: Path | None,
+    threads: int | None,
+    allow_native: bool,
+    as_json: bool,
+) -> None:
+    """Load, run, and show or save the results."""
+    begin = perf_counter()
+    program = load(bundle, threads=threads, allow_native=allow_native)
+    values = arrays.collect_inputs(program.signature, inputs, seed)
+    positional, keywords = arrays.as_call(program.signature, values)
+    outputs = program(*positional, **keywords)
+    first = (perf_counter() - begin) * 1e6
+    times = _times(program, values, repeat)
+    traced = None
+    if profile is not None:
+        positional, keywords = arrays.as_call(program.signature, [np.array(v) for v in values])
+        traced = program.profile(*positional, **keywords)
+        traced.save(profile)
+    found = dict(zip(_result_names(program.signature), _flat(program, outputs), strict=True))
+    if output is not None:
+        arrays.write_file(output, found)
+    if as_json:
+        data: dict[str, Any] = {
+            "bundle": str(bundle),
+            "outputs": [_summary(name, array) for name, array in found.items()],
+            "load_to_first_result_us": first,
+            "times_us": times,
+        }
+        if traced is not None:
+            data["kernels"] = [vars(k) for k in traced.kernels()]
+        return show.print_json(data)
+    rows = [_row(name, array) for name, array in found.items()]
+    show.table(("result", "type", ">minimum", ">mean", ">maximum", "values"), rows)
+    show.console.print(f"load to first result {show.time(first)}")
+    if times:
+        spread = f"{show.time(min(times))} to {show.time(max(times))}"
+        show.console.print(f"median of {len(times)} runs {show.time(median(times))} ({spread})")
+    if traced is not None:
+        show.console.print(f"\n{traced}\nopen {profile} at https://ui.perfetto.dev")
+
+
+def _times(program: Program, values: Sequence[Any], repeat: int) -> list[float]:
+    """Microseconds of `repeat` more calls, none for one; donated inputs are passed as copies."""
+    donated = [argument.donated for argument in program.signature.arguments]
+    found = []
+    for _ in range(repeat if repeat > 1 else 0):
+        fresh = [np.array(v) if d else v for v, d in zip(values, donated, strict=True)]
+        positional, keywords = arrays.as_call(program.signature, fresh)
+        begin = perf_counter()
+        program(*positional, **keywords)
+        found.append((perf_counter() - begin) * 1e6)
+    return found
+
+
+def _result_names(signature: Signature) -> list[str]:
+    return [result.path for result in signature.results]
+
+
+def _flat(program: Program, outputs: Any) -> list[np.ndarray[Any, Any]]:
+    signature = program.signature
+    if not signature.state:
+        return signature.outputs.flatten(outputs, "output")
+    plain, state = outputs
+    return [*signature.outputs.flatten(plain, "output"), *state.values()]
+
+
+def _row(name: str, array: np.ndarray[Any, Any]) -> tuple[str, ...]:
+    summary = _summary(name, array)
+    numbers = (summary.get(key) for key in ("minimum", "mean", "maximum"))
+    return (
+        name,
+        spell(summary["dtype"], array.shape),
+        *("" if number is None else f"{number:.6g}" for number in numbers),
+        " ".join(map(str, summary["first"])) + (" ..." if array.size > 4 else ""),
+    )
+
+
+def _summary(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """What a person wants to see of a result: type, range and the first values."""
+    data: dict[str, Any] = {
+        "name": name,
+        "dtype": array.dtype.name,
+        "shape": list(array.shape),
+        "first": [_plain(value) for value in array.reshape(-1)[:4]],
+    }
+    if array.size and array.dtype.kind != "c":
+        wide = array.astype(np.float64)
+        data |= {
+            "minimum": float(wide.min()),
+            "mean": float(wide.mean()),
+            "maximum": float(wide.max()),
+        }
+    return data
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar as a JSON value."""
+    item = value.item()
+    if isinstance(item, (bool, int)):
+        return item
+    return float(f"{float(item):.6g}") if not isinstance(item, complex) else str(item)

@@ -1,0 +1,59 @@
+"""How numbers and tables look on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console(soft_wrap=True, highlight=False)
+progress_console = Console(stderr=True, highlight=False)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(data, indent=1))
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+    """Print a table; columns whose heading starts with `>` are right-aligned."""
+    shown = Table(title=title or None, title_justify="left", title_style="bold", box=None)
+    shown.show_header = any(headings)
+    for heading in headings:
+        right = heading.startswith(">")
+        shown.add_column(heading.lstrip(">"), justify="right" if right else "left", no_wrap=right)
+    for row in rows:
+        shown.add_row(*(str(cell) for cell in row))
+    console.print(shown)
+
+
+def facts(rows: Iterable[tuple[str, Any]], title: str = "") -> None:
+    """Print names and values below each other."""
+    table(("", ""), rows, title)
+
+
+def size(count: int | float) -> str:
+    """Bytes for people: `1.5 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000 or unit == "GB":
+            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return ""
+
+
+def time(microseconds: float) -> str:
+    """A duration for people: `3.2 ms`."""
+    if microseconds < 1000:
+        return f"{microseconds:.3g} us"
+    if microseconds < 1e6:
+        return f"{microseconds / 1e3:.3g} ms"
+    return f"{microseconds / 1e6:.3g} s"
+
+
+def memory_rows(memory: Any) -> list[tuple[str, str]]:
+    """The rows of a program's memory, from a runtime.program.Memory."""
+    return [(name.replace("_", " "), size(value)) for name, value in asdict(memory).items()]

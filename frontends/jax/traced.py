@@ -1,0 +1,111 @@
+"""A JAX function with example inputs becomes a module: traced here, closed-over arrays as weights.
+
+The one part of this frontend that needs jax.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...hlo.errors import UserError
+from ...hlo.graph import Module, Weight
+from ...hlo.signature import Signature
+from ..stablehlo.convert import WEIGHT_BYTES, Converter, EntryArgument
+from ..stablehlo.signatures import donations, parameter_names, typed
+from ..stablehlo.text import read_text
+from .trees import tree_of
+
+
+def import_function(
+    function: Any, examples: Sequence[Any], keywords: Mapping[str, Any], name: str = ""
+) -> Module:
+    """The module of `function(*examples, **keywords)`.
+
+    `function` may be jitted (its donations and static arguments count) or plain; examples may be
+    arrays, pytrees of arrays or `jax.ShapeDtypeStruct`. UserError where JAX cannot trace it.
+    """
+    import jax
+
+    jitted = function if hasattr(function, "trace") else jax.jit(function)
+    title = name or getattr(function, "__name__", "") or type(function).__name__
+    try:
+        traced = jitted.trace(*examples, **keywords)
+    except Exception as error:
+        raise UserError(f"JAX could not trace '{title}': {error}") from error
+    closed = traced.jaxpr
+    donated = [leaf.donated for leaf in jax.tree_util.tree_leaves(traced.args_info)]
+    large = [_is_large(constant) for constant in closed.consts]
+    weights = [
+        Weight(f"constant_{number}", np.asarray(constant))
+        for number, constant in enumerate(c for c, big in zip(closed.consts, large) if big)
+    ]
+    text = _lower(closed, large, [weight.array for weight in weights], donated, title)
+    document = read_text(text, title)
+    entry = [EntryArgument(weight=weight) for weight in weights]
+    entry += [EntryArgument(index=index) for index in range(len(donated))]
+    prefix = "constant" if not weights else "inner_constant"
+    module = Converter(document, title, prefix, entry).module()
+    return replace(module, signature=_signature(module, traced, closed, donated))
+
+
+def _is_large(constant: Any) -> bool:
+    """Whether a closed-over array becomes a weight: as a `constant` in the program would."""
+    shape, dtype = getattr(constant, "shape", None), getattr(constant, "dtype", None)
+    if shape is None or dtype is None or not isinstance(dtype, np.dtype):
+        return False
+    return int(np.prod(shape)) * dtype.itemsize >= WEIGHT_BYTES
+
+
+def _lower(
+    closed: Any, large: Sequence[bool], arrays: Sequence[Any], donated: Sequence[bool], name: str
+) -> str:
+    """StableHLO text, with locations, of the function that takes its large constants first."""
+    import jax
+
+    jaxpr, constants = closed.jaxpr, closed.consts
+
+    def lifted(*inputs: Any) -> Any:
+        given = iter(inputs)
+        values = [next(given) if big else c for c, big in zip(constants, large, strict=True)]
+        return jax.core.eval_jaxpr(jaxpr, values, *given)
+
+    lifted.__name__ = name if name.isidentifier() else "main"
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+    shapes += [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+        for aval in closed.in_avals
+    ]
+    numbers = tuple(len(arrays) + index for index, flag in enumerate(donated) if flag)
+    jitted = jax.jit(lifted, donate_argnums=numbers, keep_unused=True)
+    with warnings.catch_warnings():
+        # A donation that no result can use is the caller's choice, and harmless here.
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        module = jitted.trace(*shapes).lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
+    return module.operation.get_asm(enable_debug_info=True)
+
+
+def _signature(
+    module: Module, traced: Any, closed: Any, donated: Sequence[bool]
+) -> Signature:
+    """Trees and names as the user's function has them; donations with the results they may become."""
+    tree = tree_of(traced.in_tree)
+    positional, keywords = tree.children
+    body = module.body
+    leaf_names = getattr(getattr(closed.jaxpr, "debug_info", None), "arg_names", None) or ()
+    signature = Signature.build(
+        positional,
+        [typed(kind) for kind in body.argument_types],
+        tree_of(traced.out_tree),
+        [typed(kind) for kind in body.result_types],
+        names=parameter_names(positional, [str(leaf or "") for leaf in leaf_names]),
+        keywords=keywords,
+    )
+    aliases = donations(module.main)
+    return signature.donating(
+        {index: aliases.get(index) for index, flag in enumerate(donated) if flag}
+    )

@@ -1,0 +1,49 @@
+"""JAX's pytree structures become the trees of a signature. Needs jax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...hlo.signature import Key, Tree
+
+
+def tree_of(definition: Any) -> Tree:
+    """The `Tree` of a `jax.tree_util.PyTreeDef`, leaves in JAX's order."""
+    data = definition.node_data()
+    if data is None:
+        return Tree.leaf()
+    kind, auxiliary = data
+    children = tuple(tree_of(child) for child in definition.children())
+    if kind is type(None):
+        return Tree.none()
+    if kind is tuple or kind is list:
+        return Tree(kind.__name__, children)
+    if kind is dict:
+        return Tree("dict", children, tuple(map(_key, auxiliary)))
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return Tree("namedtuple", children, tuple(kind._fields), name)
+    return Tree("custom", children, _child_names(definition, kind, len(children)), name)
+
+
+def _key(key: Any) -> Key:
+    """Dictionary keys that JSON cannot hold are shown as their `repr`."""
+    return key if type(key) in (str, int) else repr(key)
+
+
+def _child_names(definition: Any, kind: type, count: int) -> tuple[Key, ...]:
+    """What the class's own flattening calls its children; their numbers where it does not say."""
+    from jax import tree_util
+
+    numbers: tuple[Key, ...] = tuple(range(count))
+    try:
+        whole = definition.unflatten([object()] * definition.num_leaves)
+        paths = tree_util.tree_flatten_with_path(whole, is_leaf=lambda node: node is not whole)[0]
+    except Exception:  # the user's class may refuse placeholders: names are a courtesy
+        return numbers
+    names: list[Key] = []
+    for path, _ in paths:
+        entry: Any = path[0] if path else None
+        key = getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", None)))
+        names.append(_key(key))
+    return tuple(names) if len(names) == count == len(set(names)) else numbers

@@ -1,0 +1,107 @@
+"""Finds out what a source is and hands it to the frontend that reads it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ..hlo.errors import UserError
+from ..hlo.graph import Module
+
+_BYTECODE = b"ML\xefR"
+_ZIP = b"PK\x03\x04"
+_KINDS = (
+    "a girih.Module, a path (.mlir, .mlirbc, .pt2, a jax.export file, .girih), StableHLO text or "
+    "bytes, a jax.export.Exported, a torch.export.ExportedProgram, a torch.nn.Module or a function "
+    "that JAX can trace (the last two with example inputs)"
+)
+
+
+def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
+    """The module of any kind of source; UserError where it is none."""
+    if isinstance(source, Module):
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        return _read_text_or_path(source, examples, keywords)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        _no_examples(examples, keywords, "bytes")
+        return read_bytes(memoryview(source))
+    origin = _library_of(source)
+    if origin == "torch":
+        from .torch import import_torch
+
+        return import_torch(source, *examples, **keywords)
+    if origin == "jax" or callable(source):
+        from .jax import import_jax
+
+        return import_jax(source, *examples, **keywords)
+    module = getattr(source, "module", None)
+    if isinstance(module, Module):  # a girih.Program
+        return module
+    raise UserError(f"cannot import a {type(source).__name__}; a source is {_KINDS}")
+
+
+def _library_of(source: Any) -> str:
+    """The framework whose class the source is an instance of, without importing any."""
+    for kind in type(source).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package == "torch":
+            return "torch"
+        if package in ("jax", "jaxlib"):
+            return "jax"
+    return ""
+
+
+def _read_text_or_path(source: Any, examples: Any, keywords: Any) -> Module:
+    text = os.fspath(source)
+    if isinstance(source, str) and ("\n" in text or "func.func" in text or "module {" in text):
+        _no_examples(examples, keywords, "text")
+        from .stablehlo import read_stablehlo
+
+        return read_stablehlo(text)
+    path = Path(text)
+    if not path.is_file():
+        raise UserError(f"there is no file '{text}'; a source is {_KINDS}")
+    _no_examples(examples, keywords, "a file")
+    if path.suffix == ".girih":
+        from ..runtime.bundle import Bundle
+        from ..runtime.program import decode_module
+
+        return decode_module(Bundle(path))
+    return read_file(path)
+
+
+def read_file(path: Path) -> Module:
+    """The module of a file, by what its first bytes say."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    if head == _ZIP:
+        from .torch import import_torch
+
+        return import_torch(path)
+    return read_bytes(memoryview(path.read_bytes()), path.name)
+
+
+def read_bytes(data: memoryview, name: str = "") -> Module:
+    """The module of bytes: portable artifact, .pt2, jax.export file, or StableHLO text."""
+    head = bytes(data[:4])
+    if head == _ZIP:
+        from .torch import import_torch
+
+        return import_torch(bytes(data))
+    from .stablehlo import read_stablehlo
+
+    if head == _BYTECODE:
+        return read_stablehlo(bytes(data), name)
+    probe = bytes(data[:4096])
+    if b"\0" not in probe:
+        return read_stablehlo(bytes(data), name)
+    from .jax import read_exported
+
+    return read_exported(bytes(data), name)
+
+
+def _no_examples(examples: Any, keywords: Any, what: str) -> None:
+    if examples or keywords:
+        raise UserError(f"example inputs are for functions and torch modules, not for {what}")

@@ -1,0 +1,418 @@
+"""An op tree becomes an `hlo.Module`: types, origins, flat attributes, weights, signature.
+
+Everything that stands in the way is collected and reported at once as `ImportBlockers`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...hlo import ops
+from ...hlo.errors import Blocker, ImportBlockers, UnsupportedError, UserError
+from ...hlo.graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, arguments
+from ...hlo.types import (
+    TOKEN,
+    Element,
+    QuantizedType,
+    TensorType,
+    TokenType,
+    TupleType,
+    Type,
+    element_type,
+)
+from .. import tree
+from . import attributes as attribute_tables
+from . import special
+from .literals import element_of, read_elements
+from .locations import Locations
+from .signatures import read_signature
+
+WEIGHT_BYTES = 4096
+"""Constants of at least this size, splats aside, are kept outside the program as weights."""
+
+_KEPT = ("sdy.sharding", "mhlo.sharding", "mhlo.frontend_attributes")
+_TERMINATORS = ("stablehlo.return", "func.return", "sdy.return", "chlo.return")
+
+Leaves = Any  # a Value, or a tuple of Leaves where the tree has a tuple
+
+
+def convert(document: tree.Document, name: str = "", weight_prefix: str = "constant") -> Module:
+    """The module of a tree; ImportBlockers lists all that cannot be imported."""
+    return Converter(document, name, weight_prefix).module()
+
+
+@dataclass(frozen=True)
+class EntryArgument:
+    """What a parameter of the file's entry function is: flat argument `index` of the module, or
+    a `weight`, or a `constant`."""
+
+    index: int = -1
+    weight: Weight | None = None
+    constant: Dense | None = None
+
+
+@dataclass
+class Converter:
+    """State of one conversion; `module` does it all.
+
+    `entry_arguments` says what each parameter of the entry is (by default an argument of its own),
+    `unused` gives the types of the module's arguments that the file's entry does not take.
+    """
+
+    document: tree.Document
+    name: str = ""
+    weight_prefix: str = "constant"
+    entry_arguments: Sequence[EntryArgument] | None = None
+    unused: Mapping[int, Type] = field(default_factory=dict)
+    blockers: dict[Blocker, None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    weights: dict[str, Weight] = field(default_factory=dict)
+    functions: dict[str, Function | None] = field(default_factory=dict)
+    _values: dict[tree.Value, Leaves] = field(default_factory=dict)
+    _types: dict[tree.Type, Type] = field(default_factory=dict)
+    _names: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.locations = Locations(self.document)
+        self.symbols: dict[str, tree.Operation] = {}
+
+    def module(self) -> Module:
+        """The whole module; only functions that the entry reaches are converted."""
+        top = self.document.module
+        facts: dict[str, Any] = {}
+        for key, value in top.attributes.items():
+            if key not in ("sym_name", "sym_visibility"):
+                facts[key] = attribute_tables.plain(value, self.type)
+        for operation in itertools.chain.from_iterable(r.operations for r in top.regions):
+            if operation.name == "func.func":
+                self.symbols[str(operation.attributes.get("sym_name", ""))] = operation
+            elif operation.name == "sdy.mesh":
+                mesh = attribute_tables.plain(operation.attributes.get("mesh"), self.type)
+                facts[f"sdy.mesh.{operation.attributes.get('sym_name', '')}"] = mesh
+            else:
+                self.block(operation, "is not known at the top of a module", "remove it")
+        entry = self._entry()
+        self.function(entry, self.entry_arguments)
+        if self.blockers:
+            raise ImportBlockers(list(self.blockers), self.document.source or "the program")
+        functions = {key: value for key, value in self.functions.items() if value is not None}
+        title = self.name or str(top.attributes.get("sym_name", ""))
+        main = functions[entry]
+        return Module(
+            functions,
+            entry,
+            title,
+            self.weights,
+            None
+            if self.entry_arguments is not None
+            else read_signature(self.symbols[entry], main, self.locations),
+            attributes=facts,
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def _entry(self) -> str:
+        """`main`, the only public function, or the only function with a body."""
+        bodies = {key: value for key, value in self.symbols.items() if value.regions}
+        public = [
+            key for key, f in bodies.items() if f.attributes.get("sym_visibility") != "private"
+        ]
+        for candidates in (["main"] if "main" in bodies else [], public, list(bodies)):
+            if len(candidates) == 1:
+                return candidates[0]
+        listed = ", ".join(f"@{key}" for key in public[:8]) or "none"
+        raise UserError(
+            f"{self.document.source}: the program needs one function 'main' to start with; "
+            f"its public functions are: {listed}"
+        )
+
+    # Blockers
+
+    def block(self, operation: tree.Operation, reason: str, remedy: str, name: str = "") -> None:
+        """Note one reason why the import cannot succeed, and go on."""
+        place = self.locations.place(operation.location)
+        blocker = Blocker(name or operation.name, place, reason, remedy)
+        self.blockers[blocker] = None
+
+    # Types
+
+    def type(self, kind: tree.Type) -> Type:
+        """The hlo type; UnsupportedError for one that girih has not."""
+        known = self._types.get(kind)
+        if known is None:
+            known = self._types[kind] = self._convert_type(kind)
+        return known
+
+    def _convert_type(self, kind: tree.Type) -> Type:
+        match kind:
+            case "token":
+                return TOKEN
+            case tree.Tensor(shape, element):
+                if any(dim < 0 for dim in shape):
+                    raise UnsupportedError(f"the shape of {tree.spell(kind)} is not fixed")
+                return TensorType(shape, self.element(element))
+            case tree.Tuple(types):
+                return TupleType(tuple(self.type(member) for member in types))
+        raise UnsupportedError(f"values of type {tree.spell(kind)} are not supported")
+
+    def element(self, kind: tree.Type) -> Element:
+        if isinstance(kind, tree.Quantized):
+            return QuantizedType(
+                element_of(kind),
+                element_type(kind.expressed),
+                kind.axis,
+                kind.scales,
+                kind.zero_points,
+                kind.minimum,
+                kind.maximum,
+            )
+        return element_of(kind)
+
+    def value_type(self, value: tree.Value, operation: tree.Operation) -> Type:
+        """The type of a value; a type that is not supported blocks the import once per type."""
+        try:
+            return self.type(value.type)
+        except (UnsupportedError, ValueError) as error:
+            remedy = "export the program with fixed shapes and plain element types"
+            self.block(operation, str(error), remedy)
+            self._types[value.type] = TOKEN
+            return TOKEN
+
+    # Values: tuples are taken apart, so no hlo op ever sees one
+
+    def use(self, value: tree.Value) -> Leaves:
+        try:
+            return self._values[value]
+        except KeyError:
+            raise UserError(
+                f"{self.document.source}: a value is used before it is defined"
+            ) from None
+
+    def operands(self, operation: tree.Operation) -> list[Value]:
+        """The op's operands, tuples taken apart."""
+        return [leaf for value in operation.operands for leaf in leaves(self.use(value))]
+
+    def bind(self, values: list[tree.Value], results: Any, operation: tree.Operation) -> None:
+        """Say which hlo values stand for `values`, regrouping tuples."""
+        source = iter(results)
+        for value in values:
+            self._values[value] = _group(self.value_type(value, operation), source)
+
+    def rename(self, value: tree.Value, leaf: Leaves) -> None:
+        """`value` is what `leaf` already is."""
+        self._values[value] = leaf
+
+    def leaf_types(self, values: list[tree.Value], operation: tree.Operation) -> list[Type]:
+        return [leaf for v in values for leaf in _leaf_types(self.value_type(v, operation))]
+
+    # Structure
+
+    def function(
+        self, name: str, layout: Sequence[EntryArgument] | None = None
+    ) -> Function | None:
+        """Convert the function of that name, once; None where it cannot be."""
+        if name in self.functions:
+            return self.functions[name]
+        operation = self.symbols[name]
+        self.functions[name] = None  # seen while it is still open: a recursive call
+        if not operation.regions:
+            self.block(operation, f"function @{name} has no body", "export it with its body")
+            return None
+        facts = operation.attributes
+        if layout is None:
+            region = self.region(operation.regions[0], operation)
+        else:
+            region = self._entry_region(operation, layout)
+        self.functions[name] = Function(
+            name,
+            region,
+            self._argument_facts(facts.get("arg_attrs"), layout),
+            self._dictionaries(facts.get("res_attrs")),
+        )
+        # Callees come before callers.
+        self.functions[name] = self.functions.pop(name)
+        return self.functions[name]
+
+    def _argument_facts(
+        self, value: Any, layout: Sequence[EntryArgument] | None
+    ) -> tuple[Mapping[str, Any], ...]:
+        """Attributes per argument of the module, moved to where `layout` puts it."""
+        facts = self._dictionaries(value)
+        if layout is None or not facts:
+            return facts
+        moved = {s.index: f for s, f in zip(layout, facts, strict=False) if s.index >= 0}
+        count = len(self.unused) + sum(slot.index >= 0 for slot in layout)
+        return tuple(moved.get(index, {}) for index in range(count))
+
+    def _dictionaries(self, value: Any) -> tuple[Mapping[str, Any], ...]:
+        if not isinstance(value, tuple):
+            return ()
+        return tuple(
+            attribute_tables.plain(item, self.type) if isinstance(item, dict) else {}
+            for item in value
+        )
+
+    def region(self, region: tree.Region, owner: tree.Operation) -> Region:
+        """The region, its terminator turned into results."""
+        values = arguments(self.leaf_types(region.arguments, owner))
+        self.bind(region.arguments, values, owner)
+        return self._body(region, values, [])
+
+    def _entry_region(self, owner: tree.Operation, layout: Sequence[EntryArgument]) -> Region:
+        """The entry's region with the arguments that `layout` and `unused` ask for."""
+        region = owner.regions[0]
+        if len(layout) != len(region.arguments):
+            raise UserError(
+                f"{self.document.source}: the program takes {len(region.arguments)} arguments, "
+                f"but its export says {len(layout)}"
+            )
+        types: dict[int, Type] = dict(self.unused)
+        for slot, value in zip(layout, region.arguments, strict=True):
+            if slot.index >= 0:
+                types[slot.index] = self.value_type(value, owner)
+        values = arguments([types[index] for index in sorted(types)])
+        built: list[Op] = []
+        for slot, value in zip(layout, region.arguments, strict=True):
+            if slot.weight is not None:
+                self.weights[slot.weight.name] = slot.weight
+                facts: dict[str, Any] = {"weight": slot.weight.name}
+                built.append(Op(ops.find("weight"), (), facts, (), (slot.weight.type,)))
+            elif slot.constant is not None:
+                facts = {"value": slot.constant}
+                built.append(Op(ops.find("constant"), (), facts, (), (slot.constant.type,)))
+            self._values[value] = values[slot.index] if slot.index >= 0 else built[-1].result
+        return self._body(region, values, built)
+
+    def _body(self, region: tree.Region, values: tuple[Value, ...], built: list[Op]) -> Region:
+        """The region whose arguments are bound, its first operations built."""
+        results: list[Value] = []
+        for operation in region.operations:
+            if operation.name in _TERMINATORS:
+                results = self.operands(operation)
+                break
+            self.operation(operation, built)
+        return Region(values, built, results)
+
+    def operation(self, operation: tree.Operation, built: list[Op]) -> None:
+        """Convert one op and append what it becomes."""
+        handler = special.HANDLERS.get(operation.name)
+        if handler is not None and handler(self, operation, built):
+            return
+        dialect, _, base = operation.name.partition(".")
+        name = operation.name if dialect not in ("stablehlo", "func") else base
+        self.emit(name, operation, built)
+
+    def emit(
+        self,
+        name: str,
+        operation: tree.Operation,
+        built: list[Op],
+        facts: Mapping[str, Any] | None = None,
+        operands: list[Value] | None = None,
+    ) -> None:
+        """Append the op `name` with this operation's operands, regions and result types."""
+        if operands is None:
+            operands = self.operands(operation)
+        regions = [self.region(region, operation) for region in operation.regions]
+        types = self.leaf_types(operation.results, operation)
+        if not ops.known(name):
+            remedy = "replace it in the model, or export the model without it"
+            self.block(operation, "this operation is not supported", remedy)
+            self.bind(operation.results, arguments(types), operation)
+            return
+        definition = ops.find(name)
+        if facts is None:
+            try:
+                facts = attribute_tables.flatten(operation, self.type)
+            except UserError as error:
+                self.block(operation, str(error), "correct the attribute")
+                facts = {}
+        specs = definition.attributes
+        kept = {
+            key: value
+            for key, value in facts.items()
+            if (key in specs and not _is_default(value, specs[key].default))
+            or (key not in specs and (key in _KEPT or "." not in key))
+        }
+        origin = self.locations.origins(operation.location)
+        op = Op(definition, operands, kept, regions, types, origin)
+        built.append(op)
+        self.bind(operation.results, op.results, operation)
+
+    def constant(self, operation: tree.Operation, built: list[Op]) -> None:
+        """A `constant`, or a `weight` where it is large and no splat; the data stays a view."""
+        (result,) = operation.results
+        kind = self.value_type(result, operation)
+        value = operation.attributes.get("value")
+        if not isinstance(value, tree.Elements) or not isinstance(kind, TensorType):
+            if kind is not TOKEN:
+                self.block(operation, "has no tensor value", "export the constant as dense data")
+            self.bind([result], arguments([kind]), operation)
+            return
+        try:
+            array = read_elements(value)
+        except UnsupportedError as error:
+            self.block(operation, str(error), "use another element type")
+            self.bind([result], arguments([kind]), operation)
+            return
+        except UserError as error:
+            place = self.locations.place(operation.location) or self.document.source
+            raise UserError(f"{place}: {error}" if place else str(error)) from None
+        if array.shape != kind.dims or array.dtype != kind.dtype:
+            raise UserError(f"{self.document.source}: a constant does not fit its type {kind}")
+        dense = Dense(kind, array)
+        origin = self.locations.origins(operation.location)
+        if kind.bytes >= WEIGHT_BYTES and not dense.is_splat:
+            name = self._weight_name(array, kind)
+            op = Op(ops.find("weight"), (), {"weight": name}, (), (kind,), origin)
+        else:
+            op = Op(ops.find("constant"), (), {"value": dense}, (), (kind,), origin)
+        built.append(op)
+        self._values[result] = op.result
+
+
+    def _weight_name(self, array: Any, kind: TensorType) -> str:
+        """The name of the weight with this content; a new one where there is none yet."""
+        for name, weight in self.weights.items():
+            if weight.type is kind and same_bytes(weight.array, array):
+                return name
+        name = f"{self.weight_prefix}_{next(self._names)}"
+        self.weights[name] = Weight(name, array, kind)
+        return name
+
+
+def same_bytes(left: Any, right: Any) -> bool:
+    """Whether two arrays of one type have the same bytes; most differ in their first ones."""
+    first, second = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (left, right))
+    return np.array_equal(first[:64], second[:64]) and np.array_equal(first, second)
+
+
+def leaves(value: Leaves) -> Iterator[Value]:
+    """The values inside nested tuples, in order."""
+    if isinstance(value, tuple):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def _leaf_types(kind: Type) -> Iterator[TensorType | TokenType]:
+    if isinstance(kind, TupleType):
+        for member in kind.members:
+            yield from _leaf_types(member)
+    else:
+        yield kind
+
+
+def _group(kind: Type, source: Iterator[Value]) -> Leaves:
+    if isinstance(kind, TupleType):
+        return tuple(_group(member, source) for member in kind.members)
+    return next(source)
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and value == default

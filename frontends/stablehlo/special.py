@@ -1,0 +1,160 @@
+"""Ops that mean something else in hlo than their name says: calls, tuples, composites, wrappers.
+
+A handler takes the converter, the tree's op and the list to append to; it returns False where the
+op should be converted in the common way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...hlo import ops
+from ...hlo.graph import Op, arguments
+from .. import tree
+from . import attributes as attribute_tables
+
+if TYPE_CHECKING:
+    from .convert import Converter
+
+Handler = Callable[["Converter", tree.Operation, list[Op]], bool]
+
+
+def _constant(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    converter.constant(operation, built)
+    return True
+
+
+def _tuple(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    values = [leaf for leaf in converter.operands(operation)]
+    converter.bind(operation.results, values, operation)
+    return True
+
+
+def _get_tuple_element(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    members = converter.use(operation.operands[0])
+    index = attribute_tables.plain(operation.attributes.get("index"), converter.type)
+    if not isinstance(members, tuple) or not isinstance(index, int) or index >= len(members):
+        converter.block(operation, "takes an element that is not there", "correct the index")
+        types = converter.leaf_types(operation.results, operation)
+        converter.bind(operation.results, arguments(types), operation)
+    else:
+        converter.rename(operation.results[0], members[index])
+    return True
+
+
+def _call_to(
+    converter: Converter, operation: tree.Operation, built: list[Op], callee: str
+) -> bool:
+    """`call{callee}` with the op's own operands; a missing or recursive callee blocks."""
+    if callee not in converter.symbols:
+        converter.block(operation, f"calls @{callee}, which is not in the file", "export it too")
+    elif callee in converter.functions and converter.functions[callee] is None:
+        converter.block(operation, f"@{callee} calls itself", "use a while loop")
+    elif converter.function(callee) is not None:
+        converter.emit("call", operation, built, {"callee": callee})
+        return True
+    types = converter.leaf_types(operation.results, operation)
+    converter.bind(operation.results, arguments(types), operation)
+    return True
+
+
+def _call(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    return _call_to(converter, operation, built, str(operation.attributes.get("callee", "")))
+
+
+def _composite(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """The op that the composite names where girih has it, else a call of its decomposition."""
+    name = str(operation.attributes.get("name", ""))
+    if name.startswith(("chlo.", "stablehlo.")):
+        base = name.removeprefix("stablehlo.")
+        if ops.known(base):
+            inner = operation.attributes.get("composite_attributes", {})
+            facts = attribute_tables.plain(inner, converter.type)
+            operation.regions = []
+            converter.emit(base, operation, built, facts)
+            return True
+    operation.regions = []
+    decomposition = str(operation.attributes.get("decomposition", ""))
+    return _call_to(converter, operation, built, decomposition)
+
+
+def _identity(converter: Converter, operation: tree.Operation) -> bool:
+    for operand, result in zip(operation.operands, operation.results, strict=False):
+        converter.rename(result, converter.use(operand))
+    return len(operation.operands) == len(operation.results)
+
+
+def _sharding_constraint(
+    converter: Converter, operation: tree.Operation, built: list[Op]
+) -> bool:
+    """A sharding annotation: the value itself on one device; the annotation goes to the notes."""
+    note = attribute_tables.plain(operation.attributes.get("sharding"), converter.type)
+    place = converter.locations.place(operation.location)
+    converter.notes.append(f"{place or operation.name}: sharding {note} is not used on one device")
+    return _identity(converter, operation)
+
+
+def _check(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """The assertions of StableHLO's own test files compute nothing."""
+    converter.notes.append(f"{operation.name} is a test's assertion and was not imported")
+    return not operation.results
+
+
+def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    facts = operation.attributes
+    target = str(facts.get("call_target_name", ""))
+    if target == "Sharding":
+        note = facts.get("mhlo.sharding", facts.get("sdy.sharding", ""))
+        spelled = attribute_tables.plain(note, converter.type)
+        converter.notes.append(f"sharding {spelled} is not used on one device")
+        return _identity(converter, operation)
+    if target.startswith("check."):
+        return _check(converter, operation, built)
+    if target in _TRANSPARENT:
+        return _identity(converter, operation)
+    if target.startswith("mhlo."):
+        name = "chlo." + target.removeprefix("mhlo.")
+        if ops.known(name):
+            inner = facts.get("mhlo.attributes", {})
+            converter.emit(name, operation, built, attribute_tables.plain(inner, converter.type))
+            return True
+    if target == "shape_assertion":
+        converter.notes.append("a shape assertion was dropped: all shapes are fixed")
+        return not operation.results
+    if ops.known("custom_call"):
+        return False
+    types = converter.leaf_types(operation.results, operation)
+    converter.bind(operation.results, arguments(types), operation)
+    remedy = _REMEDIES.get(target, "replace it by ordinary operations in the model")
+    reason = f"custom call '{target}' is code outside the program"
+    converter.block(operation, reason, remedy, "stablehlo.custom_call")
+    return True
+
+
+_TRANSPARENT = ("annotate_device_placement", "xla.sdy.FuncResultSharding", "LayoutConstraint")
+
+_REMEDIES: dict[str, Any] = {
+    "xla_python_cpu_callback": "remove io_callback, pure_callback or debug prints before export",
+    "xla_ffi_python_cpu_callback": "remove io_callback, pure_callback or debug prints before export",
+    "tpu_custom_call": "export without Pallas kernels",
+    "__gpu$xla.gpu.triton": "export without Pallas kernels",
+}
+
+HANDLERS: dict[str, Handler] = {
+    "stablehlo.constant": _constant,
+    "stablehlo.tuple": _tuple,
+    "stablehlo.get_tuple_element": _get_tuple_element,
+    "stablehlo.composite": _composite,
+    "stablehlo.custom_call": _custom_call,
+    "check.expect_eq": _check,
+    "check.expect_eq_const": _check,
+    "check.expect_close": _check,
+    "check.expect_almost_eq": _check,
+    "check.expect_almost_eq_const": _check,
+    "check.expect_serialized_eq": _check,
+    "func.call": _call,
+    "stablehlo.call": _call,
+    "sdy.sharding_constraint": _sharding_constraint,
+    "sdy.reshard": _sharding_constraint,
+}

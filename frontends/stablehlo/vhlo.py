@@ -1,0 +1,54 @@
+"""A VHLO op of any version becomes the StableHLO op it stands for, in one step."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .. import tree
+
+_VERSION = re.compile(r"_v\d+$")
+_COLLECTIVES = frozenset(
+    "all_gather all_reduce all_to_all collective_permute reduce_scatter collective_broadcast"
+    " collective_reduce".split()
+)
+_ALGORITHM = (
+    "lhs_precision_type",
+    "rhs_precision_type",
+    "accumulation_type",
+    "lhs_component_count",
+    "rhs_component_count",
+    "num_primitive_operations",
+    "allow_imprecise_accumulation",
+)
+
+
+def stablehlo_form(operation: tree.Operation, parent: str) -> None:
+    """Rename the op and its attributes in place; what an older form lacks is left out."""
+    form = operation.name[len("vhlo.") :]
+    base = _VERSION.sub("", form)
+    attributes = operation.attributes
+    if base == "func":
+        operation.name = "func.func"
+        for key in ("sym_visibility", "arg_attrs", "res_attrs"):
+            if not attributes.get(key):
+                attributes.pop(key, None)
+        return
+    if base == "call":
+        operation.name = "func.call"
+        return
+    if base == "return":
+        operation.name = "func.return" if parent == "func.func" else "stablehlo.return"
+        return
+    operation.name = "stablehlo." + base.replace("-", "_")
+    if form == "dynamic_conv_v1":
+        attributes.pop("padding", None)  # an operand says it
+    if base in _COLLECTIVES and _number(attributes.get("channel_id")) == 0:
+        attributes.pop("channel_id", None)
+    if attributes.get("lhs_precision_type") == "none":
+        for key in _ALGORITHM:
+            attributes.pop(key, None)
+
+
+def _number(value: Any) -> Any:
+    return value.value if isinstance(value, tree.Integer) else value

@@ -1,0 +1,29 @@
+"""Imports PyTorch's exports: an ExportedProgram, a `.pt2` archive, or a module with inputs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ...hlo.errors import UserError
+from ...hlo.graph import Module
+
+
+def import_torch(source: Any, *example_inputs: Any, **example_keywords: Any) -> Module:
+    """The program of an ExportedProgram, of a `.pt2` archive (path or bytes), or of an `nn.Module`
+    called with the example inputs.
+
+    Parameters and buffers become external weights by name. ImportBlockers lists everything that
+    stands in the way; UserError says what is wrong with the source. Reading an archive does not
+    import torch.
+    """
+    if isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):
+        if example_inputs or example_keywords:
+            raise UserError("a .pt2 archive already has its inputs; give no example inputs")
+        from .archive import read_archive
+        from .lower import lower
+
+        return lower(read_archive(source))
+    from .exported import import_live
+
+    return import_live(source, example_inputs, example_keywords)

@@ -1,0 +1,204 @@
+"""In-place operators made functional while a graph is read.
+
+A tensor that is a view of another is known by its base and the views between them. A write through
+a view builds the base's new value; every other view of that base is then replayed when it is next
+read. Graphs without in-place operators cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...hlo.graph import Value
+from ...hlo.types import TensorType
+from .context import Blocked, Context, axis_of
+from .lowerings.indexing import overwrite
+from .program import Graph, Node, Ref
+
+Call = Callable[[Node, Sequence[Any], Mapping[str, Any]], Sequence[Any]]
+
+NOT_WRITES = {"detach_", "requires_grad_"}
+
+RESHAPES = {"view", "unsqueeze", "squeeze", "alias", "detach", "detach_", "view_as", "lift_fresh"}
+PERMUTATIONS = {"permute", "transpose", "t", "numpy_T", "movedim"}
+PARTS = {"slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind"}
+VIEWS = RESHAPES | PERMUTATIONS | PARTS | {"expand", "expand_as", "diagonal", "unfold"}
+MAYBE_VIEWS = {
+    "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "dropout",
+    "ravel", "_to_copy", "float", "adjoint", "swapaxes", "mT",
+}  # fmt: skip
+
+COPY = "use the operator that returns a new tensor, or run_decompositions() before saving"
+
+
+def operator(target: str) -> str:
+    """ "add_" of "aten.add_.Tensor"."""
+    parts = target.split(".")
+    return parts[1] if len(parts) == 3 else target
+
+
+def is_in_place(target: str) -> bool:
+    """Whether the operator changes its first argument."""
+    name = operator(target)
+    return name.endswith("_") and not name.endswith("__") and name not in NOT_WRITES
+
+
+class View(NamedTuple):
+    """What a name stands for: `steps`, each a view node and its result's number, from `base`."""
+
+    base: str
+    steps: tuple[tuple[Node, int], ...]
+    unsure: bool = False  # PyTorch may have copied somewhere on the way
+
+
+class Aliases:
+    """Which names of one graph share memory, and their values after writes."""
+
+    def __init__(self, context: Context, graph: Graph, call: Call, nested: bool) -> None:
+        self.context, self.graph, self.call = context, graph, call
+        self.active = any(is_in_place(node.target) for node in graph.nodes)
+        self.locked = frozenset(graph.inputs) if nested else frozenset()
+        self.views: dict[str, View] = {}
+        self.versions: dict[str, int] = {}  # of a base: how often it was written
+        self.bases: dict[str, Value] = {}  # a written base's value
+        self.fresh: dict[str, tuple[int, Value]] = {}  # a name's value at a version
+
+    def view(self, name: str) -> View:
+        return self.views.get(name) or View(name, ())
+
+    def note(self, node: Node, known: Mapping[str, Any]) -> None:
+        """Remember that a node's results are views of its first argument."""
+        if not self.active or not node.args or not isinstance(node.args[0], Ref):
+            return
+        name = operator(node.target)
+        if name not in VIEWS and name not in MAYBE_VIEWS:
+            return
+        source = node.args[0].name
+        before = self.view(source)
+        types = self.graph.types
+        for index, output in enumerate(node.outputs):
+            if not output or types[output].element is not types[source].element:
+                continue
+            unsure = before.unsure or name in MAYBE_VIEWS
+            self.views[output] = View(before.base, (*before.steps, (node, index)), unsure)
+            self.fresh[output] = (self.versions.get(before.base, 0), known[output])
+
+    def read(self, name: str, known: Mapping[str, Any]) -> Any:
+        """The value of a name after all writes so far."""
+        view = self.view(name) if self.active else None
+        if view is None or view.base not in self.versions:
+            return known[name]
+        version = self.versions[view.base]
+        if not view.steps:
+            return self.bases[view.base]
+        at, value = self.fresh.get(name, (0, known[name]))
+        if at == version:
+            return value
+        if view.unsure:
+            raise Blocked("may read a tensor that was changed in place through a view", COPY)
+        value = self.levels(view, known)[-1]
+        self.fresh[name] = (version, value)
+        return value
+
+    def write(
+        self,
+        node: Node,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        known: Mapping[str, Any],
+    ) -> Value:
+        """Lower an in-place node by its functional form and store the result."""
+        target = node.args[0]
+        if not isinstance(target, Ref) or not isinstance(args[0], Value):
+            raise Blocked("changes something in place that is not one tensor", COPY)
+        view = self.view(target.name)
+        if view.unsure:
+            raise Blocked("changes a tensor in place that may be a view of another", COPY)
+        if view.base in self.locked:
+            raise Blocked("changes a tensor of the enclosing graph in place", COPY)
+        name = operator(node.target)
+        type = args[0].tensor
+        plain = replace(node, target=node.target.replace(f".{name}.", f".{name[:-1]}."))
+        value = self._as(plain, (type,), lambda: self.call(plain, args, kwargs))[0]
+        value = self.context.fill(value, type)
+        self._store(view, value, known)
+        version = self.versions[view.base]
+        self.fresh[target.name] = (version, value)
+        for output in filter(None, node.outputs):
+            self.views[output] = view
+            self.fresh[output] = (version, value)
+        return value
+
+    def _store(self, view: View, value: Value, known: Mapping[str, Any]) -> None:
+        """Give the base the value that makes `view` be `value`."""
+        levels = self.levels(view, known)[:-1] if view.steps else []
+        for (node, index), outer in zip(reversed(view.steps), reversed(levels), strict=True):
+            value = self._as(node, (outer.tensor,), lambda: self.undo(node, index, outer, value))
+        self.bases[view.base] = value
+        self.versions[view.base] = self.versions.get(view.base, 0) + 1
+
+    def levels(self, view: View, known: Mapping[str, Any]) -> list[Value]:
+        """The base's present value and what each view on the way makes of it."""
+        values = [self.bases.get(view.base) or known[view.base]]
+        for node, index in view.steps:
+            if any(isinstance(argument, Ref) for argument in node.args[1:]):
+                raise Blocked("changes a view of a symbolic size in place", COPY)
+            types = tuple(self.graph.types.get(name) for name in node.outputs)
+            args = [values[-1], *(list(a) if type(a) is tuple else a for a in node.args[1:])]
+            results = self._as(node, types, lambda: self.call(node, args, node.kwargs))
+            values.append(results[index])
+        return values
+
+    def _as(
+        self, node: Node, types: tuple[TensorType | None, ...], build: Callable[[], Any]
+    ) -> Any:
+        """Build as if `node` were being lowered."""
+        with self.context.entered(node, types):
+            return build()
+
+    def undo(self, node: Node, index: int, outer: Value, value: Value) -> Value:
+        """`outer` changed so that the view `node` of it is `value`."""
+        c, name = self.context, operator(node.target)
+        if name in RESHAPES:
+            return c.builder.reshape(value, outer.dims)
+        if name in PERMUTATIONS:
+            return c.builder.transpose(value, _inverse(name, node.args, outer.rank))
+        if name not in PARTS:
+            raise Blocked(f"changes a tensor in place through {name}", COPY)
+        names = ("dim", "start", "end", "step") if name in ("slice", "narrow") else ("", "dim")
+        if name in ("select", "unbind", "slice", "narrow"):
+            names = {"select": ("dim", "index"), "unbind": ("dim",)}.get(name, names)
+        given = {**dict(zip(names, node.args[1:])), **node.kwargs}
+        axis = axis_of(given.get("dim", 0), outer.rank)
+        size = outer.dims[axis]
+        if name in ("select", "unbind"):
+            start = index if name == "unbind" else axis_of(given["index"], size)
+            dims = list(outer.dims)
+            dims[axis] = 1
+            return overwrite(c, outer, c.builder.reshape(value, dims), axis, start, 1)
+        if name in ("slice", "narrow"):
+            start = min(max(axis_of(given.get("start") or 0, size), 0), size)
+            step = given.get("step", 1) if name == "slice" else 1
+            return overwrite(c, outer, value, axis, start, step)
+        before = (self.graph.types[output] for output in node.outputs[:index])
+        return overwrite(c, outer, value, axis, sum(type.dims[axis] for type in before), 1)
+
+    def final(self, name: str, value: Value) -> Value:
+        """A graph input's value at the end."""
+        return self.bases.get(name, value)
+
+
+def _inverse(name: str, args: Sequence[Any], rank: int) -> list[int]:
+    if name == "movedim":
+        raise Blocked("changes a tensor in place through movedim", COPY)
+    if name in ("t", "numpy_T"):
+        return list(reversed(range(rank)))
+    if name == "transpose":
+        order = list(range(rank))
+        first, second = (axis_of(axis, rank) for axis in args[1:3])
+        order[first], order[second] = second, first
+        return order
+    order = [axis_of(axis, rank) for axis in args[1]]
+    return sorted(range(rank), key=order.__getitem__)

@@ -1,0 +1,284 @@
+"""Program -> hlo.Module: walks the graph, calls one lowering per node, collects all blockers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...hlo.errors import (
+    Blocker, CompilerBug, ImportBlockers, UnsupportedError, VerifyError,
+)  # fmt: skip
+from ...hlo.graph import Function, Module, Op, Region, Value, Weight
+from ...hlo.signature import Signature
+from ...hlo.types import F64, I1, I64, TensorType
+from .context import Blocked, Context
+from .functional import Aliases, is_in_place
+from .lowerings import LOWERINGS, REMEDIES
+from .program import Graph, Input, Node, Program, Ref, tree_of_leaves
+
+SMALL_CONSTANT = 4096
+"""Tensor constants up to so many bytes become part of the program, larger ones weights."""
+
+
+def lower(program: Program) -> Module:
+    """The module of an export; ImportBlockers if there is anything that it cannot say."""
+    return _Lowering(program).module()
+
+
+def unsupported(graph: Graph) -> set[str]:
+    """Targets in the graph that no lowering covers, and in-place operators."""
+    return {
+        node.target
+        for node in graph.walk()
+        if node.target not in LOWERINGS or is_in_place(node.target)
+    }
+
+
+class _Lowering:
+    """The state of one import."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.blockers: dict[Blocker, None] = {}
+        self.context = Context(self.inline)
+        self.aliases: list[Aliases] = []  # of the graph being lowered and those around it
+        self.outer_aliases: Aliases
+        self.weights: dict[str, Weight] = {}
+        self.weight_values: dict[int, Value] = {}
+        self.notes: list[str] = []
+
+    # The graph's edge.
+
+    def module(self) -> Module:
+        program = self.program
+        users = [bound for bound in program.inputs if bound.kind == "user"]
+        types = [self.input_type(bound) for bound in users]
+        arguments = dict(zip((b.name for b in users), self.context.builder.arguments(types)))
+        inputs = [self.bind(bound, arguments) for bound in program.inputs]
+        results = self.inline(program.graph, inputs)
+        if self.blockers:
+            raise ImportBlockers(list(self.blockers), program.name or "the export")
+        plain = [
+            value for bound, value in zip(program.outputs, results, strict=True)
+            if bound.kind == "user"
+        ]  # fmt: skip
+        state = {
+            bound.target or bound.name: value
+            for bound, value in zip(program.outputs, results, strict=True)
+            if bound.kind != "user"
+        }
+        for bound, value in zip(program.inputs, inputs, strict=True):
+            if isinstance(value, Value):
+                changed = self.outer_aliases.final(bound.name, value)
+                if changed is not value:
+                    state.setdefault(bound.target or bound.name, changed)
+        values = [value for value in plain if value is not None] + list(state.values())
+        body = _live(self.context.builder.region(values))
+        used = {op.attributes["weight"] for op in body.walk() if op.name == "weight"}
+        return Module(
+            {"main": Function("main", body)},
+            name=program.name,
+            weights={name: weight for name, weight in self.weights.items() if name in used},
+            signature=self.signature(types, plain, values, list(state)),
+            symbols=dict(program.symbols),
+            notes=tuple(self.notes),
+        )
+
+    def input_type(self, bound: Input) -> TensorType:
+        found = self.program.graph.types.get(bound.name)
+        if found is None:
+            reason = "its size is not a sum of multiples of symbols"
+            self.block("input", "", f"'{bound.name}': {reason}", "export with simpler dynamic sizes")
+            return TensorType((), I64)
+        return found
+
+    def bind(self, bound: Input, arguments: Mapping[str, Value]) -> Any:
+        """The value of a graph input."""
+        if bound.kind == "user":
+            return arguments[bound.name]
+        if bound.kind == "fixed":
+            if bound.value is not None:
+                self.notes.append(
+                    f"input '{bound.name}' was fixed to {bound.value!r} by the export; pass None"
+                )
+            return bound.value
+        weight = self.program.tensors.get(bound.target)
+        if weight is None:
+            reason = f"the export carries no data for '{bound.target}'"
+            self.block(bound.kind, "", reason, "export the model with its weights loaded")
+            return self.missing(self.program.graph.types.get(bound.name))
+        known = self.weight_values.get(id(weight))
+        if known is None:
+            if bound.kind == "constant" and weight.type.bytes <= SMALL_CONSTANT:
+                known = self.context.builder.constant(np.array(weight.array))
+            else:
+                self.weights[weight.name] = weight
+                known = self.context("weight", type=weight.type, weight=weight.name)
+            self.weight_values[id(weight)] = known
+        return known
+
+    def signature(
+        self,
+        types: Sequence[TensorType],
+        plain: Sequence[Value | None],
+        values: Sequence[Value],
+        state: Sequence[str],
+    ) -> Signature:
+        program = self.program
+        present = [
+            bound.kind == "user" for bound in program.inputs if bound.kind in ("user", "fixed")
+        ]
+        inputs, keywords = tree_of_leaves(program.input_tree, present).children
+        outputs = tree_of_leaves(program.output_tree, [value is not None for value in plain])
+        return Signature.build(
+            inputs,
+            [_spelled(type) for type in types],
+            outputs,
+            [_spelled(value.tensor) for value in values],
+            program.names[: len(inputs.children)],
+            keywords,
+            state,
+        )
+
+    # Nodes.
+
+    def inline(self, graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+        """Lower a graph at this place; the values of its outputs."""
+        known: dict[str, Any] = dict(zip(graph.inputs, inputs, strict=True))
+        self.aliases.append(Aliases(self.context, graph, self.call, bool(self.aliases)))
+        try:
+            for node in graph.nodes:
+                results = self.lower_node(node, graph, known)
+                known.update((n, r) for n, r in zip(node.outputs, results, strict=False) if n)
+                self.aliases[-1].note(node, known)
+            return [self.output(self.resolve(value, known)) for value in graph.outputs]
+        finally:
+            self.outer_aliases = self.aliases.pop()
+
+    def lower_node(self, node: Node, graph: Graph, known: dict[str, Any]) -> Sequence[Any]:
+        types = tuple(graph.types.get(name) if name else None for name in node.outputs)
+        try:
+            with self.context.entered(node, types):
+                args = [self.resolve(argument, known) for argument in node.args]
+                kwargs = {name: self.resolve(value, known) for name, value in node.kwargs.items()}
+                if is_in_place(node.target):
+                    results: Sequence[Any] = (self.aliases[-1].write(node, args, kwargs, known),)
+                else:
+                    results = self.call(node, args, kwargs)
+                self.check(node, types, results)
+                return results
+        except Blocked as error:
+            self.block(node.target, _place(node), error.reason, error.remedy)
+        except VerifyError as error:
+            where = f"{_place(node)}: the lowering of {node.target}"
+            raise CompilerBug(f"{where} made: {error}") from error
+        except UnsupportedError as error:
+            self.block(node.target, _place(node), str(error), "")
+        return [self.missing(type) for type in types]
+
+    def call(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """The results of a node's lowering, one per declared output."""
+        lowering = LOWERINGS.get(node.target)
+        if lowering is None:
+            raise Blocked("this operator has no lowering", _remedy(node.target))
+        _bindable(node.target, lowering, args, kwargs)
+        results = lowering(self.context, *args, **kwargs)
+        return results if isinstance(results, (tuple, list)) else (results,)
+
+    def check(
+        self, node: Node, types: Sequence[TensorType | None], results: Sequence[Any]
+    ) -> None:
+        """CompilerBug where a result is not what the export declares."""
+        if len(results) != len(node.outputs):
+            if any(node.outputs):
+                count = f"{len(results)} results of {len(node.outputs)}"
+                raise CompilerBug(f"{_place(node)}: the lowering of {node.target} gave {count}")
+            return
+        for name, type, result in zip(node.outputs, types, results, strict=True):
+            if name and isinstance(result, Value) and type is not None and result.type is not type:
+                raise CompilerBug(
+                    f"{_place(node)}: the lowering of {node.target} gave {result.type} for '{name}',"
+                    f" the export declares {type}"
+                )
+
+    def resolve(self, argument: Any, known: dict[str, Any]) -> Any:
+        """An argument with values in place of references."""
+        if isinstance(argument, Ref):
+            return self.aliases[-1].read(argument.name, known)
+        if type(argument) is tuple:
+            return [self.resolve(item, known) for item in argument]
+        return argument
+
+    def output(self, value: Any) -> Value | None:
+        """A graph output as a tensor; Python's scalars become constants of rank 0."""
+        if value is None or isinstance(value, Value):
+            return value
+        if isinstance(value, bool):
+            return self.context.scalar(value, I1)
+        if isinstance(value, (int, float)):
+            return self.context.scalar(value, I64 if isinstance(value, int) else F64)
+        kind = type(value).__name__
+        self.block("output", "", f"a result is neither a tensor nor a number but {kind}",
+                   "return tensors only")  # fmt: skip
+        return None
+
+    def missing(self, type: TensorType | None) -> Any:
+        """Something that stands in for a blocked result, so that the rest is looked at too."""
+        type = type or TensorType((), I64)
+        dims = [size if isinstance(size, int) else 1 for size in type.dims]
+        return self.context.full(0, dims, type.element)
+
+    def block(self, operation: str, place: str, reason: str, remedy: str) -> None:
+        self.blockers[Blocker(operation, place, reason, remedy)] = None
+
+
+def _bindable(
+    target: str, lowering: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Blocked if the lowering does not know an argument that the node has."""
+    try:
+        _signature(lowering).bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise Blocked(f"called in a way that is not supported: {error}") from None
+
+
+_SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {}
+
+
+def _signature(lowering: Callable[..., Any]) -> inspect.Signature:
+    known = _SIGNATURES.get(lowering)
+    if known is None:
+        known = _SIGNATURES[lowering] = inspect.signature(lowering)
+    return known
+
+
+def _remedy(target: str) -> str:
+    for prefix, remedy in REMEDIES.items():
+        if target.startswith(prefix):
+            return remedy
+    return "write it with other operators, or register a decomposition before torch.export"
+
+
+def _place(node: Node) -> str:
+    return str(node.origin[0]) if node.origin else ""
+
+
+def _spelled(type: TensorType) -> tuple[list[Any], str]:
+    dims = [size if isinstance(size, int) else str(size) for size in type.dims]
+    return dims, type.element.name
+
+
+def _live(region: Region) -> Region:
+    """The region without operations that nothing uses."""
+    needed: set[Value] = set(region.results)
+    kept: list[Op] = []
+    for op in reversed(region.ops):
+        if op.definition.effects or not needed.isdisjoint(op.results):
+            kept.append(op)
+            needed.update(op.operands)
+            for inner in op.regions:
+                needed.update(inner.captures())
+    return Region(region.arguments, reversed(kept), region.results)

@@ -1,0 +1,112 @@
+"""Comparisons, logic, and choices by a condition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ....hlo.graph import Value
+from ....hlo.types import I1
+from ..context import Context, Operand
+from ..promotion import promote
+
+
+def comparison(direction: str) -> Callable[..., Value]:
+    """An elementwise comparison in the promoted type."""
+
+    def lower(c: Context, self: Operand, other: Operand) -> Value:
+        return c.compare(direction, self, other)
+
+    return lower
+
+
+def logical(name: str) -> Callable[..., Value]:
+    """An operation on truth: zero is false, everything else is true."""
+
+    def lower(c: Context, self: Value, other: Operand) -> Value:
+        left, right = c.together(self, other, element=I1)
+        return c(name, left, right)
+
+    return lower
+
+
+def logical_not(c: Context, self: Value) -> Value:
+    if self.element is I1:
+        return c("not", self)
+    return c.builder.compare("EQ", self, c.full(0, self.dims, self.element))
+
+
+def where(c: Context, condition: Value, self: Operand, other: Operand) -> Value:
+    """self where the condition holds, else other."""
+    chosen = c.spread(c.convert(condition, I1), c.dims)
+    return c("select", chosen, c.fill(self, c.type), c.fill(other, c.type))
+
+
+def masked_fill(c: Context, self: Value, mask: Value, value: Operand) -> Value:
+    """value where the mask holds, else self."""
+    return c("select", c.spread(mask, c.dims), c.fill(value, c.type), c.fill(self, c.type))
+
+
+def isnan(c: Context, self: Value) -> Value:
+    if not self.element.is_float:
+        return c.full(False, self.dims, I1)
+    return c.is_nan(self)
+
+
+def isinf(c: Context, self: Value) -> Value:
+    if not self.element.is_float:
+        return c.full(False, self.dims, I1)
+    infinite = c.full(math.inf, self.dims, self.element)
+    return c.builder.compare("EQ", c("abs", self), infinite)
+
+
+def isfinite(c: Context, self: Value) -> Value:
+    if not self.element.is_float:
+        return c.full(True, self.dims, I1)
+    return c("is_finite", self)
+
+
+def isclose(
+    c: Context,
+    self: Value,
+    other: Value,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    equal_nan: bool = False,
+) -> Value:
+    """|self - other| <= atol + rtol * |other|, or equal."""
+    x, y = c.together(self, other, element=promote(self.element, other.element))
+    same = c.builder.compare("EQ", x, y)
+    if not x.element.is_float:
+        return same
+    if equal_nan:
+        same = c("or", same, c("and", c.is_nan(x), c.is_nan(y)))
+    gap = c("abs", c("subtract", x, y))
+    near = c.builder.compare("LE", gap, c.add(c.multiply(c("abs", y), rtol), atol))
+    return c("or", same, c("and", near, c("is_finite", gap)))
+
+
+_DIRECTIONS = {
+    "eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE",
+    "greater": "GT", "greater_equal": "GE", "less": "LT", "less_equal": "LE", "not_equal": "NE",
+}  # fmt: skip
+
+TABLE: dict[str, Callable[..., Any]] = {
+    **{
+        f"aten.{name}.{kind}": comparison(direction)
+        for name, direction in _DIRECTIONS.items()
+        for kind in ("Tensor", "Scalar")
+    },
+    **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor")},
+    **{
+        f"aten.where.{kind}": where
+        for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")
+    },
+    **{f"aten.masked_fill.{kind}": masked_fill for kind in ("Scalar", "Tensor")},
+    "aten.isclose.default": isclose,
+    "aten.isfinite.default": isfinite,
+    "aten.isinf.default": isinf,
+    "aten.isnan.default": isnan,
+    "aten.logical_not.default": logical_not,
+}

@@ -1,0 +1,537 @@
+"""Arithmetic on each element: add, mul, div, pow, remainder, exp, floor, bitwise operators, ..."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ....hlo.graph import Value
+from ....hlo.types import F32, I1, element_type
+from ..context import Blocked, Context, Number, Operand, is_low, lowest
+from ..promotion import result_element
+
+
+def binary(name: str, on_bool: str = "") -> Callable[..., Value]:
+    """An operation of the same meaning; on booleans the one named `on_bool`."""
+
+    def lower(c: Context, self: Operand, other: Operand) -> Value:
+        element = c.work_element(self, other)
+        if element is I1 and not on_bool:
+            raise Blocked("is not defined on booleans")
+        left, right = c.together(self, other, element=element)
+        return c.narrow(c(on_bool if element is I1 else name, left, right))
+
+    return lower
+
+
+def sum_of(name: str, on_bool: str = "", reverse: bool = False) -> Callable[..., Value]:
+    """self + alpha * other, self - alpha * other, or the latter with exchanged roles."""
+
+    def lower(c: Context, self: Operand, other: Operand, alpha: Number = 1) -> Value:
+        if reverse:
+            self, other = other, self
+        scaled = self if reverse else other
+        element = c.work_element(self, other, alpha)
+        if alpha != 1:
+            if isinstance(scaled, Value):
+                scaled = c.multiply(c.convert(scaled, element), alpha)
+            else:
+                scaled = scaled * alpha
+        pair = (scaled, other) if reverse else (self, scaled)
+        if reverse:
+            pair = (self, other) if alpha == 1 else (self, scaled)
+        left, right = c.together(*pair, element=element)
+        return c.narrow(c(on_bool if element is I1 and on_bool else name, left, right))
+
+    return lower
+
+
+def unary(name: str) -> Callable[..., Value]:
+    """An operation of the same meaning, computed in the result's type."""
+
+    def lower(c: Context, self: Value) -> Value:
+        return c(name, c.convert(self, c.element))
+
+    return lower
+
+
+def rounding(name: str) -> Callable[..., Value]:
+    """A rounding, which leaves integers as they are."""
+
+    def lower(c: Context, self: Value) -> Value:
+        return c(name, self) if self.element.is_float else self
+
+    return lower
+
+
+def formula(body: Callable[[Context, Value], Value]) -> Callable[..., Value]:
+    """A formula over the operand, computed in f32 for bf16 and f16, rounded once."""
+
+    def lower(c: Context, self: Value) -> Value:
+        return c.narrow(body(c, c.wide(c.convert(self, c.element))))
+
+    return lower
+
+
+def truncate(c: Context, x: Value) -> Value:
+    """The integer part of a float."""
+    negative = c.builder.compare("LT", x, c.full(0, x.dims, x.element))
+    return c("select", negative, c("ceil", x), c("floor", x))
+
+
+def _signs_differ(c: Context, left: Value, right: Value) -> Value:
+    zero = c.full(0, left.dims, left.element)
+    return c(
+        "xor", c.builder.compare("LT", left, zero), c.builder.compare("LT", right, zero)
+    )
+
+
+def _floor_fix(c: Context, rest: Value, right: Value) -> Value:
+    """Where C's remainder and quotient are not Python's: rest != 0 and its sign is not right's."""
+    nonzero = c.builder.compare("NE", rest, c.full(0, rest.dims, rest.element))
+    return c("and", nonzero, _signs_differ(c, rest, right))
+
+
+def remainder(c: Context, self: Operand, other: Operand) -> Value:
+    """self - floor(self / other) * other: has the sign of `other`."""
+    element = c.work_element(self, other)
+    left, right = c.together(self, other, element=element)
+    rest = c("remainder", left, right)
+    return c.narrow(c("select", _floor_fix(c, rest, right), c("add", rest, right), rest))
+
+
+def _floor_quotient(c: Context, left: Value, right: Value) -> Value:
+    if left.element.is_integer:
+        quotient = c("divide", left, right)
+        if left.element.kind == "uint":
+            return quotient
+        rest = c("subtract", left, c("multiply", quotient, right))
+        return c("select", _floor_fix(c, rest, right), c.subtract(quotient, 1), quotient)
+    # As PyTorch: exact where (left - rest) / right is, and division by zero gives inf or nan.
+    rest = c("remainder", left, right)
+    exact = c("divide", c("subtract", left, rest), right)
+    lower = c("select", _floor_fix(c, rest, right), c.subtract(exact, 1), exact)
+    floor = c("floor", lower)
+    above = c.builder.compare(
+        "GT", c("subtract", lower, floor), c.full(0.5, lower.dims, lower.element)
+    )
+    floor = c("select", above, c.add(floor, 1), floor)
+    plain = c("divide", left, right)
+    zero = c.full(0, left.dims, left.element)
+    is_zero = c.builder.compare("EQ", lower, zero)
+    floor = c("select", is_zero, c("multiply", plain, zero), floor)
+    return c("select", c.builder.compare("EQ", right, zero), plain, floor)
+
+
+def floor_divide(c: Context, self: Operand, other: Operand) -> Value:
+    """floor(self / other)."""
+    left, right = c.together(self, other, element=c.work_element(self, other))
+    return c.narrow(_floor_quotient(c, left, right))
+
+
+def div(c: Context, self: Operand, other: Operand, rounding_mode: str | None = None) -> Value:
+    """self / other: true division, or rounded to zero ("trunc") or down ("floor")."""
+    left, right = c.together(self, other, element=c.work_element(self, other))
+    if rounding_mode is None:
+        return c.narrow(c("divide", left, right))
+    if rounding_mode == "floor":
+        return c.narrow(_floor_quotient(c, left, right))
+    quotient = c("divide", left, right)
+    return c.narrow(truncate(c, quotient) if quotient.element.is_float else quotient)
+
+
+def power(c: Context, self: Operand, exponent: Operand) -> Value:
+    """self ** exponent; small constant exponents are products and roots, as in PyTorch."""
+    element = c.work_element(self)
+    if isinstance(self, Value) and not isinstance(exponent, Value):
+        x = c.convert(self, element)
+        simple = _constant_power(c, c.wide(x), exponent)
+        if simple is not None:
+            return c.narrow(simple)
+    left, right = c.together(self, exponent, element=element)
+    return c.narrow(c("power", left, right))
+
+
+def _constant_power(c: Context, x: Value, exponent: Number) -> Value | None:
+    if exponent == 0:
+        return c.full(1, x.dims, x.element)
+    if exponent in (1, 2, 3):
+        result = x
+        for _ in range(int(exponent) - 1):  # type: ignore[arg-type]
+            result = c("multiply", result, x)
+        return result
+    if x.element.is_float:
+        if exponent == 0.5:
+            return c("sqrt", x)
+        if exponent == -0.5:
+            return c("rsqrt", x)
+        if exponent in (-1, -2):
+            return c.divide(1, x if exponent == -1 else c("multiply", x, x))
+    return None
+
+
+def clamp(c: Context, self: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
+    """minimum(maximum(self, min), max); a missing bound does not bound."""
+    limits = [limit for limit in (self, min, max) if limit is not None]
+    element = c.work_element(*limits)
+    x = c.fill(self, c.type.with_element(element))
+    if all(not isinstance(limit, Value) for limit in (min, max) if limit is not None):
+        if min is not None and max is not None:
+            low, high = c.scalar(min, element), c.scalar(max, element)
+            return c.narrow(c("clamp", low, x, high))
+    if min is not None:
+        x = c("maximum", x, c.fill(min, x.tensor))
+    if max is not None:
+        x = c("minimum", x, c.fill(max, x.tensor))
+    return c.narrow(x)
+
+
+def clamp_min(c: Context, self: Value, min: Operand) -> Value:
+    return clamp(c, self, min)
+
+
+def clamp_max(c: Context, self: Value, max: Operand) -> Value:
+    return clamp(c, self, None, max)
+
+
+def bitwise_not(c: Context, self: Value) -> Value:
+    return c("not", self)
+
+
+def absolute(c: Context, self: Value) -> Value:
+    return self if self.element.kind in ("bool", "uint") else c("abs", self)
+
+
+def sign(c: Context, self: Value) -> Value:
+    """-1, 0 or 1; booleans are their own sign, nan has sign 0."""
+    if self.element is I1:
+        return self
+    if self.element.is_float:
+        return c.select(c.is_nan(self), 0, c("sign", self))
+    return c("sign", self)
+
+
+def round_decimals(c: Context, self: Value, decimals: int) -> Value:
+    """Half to even at that many decimals."""
+    if decimals == 0:
+        return c("round_nearest_even", self)
+    scale = float(10 ** abs(decimals))
+    x = c.wide(self)
+    if decimals > 0:
+        return c.narrow(c.divide(c("round_nearest_even", c.multiply(x, scale)), scale))
+    return c.narrow(c.multiply(c("round_nearest_even", c.divide(x, scale)), scale))
+
+
+def erfc(c: Context, x: Value) -> Value:
+    return c("chlo.erfc", x)
+
+
+def lerp(c: Context, self: Value, end: Value, weight: Operand) -> Value:
+    """self + weight * (end - self), from the nearer end."""
+    x, y, w = (c.wide(c.fill(v, c.type)) for v in (self, end, weight))
+    step = c("subtract", y, x)
+    near = c("add", x, c("multiply", w, step))
+    far = c("subtract", y, c("multiply", step, c.subtract(1, w)))
+    small = c.builder.compare("LT", c("abs", w), c.full(0.5, w.dims, w.element))
+    return c.narrow(c("select", small, near, far))
+
+
+def addcmul(c: Context, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
+    """self + value * tensor1 * tensor2."""
+    x, y, z = (c.wide(c.fill(v, c.type)) for v in (self, tensor1, tensor2))
+    product = c("multiply", y, z)
+    return c.narrow(c("add", x, product if value == 1 else c.multiply(product, value)))
+
+
+def addcdiv(c: Context, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
+    """self + value * tensor1 / tensor2."""
+    x, y, z = (c.wide(c.fill(v, c.type)) for v in (self, tensor1, tensor2))
+    above = y if value == 1 else c.multiply(y, value)
+    return c.narrow(c("add", x, c("divide", above, z)))
+
+
+def nan_to_num(
+    c: Context,
+    self: Value,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Value:
+    """nan, inf and -inf replaced, by default with 0 and the largest finite values."""
+    if not self.element.is_float:
+        return self
+    import ml_dtypes
+
+    limits = ml_dtypes.finfo(self.element.dtype)
+    low = float(limits.min) if neginf is None else neginf
+    high = float(limits.max) if posinf is None else posinf
+    result = c.select(c.is_nan(self), 0.0 if nan is None else nan, self)
+    infinite = c.full(math.inf, self.dims, self.element)
+    result = c.select(c.builder.compare("EQ", self, infinite), high, result)
+    negative = c.full(-math.inf, self.dims, self.element)
+    return c.select(c.builder.compare("EQ", self, negative), low, result)
+
+
+def copysign(c: Context, self: Operand, other: Operand) -> Value:
+    """The magnitude of `self` with the sign bit of `other`."""
+    x, y = c.together(self, other, element=c.element)
+    bits = x.tensor.with_element(element_type(f"i{x.element.bits}"))
+    raw = c("bitcast_convert", y, type=bits)
+    minus = c.builder.compare("LT", raw, c.full(0, raw.dims, raw.element))
+    magnitude = c("abs", x)
+    return c("select", minus, c("negate", magnitude), magnitude)
+
+
+def signbit(c: Context, self: Value) -> Value:
+    """Whether the sign bit is set, also of -0.0."""
+    if self.element.is_float:
+        bits = self.tensor.with_element(element_type(f"i{self.element.bits}"))
+        self = c("bitcast_convert", self, type=bits)
+    return c.builder.compare("LT", self, c.full(0, self.dims, self.element))
+
+
+def hypot(c: Context, self: Value, other: Value) -> Value:
+    """sqrt(self² + other²) without overflow on the way."""
+    x, y = (c("abs", c.wide(v)) for v in c.together(self, other, element=c.element))
+    large, small = c("maximum", x, y), c("minimum", x, y)
+    ratio = c("divide", small, large)
+    root = c("sqrt", c.add(c("multiply", ratio, ratio), 1))
+    trivial = c.builder.compare("EQ", small, c.full(0, x.dims, x.element))
+    result = c("select", trivial, large, c("multiply", large, root))
+    infinite = c.builder.compare("EQ", large, c.full(math.inf, x.dims, x.element))
+    return c.narrow(c("select", infinite, large, result))
+
+
+def logaddexp(c: Context, self: Value, other: Value) -> Value:
+    """log(exp(self) + exp(other))."""
+    x, y = (c.wide(v) for v in c.together(self, other, element=c.element))
+    large = c("maximum", x, y)
+    gap = c("abs", c("subtract", x, y))
+    result = c("add", large, c("log_plus_one", c("exponential", c("negate", gap))))
+    same = c.builder.compare("EQ", x, y)  # also both infinite, where the gap is nan
+    doubled = c.add(x, math.log(2))
+    return c.narrow(c("select", same, doubled, result))
+
+
+def xlogy(c: Context, self: Operand, other: Operand) -> Value:
+    """self * log(other), 0 where self is 0; nan where other is."""
+    x, y = (c.wide(v) for v in c.together(self, other, element=c.element))
+    product = c("multiply", x, c("log", y))
+    zero = c.full(0, x.dims, x.element)
+    result = c("select", c.builder.compare("EQ", x, zero), zero, product)
+    return c.narrow(c("select", c.is_nan(y), y, result))
+
+
+def extremum_ignoring_nan(name: str) -> Callable[..., Value]:
+    """fmax and fmin: the other operand where one is nan."""
+
+    def lower(c: Context, self: Value, other: Value) -> Value:
+        x, y = c.together(self, other, element=c.element)
+        if not x.element.is_float:
+            return c(name, x, y)
+        chosen = c("select", c.is_nan(y), x, c(name, x, y))
+        return c("select", c.is_nan(x), y, chosen)
+
+    return lower
+
+
+def shift(name: str) -> Callable[..., Value]:
+    """A shift of integers."""
+
+    def lower(c: Context, self: Operand, other: Operand) -> Value:
+        left, right = c.together(self, other, element=c.element)
+        unsigned = left.element.kind == "uint" and name == "shift_right_arithmetic"
+        return c("shift_right_logical" if unsigned else name, left, right)
+
+    return lower
+
+
+def _reciprocal(c: Context, x: Value) -> Value:
+    return c.divide(1, x)
+
+
+def _sinh(c: Context, x: Value) -> Value:
+    # (e^x - e^-x) / 2 loses small x; by e^x - 1 it is exact there, and overflows no earlier.
+    grown = c("exponential_minus_one", x)
+    near = c.multiply(c("add", grown, c("divide", grown, c.add(grown, 1))), 0.5)
+    half = math.log(0.5)
+    far = c(
+        "subtract",
+        c("exponential", c.add(x, half)),
+        c("exponential", c.add(c("negate", x), half)),
+    )
+    small = c.builder.compare("LT", c("abs", x), c.full(1, x.dims, x.element))
+    return c("select", small, near, far)
+
+
+def _cosh(c: Context, x: Value) -> Value:
+    half = math.log(0.5)
+    rising = c("exponential", c.add(x, half))
+    return c("add", rising, c("exponential", c.add(c("negate", x), half)))
+
+
+def _asin(c: Context, x: Value) -> Value:
+    root = c("sqrt", c("multiply", c.subtract(1, x), c.add(x, 1)))
+    return c.multiply(c("atan2", x, c.add(root, 1)), 2)
+
+
+def _acos(c: Context, x: Value) -> Value:
+    root = c("sqrt", c("multiply", c.subtract(1, x), c.add(x, 1)))
+    angle = c.multiply(c("atan2", root, c.add(x, 1)), 2)
+    end = c.builder.compare("EQ", x, c.full(-1, x.dims, x.element))
+    return c.select(end, math.pi, angle)
+
+
+def _atan(c: Context, x: Value) -> Value:
+    return c("atan2", x, c.full(1, x.dims, x.element))
+
+
+def _asinh(c: Context, x: Value) -> Value:
+    size = c("abs", x)
+    root = c("sqrt", c.add(c("multiply", size, size), 1))
+    inner = c("divide", c("multiply", size, size), c.add(root, 1))
+    near = c("log_plus_one", c("add", size, inner))
+    far = c.add(c("log", size), math.log(2))
+    large = c.builder.compare("GT", size, c.full(1e10, x.dims, x.element))
+    return c("multiply", c("sign", x), c("select", large, far, near))
+
+
+def _acosh(c: Context, x: Value) -> Value:
+    root = c("multiply", c("sqrt", c.add(x, 1)), c("sqrt", c.subtract(x, 1)))
+    return c("log", c("add", x, root))
+
+
+def _atanh(c: Context, x: Value) -> Value:
+    gap = c("subtract", c("log_plus_one", x), c("log_plus_one", c("negate", x)))
+    return c.multiply(gap, 0.5)
+
+
+def _log_by(base: float) -> Callable[[Context, Value], Value]:
+    return lambda c, x: c.multiply(c("log", x), 1 / math.log(base))
+
+
+def _exp2(c: Context, x: Value) -> Value:
+    return c("power", c.full(2, x.dims, x.element), x)
+
+
+def _fraction(c: Context, x: Value) -> Value:
+    return c("subtract", x, truncate(c, x))
+
+
+def _erf(c: Context, x: Value) -> Value:
+    return c("chlo.erf", x)
+
+
+def square(c: Context, self: Value) -> Value:
+    return c("multiply", self, self)
+
+
+def logit(c: Context, self: Value, eps: float | None = None) -> Value:
+    """log(self / (1 - self)), self first clamped to [eps, 1 - eps]."""
+    x = c.wide(self)
+    if eps is not None:
+        low, high = c.scalar(eps, x.element), c.scalar(1 - eps, x.element)
+        x = c("clamp", low, x, high)
+    return c.narrow(c("log", c("divide", x, c.subtract(1, x))))
+
+
+def maximum_by_value(name: str) -> Callable[..., Value]:
+    return binary(name, "or" if name == "maximum" else "and")
+
+
+def _scaled(factor: float) -> Callable[[Context, Value], Value]:
+    return lambda c, x: c.multiply(x, factor)
+
+
+_ADD, _SUB = sum_of("add", "or"), sum_of("subtract")
+_RSUB = sum_of("subtract", reverse=True)
+_MUL = binary("multiply", "and")
+_AND, _OR, _XOR = binary("and", "and"), binary("or", "or"), binary("xor", "xor")
+_FMOD = binary("remainder")
+_LEFT, _RIGHT = shift("shift_left"), shift("shift_right_arithmetic")
+
+_UNARY = {
+    "exp": "exponential", "expm1": "exponential_minus_one", "log": "log", "log1p": "log_plus_one",
+    "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sine", "cos": "cosine", "tan": "tan", "tanh": "tanh",
+    "sigmoid": "logistic", "neg": "negate",
+}  # fmt: skip
+
+_FORMULAS = {
+    "reciprocal": _reciprocal, "sinh": _sinh, "cosh": _cosh, "asin": _asin, "acos": _acos,
+    "atan": _atan, "asinh": _asinh, "acosh": _acosh, "atanh": _atanh, "log2": _log_by(2),
+    "log10": _log_by(10), "exp2": _exp2, "frac": _fraction, "erf": _erf, "erfc": erfc,
+    "deg2rad": _scaled(math.pi / 180), "rad2deg": _scaled(180 / math.pi),
+}  # fmt: skip
+
+
+def _truncated(c: Context, self: Value) -> Value:
+    return truncate(c, self) if self.element.is_float else self
+
+
+TABLE: dict[str, Callable[..., Any]] = {
+    **{f"aten.{name}.default": unary(meaning) for name, meaning in _UNARY.items()},
+    **{f"aten.{name}.default": formula(body) for name, body in _FORMULAS.items()},
+    **{f"aten.add.{kind}": _ADD for kind in ("Tensor", "Scalar")},
+    **{f"aten.sub.{kind}": _SUB for kind in ("Tensor", "Scalar")},
+    **{f"aten.rsub.{kind}": _RSUB for kind in ("Tensor", "Scalar")},
+    **{f"aten.mul.{kind}": _MUL for kind in ("Tensor", "Scalar")},
+    **{
+        f"aten.div.{kind}": div
+        for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")
+    },
+    **{f"aten.true_divide.{kind}": div for kind in ("Tensor", "Scalar")},
+    **{f"aten.floor_divide.{kind}": floor_divide for kind in ("default", "Scalar")},
+    **{f"aten.fmod.{kind}": _FMOD for kind in ("Tensor", "Scalar")},
+    **{
+        f"aten.remainder.{kind}": remainder for kind in ("Tensor", "Scalar", "Scalar_Tensor")
+    },
+    **{
+        f"aten.pow.{kind}": power for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")
+    },
+    **{
+        f"aten.bitwise_{name}.{kind}": body
+        for name, body in (("and", _AND), ("or", _OR), ("xor", _XOR), ("left_shift", _LEFT),
+                           ("right_shift", _RIGHT))
+        for kind in ("Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor")
+    },
+    **{
+        f"aten.__{name}__.{kind}": body
+        for name, body in (("and", _AND), ("or", _OR), ("xor", _XOR), ("lshift", _LEFT),
+                           ("rshift", _RIGHT))
+        for kind in ("Tensor", "Scalar")
+    },
+    **{f"aten.clamp.{kind}": clamp for kind in ("default", "Tensor")},
+    **{f"aten.clip.{kind}": clamp for kind in ("default", "Tensor")},
+    **{f"aten.clamp_min.{kind}": clamp_min for kind in ("default", "Tensor")},
+    **{f"aten.clamp_max.{kind}": clamp_max for kind in ("default", "Tensor")},
+    **{f"aten.lerp.{kind}": lerp for kind in ("Scalar", "Tensor")},
+    **{f"aten.copysign.{kind}": copysign for kind in ("Tensor", "Scalar")},
+    **{
+        f"aten.xlogy.{kind}": xlogy for kind in ("Tensor", "Scalar_Other", "Scalar_Self")
+    },
+    "aten.abs.default": absolute,
+    "aten.addcdiv.default": addcdiv,
+    "aten.addcmul.default": addcmul,
+    "aten.atan2.default": binary("atan2"),
+    "aten.bitwise_not.default": bitwise_not,
+    "aten.ceil.default": rounding("ceil"),
+    "aten.floor.default": rounding("floor"),
+    "aten.fmax.default": extremum_ignoring_nan("maximum"),
+    "aten.fmin.default": extremum_ignoring_nan("minimum"),
+    "aten.hypot.default": hypot,
+    "aten.logaddexp.default": logaddexp,
+    "aten.logit.default": logit,
+    "aten.maximum.default": maximum_by_value("maximum"),
+    "aten.max.other": maximum_by_value("maximum"),
+    "aten.minimum.default": maximum_by_value("minimum"),
+    "aten.min.other": maximum_by_value("minimum"),
+    "aten.nan_to_num.default": nan_to_num,
+    "aten.round.decimals": round_decimals,
+    "aten.round.default": rounding("round_nearest_even"),
+    "aten.sgn.default": sign,
+    "aten.sign.default": sign,
+    "aten.signbit.default": signbit,
+    "aten.square.default": square,
+    "aten.trunc.default": _truncated,
+}

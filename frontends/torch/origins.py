@@ -1,0 +1,28 @@
+"""Where a node comes from: the user's line and the path of its module, from PyTorch's records."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from ...hlo.graph import Origin
+
+_FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in ', re.MULTILINE)
+_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
+
+
+@lru_cache(maxsize=4096)
+def user_frame(stack_trace: str) -> tuple[str, int]:
+    """The innermost frame outside PyTorch itself; the innermost of all if there is no other."""
+    frames = _FRAME.findall(stack_trace)
+    for file, line in reversed(frames):
+        if not _LIBRARY.search(file):
+            return file, int(line)
+    return (frames[-1][0], int(frames[-1][1])) if frames else ("", 0)
+
+
+def origin(stack_trace: str, module_path: str) -> tuple[Origin, ...]:
+    """The origin of a node; empty if nothing is known."""
+    file, line = user_frame(stack_trace) if stack_trace else ("", 0)
+    name = module_path.removeprefix("L['self']").lstrip(".")
+    return (Origin(file, line, name),) if file or name else ()

@@ -1,0 +1,144 @@
+"""What an export of PyTorch says, in plain values: the one representation that every reader fills.
+
+A reader (`exported` from memory, `archive` from a file) knows the source's format and nothing of
+HLO's operations; the lowering (`lower`) knows operations and nothing of formats.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ...hlo.graph import Origin, Weight
+from ...hlo.signature import Tree
+from ...hlo.types import Dim, SymbolicDim, TensorType
+
+
+class Ref(NamedTuple):
+    """A value of the graph by name: a tensor, or an integer that depends on symbolic dims."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call: `target` is "aten.add.Tensor", "cond", "sym.mul", ...
+
+    Arguments are Ref, Graph, ElementType (a dtype), Python's scalars and strings, None, and tuples
+    of these. `outputs` has one name per result; "" where nothing uses it.
+    """
+
+    target: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    origin: tuple[Origin, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in an order in which values are defined before use.
+
+    `types` has the type of every tensor; `outputs` holds Ref, None and Python's scalars.
+    """
+
+    inputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Any, ...]
+    types: Mapping[str, TensorType]
+
+    def walk(self) -> Iterator[Node]:
+        """Every node, those of nested graphs too."""
+        for node in self.nodes:
+            yield node
+            for argument in node.args:
+                if isinstance(argument, Graph):
+                    yield from argument.walk()
+
+
+class Input(NamedTuple):
+    """How a graph input is filled: from a "weight" (parameter or buffer `target`), a "constant"
+    (tensor `target`), the "user", or "fixed" (a Python value, `value`, that the export baked in).
+    """
+
+    kind: str
+    name: str
+    target: str = ""
+    value: Any = None
+
+
+class Output(NamedTuple):
+    """What a graph output is for: the "user", or the new value of the buffer or input `target`."""
+
+    kind: str  # user, buffer, input
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An export: graph, how its inputs and outputs are bound, and the tensors that it carries."""
+
+    graph: Graph
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    tensors: Mapping[str, Weight]  # by name; tied names share one object
+    input_tree: Tree  # of (args, kwargs): a tuple of a tuple and a dict
+    output_tree: Tree
+    names: tuple[str, ...] = ()  # of the positional inputs
+    symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    name: str = ""
+
+
+class NotAffine(ValueError):
+    """A symbolic size that `SymbolicDim` cannot express, such as a product of two symbols."""
+
+
+def parse_size(text: str) -> Dim:
+    """The size that sympy's `srepr` text describes; NotAffine if it is no affine expression.
+
+    parse_size("Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(1))") is 2*s0+1.
+    """
+    try:
+        return _size(ast.parse(text, mode="eval").body, text)
+    except SyntaxError:
+        raise NotAffine(f"the size '{text}' is no expression") from None
+
+
+def _size(node: ast.expr, text: str) -> Dim:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _size(node.operand, text) * -1
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        name = node.func.id
+        if name == "Symbol" and isinstance(node.args[0], ast.Constant):
+            return SymbolicDim(str(node.args[0].value))
+        parts = [_size(argument, text) for argument in node.args]
+        if name == "Integer":
+            return parts[0]
+        total = parts[0]
+        for part in parts[1:]:
+            if name == "Add":
+                total = total + part
+            elif name == "Mul" and isinstance(total, int):
+                total = part * total
+            elif name == "Mul" and isinstance(part, int):
+                total = total * part
+            else:
+                break
+        else:
+            if name in ("Add", "Mul"):
+                return total
+    raise NotAffine(f"the size '{text}' is not a sum of multiples of symbols")
+
+
+def tree_of_leaves(tree: Tree, present: list[bool]) -> Tree:
+    """`tree` with the leaves that are not `present` (consumed from the front) turned into None."""
+    if tree.kind == "leaf":
+        return tree if present.pop(0) else Tree.none()
+    if not tree.children:
+        return tree
+    children = tuple(tree_of_leaves(child, present) for child in tree.children)
+    return Tree(tree.kind, children, tree.keys, tree.type_name)

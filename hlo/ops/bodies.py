@@ -1,0 +1,107 @@
+"""Regions that compute one element, applied to whole arrays: bodies of reduce, scatter, sort, map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Function, Op, Region
+from ..room import RunRegion
+from . import numerics
+
+Body = Callable[..., list[Any]]  # arrays of one shape in, arrays of that shape out
+
+MONOIDS: Mapping[str, Any] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def monoid(region: Region) -> str | None:
+    """The name of the associative operation that a two-argument body is; None if it is not one."""
+    if len(region.ops) != 1 or len(region.arguments) != 2:
+        return None
+    (op,) = region.ops
+    if op.name not in MONOIDS or region.results != op.results:
+        return None
+    return op.name if set(op.operands) == set(region.arguments) else None
+
+
+def overwrites(region: Region) -> bool:
+    """Whether the body returns its second argument: the scatter that sets elements."""
+    return len(region.arguments) == 2 and region.results == (region.arguments[1],)
+
+
+def is_liftable(region: Region, functions: Mapping[str, Function]) -> bool:
+    """Whether the region's operations mean the same on arrays as on each element."""
+    for op in region.ops:
+        if op.name == "call":
+            if not is_liftable(functions[op.attributes["callee"]].body, functions):
+                return False
+        elif op.name != "constant" and (op.definition.pattern != "elementwise" or op.regions):
+            return False
+    return True
+
+
+def body(region: Region, context: Mapping[str, Any]) -> Body:
+    """The region as a function of arrays; element by element where it cannot be lifted."""
+    run: RunRegion = context["run"]
+    module = context.get("module")
+    dtypes = [result.tensor.dtype for result in region.results]
+
+    def whole(*arrays: Any) -> list[Any]:
+        shape = np.broadcast_shapes(*(np.shape(array) for array in arrays))
+        results = run(region, [np.asarray(array) for array in arrays])
+        return [np.broadcast_to(result, shape) for result in results]
+
+    def each(*arrays: Any) -> list[Any]:
+        shape = np.broadcast_shapes(*(np.shape(array) for array in arrays))
+        lines = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]
+        results = [np.empty(shape, dtype).reshape(-1) for dtype in dtypes]
+        for index in range(lines[0].size):
+            values = run(region, [line[index : index + 1].reshape(()) for line in lines])
+            for result, value in zip(results, values, strict=True):
+                result[index] = value
+        return [result.reshape(shape) for result in results]
+
+    return whole if is_liftable(region, module.functions if module else {}) else each
+
+
+def reduce_axes(name: str, x: Any, axes: tuple[int, ...], initial: Any) -> Any:
+    """The monoid over some axes; small floats are accumulated in f32 and rounded once."""
+    dtype = x.dtype
+    function = MONOIDS[name]
+    if x.size == 0 and any(x.shape[axis] == 0 for axis in axes):
+        rest = [size for axis, size in enumerate(x.shape) if axis not in axes]
+        return np.full(rest, initial, dtype)
+    values = numerics.wide(x)
+    if dtype.kind == "b" and name in ("add", "maximum", "multiply", "minimum"):
+        function = np.logical_or if name in ("add", "maximum") else np.logical_and
+    with np.errstate(all="ignore"):
+        # numpy would sum small integers in i64: the dtype keeps them wrapping
+        total = function.reduce(values, axis=axes, dtype=values.dtype)
+        return numerics.narrow(function(total, numerics.wide(np.asarray(initial))), dtype)
+
+
+def reduce_front(combine: Body, arrays: Sequence[Any]) -> list[Any]:
+    """The arrays with their first axis folded by `combine`, neighbours first (a balanced tree)."""
+    current = list(arrays)
+    count = len(arrays)
+    while current[0].shape[0] > 1:
+        paired = current[0].shape[0] // 2 * 2
+        folded = combine(*(x[0:paired:2] for x in current), *(x[1:paired:2] for x in current))
+        rest = [x[paired:] for x in current]
+        current = [np.concatenate(pair) for pair in zip(folded, rest, strict=True)]
+    return [x[0] for x in current[:count]]
+
+
+def body_flops(o: Op, region: Region) -> float:
+    """Operations of one application of a body."""
+    return float(sum(op.name != "constant" for op in region.ops))

@@ -1,0 +1,72 @@
+"""What constraints of several rooms have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import UnsupportedError
+from ..graph import Op, Value
+from ..types import QuantizedType, SymbolicDim, TensorType
+
+
+def same_dim(left: Any, right: Any) -> bool:
+    """Equal, or at least one is known only when the program is called."""
+    return left == right or isinstance(left, SymbolicDim) or isinstance(right, SymbolicDim)
+
+
+def same_dims(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    return len(left) == len(right) and all(map(same_dim, left, right))
+
+
+def at_most(left: Any, right: Any) -> bool:
+    """left <= right, or one of them is symbolic."""
+    return isinstance(left, SymbolicDim) or isinstance(right, SymbolicDim) or left <= right
+
+
+def same_element(left: Any, right: Any) -> bool:
+    """Equal elements; quantised ones may differ in their parameters."""
+    if isinstance(left, QuantizedType) or isinstance(right, QuantizedType):
+        return True
+    return left is right
+
+
+def merge_dims(*shapes: Sequence[Any]) -> tuple[Any, ...]:
+    """Dims of tensors of one shape: the fixed one where some are symbolic."""
+    return tuple(
+        next((d for d in dims if isinstance(d, int)), dims[0]) for dims in zip(*shapes, strict=True)
+    )
+
+
+def is_tensor(value: Value) -> bool:
+    return isinstance(value.type, TensorType)
+
+
+def unique(values: Sequence[Any]) -> bool:
+    return len(set(values)) == len(values)
+
+
+def ascending(values: Sequence[int]) -> bool:
+    return list(values) == sorted(values)
+
+
+def within(values: Sequence[int], bound: int) -> bool:
+    """0 <= v < bound for all v."""
+    return all(0 <= v < bound for v in values)
+
+
+def any_result(holds: Callable[[Op], bool]) -> Callable[[Op], bool]:
+    """A clause about the result: it holds while the results are not known yet."""
+    return lambda o: not o.results or holds(o)
+
+
+def per_dim(values: Any, count: int, default: Any) -> tuple[Any, ...]:
+    """An attribute with one entry per dimension, all `default` where it is left out."""
+    return tuple(values) if values else (default,) * count
+
+
+def static_dims(type: TensorType, name: str) -> tuple[int, ...]:
+    """The dims of a type that must be fixed to be computed with."""
+    if not type.is_static:
+        raise UnsupportedError(f"'{name}' cannot run while the dimensions of {type} are not fixed")
+    return type.dims

@@ -1,0 +1,286 @@
+"""Convolution over any number of spatial dimensions, any layout, groups, dilations, reversal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Op
+from ..room import Case, OpDefinition, attribute, constraint, operand
+from ..types import I32, TensorType, Type
+from . import numerics
+from .clauses import per_dim, same_dim, unique
+from .contraction import accumulator
+from .reduction import windowed_dims
+from .shape import counting, padded
+
+DIMENSION_NUMBERS = (
+    "input_batch_dimension", "input_feature_dimension", "input_spatial_dimensions",
+    "kernel_input_feature_dimension", "kernel_output_feature_dimension",
+    "kernel_spatial_dimensions",
+    "output_batch_dimension", "output_feature_dimension", "output_spatial_dimensions",
+)  # fmt: skip
+
+
+class Convolution(OpDefinition, name="convolution"):
+    """result[b, o, y] = sum over i, k of lhs[b, i, y * stride + k * dilation - low] * rhs[i, o, k].
+
+    lhs is dilated by lhs_dilation and padded with zeros (or cut) first. With groups, each group
+    of output features sees its own group of input features (or of the batch).
+    """
+
+    pattern = "contract"
+    lhs = operand()
+    rhs = operand()
+    input_batch_dimension = attribute(int)
+    input_feature_dimension = attribute(int)
+    input_spatial_dimensions = attribute(tuple)
+    kernel_input_feature_dimension = attribute(int)
+    kernel_output_feature_dimension = attribute(int)
+    kernel_spatial_dimensions = attribute(tuple)
+    output_batch_dimension = attribute(int)
+    output_feature_dimension = attribute(int)
+    output_spatial_dimensions = attribute(tuple)
+    window_strides = attribute(tuple, ())
+    padding = attribute(tuple, ())
+    lhs_dilation = attribute(tuple, ())
+    rhs_dilation = attribute(tuple, ())
+    window_reversal = attribute(tuple, ())
+    feature_group_count = attribute(int, 1)
+    batch_group_count = attribute(int, 1)
+    precision_config = attribute(tuple, ())
+    C1 = constraint("lhs and rhs have the same rank", lambda o: o.lhs.rank == o.rhs.rank)
+    C2 = constraint(
+        "window attributes are empty or have an entry per spatial dimension",
+        lambda o: all(
+            len(values) in (0, o.lhs.rank - 2)
+            for values in (
+                o.window_strides, o.padding, o.lhs_dilation, o.rhs_dilation, o.window_reversal,
+            )
+        ),
+    )  # fmt: skip
+    C3 = constraint("0 < window_strides", lambda o: min(o.window_strides, default=1) > 0)
+    C6 = constraint("0 < lhs_dilation", lambda o: min(o.lhs_dilation, default=1) > 0)
+    C8 = constraint("0 < rhs_dilation", lambda o: min(o.rhs_dilation, default=1) > 0)
+    C13 = constraint(
+        "input dimension numbers are a permutation of range(rank(lhs))",
+        lambda o: _complete(o, "input_batch_dimension", "input_feature_dimension",
+                            "input_spatial_dimensions"),
+    )  # fmt: skip
+    C18 = constraint(
+        "kernel dimension numbers are a permutation of range(rank(lhs))",
+        lambda o: _complete(o, "kernel_input_feature_dimension", "kernel_output_feature_dimension",
+                            "kernel_spatial_dimensions"),
+    )  # fmt: skip
+    C20 = constraint(
+        "output dimension numbers are a permutation of range(rank(lhs))",
+        lambda o: _complete(o, "output_batch_dimension", "output_feature_dimension",
+                            "output_spatial_dimensions"),
+    )  # fmt: skip
+    C10 = constraint(
+        "batch_group_count divides the input batch",
+        lambda o: _divides(o.batch_group_count, o.lhs.dims[o.input_batch_dimension]),
+    )
+    C11 = constraint(
+        "feature_group_count divides the input features",
+        lambda o: _divides(o.feature_group_count, o.lhs.dims[o.input_feature_dimension]),
+    )
+    C14 = constraint(
+        "kernel input features * feature_group_count = input features",
+        lambda o: same_dim(
+            o.rhs.dims[o.kernel_input_feature_dimension] * o.feature_group_count,
+            o.lhs.dims[o.input_feature_dimension],
+        ),
+    )
+    C15 = constraint(
+        "batch_group_count divides the kernel's output features",
+        lambda o: _divides(o.batch_group_count, o.rhs.dims[o.kernel_output_feature_dimension]),
+    )
+    C16 = constraint(
+        "feature_group_count divides the kernel's output features",
+        lambda o: _divides(o.feature_group_count, o.rhs.dims[o.kernel_output_feature_dimension]),
+    )
+    C21 = constraint("0 < feature_group_count", lambda o: o.feature_group_count > 0)
+    C22 = constraint("0 < batch_group_count", lambda o: o.batch_group_count > 0)
+    C23 = constraint(
+        "feature_group_count = 1 or batch_group_count = 1",
+        lambda o: 1 in (o.feature_group_count, o.batch_group_count),
+    )
+    C24 = constraint(
+        "precision_config is empty or has two entries", lambda o: len(o.precision_config) in (0, 2)
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        strides, padding, base, dilation, _ = window_attributes(o)
+        spatial = windowed_dims(
+            [o.lhs.dims[d] for d in o.input_spatial_dimensions],
+            [o.rhs.dims[d] for d in o.kernel_spatial_dimensions],
+            strides, base, dilation, padding,
+        )  # fmt: skip
+        dims: list[Any] = [0] * o.lhs.rank
+        batch = o.lhs.dims[o.input_batch_dimension]
+        dims[o.output_batch_dimension] = (
+            batch if o.batch_group_count == 1 else batch // o.batch_group_count
+        )
+        dims[o.output_feature_dimension] = o.rhs.dims[o.kernel_output_feature_dimension]
+        for dimension, size in zip(o.output_spatial_dimensions, spatial, strict=True):
+            dims[dimension] = size
+        return [TensorType(dims, o.lhs.element)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return convolved(o, *arrays, window_attributes(o)[1])
+
+    def flops(self, o: Op) -> float:
+        rhs = o.rhs.tensor
+        return 2.0 * o.type.size * rhs.size / rhs.dims[o.kernel_output_feature_dimension]
+
+    def cases(self) -> Iterator[Case]:
+        image, kernel = counting(2, 5, 6, 4) % 7 - 3, counting(3, 2, 4, 6) % 5 - 2
+        yield Case("convolution_nhwc", (image, kernel), {**numbers(2), "padding": ((1, 1), (0, 2))})
+        yield Case(
+            "convolution_strided_dilated", (image, kernel),
+            {**numbers(2), "window_strides": (2, 1), "rhs_dilation": (1, 2),
+             "lhs_dilation": (2, 1), "padding": ((-1, 2), (1, 0))},
+        )  # fmt: skip
+        yield Case(
+            "convolution_reversed", (image, kernel),
+            {**numbers(2), "window_reversal": (True, False)},
+        )
+        depthwise = counting(3, 2, 1, 8) % 5 - 2
+        yield Case(
+            "convolution_depthwise", (image, depthwise), {**numbers(2), "feature_group_count": 4}
+        )
+        yield Case(
+            "convolution_batch_groups", (image, kernel), {**numbers(2), "batch_group_count": 2}
+        )
+        yield Case("convolution_nchw", (np.moveaxis(image, 3, 1), counting(6, 4, 3, 2) % 3 - 1),
+                   numbers(2, channels_first=True))  # fmt: skip
+        yield Case("convolution_1d", (counting(1, 7, 2), counting(3, 2, 2)), numbers(1))
+        yield Case("convolution_0d", (counting(3, 2), counting(2, 4)), numbers(0))
+        small = np.full((1, 4, 2), 100, np.int8)
+        result = (TensorType((1, 2, 1), I32),)
+        yield Case("convolution_i8_to_i32", (small, small.reshape(4, 2, 1)[:3]), numbers(1), result)
+
+
+def numbers(spatial: int, channels_first: bool = False) -> dict[str, Any]:
+    """Dimension numbers of the usual layouts: [b, 0.., f] x [0.., i, o], or [b, f, 0..] x [o, i, 0..]."""
+    if channels_first:
+        places = tuple(range(2, 2 + spatial))
+        values: tuple[Any, ...] = (0, 1, places, 1, 0, places, 0, 1, places)
+    else:
+        image, kernel = tuple(range(1, 1 + spatial)), tuple(range(spatial))
+        values = (0, spatial + 1, image, spatial, spatial + 1, kernel, 0, spatial + 1, image)
+    return dict(zip(DIMENSION_NUMBERS, values, strict=True))
+
+
+def _complete(o: Op, first: str, second: str, spatial: str) -> bool:
+    found = (o.attributes[first], o.attributes[second], *o.attributes[spatial])
+    return unique(found) and sorted(found) == list(range(o.lhs.rank))
+
+
+def _divides(divisor: int, value: Any) -> bool:
+    return divisor > 0 and (not isinstance(value, int) or value % divisor == 0)
+
+
+def window_attributes(o: Op) -> tuple[Any, Any, Any, Any, Any]:
+    """Strides, padding, lhs and rhs dilation and reversal, one per spatial dimension."""
+    count = o.lhs.rank - 2
+    return (
+        per_dim(o.window_strides, count, 1),
+        per_dim(o.padding if "padding" in o.definition.attributes else (), count, (0, 0)),
+        per_dim(o.lhs_dilation, count, 1),
+        per_dim(o.rhs_dilation, count, 1),
+        per_dim(o.window_reversal, count, False),
+    )
+
+
+def convolved(o: Op, lhs: Any, rhs: Any, padding: Sequence[tuple[int, int]]) -> Any:
+    """The convolution as a matrix product of unfolded windows and the kernel, one per group."""
+    dtype = o.type.dtype
+    computing = accumulator(lhs.dtype, rhs.dtype, dtype)
+    strides, _, base, dilation, reversal = window_attributes(o)
+    x = np.transpose(
+        lhs, (o.input_batch_dimension, *o.input_spatial_dimensions, o.input_feature_dimension)
+    ).astype(computing, copy=False)
+    k = np.transpose(
+        rhs,
+        (*o.kernel_spatial_dimensions, o.kernel_input_feature_dimension,
+         o.kernel_output_feature_dimension),
+    ).astype(computing, copy=False)  # fmt: skip
+    k = np.flip(k, [axis for axis, flipped in enumerate(reversal) if flipped])
+    low, high = (0, *(p[0] for p in padding), 0), (0, *(p[1] for p in padding), 0)
+    x = padded(x, computing.type(0), low, high, (0, *(d - 1 for d in base), 0))
+    sizes = k.shape[:-2]
+    ones = [1] * len(sizes)
+    spatial = windowed_dims(
+        x.shape[1:-1], sizes, strides, ones, dilation, [(0, 0)] * len(sizes)
+    )
+    groups, batches = o.feature_group_count, o.batch_group_count
+    if batches > 1:
+        # the batch's groups become feature groups: [g, b, ...] -> [b, ..., g * features]
+        x = np.moveaxis(x.reshape(batches, -1, *x.shape[1:]), 0, -2)
+        x = x.reshape(*x.shape[:-2], -1)
+        groups = batches
+    with np.errstate(all="ignore"):
+        result = _grouped(x, k, groups, spatial, strides, dilation)
+    order = np.argsort(
+        (o.output_batch_dimension, *o.output_spatial_dimensions, o.output_feature_dimension)
+    )
+    return np.transpose(numerics.narrow(result, dtype), order)
+
+
+def _grouped(
+    x: Any, k: Any, groups: int, spatial: Sequence[int], strides: Any, dilation: Any
+) -> Any:
+    """x [batch, space, groups * in] and k [window, in, groups * out] -> [batch, space, out]."""
+    batch, outputs, inputs = x.shape[0], k.shape[-1], k.shape[-2]
+    window = k.shape[:-2]
+    if 0 in (batch, outputs, *spatial):
+        return np.zeros((batch, *spatial, outputs), x.dtype)
+    if groups == 1 and math.prod(window) == 1:
+        x = x[(slice(None), *(slice(0, (n - 1) * s + 1, s)
+                              for n, s in zip(spatial, strides, strict=True)))]  # fmt: skip
+        product = x.reshape(-1, inputs) @ k.reshape(inputs, outputs)
+        return product.reshape(batch, *spatial, outputs)
+    if inputs == 1 and outputs == groups:
+        return _depthwise(x, k, spatial, strides, dilation)
+    count = len(window)
+    space = x.strides[1:-1]
+    unfolded = np.lib.stride_tricks.as_strided(
+        x,
+        (batch, *spatial, *window, groups, inputs),
+        (
+            x.strides[0],
+            *(s * n for s, n in zip(space, strides, strict=True)),
+            *(s * d for s, d in zip(space, dilation, strict=True)),
+            x.strides[-1] * inputs,
+            x.strides[-1],
+        ),
+        writeable=False,
+    )
+    depth = math.prod(window) * inputs
+    if groups == 1:
+        product = unfolded.reshape(-1, depth) @ k.reshape(depth, outputs)
+        return product.reshape(batch, *spatial, outputs)
+    left = np.moveaxis(unfolded, 1 + 2 * count, 0).reshape(groups, -1, depth)
+    right = np.moveaxis(k.reshape(depth, groups, -1), 1, 0)
+    product = np.moveaxis(left @ right, 0, 1)
+    return product.reshape(batch, *spatial, outputs)
+
+
+def _depthwise(x: Any, k: Any, spatial: Sequence[int], strides: Any, dilation: Any) -> Any:
+    """One input and one output feature per group: a sum of scaled, shifted images."""
+    total = np.zeros((x.shape[0], *spatial, x.shape[-1]), x.dtype)
+    for position in np.ndindex(*k.shape[:-2]):
+        index = tuple(
+            slice(p * d, p * d + (n - 1) * s + 1, s)
+            for p, d, n, s in zip(position, dilation, spatial, strides, strict=True)
+        )
+        total += x[(slice(None), *index)] * k[(*position, 0)]
+    return total
+
+
+ROOMS = (Convolution(),)

@@ -1,0 +1,418 @@
+"""Operations whose indices are data: gather, scatter, torch_index_select."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Op
+from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
+from ..room import operand as second
+from ..types import F32, Type
+from . import bodies, numerics
+from .clauses import ascending, at_most, same_dims, same_element, unique, within
+from .reduction import binary_body, scalar_body, scatter_elements
+from .shape import counting
+
+
+class Gather(OpDefinition, name="gather"):
+    """result[batch, offset] = operand[start_indices[batch] + offset], starts clamped to stay inside."""
+
+    pattern = "index"
+    operand = operand()
+    start_indices = second()
+    offset_dims = attribute(tuple)
+    collapsed_slice_dims = attribute(tuple)
+    operand_batching_dims = attribute(tuple, ())
+    start_indices_batching_dims = attribute(tuple, ())
+    start_index_map = attribute(tuple)
+    index_vector_dim = attribute(int)
+    slice_sizes = attribute(tuple)
+    indices_are_sorted = attribute(bool, False)
+    C1 = constraint(
+        "rank(operand) = offset_dims + collapsed_slice_dims + operand_batching_dims",
+        lambda o: (
+            o.operand.rank
+            == len(o.offset_dims) + len(o.collapsed_slice_dims) + len(o.operand_batching_dims)
+        ),
+    )
+    C2 = constraint(
+        "0 <= index_vector_dim <= rank(start_indices)",
+        lambda o: 0 <= o.index_vector_dim <= o.start_indices.rank,
+    )
+    C3 = constraint(
+        "start_index_map has one entry per index component",
+        lambda o: at_most(len(o.start_index_map), _index_count(o))
+        and at_most(_index_count(o), len(o.start_index_map)),
+    )
+    C4 = constraint(
+        "offset_dims are unique and ascending",
+        lambda o: unique(o.offset_dims) and ascending(o.offset_dims),
+    )
+    C6 = constraint(
+        "collapsed_slice_dims and operand_batching_dims are unique",
+        lambda o: unique((*o.collapsed_slice_dims, *o.operand_batching_dims)),
+    )
+    C7 = constraint("collapsed_slice_dims are ascending", lambda o: ascending(o.collapsed_slice_dims))
+    C8 = constraint(
+        "0 <= collapsed_slice_dims and operand_batching_dims < rank(operand)",
+        lambda o: within((*o.collapsed_slice_dims, *o.operand_batching_dims), o.operand.rank),
+    )
+    C18 = constraint(
+        "as many operand_ as start_indices_batching_dims",
+        lambda o: len(o.operand_batching_dims) == len(o.start_indices_batching_dims),
+    )
+    C19 = constraint(
+        "start_index_map and operand_batching_dims are unique",
+        lambda o: unique((*o.start_index_map, *o.operand_batching_dims)),
+    )
+    C20 = constraint(
+        "size(slice_sizes) = rank(operand)", lambda o: len(o.slice_sizes) == o.operand.rank
+    )
+    C21 = constraint(
+        "0 <= slice_sizes <= dimensions of operand",
+        lambda o: all(
+            size >= 0 and at_most(size, dim)
+            for size, dim in zip(o.slice_sizes, o.operand.dims, strict=True)
+        ),
+    )
+    C9 = constraint(
+        "slice_sizes of collapsed and batching dimensions <= 1",
+        lambda o: all(
+            o.slice_sizes[d] <= 1 for d in (*o.collapsed_slice_dims, *o.operand_batching_dims)
+        ),
+    )
+    C24 = constraint("start_indices are integers", lambda o: o.start_indices.element.is_integer)
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        batch = [d for axis, d in enumerate(o.start_indices.dims) if axis != o.index_vector_dim]
+        offsets = [
+            size
+            for d, size in enumerate(o.slice_sizes)
+            if d not in o.collapsed_slice_dims and d not in o.operand_batching_dims
+        ]
+        dims = []
+        for axis in range(len(batch) + len(offsets)):
+            dims.append(offsets.pop(0) if axis in o.offset_dims else batch.pop(0))
+        return [o.operand.tensor.with_dims(dims)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return gathered(o, *arrays, o.slice_sizes)
+
+    def cases(self) -> Iterator[Case]:
+        table = counting(5, 3)
+        rows = np.int32([[4], [0], [9], [-3]])
+        lookup = {
+            "offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,),
+            "index_vector_dim": 1, "slice_sizes": (1, 3),
+        }  # fmt: skip
+        yield Case("gather_rows", (table, rows), lookup)
+        yield Case("gather_rows_flat", (table, rows[:, 0]), lookup)
+        windows = {
+            "offset_dims": (0, 2), "collapsed_slice_dims": (), "start_index_map": (1, 0),
+            "index_vector_dim": 0, "slice_sizes": (2, 2),
+        }  # fmt: skip
+        yield Case("gather_windows", (table, np.int32([[0, 1, 2], [3, 0, 9]])), windows)
+        batched = {
+            "offset_dims": (2,), "collapsed_slice_dims": (1,), "operand_batching_dims": (0,),
+            "start_indices_batching_dims": (0,), "start_index_map": (1,), "index_vector_dim": 2,
+            "slice_sizes": (1, 1, 3),
+        }  # fmt: skip
+        yield Case("gather_batched", (counting(2, 4, 3), np.int32([[[1], [0]], [[3], [7]]])), batched)
+
+
+def _index_count(o: Op) -> Any:
+    dims = o.start_indices.dims
+    return dims[o.index_vector_dim] if o.index_vector_dim < len(dims) else 1
+
+
+def index_vectors(indices: Any, vector_dim: int) -> Any:
+    """The indices as signed 64-bit integers with the index components last."""
+    indices = np.asarray(numerics.wide(indices))
+    if indices.dtype.kind == "u" and indices.dtype.itemsize == 8:
+        indices = np.minimum(indices, np.iinfo(np.int64).max)  # still outside, and not negative
+    indices = indices.astype(np.int64)
+    return indices[..., None] if vector_dim == indices.ndim else np.moveaxis(indices, vector_dim, -1)
+
+
+def gathered(o: Op, x: Any, indices: Any, sizes: Sequence[int]) -> Any:
+    """Fancy indexing: one index array per operand dimension, batch dims first, then offsets."""
+    vectors = index_vectors(indices, o.index_vector_dim)
+    batch = vectors.shape[:-1]
+    kept = [
+        d
+        for d in range(x.ndim)
+        if d not in o.collapsed_slice_dims and d not in o.operand_batching_dims
+    ]
+    # a batching dim of start_indices counts the index vector's dim, which is gone here
+    batching = [d - (d > o.index_vector_dim) for d in o.start_indices_batching_dims]
+    index: list[Any] = []
+    for d, (dim, size) in enumerate(zip(x.shape, sizes, strict=True)):
+        lines: Any = np.zeros((1,) * len(batch), np.int64)
+        if d in o.start_index_map:
+            lines = np.clip(vectors[..., o.start_index_map.index(d)], 0, dim - size)
+        elif d in o.operand_batching_dims:
+            axis = batching[o.operand_batching_dims.index(d)]
+            lines = _along(np.arange(batch[axis]), axis, len(batch))
+        lines = lines.reshape(lines.shape + (1,) * len(kept))
+        if d in kept:
+            lines = lines + _along(np.arange(size), kept.index(d), len(kept))
+        index.append(lines)
+    shape = (*batch, *(sizes[d] for d in kept))
+    if 0 in shape:
+        result = np.empty(shape, x.dtype)
+    else:
+        result = np.broadcast_to(x[tuple(index)], shape)
+    rank = len(shape)
+    batch_dims = [d for d in range(rank) if d not in o.offset_dims]
+    return np.transpose(result, np.argsort((*batch_dims, *o.offset_dims)) if rank else ())
+
+
+def _along(line: Any, axis: int, rank: int) -> Any:
+    """A line of numbers along one axis of an array of that rank."""
+    return line.reshape([-1 if d == axis else 1 for d in range(rank)])
+
+
+class Scatter(OpDefinition, name="scatter"):
+    """results = inputs, with update_computation(element, update) at scatter_indices + window.
+
+    `operands` are N inputs, scatter_indices, N updates. Elements that fall outside are left out.
+    Updates of one element are applied in their row-major order.
+    """
+
+    pattern = "opaque"
+    regions = ("update_computation",)
+    inputs_indices_updates = variadic()
+    update_window_dims = attribute(tuple)
+    inserted_window_dims = attribute(tuple)
+    input_batching_dims = attribute(tuple, ())
+    scatter_indices_batching_dims = attribute(tuple, ())
+    scatter_dims_to_operand_dims = attribute(tuple)
+    index_vector_dim = attribute(int)
+    indices_are_sorted = attribute(bool, False)
+    unique_indices = attribute(bool, False)
+    C0 = constraint(
+        "operands are N inputs, scatter_indices and N updates",
+        lambda o: len(o.operands) >= 3 and len(o.operands) % 2 == 1,
+    )
+    C1 = constraint(
+        "inputs have the same dimensions",
+        lambda o: all(same_dims(v.dims, o.operands[0].dims) for v in _inputs(o)),
+    )
+    C2 = constraint(
+        "rank(inputs[0]) = update_window_dims + inserted_window_dims + input_batching_dims",
+        lambda o: (
+            o.operands[0].rank
+            == len(o.update_window_dims) + len(o.inserted_window_dims) + len(o.input_batching_dims)
+        ),
+    )
+    C3 = constraint(
+        "updates have the same dimensions",
+        lambda o: all(same_dims(v.dims, _updates(o)[0].dims) for v in _updates(o)),
+    )
+    C6 = constraint(
+        "an update has its input's element type",
+        lambda o: all(
+            same_element(v.element, u.element)
+            for v, u in zip(_inputs(o), _updates(o), strict=True)
+        ),
+    )
+    C7 = constraint(
+        "update_window_dims are unique and ascending",
+        lambda o: unique(o.update_window_dims) and ascending(o.update_window_dims),
+    )
+    C9 = constraint(
+        "inserted_window_dims and input_batching_dims are unique",
+        lambda o: unique((*o.inserted_window_dims, *o.input_batching_dims)),
+    )
+    C11 = constraint(
+        "0 <= inserted_window_dims and input_batching_dims < rank(inputs[0])",
+        lambda o: within((*o.inserted_window_dims, *o.input_batching_dims), o.operands[0].rank),
+    )
+    C19 = constraint(
+        "scatter_dims_to_operand_dims has one entry per index component",
+        lambda o: _component_count(o) in (len(o.scatter_dims_to_operand_dims), None),
+    )
+    C22 = constraint(
+        "0 <= index_vector_dim <= rank(scatter_indices)",
+        lambda o: 0 <= o.index_vector_dim <= _indices(o).rank,
+    )
+    C23 = constraint(
+        "update_computation takes two scalars per input and returns one per input",
+        lambda o: (
+            len(o.regions[0].arguments) == len(o.operands) - 1
+            and len(o.regions[0].results) == len(o.operands) // 2
+        ),
+    )
+    C24 = constraint("scatter_indices are integers", lambda o: _indices(o).element.is_integer)
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        results = o.regions[0].results
+        return [v.tensor.with_element(r.tensor.element) for v, r in zip(_inputs(o), results)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        count = len(arrays) // 2
+        inputs, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
+        results = [np.array(x) for x in inputs]  # copies, and contiguous
+        places, inside = _places(o, inputs[0].shape, indices, updates[0].shape)
+        region = o.regions[0]
+        if count == 1 and _adds_in_place(region, results[0].dtype):
+            flat = results[0].reshape(-1)
+            with np.errstate(all="ignore"):
+                function = bodies.MONOIDS[bodies.monoid(region) or ""]
+                function.at(flat, places[inside], updates[0][inside])
+            return (results[0],)
+        scatter_elements(
+            [r.reshape(-1) for r in results], places[inside], [u[inside] for u in updates], region,
+            context,
+        )  # fmt: skip
+        return tuple(results)
+
+    def cases(self) -> Iterator[Case]:
+        table, rows = counting(5, 3), np.int32([[1], [4], [1], [7], [-1]])
+        updates = counting(5, 3) * 10
+        attributes = {
+            "update_window_dims": (1,), "inserted_window_dims": (0,),
+            "scatter_dims_to_operand_dims": (0,), "index_vector_dim": 1,
+        }  # fmt: skip
+        for name in ("add", "multiply", "maximum"):
+            body = binary_body(name, F32)
+            yield Case(f"scatter_{name}", (table, rows, updates), attributes, regions=body)
+        sets = scalar_body(lambda b, x, y: [y], F32, F32)
+        yield Case("scatter_set", (table, rows, updates), attributes, regions=sets)
+        blends = scalar_body(lambda b, x, y: [b("subtract", b("multiply", x, x), y)], F32, F32)
+        yield Case("scatter_general", (table, rows, updates), attributes, regions=blends)
+        window = {
+            "update_window_dims": (0, 1), "inserted_window_dims": (),
+            "scatter_dims_to_operand_dims": (0, 1), "index_vector_dim": 0,
+        }  # fmt: skip
+        start = np.int32([3, 1])
+        yield Case("scatter_window", (table, start, counting(2, 2)), window, regions=sets)
+        batched = {
+            "update_window_dims": (), "inserted_window_dims": (1,), "input_batching_dims": (0,),
+            "scatter_indices_batching_dims": (0,), "scatter_dims_to_operand_dims": (1,),
+            "index_vector_dim": 2,
+        }  # fmt: skip
+        columns = np.int32([[[0]], [[2]], [[1]], [[3]], [[0]]])
+        body = binary_body("add", F32)
+        yield Case("scatter_batched", (table, columns, counting(5, 1)), batched, regions=body)
+
+
+def _inputs(o: Op) -> Sequence[Any]:
+    return o.operands[: len(o.operands) // 2]
+
+
+def _indices(o: Op) -> Any:
+    return o.operands[len(o.operands) // 2]
+
+
+def _updates(o: Op) -> Sequence[Any]:
+    return o.operands[len(o.operands) // 2 + 1 :]
+
+
+def _component_count(o: Op) -> int | None:
+    """How many components an index has; None while that is symbolic."""
+    dims = _indices(o).dims
+    count = dims[o.index_vector_dim] if o.index_vector_dim < len(dims) else 1
+    return count if isinstance(count, int) else None
+
+
+def _adds_in_place(region: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether numpy's `ufunc.at` applies the body itself, element by element."""
+    return dtype.kind in "iufc" and bodies.monoid(region) is not None and (
+        region.results[0].tensor.dtype == dtype
+    )
+
+
+def _places(o: Op, dims: Sequence[int], indices: Any, shape: Sequence[int]) -> tuple[Any, Any]:
+    """For each update element its flat position in the input, and whether it lies inside."""
+    vectors = index_vectors(indices, o.index_vector_dim)
+    scatter_dims = [d for d in range(len(shape)) if d not in o.update_window_dims]
+    windows = [
+        d
+        for d in range(len(dims))
+        if d not in o.inserted_window_dims and d not in o.input_batching_dims
+    ]
+    batching = [d - (d > o.index_vector_dim) for d in o.scatter_indices_batching_dims]
+    places, inside = np.zeros(shape, np.int64), np.ones(shape, bool)
+    for d, dim in enumerate(dims):
+        position: Any = np.zeros((1,) * len(shape), np.int64)
+        if d in o.scatter_dims_to_operand_dims:
+            starts = vectors[..., o.scatter_dims_to_operand_dims.index(d)]
+            spread = [1] * len(shape)
+            for axis, size in zip(scatter_dims, starts.shape, strict=True):
+                spread[axis] = size
+            position = position + starts.reshape(spread)
+        if d in o.input_batching_dims:
+            axis = scatter_dims[batching[o.input_batching_dims.index(d)]]
+            position = position + _along(np.arange(shape[axis]), axis, len(shape))
+        if d in windows:
+            axis = o.update_window_dims[windows.index(d)]
+            position = position + _along(np.arange(shape[axis]), axis, len(shape))
+        inside &= (position >= 0) & (position < dim)
+        places += position * math.prod(dims[d + 1 :])
+    return places, inside
+
+
+class TorchIndexSelect(OpDefinition, name="torch_index_select"):
+    """result[batch, before, i, after] = operand[batch, before, index[batch, i], after], clamped."""
+
+    pattern = "index"
+    operand = operand()
+    index = second()
+    dim = attribute(int)
+    batch_dims = attribute(int, 0)
+    C1 = constraint("0 <= dim < rank(operand)", lambda o: 0 <= o.dim < o.operand.rank)
+    C2 = constraint(
+        "0 <= batch_dims <= dim and batch_dims <= rank(index)",
+        lambda o: 0 <= o.batch_dims <= min(o.dim, o.index.rank),
+    )
+    C3 = constraint("index holds integers", lambda o: o.index.element.is_integer)
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        x, index = o.operand.dims, o.index.dims
+        dims = (*x[: o.dim], *index[o.batch_dims :], *x[o.dim + 1 :])
+        return [o.operand.tensor.with_dims(dims)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        x, index = arrays
+        index = np.clip(index_vectors(index, index.ndim)[..., 0], 0, x.shape[o.dim] - 1)
+        batch, before = o.batch_dims, o.dim - o.batch_dims
+        rest, after = index.ndim - batch, x.ndim - o.dim - 1
+        rank = batch + before + rest + after
+        lines: list[Any] = [_along(np.arange(x.shape[d]), d, rank) for d in range(o.dim)]
+        lines.append(
+            index.reshape(*index.shape[:batch], *(1,) * before, *index.shape[batch:], *(1,) * after)
+        )
+        for d in range(after):
+            size = x.shape[o.dim + 1 + d]
+            lines.append(_along(np.arange(size), rank - after + d, rank))
+        return x[tuple(lines)]
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        x, index = o.operand, o.index
+        batch, rest = o.batch_dims, o.index.rank - o.batch_dims
+        sizes = [1 if d == o.dim or d < batch else size for d, size in enumerate(x.dims)]
+        offsets = (*range(batch, o.dim), *range(o.dim + rest, x.rank - 1 + rest))
+        return [
+            b(
+                "gather", *values, offset_dims=offsets, collapsed_slice_dims=(o.dim,),
+                operand_batching_dims=tuple(range(batch)), start_index_map=(o.dim,),
+                start_indices_batching_dims=tuple(range(batch)), index_vector_dim=index.rank,
+                slice_sizes=tuple(sizes),
+            )
+        ]  # fmt: skip
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("index_select_rows", (counting(4, 3), np.int32([3, 0, 3])), {"dim": 0})
+        yield Case("index_select_columns", (counting(4, 3), np.int32([[2, 0]])), {"dim": 1})
+        yield Case(
+            "index_select_batched", (counting(2, 4, 3), np.int32([[1], [3]])),
+            {"dim": 1, "batch_dims": 1},
+        )  # fmt: skip
+
+
+ROOMS = (Gather(), Scatter(), TorchIndexSelect())

@@ -1,0 +1,1 @@
+"""The optimizer: licensed rules, passes and plans; every pass is a function Module -> Module."""

@@ -1,0 +1,552 @@
+"""Fusion: which values get memory, and which live only inside a kernel.
+
+`fuse(module)` turns an inlined module into one whose regions hold `fusion` operations, control
+flow, sources (constants, weights), free reshapes and single opaque operations. Greedy, in three
+sweeps over each region:
+
+1. every contraction takes the elementwise operations that follow it, as far as one value leaves
+   (its epilogue);
+2. in reverse order, every elementwise, index and reduce operation is computed inside its consumers
+   if that is legal and cheap, else it becomes the root of a group of its own;
+3. groups of equal dims that feed each other at the same element become one group with several
+   roots.
+
+Kinds: `loop` (one element at a time), `rows` (reductions over trailing dims, one row at a time),
+`reduce` (other reductions), `contract` (one dot or convolution with its epilogue).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..hlo.build import make_op
+from ..hlo.graph import Dense, Module, Op, Region, Value, arguments, union_origins
+from ..hlo.types import TensorType
+
+CONTRACTIONS = frozenset({"dot_general", "convolution"})
+CONTROL_BODIES = frozenset({"while", "if", "case"})
+
+# One element of these costs about as much as ten additions: never computed twice.
+EXPENSIVE = frozenset({
+    "atan2", "cbrt", "chlo.erf", "chlo.erf_inv", "chlo.erfc", "cosine", "exponential",
+    "exponential_minus_one", "log", "log_plus_one", "logistic", "power", "sine", "tan", "tanh",
+})  # fmt: skip
+COSTLY = EXPENSIVE | {"divide", "remainder", "rsqrt", "sqrt"}
+
+# Index operations that an emitter can follow inside another kernel without losing vectors.
+FREE = frozenset({"broadcast_in_dim", "reshape", "iota", "constant", "slice", "convert"})
+FOLLOWED = FREE | {"dynamic_slice", "gather", "pad", "real", "imag"}
+
+MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
+MAXIMUM_CHAIN = 4  # elementwise operations in a row that may be computed twice
+SMALL_FULL_REDUCTION = 1 << 14  # elements; larger ones are split over workers
+
+
+@dataclass(eq=False)
+class Group:
+    """Operations that become one kernel. `outer` is the number of row dims of a `rows` group."""
+
+    kind: str
+    roots: list[Value]
+    outer: int = 0
+    members: set[Op] = field(default_factory=set)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return self.roots[0].dims
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """INLINED -> FUSED."""
+
+    name = "fuse"
+
+    def __call__(self, module: Module) -> Module:
+        functions = {
+            name: function.with_body(fuse_region(function.body))
+            for name, function in module.functions.items()
+        }
+        return module.with_functions(functions)
+
+
+def fuse_region(region: Region) -> Region:
+    """The region with its operations grouped; nested bodies of control flow first."""
+    mapping: dict[Value, Value] = {}
+    region = _fuse_nested(region, mapping)
+    return _Fuser(region).run()
+
+
+def _fuse_nested(region: Region, mapping: dict[Value, Value]) -> Region:
+    if not any(op.name in CONTROL_BODIES for op in region.ops):
+        return region
+    ops: list[Op] = []
+    for op in region.ops:
+        operands = [mapping.get(value, value) for value in op.operands]
+        nested = op.regions
+        if op.name in CONTROL_BODIES:
+            nested = tuple(fuse_region(_rename(body, mapping)) for body in op.regions)
+        elif mapping:
+            nested = tuple(_rename(body, mapping) for body in op.regions)
+        new = op.with_operands(operands, nested)
+        if new is not op:
+            mapping.update(zip(op.results, new.results, strict=True))
+        ops.append(new)
+    return Region(region.arguments, ops, [mapping.get(v, v) for v in region.results])
+
+
+def _rename(region: Region, mapping: dict[Value, Value]) -> Region:
+    """A copy of the region in which captured values are replaced."""
+    if not any(value in mapping for value in region.captures()):
+        return region
+    inner = dict(mapping)
+    own = arguments(region.argument_types)
+    inner.update(zip(region.arguments, own, strict=True))
+    ops: list[Op] = []
+    for op in region.ops:
+        nested = [_rename(body, inner) for body in op.regions]
+        new = op.with_operands([inner.get(v, v) for v in op.operands], nested)
+        inner.update(zip(op.results, new.results, strict=True))
+        ops.append(new)
+    return Region(own, ops, [inner.get(value, value) for value in region.results])
+
+
+def is_splat_constant(op: Op) -> bool:
+    """A constant whose elements are all one number: computed wherever it is used."""
+    if op.name != "constant":
+        return False
+    value: Dense = op.attributes["value"]
+    return value.is_splat
+
+
+def fusable(op: Op) -> bool:
+    """Whether a kernel other than its own may compute it."""
+    if op.definition.effects or len(op.results) != 1 and op.name != "reduce":
+        return False
+    if not all(isinstance(value.type, TensorType) for value in (*op.operands, *op.results)):
+        return False
+    return op.definition.pattern in ("elementwise", "index", "reduce") or is_splat_constant(op)
+
+
+def trailing_reduction(op: Op) -> int | None:
+    """Number of outer dims if a reduce runs over all the others, which stand last; else None."""
+    if op.name != "reduce":
+        return None
+    rank = op.operands[0].rank
+    dimensions = sorted(op.dimensions)
+    outer = rank - len(dimensions)
+    return outer if dimensions == list(range(outer, rank)) else None
+
+
+class _Fuser:
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.uses = region.uses
+        self.position = {op: number for number, op in enumerate(region.ops)}
+        self.homes: dict[Op, set[Group]] = {}
+        self.groups: list[Group] = []
+        self.chain: dict[Op, int] = {}
+
+    def run(self) -> Region:
+        for op in self.region.ops:
+            if op.name in CONTRACTIONS and op not in self.homes:
+                self.contract(op)
+        for op in reversed(self.region.ops):
+            if op not in self.homes and fusable(op):
+                self.place(op)
+        self.merge()
+        return self.rebuild()
+
+    def join(self, op: Op, group: Group) -> None:
+        self.homes.setdefault(op, set()).add(group)
+        group.members.add(op)
+
+    # 1. Epilogues.
+
+    def contract(self, contraction: Op) -> None:
+        group = Group("contract", [contraction.result])
+        self.groups.append(group)
+        dims = contraction.result.dims
+        inside: list[Op] = [contraction]
+        values = {contraction.result}
+        tainted = {contraction.result}  # depends on the contraction, but is not inside
+        last_use = self.position[contraction]
+        frontier = {u for u, _ in self.uses.get(contraction.result, ()) if u is not None}
+        for op in self.region.ops[last_use + 1 :]:
+            touches = op in frontier
+            if not touches:
+                continue
+            outside = [v for v in op.operands if v not in values and v in tainted]
+            legal = (
+                op.definition.pattern == "elementwise"
+                and len(op.results) == 1
+                and not op.definition.effects
+                and op.result.dims == dims
+                and not outside
+                and op not in self.homes
+                and len(inside) < MAXIMUM_MEMBERS
+            )
+            if legal:
+                inside.append(op)
+                values.add(op.result)
+            tainted.update(op.results)
+            for result in op.results:
+                frontier.update(u for u, _ in self.uses.get(result, ()) if u is not None)
+            if not legal and len(frontier) > 4 * MAXIMUM_MEMBERS:
+                break
+        count, root = self.single_exit(inside)
+        group.roots = [root]
+        for op in inside[:count]:
+            self.join(op, group)
+
+    def single_exit(self, inside: list[Op]) -> tuple[int, Value]:
+        """The longest prefix that only one value leaves."""
+        for count in range(len(inside), 1, -1):
+            chosen = set(inside[:count])
+            leaving = [
+                op.result
+                for op in inside[:count]
+                if any(user not in chosen for user, _ in self.uses.get(op.result, ((None, 0),)))
+            ]
+            if len(leaving) == 1:
+                return count, leaving[0]
+        return 1, inside[0].result
+
+    # 2. Everything else, consumers first.
+
+    def place(self, op: Op) -> None:
+        homes: set[Group] = set()
+        needed = False  # by someone who cannot compute it
+        for result in op.results:
+            for user, number in self.uses.get(result, ()):
+                into = self.absorbing(op, user, number)
+                if into is None:
+                    needed = True
+                else:
+                    homes |= into
+        if op.name == "iota" or is_splat_constant(op):
+            for group in homes:
+                self.join(op, group)
+            if needed and op.name == "iota":
+                self.start(op)
+            return
+        if needed or not homes or not self.worth(op, homes):
+            self.start(op)
+            return
+        for group in homes:
+            outer = trailing_reduction(op)
+            if outer is not None:
+                group.kind, group.outer = "rows", outer
+            self.join(op, group)
+
+    def start(self, op: Op) -> None:
+        outer = trailing_reduction(op)
+        kind = "loop"
+        if op.definition.pattern == "reduce":
+            big = outer == 0 and op.operands[0].tensor.size > SMALL_FULL_REDUCTION
+            kind = "reduce" if outer is None or big else "rows"
+        group = Group(kind, list(op.results), outer or 0)
+        self.groups.append(group)
+        self.join(op, group)
+
+    def absorbing(self, op: Op, user: Op | None, number: int) -> set[Group] | None:
+        """The groups of that use if they all can compute `op` inside; else None."""
+        if user is None or number < 0 or user not in self.homes:
+            return None
+        homes = self.homes[user]
+        return homes if all(self.legal(op, user, group) for group in homes) else None
+
+    def legal(self, op: Op, user: Op, group: Group) -> bool:
+        if len(group.members) >= MAXIMUM_MEMBERS:
+            return False
+        if user.name in CONTRACTIONS:
+            return False  # operands of a contraction are read tile by tile, from memory
+        if user.name == "reduce" and op.result in user.operands[len(user.operands) // 2 :]:
+            return is_splat_constant(op)
+        if is_splat_constant(op) or op.name == "iota":
+            return True
+        if op.definition.pattern == "reduce":
+            return self.rows_legal(op, group)
+        if op.definition.pattern == "index" and op.name not in FOLLOWED:
+            kept = op.name == "transpose" and op.permutation[-1:] == (op.operands[0].rank - 1,)
+            if not kept:
+                return False
+        if group.kind == "contract":
+            root_size = group.roots[0].tensor.size
+            small = op.result.tensor.size <= root_size
+            return small and (op.definition.pattern == "elementwise" or op.name in FREE)
+        if group.kind == "reduce":
+            return True
+        return self.affordable(op, group)
+
+    def affordable(self, op: Op, group: Group) -> bool:
+        """A value smaller than the group's root is computed again for each element it spreads to."""
+        size, root = op.result.tensor.size, group.roots[0].tensor.size
+        if op.name not in COSTLY or size * 2 > root or size <= 16:
+            return True
+        return self.row_scalar(op.result, group)
+
+    def row_scalar(self, value: Value, group: Group) -> bool:
+        """One number per row of the group's roots: `[rows]` or `[rows, 1]`, computed once per row."""
+        dims, root = value.dims, group.dims
+        meaningful = [d for d in dims if d != 1]
+        for outer in range(len(root) + 1):
+            if [d for d in root[:outer] if d != 1] == meaningful:
+                return group.kind != "rows" or outer == group.outer or not meaningful
+        return False
+
+    def rows_legal(self, op: Op, group: Group) -> bool:
+        outer = trailing_reduction(op)
+        if outer is None or group.kind not in ("loop", "rows"):
+            return False
+        rows = op.operands[0].dims[:outer]
+        if group.kind == "rows" and group.outer != outer:
+            return False
+        if outer == 0 and op.operands[0].tensor.size > SMALL_FULL_REDUCTION:
+            return False
+        if any(root.dims[:outer] != rows for root in group.roots):
+            return False
+        return all(self.row_aligned(result, group, rows, set()) for result in op.results)
+
+    def row_aligned(
+        self, value: Value, group: Group, rows: tuple[int, ...], seen: set[Value]
+    ) -> bool:
+        """Whether every use inside the group, down to its roots, stays in the value's own row."""
+        if value in seen:
+            return True
+        seen.add(value)
+        outer = len(rows)
+        for user, _ in self.uses.get(value, ()):
+            if user is None or group not in self.homes.get(user, ()):
+                continue
+            name = user.name
+            if any(result.dims[:outer] != rows for result in user.results):
+                return False
+            if name == "broadcast_in_dim":
+                if tuple(user.broadcast_dimensions[:outer]) != tuple(range(outer)):
+                    return False
+            elif name == "reshape":
+                if value.dims[:outer] != rows:
+                    return False
+            elif name == "transpose":
+                if tuple(user.permutation[:outer]) != tuple(range(outer)):
+                    return False
+            elif name == "reduce":
+                if trailing_reduction(user) != outer:
+                    return False
+            elif user.definition.pattern != "elementwise":
+                return False
+            if not all(self.row_aligned(r, group, rows, seen) for r in user.results):
+                return False
+        return True
+
+    def worth(self, op: Op, homes: set[Group]) -> bool:
+        """Whether computing it in every home beats storing it once."""
+        if len(homes) == 1:
+            return True
+        if op.name in FREE and op.definition.pattern == "index":
+            return True
+        if op.definition.pattern == "reduce" or op.name in COSTLY or op.name in FOLLOWED - FREE:
+            return False
+        users = {user for user, _ in self.uses.get(op.result, ()) if user is not None}
+        chain = 1 + max((self.chain.get(user, 0) for user in users), default=0)
+        if chain > MAXIMUM_CHAIN or len(homes) > 3:
+            return False
+        self.chain[op] = chain
+        return True
+
+    # 3. Several roots.
+
+    def merge(self) -> None:
+        producers = {root: group for group in self.groups for root in group.roots}
+        changed = True
+        while changed:
+            changed = False
+            inputs = {group: self.inputs(group) for group in self.groups}
+            for group in self.groups:
+                if group.kind != "loop":
+                    continue
+                for value in inputs[group]:
+                    producer = producers.get(value)
+                    if (
+                        producer is None
+                        or producer is group
+                        or producer.kind != "loop"
+                        or producer.dims != group.dims
+                        or len(producer.members) + len(group.members) > MAXIMUM_MEMBERS
+                        or not self.same_element(value, group)
+                        or self.reaches_around(producer, group, inputs, producers)
+                    ):
+                        continue
+                    for member in producer.members:
+                        self.homes[member].discard(producer)
+                        self.join(member, group)
+                    group.roots = producer.roots + group.roots
+                    for root in producer.roots:
+                        producers[root] = group
+                    self.groups.remove(producer)
+                    changed = True
+                    break
+                if changed:
+                    break
+
+    def inputs(self, group: Group) -> list[Value]:
+        found: dict[Value, None] = {}
+        for op in group.members:
+            for value in op.operands:
+                if value.op is None or value.op not in group.members:
+                    found[value] = None
+        return sorted(found, key=self.order)
+
+    def order(self, value: Value) -> tuple[int, int]:
+        """Where a value is defined, for lists that do not depend on hashing."""
+        op = value.op
+        if op is None or op not in self.position:
+            return (-1, value.index)
+        return (self.position[op], value.index)
+
+    def same_element(self, value: Value, group: Group) -> bool:
+        """Whether the group reads the value only at the element that it computes."""
+        stack, seen = [value], set()
+        while stack:
+            current = stack.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            for user, _ in self.uses.get(current, ()):
+                if user is None or user not in group.members:
+                    continue
+                if user.definition.pattern != "elementwise" or user.result.dims != group.dims:
+                    return False
+                stack.append(user.result)
+        return True
+
+    def reaches_around(
+        self,
+        producer: Group,
+        consumer: Group,
+        inputs: dict[Group, list[Value]],
+        producers: dict[Value, Group],
+    ) -> bool:
+        """Whether a third group or operation stands between the two."""
+        start = min(self.position[op] for op in producer.members)
+        stack = [value for value in inputs[consumer] if producers.get(value) is not producer]
+        seen: set[object] = set()
+        while stack:
+            value = stack.pop()
+            op = value.op
+            if op is None or op not in self.position:
+                continue
+            group = producers.get(value)
+            if group is producer:
+                return True
+            node: object = group or op
+            if node in seen:
+                continue
+            seen.add(node)
+            if group is None and self.position[op] < start:
+                continue
+            if group is not None:
+                stack += inputs.get(group) or self.inputs(group)
+            else:
+                stack += op.operands
+                for body in op.regions:
+                    stack += body.captures()
+        return False
+
+    # The new region.
+
+    def rebuild(self) -> Region:
+        self.new: dict[Value, Value] = {}
+        self.ops: list[Op] = []
+        self.producers = {root: group for group in self.groups for root in group.roots}
+        self.done: set[object] = set()
+        for op in self.region.ops:
+            if op.definition.effects or op.definition.pattern == "control":
+                self.need_op(op)
+        for value in self.region.results:
+            self.need(value)
+        results = [self.new.get(value, value) for value in self.region.results]
+        return Region(self.region.arguments, self.ops, results)
+
+    def need(self, value: Value) -> None:
+        """Emit what computes the value, after all that it needs (without recursion)."""
+        stack: list[tuple[Value, bool]] = [(value, False)]
+        while stack:
+            current, ready = stack.pop()
+            op = current.op
+            if op is None or op not in self.position or current in self.new:
+                continue
+            group = self.producers.get(current)
+            wanted = self.inputs(group) if group else [*op.operands]
+            if group is None:
+                for body in op.regions:
+                    wanted += body.captures()
+            if not ready:
+                stack.append((current, True))
+                stack += [(v, False) for v in reversed(wanted) if v not in self.new]
+            elif group is not None:
+                self.emit_group(group)
+            else:
+                self.emit_single(op)
+
+    def need_op(self, op: Op) -> None:
+        if op in self.done or op in self.homes:
+            return
+        for value in op.operands:
+            self.need(value)
+        for body in op.regions:
+            for value in body.captures():
+                self.need(value)
+        self.emit_single(op)
+
+    def emit_single(self, op: Op) -> None:
+        if op in self.done:
+            return
+        self.done.add(op)
+        operands = [self.new.get(value, value) for value in op.operands]
+        regions = [_rename(body, self.new) for body in op.regions]
+        new = op.with_operands(operands, regions)
+        self.new.update(zip(op.results, new.results, strict=True))
+        self.ops.append(new)
+
+    def emit_group(self, group: Group) -> None:
+        if group in self.done:
+            return
+        self.done.add(group)
+        members = sorted(group.members, key=self.position.__getitem__)
+        inputs = self.inputs(group)
+        roots = sorted(set(group.roots), key=self.order)
+        if len(members) == 1 and members[0].name == "reshape":
+            self.emit_single(members[0])  # the same bytes under another type
+            return
+        region = extract(members, inputs, roots)
+        operands = [self.new.get(value, value) for value in inputs]
+        origin = union_origins(*(op.origin for op in _main_first(members)))
+        fusion = make_op(
+            "fusion", operands, {"kind": group.kind}, (region,), region.result_types, origin,
+            check=False,
+        )  # fmt: skip
+        self.ops.append(fusion)
+        self.new.update(zip(roots, fusion.results, strict=True))
+
+
+def _main_first(members: Sequence[Op]) -> list[Op]:
+    """Contractions and reductions name a kernel's place better than the casts around them."""
+    return sorted(members, key=lambda op: op.definition.pattern not in ("contract", "reduce"))
+
+
+def extract(members: Sequence[Op], inputs: Sequence[Value], roots: Sequence[Value]) -> Region:
+    """A region of copies of `members` whose arguments stand for `inputs`."""
+    own = arguments([value.type for value in inputs])
+    mapping = dict(zip(inputs, own, strict=True))
+    ops: list[Op] = []
+    for op in members:
+        new = Op(
+            op.definition, [mapping[value] for value in op.operands], op.attributes, op.regions,
+            op.result_types, op.origin,
+        )  # fmt: skip
+        mapping.update(zip(op.results, new.results, strict=True))
+        ops.append(new)
+    return Region(own, ops, [mapping[root] for root in roots])

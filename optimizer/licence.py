@@ -1,0 +1,67 @@
+"""Licences: how a rewrite may change numbers, and the ledger of what was used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Flag
+
+from ..hlo.graph import Op
+
+
+class Licence(Flag):
+    """What a rewrite needs beyond "the same bits"; combine with `|`.
+
+    On integers and booleans every rule is bit for bit exact, whatever its licence says.
+    """
+
+    BITWISE = 0  # the same bits; only the payload of a NaN may differ
+    IGNORES_ZERO_SIGN = 1  # +0.0 may become -0.0 and the other way round
+    REASSOCIATES = 2  # other rounding, also of intermediate overflow; inf and NaN inputs respected
+    ASSUMES_FINITE = 4  # right only while inputs and results are finite
+
+    def __str__(self) -> str:
+        return "|".join(part.name or "" for part in Licence if part & self) or "BITWISE"
+
+
+BITWISE = Licence.BITWISE
+IGNORES_ZERO_SIGN = Licence.IGNORES_ZERO_SIGN
+REASSOCIATES = Licence.REASSOCIATES
+ASSUMES_FINITE = Licence.ASSUMES_FINITE
+
+# Results stay within a few roundings of the program as written; an inf or a NaN is never lost.
+DEFAULT_LICENCES = IGNORES_ZERO_SIGN | REASSOCIATES
+
+PRECISION_MODES = {
+    "bitwise": BITWISE,
+    "default": DEFAULT_LICENCES,
+    "finite": DEFAULT_LICENCES | ASSUMES_FINITE,
+}
+
+
+@dataclass
+class Ledger:
+    """Which rules fired, how often, for which lines of the user's program, under which licences."""
+
+    hits: Counter[str] = field(default_factory=Counter)
+    places: dict[str, Counter[str]] = field(default_factory=dict)
+    licences: Licence = BITWISE  # what was really made use of
+    folded_elements: int = 0  # elements read and written by constant folding
+    exhausted: int = 0  # how often a chain of rules was cut off: a pair of rules undoes itself
+
+    def record(self, rule: str, needs: Licence, op: Op) -> None:
+        """Note that `rule` rewrote `op`, having made use of the licences `needs`."""
+        self.hits[rule] += 1
+        self.licences |= needs
+        place = op.origin[0] if op.origin else None
+        line = f"{place.file}:{place.line}" if place and place.file else "unknown"
+        self.places.setdefault(rule, Counter())[line] += 1
+
+    def table(self) -> str:
+        """One line per rule: name, hits, the lines of the program with most hits."""
+        rows = []
+        for name, count in sorted(self.hits.items(), key=lambda item: (-item[1], item[0])):
+            lines = self.places[name].most_common(3)
+            shown = ", ".join(f"{line} ({hits})" for line, hits in lines)
+            rows.append(f"{name:40} {count:6}  {shown}")
+        return "\n".join(rows)

@@ -1,0 +1,144 @@
+"""Offsets: every arena buffer gets a place in one block of memory.
+
+Small pure planners behind one signature; the one with the smallest arena wins. The bound is the
+largest sum of bytes that are live at one step: no placing of the same order can need less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..hlo.errors import CompilerBug
+
+ALIGNMENT = 64
+
+
+class Interval(NamedTuple):
+    """A buffer to place: bytes, first and last step (inclusive)."""
+
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """`offsets[i]` of interval i; the arena's size; the proven lower bound."""
+
+    offsets: tuple[int, ...]
+    arena_bytes: int
+    bound_bytes: int
+    strategy: str
+
+    @property
+    def proven(self) -> bool:
+        """Whether no placing of this order can be smaller."""
+        return self.arena_bytes == self.bound_bytes
+
+
+Order = Callable[[Sequence[Interval]], Sequence[int]]
+
+
+def by_size(intervals: Sequence[Interval]) -> Sequence[int]:
+    """Largest first."""
+    return sorted(range(len(intervals)), key=lambda i: (-intervals[i].bytes, intervals[i].first, i))
+
+
+def by_lifetime(intervals: Sequence[Interval]) -> Sequence[int]:
+    """Longest life first."""
+    return sorted(
+        range(len(intervals)),
+        key=lambda i: (intervals[i].first - intervals[i].last, -intervals[i].bytes, i),
+    )
+
+
+def by_area(intervals: Sequence[Interval]) -> Sequence[int]:
+    """Largest bytes x life first."""
+    return sorted(
+        range(len(intervals)),
+        key=lambda i: (
+            -intervals[i].bytes * (intervals[i].last - intervals[i].first + 1), i,
+        ),
+    )  # fmt: skip
+
+
+def by_start(intervals: Sequence[Interval]) -> Sequence[int]:
+    """Earliest first, as a run-time allocator would."""
+    return sorted(range(len(intervals)), key=lambda i: (intervals[i].first, -intervals[i].bytes, i))
+
+
+STRATEGIES: Mapping[str, Order] = {
+    "size": by_size, "area": by_area, "lifetime": by_lifetime, "start": by_start,
+}  # fmt: skip
+
+
+def rounded(size: int, alignment: int = ALIGNMENT) -> int:
+    return -(-size // alignment) * alignment
+
+
+def place(intervals: Sequence[Interval], alignment: int = ALIGNMENT) -> Placement:
+    """The best placement of all strategies; checked."""
+    padded = [Interval(rounded(max(i.bytes, 1), alignment), i.first, i.last) for i in intervals]
+    bound = live_bound(padded)
+    best: Placement | None = None
+    for name, order in STRATEGIES.items():
+        offsets = best_fit(padded, order(padded))
+        arena = max((o + i.bytes for o, i in zip(offsets, padded, strict=True)), default=0)
+        if best is None or arena < best.arena_bytes:
+            best = Placement(tuple(offsets), arena, bound, name)
+        if best.proven:
+            break
+    assert best is not None
+    check(padded, best)
+    return best
+
+
+def live_bound(intervals: Sequence[Interval]) -> int:
+    """Largest sum of live bytes over all steps."""
+    changes: dict[int, int] = {}
+    for size, first, last in intervals:
+        changes[first] = changes.get(first, 0) + size
+        changes[last + 1] = changes.get(last + 1, 0) - size
+    live = peak = 0
+    for step in sorted(changes):
+        live += changes[step]
+        peak = max(peak, live)
+    return peak
+
+
+def best_fit(intervals: Sequence[Interval], order: Sequence[int]) -> list[int]:
+    """Each buffer in turn goes into the smallest gap that holds it among those live with it."""
+    offsets = [-1] * len(intervals)
+    placed: list[int] = []
+    for index in order:
+        size, first, last = intervals[index]
+        spans = sorted(
+            (offsets[other], offsets[other] + intervals[other].bytes)
+            for other in placed
+            if intervals[other].first <= last and first <= intervals[other].last
+        )
+        best, best_gap, top = -1, -1, 0
+        for start, end in spans:
+            gap = start - top
+            if gap >= size and (best < 0 or gap < best_gap):
+                best, best_gap = top, gap
+            top = max(top, end)
+        offsets[index] = best if best >= 0 else top
+        placed.append(index)
+    return offsets
+
+
+def check(intervals: Sequence[Interval], placement: Placement) -> None:
+    """Raise CompilerBug if two buffers that live at one step overlap."""
+    live: list[int] = []
+    for index in sorted(range(len(intervals)), key=lambda i: intervals[i].first):
+        size, first, _ = intervals[index]
+        offset = placement.offsets[index]
+        live = [other for other in live if intervals[other].last >= first]
+        for other in live:
+            start = placement.offsets[other]
+            if offset < start + intervals[other].bytes and start < offset + size:
+                raise CompilerBug(f"buffers {index} and {other} overlap at step {first}")
+        live.append(index)

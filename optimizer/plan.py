@@ -1,0 +1,278 @@
+"""The plan of a schedule: buffers placed, kernels numbered, steps with their barriers.
+
+Generic over targets: what a kernel costs and how it may be split comes from the backend as
+`KernelFacts`. The message that is filled here is specs/plan.proto's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..hlo.build import make_op
+from ..hlo.errors import CompilerBug, UnsupportedError
+from ..hlo.graph import Op, Origin, Region, arguments
+from ..hlo.text import canonical_op
+from ..hlo.types import UI8, TensorType
+from ..specs.generated import plan_pb2
+from .memory import ALIGNMENT, Interval, Placement, place
+from .schedule import (
+    BranchStep,
+    Buffer,
+    CopyStep,
+    JumpStep,
+    RunStep,
+    Schedule,
+    Step,
+    SwitchStep,
+    live_ranges,
+)
+
+PLAN_FORMAT = "1.0"
+# Steps shorter than this run on one worker: a barrier costs about as much.
+SERIAL_MICROSECONDS = 1.5
+FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
+
+
+class KernelFacts(NamedTuple):
+    """What a plan needs to know of a kernel: see specs/plan.proto, `Kernel` and `Run`."""
+
+    tiles: int
+    scratch_bytes: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+    parallel: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class KernelEntry:
+    """One distinct kernel of a program: `key` is its canonical text."""
+
+    key: str
+    op: Op
+    facts: KernelFacts
+    index: int
+    origins: dict[Origin, None] = field(default_factory=dict)
+
+
+Facts = Callable[[str, Op], KernelFacts]  # (canonical text, operation); UnsupportedError if none
+
+
+class Planner:
+    """Builds one plan. `plan` and `kernels` are its results after `run`."""
+
+    def __init__(
+        self, schedule: Schedule, target: str, facts: Facts, notes: Sequence[str] = ()
+    ) -> None:
+        self.schedule, self.facts = schedule, facts
+        self.kernels: dict[str, KernelEntry] = {}
+        self.numbers: dict[Buffer, int] = {}
+        self.offsets: dict[Buffer, int] = {}
+        self.ranges: dict[Buffer, tuple[int, int]] = {}
+        self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
+
+    def run(self) -> Any:
+        """The plan; its kernels have no entries yet. UnsupportedError lists all missing kernels."""
+        runs = self.collect()
+        placement = self.place()
+        self.steps(runs)
+        plan = self.plan
+        plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
+        plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
+        plan.arena_alignment = ALIGNMENT
+        for entry in self.kernels.values():
+            self.describe(entry)
+        self.summarise(placement)
+        return plan
+
+    # Kernels.
+
+    def collect(self) -> dict[int, KernelEntry]:
+        """The kernel of each step that runs one; all missing kernels at once in one error."""
+        runs: dict[int, KernelEntry] = {}
+        missing: dict[str, None] = {}
+        for number, step in enumerate(self.schedule.steps):
+            if isinstance(step, RunStep):
+                op = step.op
+            elif isinstance(step, CopyStep):
+                op = copy_op(step.target.bytes)
+            else:
+                continue
+            try:
+                runs[number] = self.kernel(op)
+            except UnsupportedError as error:
+                missing[str(error)] = None
+        if missing:
+            raise UnsupportedError("\n".join(missing))
+        return runs
+
+    def kernel(self, op: Op) -> KernelEntry:
+        key = canonical_op(op)
+        entry = self.kernels.get(key)
+        if entry is None:
+            facts = self.facts(key, op)
+            entry = self.kernels[key] = KernelEntry(key, op, facts, len(self.kernels))
+        entry.origins.update(dict.fromkeys(op.origin))
+        return entry
+
+    def describe(self, entry: KernelEntry) -> None:
+        ops = kernel_ops(entry.op)
+        message = self.plan.kernels.add()
+        message.kind = entry.op.kind if entry.op.name == "fusion" else "opaque"
+        message.name = f"{message.kind}_{headline(ops)}_{entry.index}"
+        message.scratch_bytes = entry.facts.scratch_bytes
+        message.ops.extend(ops)
+        for origin in list(entry.origins)[:16]:
+            message.origins.add(file=origin.file, line=origin.line, name=origin.name)
+        message.engine = "compiler"
+        message.notes.extend(entry.facts.notes)
+
+    # Buffers.
+
+    def number(self, buffer: Buffer) -> int:
+        known = self.numbers.get(buffer)
+        if known is None:
+            known = self.numbers[buffer] = len(self.plan.buffers)
+            self.plan.buffers.add(
+                place={
+                    "arena": plan_pb2.ARENA, "input": plan_pb2.INPUT,
+                    "output": plan_pb2.OUTPUT, "weight": plan_pb2.WEIGHT,
+                }[buffer.place],
+                offset=self.offsets.get(buffer, 0), bytes=buffer.bytes, index=buffer.index,
+                weight=buffer.weight, element_type=buffer.type.element.name, dims=buffer.type.dims,
+            )  # fmt: skip
+            if buffer in self.ranges:
+                first, last = self.ranges[buffer]
+                self.plan.buffers[known].first_step = first
+                self.plan.buffers[known].last_step = last
+        return known
+
+    def place(self) -> Placement:
+        self.ranges = live_ranges(self.schedule)
+        buffers = list(self.ranges)
+        placement = place([Interval(b.bytes, *self.ranges[b]) for b in buffers])
+        self.offsets = dict(zip(buffers, placement.offsets, strict=True))
+        return placement
+
+    def argument(self, buffer: Buffer) -> Any:
+        return plan_pb2.Argument(buffer=self.number(buffer))
+
+    # Steps.
+
+    def steps(self, runs: dict[int, KernelEntry]) -> None:
+        starts = set(self.schedule.labels.values())
+        hazards = _Hazards(self.offsets)
+        labels = self.schedule.labels
+        for number, step in enumerate(self.schedule.steps):
+            message = self.plan.steps.add()
+            if number in starts:
+                hazards.unknown()
+            if isinstance(step, BranchStep):
+                message.branch_if_false.condition.CopyFrom(self.argument(step.condition))
+                message.branch_if_false.target = labels[step.target]
+                message.branch_if_false.wait = hazards.step([step.condition], [], False)
+            elif isinstance(step, SwitchStep):
+                message.switch.index.CopyFrom(self.argument(step.index))
+                message.switch.targets.extend([labels[target] for target in step.targets])
+                message.switch.wait = hazards.step([step.index], [], False)
+            elif isinstance(step, JumpStep):
+                message.jump.target = labels[step.target]
+            else:
+                self.kernel_step(message.run, step, runs[number], hazards)
+
+    def kernel_step(
+        self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards
+    ) -> None:
+        if isinstance(step, RunStep):
+            reads, writes = step.operands, step.results
+        elif isinstance(step, CopyStep):
+            reads, writes = [step.source], [step.target]
+        else:
+            raise CompilerBug(f"{step} runs no kernel")
+        facts = entry.facts
+        time = facts.flops / FLOPS_PER_MICROSECOND + facts.bytes / BYTES_PER_MICROSECOND
+        parallel = facts.parallel and facts.tiles > 1 and time > SERIAL_MICROSECONDS
+        run.kernel = entry.index
+        run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
+        run.tiles, run.parallel = facts.tiles, parallel
+        run.flops, run.bytes = facts.flops, facts.bytes
+        run.wait = hazards.step(reads, writes, not parallel)
+
+    def summarise(self, placement: Placement) -> None:
+        schedule, memory = self.schedule, self.plan.memory
+        memory.argument_bytes = sum(buffer.bytes for buffer in schedule.inputs)
+        memory.output_bytes = sum(buffer.bytes for buffer in schedule.outputs)
+        weights = [b for b in self.numbers if b.place == "weight"]
+        memory.constant_bytes = sum(buffer.bytes for buffer in weights)
+        memory.temporary_bytes = placement.bound_bytes
+        memory.lower_bound_bytes = placement.bound_bytes
+        memory.arena_bytes = placement.arena_bytes
+        memory.scratch_bytes = max(
+            (entry.facts.scratch_bytes for entry in self.kernels.values()), default=0
+        )
+
+
+class _Hazards:
+    """Tells which steps need a barrier: those that touch what an unfinished step touches."""
+
+    def __init__(self, offsets: dict[Buffer, int]) -> None:
+        self.offsets = offsets
+        self.pending: list[tuple[tuple[object, int, int], bool, bool]] = []
+        self.forced = False
+
+    def unknown(self) -> None:
+        """Control may come from elsewhere: the next step waits."""
+        self.forced = True
+
+    def step(self, reads: Sequence[Buffer], writes: Sequence[Buffer], serial: bool) -> bool:
+        """Record a step; whether it has to wait. Steps that one worker runs alone need no barrier
+        between each other."""
+        touched = [(self.span(b), False) for b in reads] + [(self.span(b), True) for b in writes]
+        wait = self.forced or any(
+            (write or other_write) and not (serial and other_serial) and _overlap(span, other)
+            for span, write in touched
+            for other, other_write, other_serial in self.pending
+        )
+        if wait:
+            self.pending, self.forced = [], False
+        self.pending += [(span, write, serial) for span, write in touched]
+        return wait
+
+    def span(self, buffer: Buffer) -> tuple[object, int, int]:
+        if buffer.place == "arena":
+            begin = self.offsets[buffer]
+            return "arena", begin, begin + max(buffer.bytes, 1)
+        if buffer.place == "weight":
+            return buffer.weight, 0, 1
+        return (buffer.place, buffer.index), 0, 1
+
+
+def _overlap(left: tuple[object, int, int], right: tuple[object, int, int]) -> bool:
+    return left[0] == right[0] and left[1] < right[2] and right[1] < left[2]
+
+
+def copy_op(size: int) -> Op:
+    """A kernel that copies `size` bytes."""
+    type = TensorType((size,), UI8)
+    own = arguments([type])
+    region = Region(own, (), own)
+    return make_op("fusion", arguments([type]), {"kind": "loop"}, (region,), check=False)
+
+
+def kernel_ops(op: Op) -> list[str]:
+    return [inner.name for inner in op.regions[0].ops] if op.name == "fusion" else [op.name]
+
+
+_PLAIN = frozenset({"constant", "broadcast_in_dim", "reshape", "convert", "iota"})
+
+
+def headline(ops: Sequence[str]) -> str:
+    """What a kernel is about, in a few words of its operations."""
+    counts: dict[str, int] = {}
+    for name in ops:
+        if name not in _PLAIN:
+            counts[name] = counts.get(name, 0) + 1
+    rare = [name.replace("chlo.", "") for name in counts][-3:]
+    return "_".join(rare) or (ops[-1] if ops else "copy")

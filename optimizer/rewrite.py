@@ -1,0 +1,315 @@
+"""The rewrite engine: one forward sweep rebuilds a region and applies rules on the way.
+
+Every operation is offered, with its already simplified operands, to the rules of its name; what
+a rule builds is offered to the rules in turn, so no rule applies any more where the sweep has been.
+Equal pure operations become one in the same sweep; dead ones are dropped after it. Sweeps repeat
+until one changes nothing, and then the very same region comes back (`new is old`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..hlo.build import Builder, make_op
+from ..hlo.errors import CompilerBug
+from ..hlo.graph import Dense, Module, Op, Origin, Region, Value, union_origins
+from ..hlo.interpret import Interpreter
+from ..hlo.types import TensorType, Type
+from .keys import Keys
+from .licence import DEFAULT_LICENCES, Ledger, Licence
+from .rule import Rule
+
+MAXIMUM_SWEEPS = 12
+MAXIMUM_DEPTH = 48  # rules that build operations on which rules fire, ...: longer chains are a bug
+
+SOURCES = frozenset({"constant", "weight"})
+STATIC_PATTERNS = frozenset({"elementwise", "index", "reduce", "contract"})
+
+
+class Engine:
+    """Applies rules to the regions of one module.
+
+    `fold_bytes` bounds a folded constant, `fold_elements` the work of all folding together.
+    `check` verifies every operation that a rule builds.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        rules: Iterable[Rule] = (),
+        licences: Licence = DEFAULT_LICENCES,
+        ledger: Ledger | None = None,
+        fold_bytes: int = 64 << 10,
+        fold_elements: int = 1 << 26,
+        check: bool = False,
+    ) -> None:
+        self.module = module
+        self.licences = licences
+        self.ledger = Ledger() if ledger is None else ledger
+        self.fold_bytes, self.fold_elements = fold_bytes, fold_elements
+        self.check = check
+        self.interpreter = Interpreter(module)
+        self.keys = Keys()
+        self.rules: dict[str, list[Rule]] = defaultdict(list)
+        self.general: list[Rule] = []
+        for rule in rules:
+            for root in rule.roots:
+                (self.general if root == "*" else self.rules[root]).append(rule)
+        self.values: dict[Value, Value] = {}  # what became of a value of the old region
+        self.uses: dict[Value, int] = defaultdict(int)
+        self.static: set[Value] = set()
+        self.stable: set[Region] = set()  # regions on which a sweep changed nothing
+        self.scalars: dict[Value, Any] = {}
+        # Operations that stand for others since the last sweep; the next one rebuilds them.
+        self.origins: dict[Op, tuple[Origin, ...]] = {}
+
+    def simplify(self, region: Region, sweeps: int = MAXIMUM_SWEEPS) -> Region:
+        """The simplified region; itself if no rule applies, nothing repeats and nothing is dead."""
+        for _ in range(sweeps):
+            before = region
+            self.values.clear()
+            self.uses.clear()
+            self.static.clear()
+            self.scalars.clear()
+            region = self.sweep(before, None)
+            if region is before:
+                break
+        return region
+
+    def sweep(self, region: Region, outer: Rewriter | None) -> Region:
+        """Rebuild one region, nested ones included, once."""
+        if region in self.stable:
+            return region
+        rewriter = Rewriter(self, outer)
+        for value, users in region.uses.items():
+            self.uses[self.values.get(value, value)] += len(users)
+        for op in region.ops:
+            rewriter.rebuild(op)
+        results = [self.values.get(value, value) for value in region.results]
+        ops = self.live(rewriter.ops, results)
+        same = len(ops) == len(region.ops) and all(a is b for a, b in zip(ops, region.ops))
+        if same and all(a is b for a, b in zip(results, region.results)):
+            if not self.keys.captures(region):
+                self.stable.add(region)
+            return region
+        return Region(region.arguments, ops, results)
+
+    def live(self, ops: Sequence[Op], results: Sequence[Value]) -> list[Op]:
+        """The operations that have effects or are used, in order."""
+        wanted = set(results)
+        kept = []
+        for op in reversed(ops):
+            if any(value in wanted for value in op.results) or self.keys.has_effects(op):
+                kept.append(op)
+                wanted.update(op.operands)
+                for region in op.regions:
+                    wanted.update(self.keys.captures(region))
+        kept.reverse()
+        return kept
+
+
+class Rewriter(Builder):
+    """The region under construction: what rules ask, and what they build with.
+
+    `b("add", x, y)` simplifies at once: the value may come from another operation, or an older one.
+    """
+
+    def __init__(self, engine: Engine, outer: Rewriter | None) -> None:
+        super().__init__(check=engine.check)
+        self.engine = engine
+        self.outer = outer
+        self.licences = engine.licences
+        self.table: dict[Any, tuple[Value, ...]] = {}
+        self.depth = 0
+        self.rewriting: Op | None = None
+
+    # What rules ask.
+
+    def constant_of(self, value: Value) -> Dense | None:
+        """The constant that a value is, else None."""
+        owner = value.owner
+        if isinstance(owner, Op) and owner.definition.name == "constant":
+            return owner.attributes["value"]
+        return None
+
+    def scalar(self, value: Value) -> Any:
+        """The numpy scalar of which a value is the splat, else None."""
+        owner = value.owner
+        if not isinstance(owner, Op) or owner.definition.name != "constant":
+            return None
+        scalars = self.engine.scalars
+        if value not in scalars:
+            dense = owner.attributes["value"]
+            scalars[value] = dense.splat_value if dense.is_splat else None
+        return scalars[value]
+
+    def is_static(self, value: Value) -> bool:
+        """Whether weights and constants alone determine it: known when the bundle is built."""
+        return value in self.engine.static
+
+    def single_use(self, value: Value) -> bool:
+        """Whether it has at most one user; may say no where it is so, never yes where it is not."""
+        return self.engine.uses[value] <= 1
+
+    def uses(self, value: Value) -> int:
+        """At least the number of its users."""
+        return self.engine.uses[value]
+
+    def may(self, licence: Licence) -> bool:
+        """Whether the precision mode allows all of `licence`."""
+        return licence & ~self.licences == Licence.BITWISE
+
+    # What rules build.
+
+    def __call__(
+        self,
+        name: str,
+        *operands: Value,
+        type: Type | None = None,
+        regions: Sequence[Region] = (),
+        **attributes: Any,
+    ) -> Value:
+        """The one result of an operation, simplified."""
+        types = None if type is None else (type,)
+        (result,) = self.build(name, operands, attributes, regions, types)
+        return result
+
+    def build(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        attributes: Mapping[str, Any] | None = None,
+        regions: Sequence[Region] = (),
+        types: Sequence[Type] | None = None,
+    ) -> tuple[Value, ...]:
+        """The results of an operation, simplified."""
+        origin = self._origin_of_new()
+        op = make_op(name, operands, attributes, regions, types, origin, self.check)
+        return self.emit(op, new=True)
+
+    def like(self, op: Op, *operands: Value, type: Type | None = None) -> Value:
+        """The same operation with the same attributes on other operands, simplified."""
+        types = None if type is None else (type,)
+        (result,) = self.build(op.name, operands, op.attributes, op.regions, types)
+        return result
+
+    def splat(self, value: Any, type: TensorType) -> Value:
+        """A constant whose elements all equal `value`."""
+        return self.constant(Dense.splat(value, type))
+
+    # The sweep's own part.
+
+    def rebuild(self, op: Op) -> None:
+        """Bring an operation of the old region over, on the new operands."""
+        values = self.engine.values
+        regions: Sequence[Region] = op.regions
+        if regions and op.definition.name != "fusion":
+            regions = [self.engine.sweep(region, self) for region in regions]
+        operands = [values.get(value, value) for value in op.operands]
+        fresh = op.with_operands(operands, regions)
+        origin = self.engine.origins.pop(op, None)
+        if origin is not None:
+            fresh = Op(
+                op.definition, operands, op.attributes, fresh.regions, op.result_types, origin
+            )
+        results = self.emit(fresh, new=False)
+        if results is not op.results:
+            uses = self.engine.uses
+            for old, new in zip(op.results, results, strict=True):
+                if old is not new:
+                    values[old] = new
+                    uses[new] += uses.get(old, 0)
+
+    def emit(self, op: Op, new: bool) -> tuple[Value, ...]:
+        """Results equal to the operation's, after every rule that applies here."""
+        engine = self.engine
+        key = engine.keys.op(op)
+        if key is not None:
+            known = self.table.get(key)
+            if known is not None:
+                self._merge(known, op)
+                return known
+        results = self._rewritten(op)
+        if results is None:
+            results = op.results
+            self.ops.append(op)
+            if new:
+                for operand in op.operands:
+                    engine.uses[operand] += 1
+            self._note_static(op)
+        if key is not None:
+            self.table[key] = results
+        return results
+
+    def _rewritten(self, op: Op) -> tuple[Value, ...] | None:
+        engine = self.engine
+        rules = engine.rules.get(op.definition.name)
+        if not rules and not engine.general:
+            return None
+        if self.depth >= MAXIMUM_DEPTH:
+            engine.ledger.exhausted += 1
+            return None
+        before = self.rewriting
+        self.rewriting = op
+        self.depth += 1
+        try:
+            for rule in (*(rules or ()), *engine.general):
+                if rule.licence & ~engine.licences and rule.needs(op):
+                    continue
+                replacement = rule.rewrite(op, self)
+                if replacement is None:
+                    continue
+                single = isinstance(replacement, Value)
+                results = (replacement,) if single else tuple(replacement)
+                if self._same_types(rule, op, results):
+                    engine.ledger.record(rule.name, rule.needs(op), op)
+                    return results
+        finally:
+            self.depth -= 1
+            self.rewriting = before
+        return None
+
+    def _same_types(self, rule: Rule, op: Op, results: tuple[Value, ...]) -> bool:
+        if len(results) == len(op.results):
+            if all(new.type is old.type for new, old in zip(results, op.results)):
+                return True
+            if any(getattr(old.type, "sharding", None) is not None for old in op.results):
+                return False  # a sharding says more than the rule could keep
+        wanted = ", ".join(str(value.type) for value in op.results)
+        got = ", ".join(str(value.type) for value in results)
+        raise CompilerBug(f"rule '{rule.name}' made {got} of {op.name}'s {wanted}")
+
+    def _origin_of_new(self) -> tuple[Origin, ...]:
+        # What a rule builds stands for the operation and for the operands that it swallows.
+        op = self.rewriting
+        if op is None:
+            return self.origin
+        origins = [op.origin]
+        for operand in op.operands:
+            owner = operand.owner
+            if isinstance(owner, Op) and owner.definition.pattern != "source":
+                if self.engine.uses[operand] <= 1 and owner.origin != op.origin:
+                    origins.append(owner.origin)
+        return union_origins(*origins)
+
+    def _merge(self, known: tuple[Value, ...], op: Op) -> None:
+        owner = known[0].owner if known else None
+        if not isinstance(owner, Op) or owner.definition.pattern == "source":
+            return
+        origins = self.engine.origins
+        before = origins.get(owner, owner.origin)
+        after = union_origins(before, op.origin)
+        if after != before:
+            origins[owner] = after
+
+    def _note_static(self, op: Op) -> None:
+        static = self.engine.static
+        definition = op.definition
+        if definition.name in SOURCES:
+            static.update(op.results)
+        elif definition.pattern in STATIC_PATTERNS and op.operands:
+            if all(value in static for value in op.operands):
+                static.update(op.results)
+

@@ -1,0 +1,92 @@
+"""What a rule is: named data with a licence, and examples on which it must fire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from ..hlo.build import Builder
+from ..hlo.graph import Op, Region, Value
+from ..hlo.types import Type
+from .licence import BITWISE, Licence
+
+if TYPE_CHECKING:
+    from .rewrite import Rewriter
+
+Replacement = Union[Value, Sequence[Value], None]
+Rewrite = Callable[[Op, "Rewriter"], Replacement]
+
+
+class Example(NamedTuple):
+    """A small program for a rule. `fires` says whether the rule must rewrite it or must not.
+
+    `inputs` are numpy arrays for the arguments; None lets the check draw hostile ones.
+    """
+
+    name: str
+    region: Region
+    inputs: tuple[Any, ...] | None = None
+    fires: bool = True
+
+
+def example(
+    name: str,
+    types: Sequence[Type],
+    body: Callable[..., Value | Sequence[Value]],
+    inputs: Sequence[Any] | None = None,
+    fires: bool = True,
+) -> Example:
+    """An example from a function of (builder, *arguments), like `build_region`."""
+    builder = Builder()
+    values = builder.arguments(types)
+    results = body(builder, *values)
+    results = [results] if isinstance(results, Value) else results
+    return Example(name, builder.region(results), None if inputs is None else tuple(inputs), fires)
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """Rewrites an operation whose name is in `roots` ("*": any) into other values of equal types.
+
+    `rewrite` returns None where the rule does not apply, and must then have built nothing.
+    `lowers` names the measure that every application lowers, so that rules terminate together.
+    `ulps` is how far results may be apart on small dyadic values where the licence says
+    REASSOCIATES: 0 where the formulas are exact on such values.
+    """
+
+    name: str
+    roots: tuple[str, ...]
+    rewrite: Rewrite
+    licence: Licence = BITWISE
+    examples: Callable[[], Iterable[Example]] = tuple
+    lowers: str = "operations"
+    ulps: int = 0
+    text: str = ""
+
+    def needs(self, op: Op) -> Licence:
+        """The licence that rewriting `op` needs: none where no float or complex is involved."""
+        if self.licence is BITWISE:
+            return BITWISE
+        for value in (*op.operands, *op.results):
+            kind = getattr(getattr(value.type, "element", None), "kind", "")
+            if kind in ("float", "complex"):
+                return self.licence
+        return BITWISE
+
+
+def structural(
+    name: str,
+    *roots: str,
+    licence: Licence = BITWISE,
+    examples: Callable[[], Iterable[Example]],
+    lowers: str = "operations",
+    ulps: int = 0,
+) -> Callable[[Rewrite], Rule]:
+    """Decorator: the function below it is a rule; its docstring's first line is the formula."""
+
+    def make(function: Rewrite) -> Rule:
+        text = (function.__doc__ or "").strip().splitlines()
+        return Rule(name, roots, function, licence, examples, lowers, ulps, text[0] if text else "")
+
+    return make

@@ -1,0 +1,1 @@
+"""All rules of the simplifier, by family, in one explicit table."""

@@ -1,0 +1,197 @@
+"""The automatic check of a rule: on each of its examples both sides must compute the same.
+
+"The same" is what the rule's licence says: equal bits (NaN payloads apart), equal up to the sign of
+zeros, equal on small dyadic values, equal where inputs and results are finite. Rules that need
+REASSOCIATES are run on small dyadic values, infinities and NaN; all others on hostile ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...hlo.build import Builder
+from ...hlo.errors import GirihError
+from ...hlo.graph import Function, Module, Region
+from ...hlo.interpret import interpret
+from ...hlo.types import ElementType, TensorType
+from ..licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Licence
+from ..rewrite import Engine
+from ..rule import Example, Rule
+
+ALL = IGNORES_ZERO_SIGN | REASSOCIATES | ASSUMES_FINITE
+DYADIC = (0.0, -0.0, 1.0, -1.0, 0.5, -1.5, 2.0, 3.0, -4.0, 0.25)
+INFINITE = (np.inf, -np.inf, np.nan)
+
+
+def check_rule(rule: Rule, rounds: int = 2) -> list[str]:
+    """What is wrong with a rule, one sentence each; empty if nothing is."""
+    problems = []
+    fired = 0
+    for example in rule.examples():
+        fired += example.fires
+        problem = check_example(rule, example, rounds)
+        if problem:
+            problems.append(f"{rule.name}: {example.name}: {problem}")
+            if len(problems) == 3:
+                break
+    if not fired:
+        problems.append(f"{rule.name}: no example makes it fire")
+    return problems
+
+
+def check_example(rule: Rule, example: Example, rounds: int = 2) -> str:
+    """The first difference between an example and what the rule makes of it; "" if none."""
+    module = Module({"main": Function("main", example.region)})
+    engine = Engine(module, [rule], ALL, check=True)
+    try:
+        region = engine.simplify(example.region)
+    except GirihError as error:
+        return f"cannot be rewritten: {error}"
+    hits = engine.ledger.hits[rule.name]
+    if engine.ledger.exhausted:
+        return "the rule does not terminate"
+    if bool(hits) is not example.fires:
+        return "fires, but must not" if hits else "does not fire"
+    after = module.with_main(region)
+    licence = rule.licence if _has_floats(example.region) else BITWISE
+    for number in range(rounds):
+        inputs = example.inputs
+        if inputs is None:
+            inputs = draw(example.region, licence, f"{rule.name} {example.name} {number}")
+        with np.errstate(all="ignore"):
+            expected, found = interpret(module, inputs), interpret(after, inputs)
+        for one, other in zip(expected, found, strict=True):
+            problem = difference(one, other, licence, rule.ulps)
+            if problem:
+                return problem
+    return ""
+
+
+def _has_floats(region: Region) -> bool:
+    values = [value for op in region.walk() for value in (*op.operands, *op.results)]
+    kinds = {value.tensor.element.kind for value in values if isinstance(value.type, TensorType)}
+    return bool(kinds & {"float", "complex"})
+
+
+# Inputs.
+
+
+def telling_values(element: ElementType, licence: Licence) -> np.ndarray[Any, Any]:
+    """The values of an element type on which a rule of that licence is tried."""
+    if element.is_bool:
+        return np.array([False, True])
+    if element.is_integer:
+        high = (1 << (element.bits - (element.kind == "int"))) - 1
+        low = -high - 1 if element.kind == "int" else 0
+        values = [0, 1, 2, 3, 5, high, high - 1, low, low + 1, *((-1, -2) if low else ())]
+        return np.array(sorted(set(values))).astype(element.dtype)
+    if element.is_complex:
+        return np.array([0, 1, -1, 1j, 0.5 + 2j, -3 + 0.25j]).astype(element.dtype)
+    floats = list(DYADIC)
+    if not licence & REASSOCIATES:
+        limits = {16: (6e4, 6e-5, 6e-8), 64: (1.7e308, 2.3e-308, 5e-324)}.get(
+            element.bits, (3.4e38, 1.2e-38, 1e-45)
+        )
+        floats += [*limits, -limits[0], -limits[2], 3.1415926, 1e-3, -7.25]
+    if not licence & ASSUMES_FINITE:
+        floats += INFINITE
+    with np.errstate(all="ignore"):
+        return np.array(floats).astype(element.dtype)
+
+
+def draw(region: Region, licence: Licence, seed: str) -> tuple[Any, ...]:
+    """Arguments of hostile values; several equally large ones meet in all combinations."""
+    generator = np.random.default_rng(zlib.crc32(seed.encode()))
+    types = [value.tensor for value in region.arguments]
+    inputs = []
+    for position, type in enumerate(types):
+        values = telling_values(type.element, licence)
+        size = type.size
+        if size >= 64:
+            number = np.arange(size) // len(values) ** position
+            picks = np.where(generator.random(size) < 0.9, number, generator.integers(0, 99, size))
+        else:
+            picks = generator.integers(0, 1 << 30, size)
+        inputs.append(values[picks % len(values)].reshape(type.dims))
+    return tuple(inputs)
+
+
+# Comparison.
+
+
+def difference(
+    expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any], licence: Licence, ulps: int = 0
+) -> str:
+    """What differs beyond what the licence permits; "" if nothing does."""
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return f"{expected.dtype}{expected.shape} became {found.dtype}{found.shape}"
+    if expected.size == 0:
+        return ""
+    if expected.dtype.kind in "biu":
+        bad = expected != found
+    else:
+        bad = _different_floats(expected, found, licence, ulps)
+    if not bad.any():
+        return ""
+    place = tuple(int(i) for i in np.argwhere(np.atleast_1d(bad))[0])
+    was, now = np.atleast_1d(expected)[place], np.atleast_1d(found)[place]
+    return f"at {list(place)} {was!r} became {now!r}"
+
+
+def _different_floats(expected: Any, found: Any, licence: Licence, ulps: int) -> Any:
+    if expected.dtype.kind == "c":
+        parts = [(expected.real, found.real), (expected.imag, found.imag)]
+        return np.logical_or(*(_different_floats(a, b, licence, ulps) for a, b in parts))
+    bits = expected.dtype.itemsize * 8
+    precision = {2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}.get(expected.dtype.itemsize, 2.0**-3)
+    a, b = expected.astype(np.float64), found.astype(np.float64)
+    both_nan = np.isnan(a) & np.isnan(b)
+    with np.errstate(all="ignore"):
+        same = a == b
+        if licence & REASSOCIATES:
+            allowed = (ulps + (1 if bits == 16 else 0)) * precision
+            same |= np.abs(a - b) <= allowed * np.maximum(np.abs(a), np.abs(b))
+            same |= (np.abs(a) < 2.0**-120) & (np.abs(b) < 2.0**-120) & (bits > 16)
+    if not licence & IGNORES_ZERO_SIGN:
+        same &= ~((a == 0) & (b == 0)) | (np.signbit(a) == np.signbit(b))
+    bad = ~(same | both_nan)
+    if licence & ASSUMES_FINITE:
+        bad &= np.isfinite(a)
+    return bad
+
+
+# Mutants: a good check catches wrong rules.
+
+
+def mutants(rule: Rule) -> Iterable[Rule]:
+    """Wrong twins of a rule: its licence stays, its result is negated, swapped or shifted."""
+
+    def broken(name: str, change: Any) -> Rule:
+        def rewrite(op: Any, b: Any) -> Any:
+            result = rule.rewrite(op, b)
+            if result is None:
+                return None
+            values = [result] if not isinstance(result, Sequence) else list(result)
+            return [change(b, value) for value in values]
+
+        return replace(rule, name=f"{rule.name} {name}", rewrite=rewrite)
+
+    yield broken("inverted", _inverted)
+    yield broken("shifted", _shifted)
+
+
+def _inverted(b: Builder, value: Any) -> Any:
+    if value.element.is_bool or value.element.is_integer:
+        return b("not", value)
+    return b("negate", value)
+
+
+def _shifted(b: Any, value: Any) -> Any:
+    if value.rank == 0 or value.dims[-1] in (0, 1):
+        return _inverted(b, value)
+    return b("reverse", value, dimensions=(value.rank - 1,))

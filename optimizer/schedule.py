@@ -1,0 +1,450 @@
+"""From a fused module to a list of steps over buffers: order, in-place results, control flow.
+
+A *step* runs one operation, copies a buffer, or jumps. A *buffer* is a place for bytes; several
+values may share one (reshapes, results computed in place, values carried by a loop). Offsets are
+given later, by memory.py, from the live ranges that `live_ranges` finds here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..hlo.build import make_op
+from ..hlo.errors import CompilerBug, UnsupportedError
+from ..hlo.graph import Dense, Module, Op, Region, Value
+from ..hlo.types import TensorType
+
+ALIASING = frozenset({"reshape", "optimization_barrier", "bitcast"})
+INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Bytes in the arena, of an input, of an output, or of a weight."""
+
+    place: str  # "arena", "input", "output", "weight"
+    type: TensorType
+    index: int = 0
+    weight: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return self.type.bytes
+
+
+@dataclass(eq=False)
+class RunStep:
+    """One operation on buffers."""
+
+    op: Op
+    operands: list[Buffer]
+    results: list[Buffer]
+
+
+@dataclass(eq=False)
+class CopyStep:
+    """target = source, byte for byte."""
+
+    source: Buffer
+    target: Buffer
+
+
+@dataclass(eq=False)
+class Label:
+    """A place that jumps name; not a step."""
+
+
+@dataclass(eq=False)
+class BranchStep:
+    """Go on at `target` if the condition is false."""
+
+    condition: Buffer
+    target: Label
+
+
+@dataclass(eq=False)
+class JumpStep:
+    target: Label
+    back: bool = False
+
+
+@dataclass(eq=False)
+class SwitchStep:
+    """Go on at targets[index]; an index out of range takes the last one."""
+
+    index: Buffer
+    targets: list[Label]
+
+
+Step = RunStep | CopyStep | BranchStep | JumpStep | SwitchStep
+
+
+@dataclass(eq=False)
+class Schedule:
+    """Steps in order; `labels` gives the step number of each label."""
+
+    steps: list[Step] = field(default_factory=list)
+    labels: dict[Label, int] = field(default_factory=dict)
+    inputs: list[Buffer] = field(default_factory=list)
+    outputs: list[Buffer] = field(default_factory=list)
+    constants: dict[str, Dense] = field(default_factory=dict)  # by weight name
+    weights: list[str] = field(default_factory=list)  # used, in order of first use
+
+    def add(self, step: Step) -> None:
+        self.steps.append(step)
+
+    def mark(self, label: Label) -> None:
+        self.labels[label] = len(self.steps)
+
+
+def schedule(module: Module) -> Schedule:
+    """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control."""
+    for op in module.walk():
+        for value in op.results:
+            if isinstance(value.type, TensorType) and not value.type.is_static:
+                raise UnsupportedError(
+                    f"{_place(op)}{op.name}: {value.type} has a symbolic dimension; compiled "
+                    "programs need fixed sizes: export with fixed shapes, or interpret it"
+                )
+    return _Scheduler(module).run()
+
+
+def _place(op: Op) -> str:
+    return f"{op.origin[0]}: " if op.origin else ""
+
+
+class _Scheduler:
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.out = Schedule()
+        self.buffers: dict[Value, Buffer] = {}
+        self.weights: dict[str, Buffer] = {}
+        self.pinned: set[Buffer] = set()  # belong to an enclosing region: never overwritten
+
+    def run(self) -> Schedule:
+        body = self.module.body
+        for index, argument in enumerate(body.arguments):
+            buffer = Buffer("input", argument.tensor, index)
+            self.buffers[argument] = buffer
+            self.out.inputs.append(buffer)
+        self.region(body, {})
+        taken: set[Buffer] = set()
+        for index, value in enumerate(body.results):
+            buffer = self.buffers[value]
+            if buffer.place == "arena" and buffer not in taken:
+                buffer.place, buffer.index = "output", index
+                buffer.type = value.tensor
+                taken.add(buffer)
+                self.out.outputs.append(buffer)
+            else:
+                output = Buffer("output", value.tensor, index)
+                self.out.add(CopyStep(buffer, output))
+                self.out.outputs.append(output)
+        return self.out
+
+    # Regions.
+
+    def region(self, region: Region, wanted: Mapping[Value, Buffer]) -> None:
+        """Steps of a region's operations; `wanted` names buffers for some of its values."""
+        last = last_uses(region)
+        for position, op in enumerate(region.ops):
+            if op.name == "while":
+                self.loop(op, position, last, wanted)
+            elif op.name in ("if", "case"):
+                self.branch(op, wanted)
+            elif op.name == "constant":
+                self.constant(op, wanted)
+            elif op.name == "weight":
+                self.weight(op)
+            elif op.name in ALIASING:
+                for operand, result in zip(op.operands, op.results, strict=True):
+                    self.buffers[result] = self.buffers[operand]
+            else:
+                self.single(op, position, last, wanted)
+
+    def single(
+        self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
+    ) -> None:
+        operands = [self.buffers[value] for value in op.operands]
+        results: list[Buffer] = []
+        for result in op.results:
+            if not isinstance(result.type, TensorType):
+                raise UnsupportedError(f"{_place(op)}{op.name}: {result.type} results cannot run")
+            buffer = wanted.get(result)
+            if buffer is None:
+                buffer = self.in_place(op, result, position, last, results)
+            if buffer is None:
+                buffer = Buffer("arena", result.type)
+            self.buffers[result] = buffer
+            results.append(buffer)
+        self.out.add(RunStep(op, operands, results))
+
+    def in_place(
+        self,
+        op: Op,
+        result: Value,
+        position: int,
+        last: Mapping[Value, int],
+        taken: Sequence[Buffer],
+    ) -> Buffer | None:
+        """An operand's buffer that nobody reads any more and that `op` may overwrite."""
+        for number, operand in enumerate(op.operands):
+            buffer = self.buffers[operand]
+            if (
+                buffer.place == "arena"
+                and buffer not in taken
+                and buffer.bytes == result.tensor.bytes
+                and all(
+                    last.get(value, -2) <= position
+                    for value, other in self.buffers.items()
+                    if other is buffer
+                )
+                and not any(
+                    other is not operand and self.buffers[other] is buffer for other in op.operands
+                )
+                and may_overwrite(op, number, result.index)
+                and buffer not in self.pinned
+            ):
+                return buffer
+        return None
+
+    def constant(self, op: Op, wanted: Mapping[Value, Buffer]) -> None:
+        dense: Dense = op.attributes["value"]
+        if dense.is_splat and dense.type.bytes > INLINE_SPLAT_BYTES:
+            own = Op(op.definition, (), op.attributes, (), op.result_types, op.origin)
+            body = Region((), (own,), own.results)
+            fill = make_op("fusion", (), {"kind": "loop"}, (body,), None, op.origin, check=False)
+            buffer = wanted.get(op.result) or Buffer("arena", dense.type)
+            self.buffers[op.result] = buffer
+            self.out.add(RunStep(fill, [], [buffer]))
+            return
+        name = f"constant:{dense.digest.hex()}:{dense.type}"
+        if name not in self.weights:
+            self.weights[name] = Buffer("weight", dense.type, weight=name)
+            self.out.constants[name] = dense
+        self.buffers[op.result] = self.weights[name]
+
+    def weight(self, op: Op) -> None:
+        name = op.weight
+        if name not in self.weights:
+            self.weights[name] = Buffer("weight", op.result.tensor, weight=name)
+            self.out.weights.append(name)
+        self.buffers[op.result] = self.weights[name]
+
+    # Control flow.
+
+    def loop(
+        self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
+    ) -> None:
+        condition, body = op.regions
+        carried: list[Buffer] = []
+        for operand, result in zip(op.operands, op.results, strict=True):
+            source = self.buffers[operand]
+            reusable = (
+                source.place == "arena"
+                and source not in carried
+                and source not in self.pinned
+                and result not in wanted
+                and all(
+                    last.get(value, -2) <= position
+                    for value, other in self.buffers.items()
+                    if other is source
+                )
+                and sum(self.buffers[other] is source for other in op.operands) == 1
+            )
+            if reusable:
+                carried.append(source)
+                continue
+            buffer = wanted.get(result) or Buffer("arena", result.tensor)
+            self.out.add(CopyStep(source, buffer))
+            carried.append(buffer)
+        outer = {self.buffers[value] for region in op.regions for value in region.captures()}
+        before, self.pinned = self.pinned, self.pinned | set(carried) | outer
+        begin, end = Label(), Label()
+        self.out.mark(begin)
+        self.buffers.update(zip(condition.arguments, carried, strict=True))
+        self.region(condition, {})
+        self.out.add(BranchStep(self.buffers[condition.results[0]], end))
+        self.buffers.update(zip(body.arguments, carried, strict=True))
+        self.region(body, self.carry_targets(body, carried))
+        self.carry(body, carried)
+        self.out.add(JumpStep(begin, back=True))
+        self.out.mark(end)
+        self.pinned = before
+        self.buffers.update(zip(op.results, carried, strict=True))
+
+    def carry_targets(self, body: Region, carried: Sequence[Buffer]) -> dict[Value, Buffer]:
+        """Body results that may be computed straight into the buffer that carries them."""
+        roots = alias_roots(body)
+        last = last_uses(body)
+        position = {op: number for number, op in enumerate(body.ops)}
+        found: dict[Value, Buffer] = {}
+        results = [roots.get(value, value) for value in body.results]
+        for index, root in enumerate(results):
+            op = root.op
+            if op is None or op not in position or results.count(root) > 1:
+                continue
+            if op.name in ("constant", "weight", "while", "if", "case"):
+                continue
+            argument = body.arguments[index]
+            aliases = [v for v, r in roots.items() if r is argument] + [argument]
+            latest = max(last.get(value, -1) for value in aliases)
+            if latest > position[op]:
+                continue
+            if latest == position[op]:
+                uses = [n for n, v in enumerate(op.operands) if roots.get(v, v) is argument]
+                if len(uses) != 1 or not may_overwrite(op, uses[0], root.index):
+                    continue
+            found[root] = carried[index]
+        return found
+
+    def carry(self, body: Region, carried: Sequence[Buffer]) -> None:
+        """Copies of the body's results into the carried buffers, through temporaries if they swap."""
+        later: list[CopyStep] = []
+        for index, value in enumerate(body.results):
+            source, target = self.buffers[value], carried[index]
+            if source is target:
+                continue
+            if source in carried:
+                temporary = Buffer("arena", value.tensor)
+                self.out.add(CopyStep(source, temporary))
+                source = temporary
+            later.append(CopyStep(source, target))
+        for step in later:
+            self.out.add(step)
+
+    def branch(self, op: Op, wanted: Mapping[Value, Buffer]) -> None:
+        results = [wanted.get(r) or Buffer("arena", r.tensor) for r in op.results]
+        selector = self.buffers[op.operands[0]]
+        end = Label()
+        labels = [Label() for _ in op.regions]
+        if op.name == "if":
+            self.out.add(BranchStep(selector, labels[1]))
+        else:
+            self.out.add(SwitchStep(selector, labels))
+        before, self.pinned = self.pinned, self.pinned | set(results)
+        self.pinned = self.pinned | {
+            self.buffers[value] for region in op.regions for value in region.captures()
+        }
+        for region, label in zip(op.regions, labels, strict=True):
+            self.out.mark(label)
+            self.region(region, self.branch_targets(region, results))
+            for value, target in zip(region.results, results, strict=True):
+                if self.buffers[value] is not target:
+                    self.out.add(CopyStep(self.buffers[value], target))
+            if region is not op.regions[-1]:
+                self.out.add(JumpStep(end))
+        self.out.mark(end)
+        self.pinned = before
+        self.buffers.update(zip(op.results, results, strict=True))
+
+    def branch_targets(self, region: Region, results: Sequence[Buffer]) -> dict[Value, Buffer]:
+        roots = alias_roots(region)
+        wanted = [roots.get(value, value) for value in region.results]
+        inside = set(region.ops)
+        return {
+            root: buffer
+            for root, buffer in zip(wanted, results, strict=True)
+            if root.op in inside
+            and wanted.count(root) == 1
+            and root.op is not None
+            and root.op.name not in ("constant", "weight", "while", "if", "case")
+        }
+
+
+def alias_roots(region: Region) -> dict[Value, Value]:
+    """value -> the value whose bytes it shares, for aliasing operations of the region."""
+    roots: dict[Value, Value] = {}
+    for op in region.ops:
+        if op.name in ALIASING:
+            for operand, result in zip(op.operands, op.results, strict=True):
+                roots[result] = roots.get(operand, operand)
+    return roots
+
+
+def last_uses(region: Region) -> dict[Value, int]:
+    """The position of each value's last use; results of the region are used at its end."""
+    last: dict[Value, int] = {}
+    for position, op in enumerate(region.ops):
+        for value in op.operands:
+            last[value] = position
+        for nested in op.regions:
+            for value in nested.captures():
+                last[value] = position
+        for result in op.results:
+            last.setdefault(result, position)
+    for value in region.results:
+        last[value] = len(region.ops)
+    return last
+
+
+def may_overwrite(op: Op, operand: int, result: int) -> bool:
+    """Whether a kernel may write `result` where `operand` lies: it reads each element of the
+    operand only to compute the same element of the result (or is an update in place)."""
+    if op.name == "dynamic_update_slice":
+        return operand == 0
+    if op.name == "scatter":
+        return operand == result
+    if op.name != "fusion" or op.kind != "loop" or len(op.results) != 1:
+        return False
+    region = op.regions[0]
+    argument, root = region.arguments[operand], region.results[result]
+    if argument.type is not root.type or root is argument:
+        return root is argument
+    stack, seen = [argument], set()
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for user, _ in region.uses.get(value, ()):
+            if user is None:
+                continue
+            elementwise = user.definition.pattern == "elementwise"
+            if not elementwise or user.result.dims != root.dims or user.result.element.itemsize > (
+                root.element.itemsize
+            ):
+                return False
+            stack.append(user.result)
+    return True
+
+
+def live_ranges(plan: Schedule) -> dict[Buffer, tuple[int, int]]:
+    """First and last step of every arena buffer, loops counted as one: what is live where a loop
+    begins and is touched inside stays live to its end."""
+    ranges: dict[Buffer, tuple[int, int]] = {}
+    for number, step in enumerate(plan.steps):
+        for buffer in touched(step):
+            if buffer.place == "arena":
+                first, _ = ranges.get(buffer, (number, number))
+                ranges[buffer] = (first, number)
+    loops = [
+        (plan.labels[step.target], number)
+        for number, step in enumerate(plan.steps)
+        if isinstance(step, JumpStep) and step.back
+    ]
+    changed = True
+    while changed:
+        changed = False
+        for begin, end in loops:
+            for buffer, (first, last) in ranges.items():
+                if first < begin <= last < end:
+                    ranges[buffer] = (first, end)
+                    changed = True
+    return ranges
+
+
+def touched(step: Step) -> list[Buffer]:
+    """Every buffer that a step reads or writes."""
+    if isinstance(step, RunStep):
+        return [*step.operands, *step.results]
+    if isinstance(step, CopyStep):
+        return [step.source, step.target]
+    if isinstance(step, BranchStep):
+        return [step.condition]
+    if isinstance(step, SwitchStep):
+        return [step.index]
+    if isinstance(step, JumpStep):
+        return []
+    raise CompilerBug(f"unknown step {step}")

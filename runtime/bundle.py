@@ -1,0 +1,457 @@
+"""A bundle's parts and the file that holds them: what specs/bundle.md describes.
+
+`write` makes a file of `Parts`; `Bundle` gives the same parts back from a file or from bytes. A
+member's digest is compared when the member is first used; weights are hashed by a thread of their
+own while the rest of the program is being loaded, and must be found whole before a result is given.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..hlo.errors import UserError
+from ..hlo.signature import Signature
+from . import tensors, trust
+from .archive import PAGE_ALIGNMENT, Archive, ArchiveWriter
+
+FORMAT = "girih-bundle"
+VERSION = (1, 0)
+
+# Every feature that this runtime can read -> the first runtime that could.
+FEATURES = {
+    "program.hlo": "0.1",
+    "signatures.trees": "0.1",
+    "weights.safetensors": "0.1",
+    "weights.aliases": "0.1",
+    "variants.weights": "0.1",
+    "checks.golden": "0.1",
+}
+
+_MANIFEST, _SEAL, _PROGRAM = "manifest.json", "seal.json", "program.pb"
+_SIGNATURES, _PROVENANCE = "signatures.json", "provenance.json"
+_WEIGHTS, _CHECKS = "weights/weights.safetensors", "checks/golden.safetensors"
+VERIFY_MODES = ("full", "lazy")
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A program made ready for one target: a serialised girih.Plan and its code.
+
+    `weights` are arrays that only this variant uses (packed or folded); it looks a name up here
+    first, then among the bundle's weights.
+    """
+
+    plan: bytes
+    image: Any = b""
+    weights: Arrays = field(default_factory=dict)
+    native: bool = False
+    triple: str = ""
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """Golden flat inputs and outputs; a run may differ by tolerance * max |output|."""
+
+    inputs: tuple[np.ndarray[Any, Any], ...]
+    outputs: tuple[np.ndarray[Any, Any], ...]
+    tolerance: float = 1e-3
+
+
+@dataclass(frozen=True)
+class MemoryParts:
+    """The parts of a program that was just compiled; `source` is its wire form or makes it."""
+
+    source: bytes | Callable[[], bytes]
+    signatures: Mapping[str, Signature]
+    weights: Arrays = field(default_factory=dict)
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    checks: Sequence[Check] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    debug: Mapping[str, bytes] = field(default_factory=dict)
+
+    @functools.cached_property
+    def program(self) -> bytes:
+        """The program in the wire form of specs/hlo.proto."""
+        return self.source() if callable(self.source) else self.source
+
+
+def write(path: str | os.PathLike[str], parts: MemoryParts | Bundle, seal: bool = True) -> None:
+    """Write the bundle; it appears whole or not at all. Equal parts give equal bytes.
+
+    `seal`: mark it as compiled on this machine, so that it runs here without being asked.
+    """
+    features = {"program.hlo", "signatures.trees"}
+    manifest: dict[str, Any] = {"format": FORMAT, "version": "{}.{}".format(*VERSION)}
+    with ArchiveWriter(path) as archive:
+        archive.add(_PROGRAM, parts.program)
+        entries = {name: signature.to_json() for name, signature in parts.signatures.items()}
+        archive.add(_SIGNATURES, _json({"entries": entries}))
+        if parts.weights:
+            manifest["weights"] = _write_weights(archive, _WEIGHTS, parts.weights, features)
+        manifest["variants"] = [
+            _write_variant(archive, target, parts.variants[target], features)
+            for target in sorted(parts.variants)
+        ]
+        if parts.checks:
+            features.add("checks.golden")
+            manifest["checks"] = _CHECKS
+            size, buffers = _encode_checks(parts.checks)
+            archive.add_stream(_CHECKS, size, buffers, PAGE_ALIGNMENT)
+        producer = {"producer": f"girih {__version__}"}
+        archive.add(_PROVENANCE, _json({**producer, **parts.provenance}))
+        for name in sorted(parts.debug):
+            archive.add(f"debug/{name}", parts.debug[name])
+        manifest["features"] = [
+            {"name": name, "minimumRuntime": FEATURES[name]} for name in sorted(features)
+        ]
+        manifest["members"] = [
+            {"name": name, "bytes": size, "sha256": digest}
+            for name, (size, digest) in archive.digests.items()
+        ]
+        text = _json(manifest)
+        archive.add(_MANIFEST, text)
+        mark = trust.seal(text) if seal else None
+        if mark is not None:
+            archive.add(_SEAL, _json(mark))
+
+
+def _write_weights(
+    archive: ArchiveWriter, member: str, weights: Arrays, features: set[str]
+) -> dict[str, Any]:
+    """Write a weights member, each tensor once; its description in the manifest."""
+    stored: dict[str, np.ndarray[Any, Any]] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name in sorted(weights):
+        array = weights[name]
+        place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
+        original = first.setdefault(place, name) if array.size else name
+        if original == name:
+            stored[name] = array
+        else:
+            aliases[name] = original
+    features.add("weights.safetensors")
+    described: dict[str, Any] = {"member": member}
+    if aliases:
+        features.add("weights.aliases")
+        described["aliases"] = aliases
+    size, buffers = tensors.encode(stored)
+    archive.add_stream(member, size, buffers, PAGE_ALIGNMENT)
+    return described
+
+
+def _write_variant(
+    archive: ArchiveWriter, target: str, variant: Variant, features: set[str]
+) -> dict[str, Any]:
+    folder = f"variants/{target}"
+    archive.add(f"{folder}/plan.pb", variant.plan)
+    described: dict[str, Any] = {"target": target, "plan": f"{folder}/plan.pb"}
+    if len(variant.image):
+        archive.add(f"{folder}/image.bin", variant.image, PAGE_ALIGNMENT)
+        described["image"] = f"{folder}/image.bin"
+    if variant.weights:
+        features.add("variants.weights")
+        member = f"{folder}/weights.safetensors"
+        described["weights"] = _write_weights(archive, member, variant.weights, features)
+    described["native"] = variant.native
+    described["triple"] = variant.triple
+    described["features"] = list(variant.features)
+    return described
+
+
+def _encode_checks(checks: Sequence[Check]) -> tuple[int, Iterator[Any]]:
+    arrays = {}
+    for number, check in enumerate(checks):
+        for kind, values in (("input", check.inputs), ("output", check.outputs)):
+            arrays |= {f"{number}.{kind}.{i}": value for i, value in enumerate(values)}
+    counts = [[len(c.inputs), len(c.outputs), repr(c.tolerance)] for c in checks]
+    return tensors.encode(arrays, {"cases": json.dumps(counts)})
+
+
+class Bundle:
+    """The parts of a bundle file, each read when it is first asked for.
+
+    verify: "full" (every member that is used, weights in the background) or "lazy" (all but the
+    weights). UserError wherever the file is not what it has to be.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+        verify: str = "full",
+    ) -> None:
+        if verify not in VERIFY_MODES:
+            raise UserError(f"verify is one of {', '.join(VERIFY_MODES)}, not {verify!r}")
+        self._verify = verify
+        self._archive = Archive(source)
+        self._checked: set[str] = set()
+        self.label = self._archive.label
+        if _MANIFEST not in self._archive.entries:
+            raise UserError(f"{self.label}: this is a zip file, but not a girih bundle")
+        self._archive.check_crc(_MANIFEST)
+        self.manifest = self._read_json(_MANIFEST, bytes(self._archive.data(_MANIFEST)))
+        self._check_version()
+        with self._malformed(_MANIFEST):
+            self._members = self._check_members()
+            self._described = {str(v["target"]): v for v in self.manifest.get("variants", [])}
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return self._archive.size
+
+    @property
+    def members(self) -> Mapping[str, int]:
+        """Name -> bytes of every member but the manifest and the seal, in file order."""
+        return {name: size for name, (size, _) in self._members.items()}
+
+    @property
+    def digest(self) -> str:
+        """What names this bundle: the sha256 of its manifest, which holds all others."""
+        return hashlib.sha256(self._archive.data(_MANIFEST)).hexdigest()
+
+    @functools.cached_property
+    def is_trusted(self) -> bool:
+        """Whether this user's key sealed the bundle."""
+        if _SEAL not in self._archive.entries:
+            return False
+        self._archive.check_crc(_SEAL)
+        mark = self._read_json(_SEAL, bytes(self._archive.data(_SEAL)))
+        ours = trust.is_ours(bytes(self._archive.data(_MANIFEST)), mark)
+        if ours is False:
+            raise self._archive.damaged("its seal does not fit its content")
+        return bool(ours)
+
+    @functools.cached_property
+    def program(self) -> bytes:
+        """The program in the wire form of specs/hlo.proto."""
+        return bytes(self.member(_PROGRAM))
+
+    @functools.cached_property
+    def signatures(self) -> Mapping[str, Signature]:
+        """Entry point -> signature."""
+        data = self._read_json(_SIGNATURES, bytes(self.member(_SIGNATURES)))
+        with self._malformed(_SIGNATURES):
+            return {str(k): Signature.from_json(v) for k, v in data["entries"].items()}
+
+    @functools.cached_property
+    def weights(self) -> Arrays:
+        """The weights by the program's names, as views of the file."""
+        with self._malformed(_MANIFEST):
+            return self._read_weights(self.manifest.get("weights"))
+
+    @functools.cached_property
+    def variants(self) -> Mapping[str, Variant]:
+        """Target -> variant, each read when it is asked for; plans and code are always checked."""
+        return _Variants(self._read_variant, tuple(self._described))
+
+    @functools.cached_property
+    def checks(self) -> Sequence[Check]:
+        """Golden inputs and outputs."""
+        if not self.manifest.get("checks"):
+            return ()
+        with self._malformed(_CHECKS):
+            arrays, notes = tensors.decode(self.member(str(self.manifest["checks"])))
+            return tuple(
+                Check(
+                    tuple(arrays[f"{number}.input.{i}"] for i in range(inputs)),
+                    tuple(arrays[f"{number}.output.{i}"] for i in range(outputs)),
+                    float(tolerance),
+                )
+                for number, (inputs, outputs, tolerance) in enumerate(json.loads(notes["cases"]))
+            )
+
+    @functools.cached_property
+    def provenance(self) -> Mapping[str, Any]:
+        """Who made the bundle, of what, with which options."""
+        return self._read_json(_PROVENANCE, bytes(self.member(_PROVENANCE)))
+
+    @functools.cached_property
+    def debug(self) -> Mapping[str, bytes]:
+        """Texts for people who look into the compiler."""
+        names = [name for name in self._members if name.startswith("debug/")]
+        return {name.removeprefix("debug/"): bytes(self.member(name)) for name in names}
+
+    def member(self, name: str) -> memoryview:
+        """A member's bytes, its digest compared; UserError if it is missing or altered."""
+        if name not in self._members:
+            raise self._archive.damaged(f"the member {name} is missing")
+        if name not in self._checked:
+            self._check_digest(name)
+        return self._archive.data(name)
+
+    def verify_all(self) -> int:
+        """Compare every digest and read every document; the number of members."""
+        for name in self._members:
+            self._check_digest(name)
+        for read in ("is_trusted", "signatures", "weights", "checks", "provenance"):
+            getattr(self, read)
+        list(self.variants.values())
+        return len(self._members)
+
+    def verify_weights(self, target: str) -> PendingCheck | None:
+        """Start to hash what `target` reads of the weights; None if nothing is left to check."""
+        if self._verify == "lazy":
+            return None
+        described = [self.manifest.get("weights"), self._described[target].get("weights")]
+        names = [w["member"] for w in described if w and w["member"] not in self._checked]
+        return PendingCheck(self, names) if names else None
+
+    def _check_digest(self, name: str) -> None:
+        if hashlib.sha256(self._archive.data(name)).hexdigest() != self._members[name][1]:
+            raise self._archive.damaged(f"the digest of member {name} does not fit its bytes")
+        self._checked.add(name)
+
+    def _read_variant(self, target: str) -> Variant:
+        described = self._described[target]
+        with self._malformed(_MANIFEST):
+            image = described.get("image")
+            return Variant(
+                plan=bytes(self.member(str(described["plan"]))),
+                image=self.member(str(image)) if image else b"",
+                weights=self._read_weights(described.get("weights")),
+                # Code without a declaration is code: the manifest cannot talk us into running it.
+                native=bool(described.get("native")) or bool(image),
+                triple=str(described.get("triple", "")),
+                features=tuple(map(str, described.get("features", ()))),
+            )
+
+    def _read_weights(self, described: Any) -> Arrays:
+        """The arrays of a weights member; its header is read now, its digest compared elsewhere."""
+        if not described:
+            return {}
+        name = str(described["member"])
+        if name not in self._members:
+            raise self._archive.damaged(f"the member {name} is missing")
+        arrays, _ = tensors.decode(self._archive.data(name))
+        for alias, original in described.get("aliases", {}).items():
+            if alias in arrays or original not in arrays:
+                raise ValueError(f"{alias!r} cannot stand for the weight {original!r}")
+            arrays[alias] = arrays[original]
+        return arrays
+
+    def _check_version(self) -> None:
+        version = self.manifest.get("version")
+        if self.manifest.get("format") != FORMAT or not isinstance(version, str):
+            raise UserError(f"{self.label}: this is a zip file, but not a girih bundle")
+        numbers = version.split(".")
+        if len(numbers) != 2 or not all(n.isdecimal() and len(n) < 9 for n in numbers):
+            raise self._archive.damaged(f"its format version {version[:40]!r} is malformed")
+        if int(numbers[0]) > VERSION[0]:
+            raise UserError(
+                f"{self.label}: this bundle has format {version}, girih {__version__} reads up to "
+                f"{VERSION[0]}.x; install a newer girih"
+            )
+        with self._malformed(_MANIFEST):
+            unknown = [f for f in self.manifest.get("features", []) if f["name"] not in FEATURES]
+            if unknown:
+                needs = ", ".join(f"{f['name']} (girih {f['minimumRuntime']})" for f in unknown)
+                raise UserError(
+                    f"{self.label}: this bundle needs {needs}, which girih {__version__} lacks; "
+                    "install a newer girih"
+                )
+
+    def _check_members(self) -> dict[str, tuple[int, str]]:
+        """The manifest's members, which are exactly the archive's."""
+        listed = {
+            str(m["name"]): (int(m["bytes"]), str(m["sha256"])) for m in self.manifest["members"]
+        }
+        entries = self._archive.entries
+        present = [name for name in entries if name not in (_MANIFEST, _SEAL)]
+        if list(listed) != present or len(listed) != len(self.manifest["members"]):
+            raise self._archive.damaged("the manifest lists other members than the file holds")
+        for name, (size, _) in listed.items():
+            if entries[name].bytes != size:
+                raise self._archive.damaged(f"the manifest claims {size} bytes for member {name}")
+        for name in (_PROGRAM, _SIGNATURES, _PROVENANCE):
+            if name not in listed:
+                raise self._archive.damaged(f"the member {name} is missing")
+        return listed
+
+    def _read_json(self, name: str, data: bytes) -> dict[str, Any]:
+        with self._malformed(name):
+            found = json.loads(data, object_pairs_hook=tensors.unique_keys)
+            if not isinstance(found, dict):
+                raise ValueError("not a JSON object")
+            return found
+
+    def _malformed(self, name: str) -> _Malformed:
+        return _Malformed(self._archive, name)
+
+
+class _Variants(Mapping[str, Variant]):
+    """A bundle's variants: one may be run without the others being read."""
+
+    def __init__(self, read: Callable[[str], Variant], targets: Sequence[str]) -> None:
+        self._read = functools.cache(read)
+        self._targets = targets
+
+    def __getitem__(self, target: str) -> Variant:
+        if target not in self._targets:
+            raise KeyError(target)
+        return self._read(target)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._targets)
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+
+class _Malformed:
+    """Turns what Python raises on malformed documents into the one-sentence error."""
+
+    def __init__(self, archive: Archive, name: str) -> None:
+        self._archive, self._name = archive, name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        kinds = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+        if isinstance(error, kinds):
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            raise self._archive.damaged(f"{self._name} is malformed ({reason})") from error
+
+
+class PendingCheck:
+    """A digest comparison that runs beside the caller; `wait` ends it and raises what it found."""
+
+    def __init__(self, bundle: Bundle, names: Sequence[str]) -> None:
+        self._bundle, self._names = bundle, names
+        self._error: UserError | None = None
+        self._thread = threading.Thread(target=self._run, name="girih-verify", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for name in self._names:
+                self._bundle._check_digest(name)
+        except UserError as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """UserError if a member was altered, each time it is called."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+Parts = MemoryParts | Bundle  # in memory or in a file, with the same attributes
+
+
+def _json(data: Any) -> bytes:
+    return (json.dumps(data, sort_keys=True, indent=1, ensure_ascii=True) + "\n").encode()

@@ -1,0 +1,168 @@
+"""What a profiled call did: one event per worker and executed kernel, for people and Perfetto."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..hlo.errors import UserError
+
+
+@dataclass(frozen=True)
+class Event:
+    """A worker's share of one executed step; times in microseconds from the call's start."""
+
+    kernel: str
+    kind: str
+    worker: int
+    begin: float
+    duration: float
+    step: int
+    ops: tuple[str, ...] = ()
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class KernelTotal:
+    """All events of one kernel: times in microseconds, of the slowest worker per step."""
+
+    kernel: str
+    kind: str
+    calls: int
+    time: float
+    flops: float
+    bytes: float
+    origin: str
+
+    @property
+    def gigaflops(self) -> float:
+        """Operations per nanosecond."""
+        return self.flops / self.time / 1e3 if self.time else 0.0
+
+    @property
+    def gigabytes(self) -> float:
+        """Bytes per nanosecond."""
+        return self.bytes / self.time / 1e3 if self.time else 0.0
+
+
+class Profile:
+    """Events of one call, its outputs, and where the time went."""
+
+    def __init__(self, plan: Any, raw: Sequence[Any], outputs: Any) -> None:
+        """`raw`: what a device's run gives: step, worker, begin and duration of each event."""
+        self._plan = plan
+        self.outputs = outputs
+        self.events = tuple(self._event(item) for item in raw)
+
+    def _event(self, item: Any) -> Event:
+        kernel = self._plan.kernels[self._plan.steps[item.step].run.kernel]
+        return Event(
+            kernel=kernel.name,
+            kind=kernel.kind,
+            worker=item.worker,
+            begin=item.begin,
+            duration=item.duration,
+            step=item.step,
+            ops=tuple(kernel.ops),
+            origin=origin_text(kernel),
+        )
+
+    @property
+    def duration(self) -> float:
+        """Microseconds from the first event's begin to the last one's end."""
+        ends = [event.begin + event.duration for event in self.events]
+        return max(ends) - min(event.begin for event in self.events) if ends else 0.0
+
+    def kernels(self) -> list[KernelTotal]:
+        """Totals per kernel, the slowest first."""
+        slowest: dict[tuple[int, int], float] = {}
+        seen: dict[tuple[int, int], int] = {}
+        for event in self.events:
+            turn = seen.get((event.step, event.worker), 0)  # a loop runs a step several times
+            seen[event.step, event.worker] = turn + 1
+            slowest[event.step, turn] = max(slowest.get((event.step, turn), 0.0), event.duration)
+        totals: dict[int, list[float]] = {}
+        for (step, _), time in slowest.items():
+            run = self._plan.steps[step].run
+            total = totals.setdefault(run.kernel, [0, 0.0, 0.0, 0.0])
+            for index, value in enumerate((1, time, run.flops, run.bytes)):
+                total[index] += value
+        found = [
+            KernelTotal(
+                kernel=self._plan.kernels[index].name,
+                kind=self._plan.kernels[index].kind,
+                calls=int(calls),
+                time=time,
+                flops=flops,
+                bytes=moved,
+                origin=origin_text(self._plan.kernels[index]),
+            )
+            for index, (calls, time, flops, moved) in totals.items()
+        ]
+        return sorted(found, key=lambda kernel: -kernel.time)
+
+    def trace(self) -> dict[str, Any]:
+        """The events in the trace format that Perfetto and chrome://tracing open."""
+        workers = sorted({event.worker for event in self.events})
+        names: list[dict[str, Any]] = [
+            {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "girih"}}
+        ]
+        names += [
+            {
+                "name": "thread_name",
+                "ph": "M",
+                "pid": 1,
+                "tid": worker,
+                "args": {"name": f"worker {worker}"},
+            }
+            for worker in workers
+        ]
+        events = [
+            {
+                "name": event.kernel,
+                "cat": event.kind,
+                "ph": "X",
+                "pid": 1,
+                "tid": event.worker,
+                "ts": event.begin,
+                "dur": event.duration,
+                "args": {
+                    "step": event.step,
+                    "ops": " ".join(event.ops),
+                    "origin": event.origin,
+                },
+            }
+            for event in self.events
+        ]
+        return {"traceEvents": names + events, "displayTimeUnit": "ns"}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace; open it at https://ui.perfetto.dev."""
+        try:
+            Path(path).write_text(json.dumps(self.trace()))
+        except OSError as error:
+            raise UserError(f"{path}: cannot write: {error.strerror}") from error
+
+    def __str__(self) -> str:
+        total = sum(kernel.time for kernel in self.kernels()) or 1.0
+        lines = [f"{'time us':>10} {'share':>6} {'calls':>6} {'GF/s':>8} {'GB/s':>7}  kernel"]
+        lines += [
+            f"{k.time:10.1f} {k.time / total:6.1%} {k.calls:6} {k.gigaflops:8.1f} "
+            f"{k.gigabytes:7.1f}  {k.kernel}{'  ' + k.origin if k.origin else ''}"
+            for k in self.kernels()
+        ]
+        return "\n".join(lines)
+
+
+def origin_text(kernel: Any) -> str:
+    """The first place in the user's program that a kernel computes for: `model.py:41`."""
+    for origin in kernel.origins:
+        if origin.file:
+            return f"{os.path.basename(origin.file)}:{origin.line}"
+        if origin.name:
+            return origin.name
+    return ""

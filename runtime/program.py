@@ -1,0 +1,468 @@
+"""A compiled program: called like a function, saved as a bundle, loaded without a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import threading
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..hlo.errors import CompilerBug, UserError
+from ..hlo.signature import Signature, StructureError
+from . import devices
+from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
+from .inputs import Leaf, check_donations
+from .profile import Profile
+
+if TYPE_CHECKING:
+    from ..hlo.graph import Module
+    from ..specs.generated import plan_pb2
+
+Array = np.ndarray[Any, Any]
+_ALIGNMENT = 64
+_BYTE = np.dtype(np.uint8)
+_from_buffer = ctypes.c_char.from_buffer
+_addressof = ctypes.addressof
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a program needs, as other compilers count them."""
+
+    argument_bytes: int
+    output_bytes: int
+    constant_bytes: int  # weights as this variant stores them
+    temporary_bytes: int  # the highest sum of live temporaries
+    arena_bytes: int  # what one context allocates for temporaries
+    lower_bound_bytes: int  # no plan of this step order can need a smaller arena
+    scratch_bytes: int  # per worker
+
+
+class Program:
+    """A program for one target; immutable, and safe to call from any number of threads.
+
+    Every concurrent call has a context of its own (arena, scratch), which is kept for later calls.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        target: str | None = None,
+        *,
+        threads: int | None = None,
+        module: Module | None = None,
+        plan: plan_pb2.Plan | None = None,
+        pending: PendingCheck | None = None,
+    ) -> None:
+        """A program of these parts; users call `girih.compile` or `girih.load`.
+
+        `pending`: a check of the weights that has to end well before the first result is given.
+        """
+        self._parts = parts
+        self._target = target = _choose(parts.variants, target)
+        variant = parts.variants[target]
+        self._plan = parse_plan(variant) if plan is None else plan
+        if "main" not in parts.signatures:
+            raise UserError("the program has no entry point 'main'")
+        self._signature = signature = parts.signatures["main"]
+        self._module = module
+        self._pending = pending
+        self._leaves = tuple(Leaf(argument) for argument in signature.arguments)
+        results = tuple(Leaf(result) for result in signature.results)
+        self._check_plan(len(self._leaves), len(results))
+        weights = {**parts.weights, **variant.weights}
+        self._device = devices.open_variant(self._plan, variant.image, weights, threads)
+        self._contexts: deque[Any] = deque()
+        self._copies = 0
+        self._copies_lock = threading.Lock()
+        self._defaults = [weights.get(a.default or "") for a in signature.arguments]
+        self._donates = any(leaf.donated for leaf in self._leaves)
+        # The quick way of a call is for flat inputs: these are all that it reads.
+        plain = signature.inputs.is_flat and not signature.keywords.children
+        self._quick = plain and not self._donates
+        self._accepts = tuple((leaf.dtype, leaf.shape) for leaf in self._leaves)
+        self._gives = tuple((r.shape, r.dtype, r.bytes + _ALIGNMENT - 1) for r in results)
+        self._aliases = self._find_aliases(weights)
+        self._outputs_are_flat_list = (
+            signature.outputs.is_flat and signature.outputs.kind == "list" and not signature.state
+        )
+
+    @staticmethod
+    def from_parts(
+        program: bytes | Module,
+        signature: Signature,
+        variants: Mapping[str, tuple[Any, ...]],
+        weights: Mapping[str, Array] | None = None,
+        *,
+        target: str | None = None,
+        threads: int | None = None,
+        checks: Sequence[Check] = (),
+        provenance: Mapping[str, Any] | None = None,
+        debug: Mapping[str, bytes] | None = None,
+    ) -> Program:
+        """The program that a compiler has just made; `save` and `load` give an equal one.
+
+        variants: target -> (plan_pb2.Plan, image) or (plan, image, weights of this variant alone).
+        weights: name -> array; for a Module, by default all of its weights and their aliases. Arrays
+        in the same memory are stored once.
+        """
+        module = None if isinstance(program, bytes) else program
+        if weights is None:
+            weights = {} if module is None else _module_weights(module)
+        parts = MemoryParts(
+            source=program if isinstance(program, bytes) else functools.partial(_encode, program),
+            signatures={"main": signature},
+            weights=dict(weights),
+            variants={name: _variant(*made) for name, made in variants.items()},
+            checks=tuple(checks),
+            provenance=dict(provenance or {}),
+            debug=dict(debug or {}),
+        )
+        chosen = _choose(parts.variants, target)
+        return Program(parts, chosen, threads=threads, module=module, plan=variants[chosen][0])
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        """Run the program; inputs and result have the structure that `signature` says.
+
+        Inputs are numpy arrays, anything that speaks DLPack, or Python scalars. Types are never
+        cast; an input that is not C-contiguous is copied, and counted in `copies`.
+        """
+        if self._quick and not keywords and len(inputs) == len(self._accepts):
+            for value, (dtype, shape) in zip(inputs, self._accepts, strict=True):
+                if (
+                    type(value) is not np.ndarray
+                    or value.dtype is not dtype
+                    or value.shape != shape
+                ):
+                    break
+                flags = value.flags
+                if not (flags.c_contiguous and flags.aligned):
+                    break
+            else:
+                return self._pack(self._run(inputs)[0])
+        return self._pack(self._run(self._arrays(inputs, keywords))[0])
+
+    def profile(self, *inputs: Any, **keywords: Any) -> Profile:
+        """Run once and say what each kernel took; `.save(path)` writes a trace for Perfetto."""
+        outputs, events = self._run(self._arrays(inputs, keywords), profile=True)
+        return Profile(self._plan, events or (), self._pack(outputs))
+
+    def save(self, path: str | os.PathLike[str], *, seal: bool = True) -> None:
+        """Write the bundle; equal programs give equal bytes, and the file appears whole or not.
+
+        `seal`: mark it with this user's key, so that it runs here without `allow_native`.
+        """
+        write(path, self._parts, seal)
+
+    @property
+    def signature(self) -> Signature:
+        """Structure, names, types and donation of inputs and outputs."""
+        return self._signature
+
+    @property
+    def target(self) -> str:
+        """What the program was compiled for."""
+        return self._target
+
+    @property
+    def plan(self) -> plan_pb2.Plan:
+        """Kernels, steps and buffers: the message of specs/plan.proto."""
+        return self._plan
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """Exact byte counts."""
+        summary = self._plan.memory
+        return Memory(**{field.name: getattr(summary, field.name) for field in fields(Memory)})
+
+    @property
+    def module(self) -> Module:
+        """The program as it came into the compiler: to read, interpret or compile anew."""
+        if self._module is None:
+            self._module = decode_module(self._parts)
+        return self._module
+
+    @property
+    def parts(self) -> Parts:
+        """All that a bundle of this program holds."""
+        return self._parts
+
+    @property
+    def copies(self) -> int:
+        """How many inputs had to be copied so far: not contiguous, or donated but read-only."""
+        return self._copies
+
+    def with_checks(self, *cases: Sequence[Any], tolerance: float = 1e-3) -> Program:
+        """The same program with golden results, which `girih verify` compares on other machines.
+
+        Each case is a sequence of inputs; its golden outputs are what this program gives for them.
+        """
+        checks = []
+        for case in cases:
+            arrays = [np.array(array) for array in self._arrays(tuple(case), {})]
+            outputs, _ = self._run([array.copy() for array in arrays])
+            checks.append(Check(tuple(arrays), tuple(outputs), tolerance))
+        return self.with_golden(checks)
+
+    def with_golden(self, checks: Sequence[Check]) -> Program:
+        """The same program with these golden flat inputs and outputs added."""
+        old = self._parts
+        parts = MemoryParts(
+            source=lambda: old.program,
+            signatures=old.signatures,
+            weights=old.weights,
+            variants=old.variants,
+            checks=(*old.checks, *checks),
+            provenance=old.provenance,
+            debug=old.debug,
+        )
+        return Program(parts, self._target, module=self._module, plan=self._plan)
+
+    def run_checks(self) -> list[tuple[float, float]]:
+        """(error, tolerance) of each golden case; the error is relative to max |golden output|."""
+        found = []
+        for check in self._parts.checks:
+            outputs, _ = self._run([array.copy() for array in check.inputs])
+            pairs = zip(outputs, check.outputs, strict=True)
+            found.append((max((_error(*pair) for pair in pairs), default=0.0), check.tolerance))
+        return found
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(map(str, self._signature.arguments[:4]))
+        more = ", ..." if len(self._signature.arguments) > 4 else ""
+        return (
+            f"<girih program for {self._target}: ({arguments}{more}), "
+            f"{len(self._plan.kernels)} kernels>"
+        )
+
+    def _arrays(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> list[Array]:
+        """The call's flat arguments as arrays that kernels can read."""
+        try:
+            values = self._signature.flatten(inputs, keywords)
+        except StructureError as error:
+            raise UserError(str(error)) from None
+        arrays, copies = [], 0
+        for leaf, value, default in zip(self._leaves, values, self._defaults, strict=True):
+            if value is None and default is not None:
+                value = default
+            array, copied = leaf.accept(value)
+            copies += copied
+            arrays.append(array)
+        if copies:
+            with self._copies_lock:
+                self._copies += copies
+        if self._donates:
+            check_donations(self._leaves, arrays)
+        return arrays
+
+    def _run(
+        self, inputs: Sequence[Array], profile: bool = False
+    ) -> tuple[list[Array], Sequence[Any] | None]:
+        """Fresh outputs, and the device's events if it was asked for them."""
+        outputs = [_aligned(*result) for result in self._gives]
+        if self._aliases:
+            for result, argument in self._aliases.donated:
+                outputs[result] = inputs[argument]
+        try:
+            context = self._contexts.pop()
+        except IndexError:
+            context = self._device.new_context()
+        events = self._device.run(context, inputs, outputs, profile)
+        self._contexts.append(context)  # after an error it is not: its state is unknown
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+        if self._aliases:
+            self._aliases.fill(inputs, outputs)
+        return outputs, events
+
+    def _pack(self, outputs: list[Array]) -> Any:
+        return outputs if self._outputs_are_flat_list else self._signature.unflatten(outputs)
+
+    def _check_plan(self, arguments: int, results: int) -> None:
+        plan = self._plan
+        if len(plan.inputs) != arguments or len(plan.outputs) != results:
+            raise UserError(
+                f"the plan takes {len(plan.inputs)} arguments and gives {len(plan.outputs)} "
+                f"results, the signature says {arguments} and {results}; compile the program again"
+            )
+        if any(index >= len(plan.buffers) for index in (*plan.inputs, *plan.outputs)):
+            raise UserError("the plan names buffers that it does not have; compile it again")
+
+    def _find_aliases(self, weights: Mapping[str, Array]) -> _Aliases | None:
+        """Results that the plan does not compute into an output buffer of their own."""
+        from ..specs.generated import plan_pb2
+
+        donated: list[tuple[int, int]] = []
+        copied: list[tuple[int, str, Any]] = []
+        for result, index in enumerate(self._plan.outputs):
+            buffer = self._plan.buffers[index]
+            if buffer.place == plan_pb2.OUTPUT and buffer.index != result:
+                copied.append((result, "output", buffer.index))
+            elif buffer.place == plan_pb2.INPUT and self._leaves[buffer.index].donated:
+                donated.append((result, buffer.index))
+            elif buffer.place == plan_pb2.INPUT:
+                copied.append((result, "input", buffer.index))
+            elif buffer.place == plan_pb2.WEIGHT:
+                copied.append((result, "weight", weights[buffer.weight]))
+            elif buffer.place != plan_pb2.OUTPUT:
+                raise CompilerBug(f"the plan gives result {result} in the arena")
+        return _Aliases(donated, copied) if donated or copied else None
+
+
+@dataclass(frozen=True)
+class _Aliases:
+    """Results that are a donated argument's memory, or copies made after the run."""
+
+    donated: list[tuple[int, int]]
+    copied: list[tuple[int, str, Any]]
+
+    def fill(self, inputs: Sequence[Array], outputs: list[Array]) -> None:
+        for result, kind, source in self.copied:
+            values = {"output": outputs, "input": inputs}.get(kind)
+            array = source if values is None else values[source]
+            outputs[result][...] = array.reshape(outputs[result].shape)
+
+
+def load(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    target: str | None = None,
+    threads: int | None = None,
+    allow_native: bool = False,
+    verify: str = "full",
+) -> Program:
+    """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
+
+    target: which variant, where there are several. threads: at most this many workers; default all
+    cores. allow_native: run machine code although this user did not compile it. verify: "full"
+    compares the digest of every member that the program uses, weights in the background, before
+    the first result is given; "lazy" leaves the weights to `girih verify`.
+    """
+    bundle = Bundle(source, verify)
+    chosen = _choose(bundle.variants, target, bundle.label)
+    pending = bundle.verify_weights(chosen)
+    variant = bundle.variants[chosen]
+    if variant.native and not (allow_native or bundle.is_trusted):
+        reason = "its machine code was not compiled by this user"
+        remedy = "pass allow_native=True (--allow-native) if you trust where it comes from"
+        return _compile_anew(bundle, chosen, threads, reason, remedy)
+    plan = parse_plan(variant, bundle.label)
+    try:
+        devices.check_machine(plan)
+    except UserError as error:
+        return _compile_anew(bundle, chosen, threads, str(error), "")
+    try:
+        return Program(bundle, chosen, threads=threads, plan=plan, pending=pending)
+    except (UserError, ValueError) as error:
+        raise UserError(f"{bundle.label}: {error}") from error
+
+
+def _compile_anew(
+    bundle: Bundle, target: str, threads: int | None, reason: str, remedy: str
+) -> Program:
+    """The program, compiled on this machine from its source form, with a warning that says so."""
+    if target != "cpu" or importlib.util.find_spec("llvmlite") is None:
+        remedies = [remedy] if remedy else []
+        remedies.append("install girih[cpu] so that the program is compiled anew")
+        raise UserError(f"{bundle.label}: {reason}; {', or '.join(remedies)}")
+    advice = f"; {remedy}" if remedy else ""
+    warnings.warn(
+        f"{bundle.label}: {reason}, so the program is compiled anew{advice}", stacklevel=3
+    )
+    from ..compiler import compile as compile_program
+
+    if pending := bundle.verify_weights(target):
+        pending.wait()
+    fresh = compile_program(decode_module(bundle), target=target)
+    return Program(fresh.parts, target, threads=threads, module=fresh.module, plan=fresh.plan)
+
+
+def decode_module(parts: Parts) -> Module:
+    """The program's source form, with its weights."""
+    from ..hlo.wire import decode
+
+    return decode(parts.program, lambda name, _type: parts.weights[name])
+
+
+def parse_plan(variant: Variant, label: str = "the program") -> plan_pb2.Plan:
+    """The variant's plan; UserError if its bytes are not one."""
+    from google.protobuf.message import DecodeError
+
+    from ..specs.generated import plan_pb2
+
+    try:
+        return plan_pb2.Plan.FromString(variant.plan)
+    except DecodeError as error:
+        raise UserError(f"{label}: the plan is malformed ({error}); compile it again") from error
+
+
+def _choose(variants: Mapping[str, Any], target: str | None, label: str = "the program") -> str:
+    """The target to run: the one asked for, the only one, or the first of those known here."""
+    if target is None:
+        known = [name for name in devices.TARGETS if name in variants]
+        target = next(iter(known or variants), None)
+        if target is None:
+            raise UserError(f"{label}: it holds no compiled variant; compile it again")
+    if target not in variants:
+        others = ", ".join(variants) or "nothing"
+        raise UserError(f"{label}: it was not compiled for {target!r}, only for {others}")
+    return target
+
+
+def _variant(
+    plan: plan_pb2.Plan, image: bytes | memoryview, weights: Mapping[str, Array] | None = None
+) -> Variant:
+    return Variant(
+        plan=plan.SerializeToString(deterministic=True),
+        image=image,
+        weights=dict(weights or {}),
+        native=len(image) > 0,
+        triple=plan.triple,
+        features=tuple(plan.features),
+    )
+
+
+def _encode(module: Module) -> bytes:
+    from ..hlo.wire import encode
+
+    return encode(module)
+
+
+def _module_weights(module: Module) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for name, weight in module.weights.items():
+        arrays[name] = weight.array
+        arrays.update(dict.fromkeys(weight.aliases, weight.array))
+    return arrays
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any], room: int) -> Array:
+    """An uninitialised array that starts at a multiple of 64 bytes; `room` = its bytes + 63."""
+    raw = np.ndarray(room, _BYTE)
+    address = _addressof(_from_buffer(raw))  # pyright: ignore[reportArgumentType]
+    return np.ndarray(shape, dtype, raw, -address & (_ALIGNMENT - 1))
+
+
+def _error(found: Array, golden: Array) -> float:
+    """max |found - golden| / max |golden|; exact types count every difference as infinite."""
+    if found.shape != golden.shape or found.dtype != golden.dtype:
+        return float("inf")
+    if found.dtype.kind in "biu":
+        return 0.0 if np.array_equal(found, golden) else float("inf")
+    wide = np.complex128 if found.dtype.kind == "c" else np.float64
+    one, other = found.astype(wide), golden.astype(wide)
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0, np.abs(one - other))
+    scale = np.max(np.abs(other), initial=0.0, where=np.isfinite(other))
+    worst = float(np.max(difference, initial=0.0))
+    return worst if worst == 0 else float("inf") if np.isnan(worst) else worst / (scale or 1.0)

@@ -1,0 +1,62 @@
+"""Every model of the zoo against its framework: full size, through save and load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import flat, numpy_inputs
+from models import TOLERANCE, ZOO, Model, model, relative_error
+
+import girih
+
+ALL = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
+
+
+def agrees(results: Any, expected: list[np.ndarray]) -> None:
+    found = flat(results)
+    assert len(found) == len(expected)
+    for index, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        error = relative_error(ours, theirs)
+        assert error <= TOLERANCE, f"result {index} is off by {error:.1e} of its largest value"
+
+
+@ALL
+def test_compiled(entry: Model, tmp_path: Path) -> None:
+    built = entry.build()
+    expected = built.reference()
+    bundle = tmp_path / "model.girih"
+    girih.compile(built.source, *built.inputs).save(bundle)
+    agrees(girih.load(bundle)(*numpy_inputs(built)), expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "lstm-jax", "jax-decode", "mlp-train", "t5-small"])
+def test_interpreted(name: str) -> None:
+    """The meaning itself, apart from optimizer and backend, on shallow variants."""
+    built = model(name).build(layers=1)
+    module = girih.import_model(built.source, *built.inputs)
+    agrees(girih.interpret(module, built.flat_inputs()), built.reference())
+
+
+@pytest.mark.parametrize("name", ["lstm-jax", "gpt2-decode"])
+def test_two_compiles_give_equal_bytes(name: str, tmp_path: Path) -> None:
+    bundles = []
+    for number in range(2):
+        built = model(name).build(layers=1)
+        path = tmp_path / f"{number}.girih"
+        girih.compile(built.source, *built.inputs).save(path)
+        bundles.append(path.read_bytes())
+    assert bundles[0] == bundles[1]
+
+
+def test_structure_of_results_is_kept(tmp_path: Path) -> None:
+    """Dictionaries, lists and tuples come back as the framework gave them."""
+    built = model("lstm-jax").build(layers=1)
+    path = tmp_path / "model.girih"
+    girih.compile(built.source, *built.inputs).save(path)
+    result = girih.load(path)(*built.inputs)
+    assert set(result) == {"outputs", "states"}
+    assert isinstance(result["states"], list)
+    assert isinstance(result["states"][0], tuple)
