@@ -231,7 +231,15 @@ def bench(
     from .benching import bench_source
 
     bench_source(
-        source, inputs or [], random, seconds, target, settings or [], threads, allow_native, as_json
+        source,
+        inputs or [],
+        random,
+        seconds,
+        target,
+        settings or [],
+        threads,
+        allow_native,
+        as_json,
     )
 
 
@@ -264,5 +272,3 @@ def dump(
     from .compiling import dump_source
 
     dump_source(source, after, output, settings or [], as_json)
-
-

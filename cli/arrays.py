@@ -51,7 +51,9 @@ def _listed(arguments: Sequence[Argument]) -> str:
     return ", ".join(map(str, arguments[:5])) + (", ..." if len(arguments) > 5 else "")
 
 
-def as_call(signature: Signature, arrays: Sequence[Array]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_call(
+    signature: Signature, arrays: Sequence[Array]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Flat arguments as the positional and keyword inputs of a call."""
     count = signature.inputs.leaf_count
     return signature.inputs.unflatten(arrays[:count]), signature.keywords.unflatten(arrays[count:])

@@ -16,7 +16,7 @@ progress_console = Console(stderr=True, highlight=False)
 
 def print_json(data: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(data, indent=1))
+    print(json_text(data))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
@@ -57,3 +57,8 @@ def time(microseconds: float) -> str:
 def memory_rows(memory: Any) -> list[tuple[str, str]]:
     """The rows of a program's memory, from a runtime.program.Memory."""
     return [(name.replace("_", " "), size(value)) for name, value in asdict(memory).items()]
+
+
+def json_text(data: Any) -> str:
+    """The text of `print_json`."""
+    return json.dumps(data, indent=1)

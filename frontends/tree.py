@@ -192,7 +192,7 @@ class FusedLocation(NamedTuple):
 
 
 class Value:
-    """One edge: identity is the value, `type` its type, `name` what the text called it, `location` an argument's."""
+    """One edge, compared by identity; `name` is what the text called it, `location` an argument's."""
 
     __slots__ = ("type", "name", "location")
 
@@ -207,7 +207,9 @@ class Region:
 
     __slots__ = ("arguments", "operations")
 
-    def __init__(self, arguments: list[Value] | None = None, operations: list[Operation] | None = None):
+    def __init__(
+        self, arguments: list[Value] | None = None, operations: list[Operation] | None = None
+    ):
         self.arguments = arguments if arguments is not None else []
         self.operations = operations if operations is not None else []
 
@@ -236,7 +238,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Document:
-    """A whole file: its top module, where it came from, and how its lazily read locations are resolved."""
+    """A whole file: its top module, its origin, and how its lazily read locations are resolved."""
 
     module: Operation
     source: str = ""
@@ -245,7 +247,7 @@ class Document:
     locate: Any = None
 
     def location(self, handle: Any) -> Any:
-        """The location behind an op's or argument's `location`, one of the classes above or None."""
+        """What an op's or argument's `location` stands for: one of the classes above, or None."""
         return self.locate(handle) if self.locate is not None else handle
 
 

@@ -76,7 +76,7 @@ class _Parser:
     # Tokens.
 
     def fail(self, reason: str, place: int | None = None) -> NoReturn:
-        place = self.tokens[self.position].start if place is None else place
+        place = self.peek().start if place is None else place
         line = self.text.count("\n", 0, place) + 1
         start = self.text.rfind("\n", 0, place) + 1
         snippet = self.text[start:].split("\n", 1)[0][:100]
@@ -84,7 +84,7 @@ class _Parser:
         raise UserError(f"line {line}: {reason}\n    {snippet}\n    {caret}")
 
     def peek(self) -> Token:
-        return self.tokens[self.position]
+        return self.tokens[min(self.position, len(self.tokens) - 1)]
 
     def next(self, kind: str = "", text: str = "") -> str:
         token = self.peek()

@@ -143,7 +143,7 @@ def attributes_text(attributes: Mapping[str, Any]) -> str:
 
 
 def _key(key: str) -> str:
-    return key if key.isidentifier() else json.dumps(key)
+    return key if key.isidentifier() and key.isascii() else json.dumps(key)
 
 
 def attribute_text(value: Any) -> str:
@@ -183,9 +183,8 @@ def dense_text(dense: Dense) -> str:
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.size <= READABLE_ELEMENTS and (kind in "biu" or array.dtype in (np.float32, np.float64)):
         values = [value.item() for value in flat]
-        # NaN payloads and the like do not survive decimal text: those go as bytes.
-        back = np.array(values, array.dtype)
-        if back.tobytes() == flat.tobytes():
+        # The payload of a NaN does not survive decimal text: those go as bytes.
+        if all(value == value for value in values):
             return f"{prefix} {attribute_text(values[0] if dense.is_splat else tuple(values))}"
     return f"{prefix} 0x{flat.tobytes().hex()}"
 

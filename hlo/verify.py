@@ -39,8 +39,6 @@ def verify(module: Module, level: Level | None = None) -> None:
     if module.entry not in module.functions:
         raise VerifyError(f"the module has no entry function '{module.entry}'")
     for function in module.functions.values():
-        if function.body.captures():
-            raise VerifyError(f"function '{function.name}' uses a value of another function")
         _Verifier(module, level).region(function.body, set())
     signature = module.signature
     if signature is not None:

@@ -86,9 +86,9 @@ def _fuse_nested(region: Region, mapping: dict[Value, Value]) -> Region:
         operands = [mapping.get(value, value) for value in op.operands]
         nested = op.regions
         if op.name in CONTROL_BODIES:
-            nested = tuple(fuse_region(_rename(body, mapping)) for body in op.regions)
+            nested = tuple(fuse_region(rename(body, mapping)) for body in op.regions)
         elif mapping:
-            nested = tuple(_rename(body, mapping) for body in op.regions)
+            nested = tuple(rename(body, mapping) for body in op.regions)
         new = op.with_operands(operands, nested)
         if new is not op:
             mapping.update(zip(op.results, new.results, strict=True))
@@ -96,7 +96,7 @@ def _fuse_nested(region: Region, mapping: dict[Value, Value]) -> Region:
     return Region(region.arguments, ops, [mapping.get(v, v) for v in region.results])
 
 
-def _rename(region: Region, mapping: dict[Value, Value]) -> Region:
+def rename(region: Region, mapping: dict[Value, Value]) -> Region:
     """A copy of the region in which captured values are replaced."""
     if not any(value in mapping for value in region.captures()):
         return region
@@ -105,7 +105,7 @@ def _rename(region: Region, mapping: dict[Value, Value]) -> Region:
     inner.update(zip(region.arguments, own, strict=True))
     ops: list[Op] = []
     for op in region.ops:
-        nested = [_rename(body, inner) for body in op.regions]
+        nested = [rename(body, inner) for body in op.regions]
         new = op.with_operands([inner.get(v, v) for v in op.operands], nested)
         inner.update(zip(op.results, new.results, strict=True))
         ops.append(new)
@@ -506,7 +506,7 @@ class _Fuser:
             return
         self.done.add(op)
         operands = [self.new.get(value, value) for value in op.operands]
-        regions = [_rename(body, self.new) for body in op.regions]
+        regions = [rename(body, self.new) for body in op.regions]
         new = op.with_operands(operands, regions)
         self.new.update(zip(op.results, new.results, strict=True))
         self.ops.append(new)

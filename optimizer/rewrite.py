@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from ..hlo.build import Builder, make_op
@@ -59,6 +60,7 @@ class Engine:
                 (self.general if root == "*" else self.rules[root]).append(rule)
         self.values: dict[Value, Value] = {}  # what became of a value of the old region
         self.uses: dict[Value, int] = defaultdict(int)
+        self.users: dict[Value, set[str]] = {}
         self.static: set[Value] = set()
         self.stable: set[Region] = set()  # regions on which a sweep changed nothing
         self.scalars: dict[Value, Any] = {}
@@ -71,6 +73,7 @@ class Engine:
             before = region
             self.values.clear()
             self.uses.clear()
+            self.users.clear()
             self.static.clear()
             self.scalars.clear()
             region = self.sweep(before, None)
@@ -84,13 +87,14 @@ class Engine:
             return region
         rewriter = Rewriter(self, outer)
         for value, users in region.uses.items():
-            self.uses[self.values.get(value, value)] += len(users)
+            new = self.values.get(value, value)
+            self.uses[new] += len(users)
+            self.users.setdefault(new, set()).update(_kind(op, at) for op, at in users)
         for op in region.ops:
             rewriter.rebuild(op)
         results = [self.values.get(value, value) for value in region.results]
         ops = self.live(rewriter.ops, results)
-        same = len(ops) == len(region.ops) and all(a is b for a, b in zip(ops, region.ops))
-        if same and all(a is b for a, b in zip(results, region.results)):
+        if _same(ops, region.ops) and _same(results, region.results):
             if not self.keys.captures(region):
                 self.stable.add(region)
             return region
@@ -108,6 +112,17 @@ class Engine:
                     wanted.update(self.keys.captures(region))
         kept.reverse()
         return kept
+
+
+def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    return len(left) == len(right) and all(map(is_, left, right))
+
+
+def _kind(op: Op | None, operand: int) -> str:
+    if op is None or operand < 0:
+        return ""
+    definition = op.definition
+    return "elementwise" if definition.pattern == "elementwise" else definition.name
 
 
 class Rewriter(Builder):
@@ -152,6 +167,13 @@ class Rewriter(Builder):
     def single_use(self, value: Value) -> bool:
         """Whether it has at most one user; may say no where it is so, never yes where it is not."""
         return self.engine.uses[value] <= 1
+
+    def users(self, value: Value) -> set[str]:
+        """Names of the operations that used it before this sweep, elementwise ones as that.
+
+        "" stands for a result of the region or a use inside a nested one.
+        """
+        return self.engine.users.get(value, set())
 
     def uses(self, value: Value) -> int:
         """At least the number of its users."""
@@ -216,11 +238,12 @@ class Rewriter(Builder):
             )
         results = self.emit(fresh, new=False)
         if results is not op.results:
-            uses = self.engine.uses
+            uses, users = self.engine.uses, self.engine.users
             for old, new in zip(op.results, results, strict=True):
                 if old is not new:
                     values[old] = new
                     uses[new] += uses.get(old, 0)
+                    users.setdefault(new, set()).update(users.get(old, ()))
 
     def emit(self, op: Op, new: bool) -> tuple[Value, ...]:
         """Results equal to the operation's, after every rule that applies here."""
@@ -273,7 +296,7 @@ class Rewriter(Builder):
 
     def _same_types(self, rule: Rule, op: Op, results: tuple[Value, ...]) -> bool:
         if len(results) == len(op.results):
-            if all(new.type is old.type for new, old in zip(results, op.results)):
+            if all(new.type is old.type for new, old in zip(results, op.results, strict=True)):
                 return True
             if any(getattr(old.type, "sharding", None) is not None for old in op.results):
                 return False  # a sharding says more than the rule could keep
@@ -289,9 +312,10 @@ class Rewriter(Builder):
         origins = [op.origin]
         for operand in op.operands:
             owner = operand.owner
-            if isinstance(owner, Op) and owner.definition.pattern != "source":
-                if self.engine.uses[operand] <= 1 and owner.origin != op.origin:
-                    origins.append(owner.origin)
+            if not isinstance(owner, Op) or owner.definition.pattern == "source":
+                continue
+            if self.engine.uses[operand] <= 1 and owner.origin != op.origin:
+                origins.append(owner.origin)
         return union_origins(*origins)
 
     def _merge(self, known: tuple[Value, ...], op: Op) -> None:
@@ -307,9 +331,10 @@ class Rewriter(Builder):
     def _note_static(self, op: Op) -> None:
         static = self.engine.static
         definition = op.definition
-        if definition.name in SOURCES:
+        if definition.name in SOURCES or (
+            definition.pattern in STATIC_PATTERNS
+            and op.operands
+            and all(value in static for value in op.operands)
+        ):
             static.update(op.results)
-        elif definition.pattern in STATIC_PATTERNS and op.operands:
-            if all(value in static for value in op.operands):
-                static.update(op.results)
 

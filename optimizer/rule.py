@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..hlo.build import Builder
 from ..hlo.graph import Op, Region, Value
@@ -14,7 +14,7 @@ from .licence import BITWISE, Licence
 if TYPE_CHECKING:
     from .rewrite import Rewriter
 
-Replacement = Union[Value, Sequence[Value], None]
+Replacement = Value | Sequence[Value] | None
 Rewrite = Callable[[Op, "Rewriter"], Replacement]
 
 

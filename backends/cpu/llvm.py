@@ -651,6 +651,10 @@ class Module:
     def declare(self, name: str, text: str) -> None:
         self._declarations.setdefault(name, text)
 
+    def has(self, name: str) -> bool:
+        """Whether a function of that name was begun."""
+        return any(function.name == name for function in self.functions)
+
     def function(
         self, name: str, parameters: Sequence[tuple[str, str]], returns: str = "void", **options: str
     ) -> Function:

@@ -1,23 +1,40 @@
 """JAX programs: `jax.export` files and objects, and functions with example inputs.
 
-Only a function needs jax; files are read by the project's own reader.
+Only objects and functions need jax; files are read by the project's own reader.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...hlo.errors import UserError
 from ...hlo.graph import Module
+from .exported import import_export, looks_like_export, read_export_file
 
-__all__ = ["import_jax"]
+__all__ = ["import_jax", "looks_like_export", "read_exported"]
 
 
-def import_jax(function: Any, *examples: Any, name: str = "", **keywords: Any) -> Module:
+def read_exported(data: bytes | memoryview, name: str = "") -> Module:
+    """The module of a serialized `jax.export.Exported`; needs no jax.
+
+    UserError where the file is damaged, ImportBlockers where girih cannot import it.
+    """
+    return import_export(read_export_file(data, name or "<export>"), name)
+
+
+def import_jax(source: Any, *examples: Any, name: str = "", **keywords: Any) -> Module:
     """The module of a JAX function called with the examples, or of a `jax.export.Exported`.
 
     Structure and names of inputs and outputs, donations and source lines are kept; closed-over
-    arrays of 4 KiB and more become weights named `constant_0`, `constant_1`, ...
+    arrays of 4 KiB and more become weights named `constant_0`, `constant_1`, ... Examples are
+    arrays, pytrees of arrays or `jax.ShapeDtypeStruct`.
     """
-    from .traced import import_function
+    from .traced import export_of, import_function
 
-    return import_function(function, examples, keywords, name)
+    if hasattr(source, "mlir_module_serialized"):
+        if examples or keywords:
+            raise UserError("a jax.export.Exported has its own input types: give no examples")
+        return import_export(export_of(source), name)
+    if not callable(source):
+        raise UserError(f"a JAX function or jax.export.Exported is needed, not {type(source)}")
+    return import_function(source, examples, keywords, name)

@@ -15,9 +15,11 @@ import numpy as np
 from ...hlo.errors import UserError
 from ...hlo.graph import Module, Weight
 from ...hlo.signature import Signature
+from ...hlo.types import element_type_of
 from ..stablehlo.convert import WEIGHT_BYTES, Converter, EntryArgument
-from ..stablehlo.signatures import donations, parameter_names, typed
+from ..stablehlo.signatures import donations, parameter_count, parameter_names, typed
 from ..stablehlo.text import read_text
+from .exported import Abstract, Export
 from .trees import tree_of
 
 
@@ -48,6 +50,7 @@ def import_function(
     document = read_text(text, title)
     entry = [EntryArgument(weight=weight) for weight in weights]
     entry += [EntryArgument(index=index) for index in range(len(donated))]
+    entry = [EntryArgument()] * (parameter_count(document) - len(entry)) + entry
     prefix = "constant" if not weights else "inner_constant"
     module = Converter(document, title, prefix, entry).module()
     return replace(module, signature=_signature(module, traced, closed, donated))
@@ -66,13 +69,14 @@ def _lower(
 ) -> str:
     """StableHLO text, with locations, of the function that takes its large constants first."""
     import jax
+    from jax.core import eval_jaxpr
 
     jaxpr, constants = closed.jaxpr, closed.consts
 
     def lifted(*inputs: Any) -> Any:
         given = iter(inputs)
         values = [next(given) if big else c for c, big in zip(constants, large, strict=True)]
-        return jax.core.eval_jaxpr(jaxpr, values, *given)
+        return eval_jaxpr(jaxpr, values, *given)
 
     lifted.__name__ = name if name.isidentifier() else "main"
     shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
@@ -85,13 +89,12 @@ def _lower(
     with warnings.catch_warnings():
         # A donation that no result can use is the caller's choice, and harmless here.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        module = jitted.trace(*shapes).lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
+        lowered = jitted.trace(*shapes).lower(lowering_platforms=("cpu",))
+    module: Any = lowered.compiler_ir("stablehlo")
     return module.operation.get_asm(enable_debug_info=True)
 
 
-def _signature(
-    module: Module, traced: Any, closed: Any, donated: Sequence[bool]
-) -> Signature:
+def _signature(module: Module, traced: Any, closed: Any, donated: Sequence[bool]) -> Signature:
     """Trees and names as the user's function has them; donations with the results they may become."""
     tree = tree_of(traced.in_tree)
     positional, keywords = tree.children
@@ -109,3 +112,31 @@ def _signature(
     return signature.donating(
         {index: aliases.get(index) for index, flag in enumerate(donated) if flag}
     )
+
+
+def export_of(exported: Any) -> Export:
+    """The parts of a `jax.export.Exported` object."""
+
+    def values(avals: Sequence[Any]) -> tuple[Abstract, ...]:
+        return tuple(Abstract(tuple(map(str, a.shape)), _element_name(a.dtype)) for a in avals)
+
+    return Export(
+        exported.fun_name,
+        exported.mlir_module_serialized,
+        tree_of(exported.in_tree),
+        tree_of(exported.out_tree),
+        values(exported.in_avals),
+        values(exported.out_avals),
+        tuple(exported.module_kept_var_idx),
+        tuple(exported.platforms),
+        exported.nr_devices,
+        len(exported.ordered_effects),
+        exported.calling_convention_version,
+    )
+
+
+def _element_name(dtype: Any) -> str:
+    try:
+        return element_type_of(dtype).name
+    except (TypeError, ValueError):
+        return str(dtype)

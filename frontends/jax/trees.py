@@ -21,8 +21,9 @@ def tree_of(definition: Any) -> Tree:
     if kind is dict:
         return Tree("dict", children, tuple(map(_key, auxiliary)))
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return Tree("namedtuple", children, tuple(kind._fields), name)
+    fields = getattr(kind, "_fields", None)
+    if issubclass(kind, tuple) and fields is not None:
+        return Tree("namedtuple", children, tuple(fields), name)
     return Tree("custom", children, _child_names(definition, kind, len(children)), name)
 
 

@@ -242,9 +242,7 @@ class BytecodeReader(EntryReader):
                 append(operation)
         return block
 
-    def _operation(
-        self, cursor: Cursor, values: _Values, parent: str
-    ) -> tree.Operation | None:
+    def _operation(self, cursor: Cursor, values: _Values, parent: str) -> tree.Operation | None:
         """One op in StableHLO's form; None for a cast, which is folded away."""
         name = self._op_names[cursor.varint()]
         mask = cursor.byte()

@@ -30,11 +30,40 @@ _OPEN = object()  # an entry that is being read: meeting it again is a cycle
 _VHLO_TYPES: dict[int, tree.Type] = dict(
     zip(
         (*range(2, 8), 0, *range(9, 20), 22, *range(27, 30), *range(31, 41)),
-        (
-            "bf16 f16 f32 f64 f8E4M3FN f8E5M2 i1 index i4 i8 i16 i32 i64 ui4 ui8 ui16 ui32 ui64 "
-            "token f8E4M3FNUZ f8E5M2FNUZ f8E4M3B11FNUZ i2 ui2 none tf32 f8E4M3 f8E3M4 f4E2M1FN "
-            "f6E2M3FN f6E3M2FN f8E8M0FNU"
-        ).split(),
+        [
+            "bf16",
+            "f16",
+            "f32",
+            "f64",
+            "f8E4M3FN",
+            "f8E5M2",
+            "i1",
+            "index",
+            "i4",
+            "i8",
+            "i16",
+            "i32",
+            "i64",
+            "ui4",
+            "ui8",
+            "ui16",
+            "ui32",
+            "ui64",
+            "token",
+            "f8E4M3FNUZ",
+            "f8E5M2FNUZ",
+            "f8E4M3B11FNUZ",
+            "i2",
+            "ui2",
+            "none",
+            "tf32",
+            "f8E4M3",
+            "f8E3M4",
+            "f4E2M1FN",
+            "f6E2M3FN",
+            "f6E3M2FN",
+            "f8E8M0FNU",
+        ],
         strict=False,
     )
 )
@@ -208,7 +237,7 @@ class EntryReader:
                 return tree.Buffer(cursor.signed_list(), self.type(cursor.varint()))
             case 42:
                 return tree.Future(self.types(cursor))
-        self._newer(cursor, "type", code)
+        return self._newer(cursor, "type", code)
 
     def _scalar(self, cursor: Cursor) -> str:
         kind = self.type(cursor.varint())

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...hlo import ops
 from ...hlo.errors import Blocker, ImportBlockers, UnsupportedError, UserError
-from ...hlo.graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, arguments
+from ...hlo.graph import Dense, Function, Module, Op, Region, Value, Weight, arguments
 from ...hlo.types import (
     TOKEN,
     Element,
@@ -49,7 +49,7 @@ def convert(document: tree.Document, name: str = "", weight_prefix: str = "const
 @dataclass(frozen=True)
 class EntryArgument:
     """What a parameter of the file's entry function is: flat argument `index` of the module, or
-    a `weight`, or a `constant`."""
+    a `weight`, or a `constant`; a token, which cannot be imported, is none of them."""
 
     index: int = -1
     weight: Weight | None = None
@@ -211,9 +211,7 @@ class Converter:
 
     # Structure
 
-    def function(
-        self, name: str, layout: Sequence[EntryArgument] | None = None
-    ) -> Function | None:
+    def function(self, name: str, layout: Sequence[EntryArgument] | None = None) -> Function | None:
         """Convert the function of that name, once; None where it cannot be."""
         if name in self.functions:
             return self.functions[name]
@@ -284,18 +282,26 @@ class Converter:
             elif slot.constant is not None:
                 facts = {"value": slot.constant}
                 built.append(Op(ops.find("constant"), (), facts, (), (slot.constant.type,)))
+            elif slot.index < 0:
+                remedy = "remove callbacks and ordered prints before the export"
+                self.block(owner, "the program has ordered side effects", remedy)
+                self.bind([value], arguments([self.value_type(value, owner)]), owner)
+                continue
             self._values[value] = values[slot.index] if slot.index >= 0 else built[-1].result
         return self._body(region, values, built)
 
     def _body(self, region: tree.Region, values: tuple[Value, ...], built: list[Op]) -> Region:
         """The region whose arguments are bound, its first operations built."""
-        results: list[Value] = []
+        results = self.inline(region, built)
+        return Region(values, built, results)
+
+    def inline(self, region: tree.Region, built: list[Op]) -> list[Value]:
+        """Append what the region computes, its arguments bound; the values that it returns."""
         for operation in region.operations:
             if operation.name in _TERMINATORS:
-                results = self.operands(operation)
-                break
+                return self.operands(operation)
             self.operation(operation, built)
-        return Region(values, built, results)
+        return []
 
     def operation(self, operation: tree.Operation, built: list[Op]) -> None:
         """Convert one op and append what it becomes."""
@@ -373,7 +379,6 @@ class Converter:
             op = Op(ops.find("constant"), (), {"value": dense}, (), (kind,), origin)
         built.append(op)
         self._values[result] = op.result
-
 
     def _weight_name(self, array: Any, kind: TensorType) -> str:
         """The name of the weight with this content; a new one where there is none yet."""

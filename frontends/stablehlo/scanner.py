@@ -36,7 +36,9 @@ def unescape(text: str) -> str:
 
     def byte(match: re.Match[bytes]) -> bytes:
         code = match[1]
-        return _SIMPLE_ESCAPES.get(code) or (bytes.fromhex(code.decode()) if len(code) == 2 else code)
+        return _SIMPLE_ESCAPES.get(code) or (
+            bytes.fromhex(code.decode()) if len(code) == 2 else code
+        )
 
     raw = _ESCAPE.sub(byte, text.encode("utf-8", "surrogateescape"))
     return raw.decode("utf-8", "surrogateescape")
@@ -161,7 +163,11 @@ class Scanner:
     def symbol(self) -> str:
         """`@name` or `@"name"`, nested parts joined as they stand: `outer::@inner`."""
         self.expect("@")
-        name = self.string() if self.text.startswith('"', self.position) else self.read(BARE, "a symbol name")
+        name = (
+            self.string()
+            if self.text.startswith('"', self.position)
+            else self.read(BARE, "a symbol name")
+        )
         while self.text.startswith("::", self.position):
             self.position += 2
             name += "::@" + self.symbol()

@@ -48,6 +48,15 @@ def read_signature(operation: tree.Operation, main: Function, locations: Locatio
     return signature
 
 
+def parameter_count(document: tree.Document) -> int:
+    """How many values the function `main` of a file takes; 0 where there is none."""
+    for region in document.module.regions:
+        for operation in region.operations:
+            if operation.attributes.get("sym_name") == "main" and operation.regions:
+                return len(operation.regions[0].arguments)
+    return 0
+
+
 def parameter_names(positional: Tree, leaf_names: Sequence[str]) -> tuple[str, ...]:
     """Names of the positional parameters from their leaves' (`params['w'][0]` is of `params`).
 

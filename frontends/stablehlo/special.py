@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...hlo import ops
-from ...hlo.graph import Op, arguments
+from ...hlo.graph import Op, Value, arguments, constant_of
 from .. import tree
 from . import attributes as attribute_tables
 
@@ -43,9 +43,7 @@ def _get_tuple_element(converter: Converter, operation: tree.Operation, built: l
     return True
 
 
-def _call_to(
-    converter: Converter, operation: tree.Operation, built: list[Op], callee: str
-) -> bool:
+def _call_to(converter: Converter, operation: tree.Operation, built: list[Op], callee: str) -> bool:
     """`call{callee}` with the op's own operands; a missing or recursive callee blocks."""
     if callee not in converter.symbols:
         converter.block(operation, f"calls @{callee}, which is not in the file", "export it too")
@@ -85,9 +83,7 @@ def _identity(converter: Converter, operation: tree.Operation) -> bool:
     return len(operation.operands) == len(operation.results)
 
 
-def _sharding_constraint(
-    converter: Converter, operation: tree.Operation, built: list[Op]
-) -> bool:
+def _sharding_constraint(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """A sharding annotation: the value itself on one device; the annotation goes to the notes."""
     note = attribute_tables.plain(operation.attributes.get("sharding"), converter.type)
     place = converter.locations.place(operation.location)
@@ -132,6 +128,20 @@ def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op
     return True
 
 
+def _case(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """A choice by a constant (an export's platform) is made here; others stay."""
+    chosen = converter.use(operation.operands[0]) if operation.operands else None
+    index = constant_of(chosen) if isinstance(chosen, Value) else None
+    if index is None or index.array.size != 1 or not operation.regions:
+        return False
+    number = int(index.splat_value)
+    if not 0 <= number < len(operation.regions):
+        number = len(operation.regions) - 1
+    results = converter.inline(operation.regions[number], built)
+    converter.bind(operation.results, results, operation)
+    return True
+
+
 _TRANSPARENT = ("annotate_device_placement", "xla.sdy.FuncResultSharding", "LayoutConstraint")
 
 _REMEDIES: dict[str, Any] = {
@@ -145,6 +155,7 @@ HANDLERS: dict[str, Handler] = {
     "stablehlo.constant": _constant,
     "stablehlo.tuple": _tuple,
     "stablehlo.get_tuple_element": _get_tuple_element,
+    "stablehlo.case": _case,
     "stablehlo.composite": _composite,
     "stablehlo.custom_call": _custom_call,
     "check.expect_eq": _check,

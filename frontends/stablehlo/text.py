@@ -102,7 +102,9 @@ class TextReader(AttributeReader):
             else:
                 self.attribute()
 
-    def region(self, arguments: list[tuple[str, tree.Value]] | None = None, isolated: bool = False) -> tree.Region:
+    def region(
+        self, arguments: list[tuple[str, tree.Value]] | None = None, isolated: bool = False
+    ) -> tree.Region:
         """`{ ... }` of one block; `arguments` are named by what stands before the region."""
         self.enter()
         self.expect("{")
@@ -158,7 +160,9 @@ class TextReader(AttributeReader):
         results = operation.results
         if names:
             if len(names) != len(results):
-                self.fail(f"{len(names)} names for {len(results)} results of {operation.name}", start)
+                self.fail(
+                    f"{len(names)} names for {len(results)} results of {operation.name}", start
+                )
             for name, value in zip(names, results, strict=True):
                 value.name = name
                 self.define(name, value)

@@ -8,11 +8,11 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from .. import tree
-from .scanner import SKIP, BARE, IDENTIFIER, NUMBER, Scanner
+from .scanner import BARE, IDENTIFIER, NUMBER, SKIP, Scanner
 
 _SCALAR = re.compile(SKIP + r"((?:[us]?i\d+|bf16|tf32|f\d+(?:E\d+M\d+\w*)?|index|none)\b)")
 _PLAIN_TENSOR = re.compile(
-    SKIP + r"(tensor<(?:(?:\d+|\?)x)*(?:[us]?i\d+|bf16|tf32|f\d+(?:E\d+M\d+\w*)?|index|none)>)"
+    SKIP + r"(tensor<((?:(?:\d+|\?)x)*)([us]?i\d+|bf16|tf32|f\d+(?:E\d+M\d+\w*)?|index|none)>)"
 )
 _DIMENSIONS = re.compile(SKIP + r"((?:(?:\d+|\?)\s*x\s*)*)")
 _QUANTIZED = re.compile(
@@ -130,7 +130,8 @@ class AttributeReader(Scanner):
             self.position = match.end()
             known = self._types.get(match[1])
             if known is None:
-                known = self._types[match[1]] = self._plain_tensor(match[1])
+                shape = self._shape(match[2].split("x")[:-1])
+                known = self._types[match[1]] = tree.Tensor(shape, match[3])
             return known
         match = _SCALAR.match(self.text, self.position)
         if match is not None:
@@ -141,10 +142,6 @@ class AttributeReader(Scanner):
         kind = self._compound_type()
         self.leave()
         return self._types.setdefault(self.text[start : self.position], kind)
-
-    def _plain_tensor(self, text: str) -> tree.Tensor:
-        *dims, element = text[len("tensor<") : -1].split("x")
-        return tree.Tensor(self._shape(dims), element)
 
     def _shape(self, dims: list[str]) -> tuple[int, ...]:
         shape = tuple(tree.DYNAMIC if dim == "?" else int(dim) for dim in dims)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import tree
-from .scanner import SKIP, IDENTIFIER, NUMBER, VALUE
+from .scanner import IDENTIFIER, NUMBER, SKIP, VALUE
 
 if TYPE_CHECKING:
     from .text import TextReader
@@ -237,12 +237,45 @@ def _result_types(
 
 
 SAME_TYPES = frozenset(
-    (
-        "add and atan2 cbrt ceil cosine count_leading_zeros divide exponential"
-        " exponential_minus_one floor log log_plus_one logistic maximum minimum multiply negate"
-        " not or popcnt power remainder reverse round_nearest_afz round_nearest_even rsqrt"
-        " shift_left shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor"
-    ).split()
+    [
+        "add",
+        "and",
+        "atan2",
+        "cbrt",
+        "ceil",
+        "cosine",
+        "count_leading_zeros",
+        "divide",
+        "exponential",
+        "exponential_minus_one",
+        "floor",
+        "log",
+        "log_plus_one",
+        "logistic",
+        "maximum",
+        "minimum",
+        "multiply",
+        "negate",
+        "not",
+        "or",
+        "popcnt",
+        "power",
+        "remainder",
+        "reverse",
+        "round_nearest_afz",
+        "round_nearest_even",
+        "rsqrt",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sine",
+        "sqrt",
+        "subtract",
+        "tan",
+        "tanh",
+        "xor",
+    ]
 )
 """Ops whose one written type is also every operand's."""
 

@@ -9,8 +9,15 @@ from .. import tree
 
 _VERSION = re.compile(r"_v\d+$")
 _COLLECTIVES = frozenset(
-    "all_gather all_reduce all_to_all collective_permute reduce_scatter collective_broadcast"
-    " collective_reduce".split()
+    [
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_permute",
+        "reduce_scatter",
+        "collective_broadcast",
+        "collective_reduce",
+    ]
 )
 _ALGORITHM = (
     "lhs_precision_type",

@@ -128,7 +128,7 @@ unary_einsum_v1: einsum_config
 
 
 def _read() -> dict[str, tuple[str, ...]]:
-    table = {name: () for name in _WITHOUT.split()}
+    table: dict[str, tuple[str, ...]] = dict.fromkeys(_WITHOUT.split(), ())
     for line in _WITH.strip().replace("\n    ", " ").splitlines():
         name, _, attributes = line.partition(":")
         table[name] = tuple(attributes.split())

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Dense, Function, Module, Op, Region, Value
+from ...hlo.room import REQUIRED
 from ...hlo.types import TensorType, TokenType, TupleType, Type
 
 
@@ -195,7 +196,9 @@ def type_text(kind: Type) -> str:
 
 def attributes_text(op: Op) -> list[str]:
     """`key = value` of each attribute, packed as StableHLO wants them."""
-    given: dict[str, Any] = dict(op.attributes)
+    specs = op.definition.attributes.items()
+    given = {key: spec.default for key, spec in specs if spec.default is not REQUIRED}
+    given.update(op.attributes)
     given.pop("result_accuracy", None)
     texts = []
     if op.name == "convolution":
@@ -210,7 +213,8 @@ def attributes_text(op: Op) -> list[str]:
         if algorithm["accumulation_type"] is not None:
             fields = [f"{name} = {_algorithm_text(value)}" for name, value in algorithm.items()]
             texts.append(f"algorithm = #stablehlo.dot_algorithm<{', '.join(fields)}>")
-    texts += [f"{key} = {_attribute(key, v, op)}" for key, v in given.items() if v is not None]
+    said = {key: value for key, value in given.items() if value is not None and value != ""}
+    texts += [f"{key} = {_attribute(key, value, op)}" for key, value in said.items()]
     return texts
 
 

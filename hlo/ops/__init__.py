@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from ..errors import UnsupportedError
 from ..room import OpDefinition
-from . import elementwise, shape, structure
+from . import (
+    contraction,
+    control,
+    conversion,
+    convolution,
+    elementwise,
+    indexing,
+    reduction,
+    selection,
+    shape,
+    sorting,
+    structure,
+)
 
 DEFINITIONS: tuple[OpDefinition, ...] = (
     *elementwise.ROOMS,
+    *selection.ROOMS,
+    *conversion.ROOMS,
     *shape.ROOMS,
+    *indexing.ROOMS,
+    *reduction.ROOMS,
+    *sorting.ROOMS,
+    *contraction.ROOMS,
+    *convolution.ROOMS,
     *structure.ROOMS,
+    *control.ROOMS,
 )
 
 _BY_NAME = {definition.name: definition for definition in DEFINITIONS}

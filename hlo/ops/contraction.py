@@ -141,11 +141,11 @@ def contracted(
     depth = math.prod(lhs.shape[d] for d in contract[0])
     left = np.transpose(lhs, (*batch[0], *left_free, *contract[0]))
     right = np.transpose(rhs, (*batch[1], *contract[1], *right_free))
-    left = left.reshape(*batches, math.prod(left_dims), depth).astype(computing, copy=False)
-    right = right.reshape(*batches, depth, math.prod(right_dims)).astype(computing, copy=False)
+    left = left.reshape((*batches, math.prod(left_dims), depth)).astype(computing, copy=False)
+    right = right.reshape((*batches, depth, math.prod(right_dims))).astype(computing, copy=False)
     with np.errstate(all="ignore"):
         product = np.matmul(left, right)
-        return numerics.narrow(product, dtype).reshape(*batches, *left_dims, *right_dims)
+        return numerics.narrow(product, dtype).reshape((*batches, *left_dims, *right_dims))
 
 
 def accumulator(

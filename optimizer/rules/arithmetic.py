@@ -65,7 +65,7 @@ ADDITION: tuple[Rule, ...] = (
     rule("neg-zero-subtract", neg_zero - x, -x, kinds=FLOAT),
     rule("subtract-self", x - x, zero, licence=ASSUMES_FINITE),
     rule("negate-subtract", -(x - y), y - x, licence=IGNORES_ZERO_SIGN, single=True),
-    rule("negate-negate", -(-x), x, kinds=NUMBER),
+    rule("negate-negate", -(-x), x, kinds=NUMBER),  # noqa: B002
     rule("add-add-static", (x + k1) + k2, x + (k1 + k2), licence=REASSOCIATES, single=True),
     rule("add-products", (x * z) + (y * z), (x + y) * z, single=True,
          licence=REASSOCIATES | IGNORES_ZERO_SIGN | ASSUMES_FINITE),

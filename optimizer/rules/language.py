@@ -461,7 +461,7 @@ def _alone(pattern: Apply, root: Op, b: Rewriter) -> bool:
 # Examples: the pattern itself, over element types, shapes and constants.
 
 _CONSTANTS = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -4.0, 3.0, 7.0, np.inf, -np.inf, np.nan)
-_SHAPES = ((8,), (), (1,), (0,), (2, 3))
+_SHAPES = ((676,), (), (1,), (0,), (2, 3))
 
 
 class _Plain(Builder):
@@ -490,7 +490,7 @@ def _examples(
             continue
         choices = list(itertools.product(_constants_of(element), repeat=len(constants)))
         for shape in _SHAPES:
-            few = choices if shape == (8,) else choices[:: max(1, len(choices) // 5)]
+            few = choices if shape == (676,) else choices[:: max(1, len(choices) // 5)]
             for choice in few:
                 numbers = dict(zip((v.name for v in constants), choice, strict=True))
                 made = _example(name, pattern, where, TensorType(shape, element), numbers)
@@ -504,7 +504,8 @@ def _constants_of(element: ElementType) -> list[Any]:
     if element.is_bool:
         return [False, True]
     limits = np.iinfo(element.dtype)
-    return sorted({0, 1, 2, 3, 5, int(limits.max), int(limits.min)} | ({-1} if limits.min else set()))
+    negative = {-1} if limits.min else set()
+    return sorted({0, 1, 2, 3, 5, int(limits.max), int(limits.min)} | negative)
 
 
 def _example(
@@ -523,7 +524,8 @@ def _example(
 
     b = _Plain()
     loose = [v for v in _variables(pattern) if v.kind not in ("constant", "static")]
-    values = dict(zip((v.name for v in loose), b.arguments([type_of(v) for v in loose])))
+    given = b.arguments([type_of(v) for v in loose])
+    values = {v.name: value for v, value in zip(loose, given, strict=True)}
     for variable in _variables(pattern):
         if variable.kind == "constant":
             values[variable.name] = b.constant(numbers[variable.name], type_of(variable))

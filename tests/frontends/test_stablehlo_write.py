@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 from jaxlib import xla_client
 
+import girih
 from girih.frontends.stablehlo import read_stablehlo
 from girih.frontends.stablehlo.write import write_text
+from girih.hlo.build import Builder
+from girih.hlo.graph import Function, Module
+from girih.hlo.types import F32, TensorType
 
 
 def run_on_xla(text: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -75,3 +79,28 @@ def test_written_text_reads_back(name: str) -> None:
     function, inputs = CASES[name]
     first = write_text(read_stablehlo(jax.jit(function).lower(*inputs).as_text())).text
     assert write_text(read_stablehlo(first)).text == first
+
+
+def test_weights_become_arguments() -> None:
+    table = images(300, 64)  # large enough to be a weight
+    x = images(4, 300)
+    function = jax.jit(lambda x: x @ table)
+    module = girih.import_model(function, x)
+    written = write_text(module)
+    assert len(written.weights) == 1
+    weights = [module.weights[name].array for name in written.weights]
+    (found,) = run_on_xla(written.text, [x, *weights])
+    np.testing.assert_allclose(found, np.asarray(function(x)), rtol=1e-6, atol=1e-6)
+
+
+def test_fusions_are_written_as_their_parts() -> None:
+    kind = TensorType((4,), F32)
+    inner = Builder()
+    (argument,) = inner.arguments([kind])
+    body = inner.region([inner("sine", inner("negate", argument))])
+    outer = Builder()
+    (x,) = outer.arguments([kind])
+    fused = outer.op("fusion", [x], {"kind": "loop"}, [body])
+    module = Module({"main": Function("main", outer.region([fused.result]))})
+    (found,) = run_on_xla(write_text(module).text, [images(4)])
+    np.testing.assert_allclose(found, np.sin(-images(4)), rtol=1e-6)

@@ -17,7 +17,6 @@ from .micro import Depth
 from .views import Segment
 
 Value = llvm.Value
-Offset = Callable[[llvm.Function, Sequence[Value]], Value]
 
 
 @dataclass(frozen=True)
@@ -199,17 +198,24 @@ def each_index(
 
 
 class RightSide:
-    """Columns of the right operand. `depth` are the strides that the micro-kernel uses."""
+    """Columns of the right operand, packed by default: vectors of a group side by side, depth steps
+    one group width apart."""
 
     packed = True
-    depth: tuple[int, ...]
+
+    def __init__(self, source: Source, depth: Sequence[Segment]) -> None:
+        self.source, self._loops = source, tuple(depth)
+
+    def strides(self, group: Group) -> tuple[int, ...]:
+        """Element strides per loop of the depth, as the micro-kernel walks a group."""
+        return linear_strides(self._loops, group.columns)
 
     def offsets(self, group: Group) -> tuple[int, ...]:
-        """Element offsets of a group's vectors from its pointer; groups lie packed by default."""
+        """Element offsets of a group's vectors."""
         return tuple(v * group.lanes for v in range(group.vectors))
 
     def mask_tail(self, group: Group) -> bool:
-        """Whether reading behind the last real column is not allowed."""
+        """Whether the micro-kernel must not read behind the last real column."""
         return False
 
     def open(
@@ -225,27 +231,56 @@ class RightSide:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Contiguous columns in blocks of `inner`, the blocks `block_stride` apart."""
+
+    count: int
+    stored: int  # with readable padding behind the last one
+    inner: int
+    block_stride: int
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment], count: int, lanes: int) -> Columns | None:
+        """None where vectors of `lanes` columns are not contiguous."""
+        if not segments:
+            return cls(count, 1, 1, 0)
+        stored = math.prod(s.size for s in segments)
+        if segments[-1].stride != 1 or len(segments) > 2:
+            return None
+        inner = segments[-1].size
+        if len(segments) == 1:
+            return cls(count, stored, stored, 0)
+        return cls(count, stored, inner, segments[0].stride) if inner % lanes == 0 else None
+
+    def fits(self, columns: int) -> bool:
+        """Whether groups of so many columns never begin inside a block and end behind it."""
+        whole = self.inner >= self.stored
+        return whole or self.inner % columns == 0 or columns % self.inner == 0
+
+
 class DirectRight(RightSide):
-    """Contiguous columns (in blocks of `inner`, `block_stride` apart), read in place."""
+    """Contiguous columns, read in place."""
 
     packed = False
 
-    def __init__(
-        self, source: Source, depth: Sequence[int], inner: int, block_stride: int, stored: int, columns: int
-    ) -> None:
-        self.source, self.depth = source, tuple(depth)
-        self._inner, self._block_stride = inner, block_stride
-        self._stored, self._columns = stored, columns
+    def __init__(self, source: Source, depth: Sequence[Segment], columns: Columns) -> None:
+        super().__init__(source, depth)
+        self._columns = columns
+
+    def strides(self, group: Group) -> tuple[int, ...]:
+        return tuple(loop.stride for loop in self._loops)
 
     def offsets(self, group: Group) -> tuple[int, ...]:
-        starts = [v * group.lanes for v in range(group.vectors)]
-        if self._inner >= group.columns:
-            return tuple(starts)
-        return tuple(s // self._inner * self._block_stride + s % self._inner for s in starts)
+        inner, stride = self._columns.inner, self._columns.block_stride
+        starts = super().offsets(group)
+        if inner >= group.columns:
+            return starts
+        return tuple(s // inner * stride + s % inner for s in starts)
 
     def mask_tail(self, group: Group) -> bool:
-        first = self._columns - group.valid
-        return group.tail > 0 and first + group.columns > self._stored
+        first = self._columns.count - group.valid
+        return group.tail > 0 and first + group.columns > self._columns.stored
 
     def open(
         self,
@@ -257,36 +292,18 @@ class DirectRight(RightSide):
         scratch: Value,
     ) -> Value:
         base = self.source.base(f, args, outer)
-        return self.source.at(f, base, self._column_offset(f, column))
-
-    def _column_offset(self, f: llvm.Function, column: Value) -> Value:
-        if self._inner >= self._stored:
-            return column
-        block = f.mul(f.udiv(column, self._inner), self._block_stride)
-        return f.add(block, f.urem(column, self._inner))
+        if self._columns.inner < self._columns.stored:
+            block = f.mul(f.udiv(column, self._columns.inner), self._columns.block_stride)
+            column = f.add(block, f.urem(column, self._columns.inner))
+        return self.source.at(f, base, column)
 
 
-class CopiedRight(DirectRight):
+class CopiedRight(RightSide):
     """Contiguous columns whose depth steps lie far apart: copied vector by vector."""
 
-    packed = True
-
-    def __init__(
-        self, source: Source, depth: Sequence[Segment], inner: int, block_stride: int, stored: int, columns: int
-    ) -> None:
-        super().__init__(source, (), inner, block_stride, stored, columns)
-        self._loops = tuple(depth)
-        self._steps = linear_strides(depth, 1)
-
-    def with_group(self, group: Group) -> CopiedRight:
-        self.depth = linear_strides(self._loops, group.columns)
-        return self
-
-    def offsets(self, group: Group) -> tuple[int, ...]:
-        return RightSide.offsets(self, group)
-
-    def mask_tail(self, group: Group) -> bool:
-        return False
+    def __init__(self, source: Source, depth: Sequence[Segment], columns: Columns) -> None:
+        super().__init__(source, depth)
+        self._direct = DirectRight(source, depth, columns)
 
     def open(
         self,
@@ -297,10 +314,10 @@ class CopiedRight(DirectRight):
         group: Group,
         scratch: Value,
     ) -> Value:
-        base = DirectRight.open(self, f, args, outer, column, group, scratch)
-        masked = DirectRight.mask_tail(self, group)
+        base = self._direct.open(f, args, outer, column, group, scratch)
+        masked = self._direct.mask_tail(group)
         accumulator = self.source.accumulator
-        starts = DirectRight.offsets(self, group)
+        starts = self._direct.offsets(group)
 
         def copy(offset: Value, position: Value) -> None:
             for number, start in enumerate(starts):
@@ -313,7 +330,7 @@ class CopiedRight(DirectRight):
                 place = f.add(position, number * group.lanes)
                 f.store(value, f.pointer(scratch, place, accumulator))
 
-        each_index(f, self._loops, linear_strides(self._loops, group.columns), copy)
+        each_index(f, self._loops, self.strides(group), copy)
         return scratch
 
 
@@ -321,8 +338,8 @@ class TransposedRight(RightSide):
     """Columns `stride` apart whose innermost depth is contiguous: transposed in registers."""
 
     def __init__(self, source: Source, depth: Sequence[Segment], stride: int) -> None:
-        self.source, self._stride = source, stride
-        self._loops = tuple(depth)
+        super().__init__(source, depth)
+        self._stride = stride
 
     def open(
         self,
@@ -334,7 +351,7 @@ class TransposedRight(RightSide):
         scratch: Value,
     ) -> Value:
         base = self.source.at(f, self.source.base(f, args, outer), f.mul(column, self._stride))
-        strides = linear_strides(self._loops, group.columns)
+        strides = self.strides(group)
         inner = self._loops[-1].size
         lanes = group.lanes
 
@@ -411,8 +428,8 @@ class GatheredRight(RightSide):
     def __init__(
         self, source: Source, depth: Sequence[Segment], columns: Sequence[Segment], count: int
     ) -> None:
-        self.source, self._columns, self._count = source, tuple(columns), count
-        self._loops = tuple(depth)
+        super().__init__(source, depth)
+        self._columns, self._count = tuple(columns), count
 
     def open(
         self,
@@ -435,5 +452,5 @@ class GatheredRight(RightSide):
                 value = self.source.load(f, start, offset)
                 f.store(value, f.pointer(target, position, accumulator))
 
-            each_index(f, self._loops, linear_strides(self._loops, group.columns), copy)
+            each_index(f, self._loops, self.strides(group), copy)
         return scratch

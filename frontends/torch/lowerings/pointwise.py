@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+
 from ....hlo.graph import Value
-from ....hlo.types import F32, I1, element_type
-from ..context import Blocked, Context, Number, Operand, is_low, lowest
-from ..promotion import result_element
+from ....hlo.types import I1, element_type
+from ..context import Blocked, Context, Number, Operand
 
 
 def binary(name: str, on_bool: str = "") -> Callable[..., Value]:
@@ -31,17 +32,11 @@ def sum_of(name: str, on_bool: str = "", reverse: bool = False) -> Callable[...,
     def lower(c: Context, self: Operand, other: Operand, alpha: Number = 1) -> Value:
         if reverse:
             self, other = other, self
-        scaled = self if reverse else other
         element = c.work_element(self, other, alpha)
         if alpha != 1:
-            if isinstance(scaled, Value):
-                scaled = c.multiply(c.convert(scaled, element), alpha)
-            else:
-                scaled = scaled * alpha
-        pair = (scaled, other) if reverse else (self, scaled)
-        if reverse:
-            pair = (self, other) if alpha == 1 else (self, scaled)
-        left, right = c.together(*pair, element=element)
+            whole = isinstance(other, Value)
+            other = c.multiply(c.convert(other, element), alpha) if whole else other * alpha
+        left, right = c.together(self, other, element=element)
         return c.narrow(c(on_bool if element is I1 and on_bool else name, left, right))
 
     return lower
@@ -261,8 +256,6 @@ def nan_to_num(
     """nan, inf and -inf replaced, by default with 0 and the largest finite values."""
     if not self.element.is_float:
         return self
-    import ml_dtypes
-
     limits = ml_dtypes.finfo(self.element.dtype)
     low = float(limits.min) if neginf is None else neginf
     high = float(limits.max) if posinf is None else posinf

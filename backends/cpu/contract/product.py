@@ -1,0 +1,271 @@
+"""The kernel of a product: which tiles there are, and what happens in one.
+
+    out[outer, row, column] = epilogue(sum over depth of left[outer, row, depth] * right[outer, depth, column])
+
+Rows are cut into panels that the micro-kernel can hold, panels into blocks whose left side stays in
+the L2 cache; columns into groups of a few vectors. A tile is one column group of one row block (of all
+column groups, where the left side must be packed first). The sum of an element is always formed in
+the same order, so any split of the tiles over workers gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .. import llvm
+from ..codegen import Target
+from .micro import Depth, Micro, emit_micro, largest_rows
+from .operands import Group, LeftSide, PackedLeftSide, RightSide, unravel
+
+Value = llvm.Value
+
+# epilogue(f, args, outer, row, column, value, count): stores `value`, of which the first `count`
+# lanes are real. A new one is made for every function that it is used in.
+Epilogue = Callable[[llvm.Function, Value, Sequence[Value], Value, Value, Value, int], None]
+
+_LEFT_BYTES = 1 << 20  # of a row block: what may stay in half of an L2 cache of 2 MB
+_PACKED_ROWS = 4  # panels of a row block that is packed
+_ENOUGH_TILES = 16
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product to emit. `outer` are the sizes of the outer coordinates."""
+
+    target: Target
+    accumulator: str
+    outer: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: tuple[int, ...]  # sizes
+    left: LeftSide
+    right: RightSide
+    epilogue: Epilogue
+    # Where the sums are the result as they are: pointer to (outer, row, column), row stride.
+    plain_output: tuple[Callable[..., Value], int] | None = None
+
+    @property
+    def element_bytes(self) -> int:
+        return llvm.bits_of(self.accumulator) // 8
+
+    @property
+    def depth_steps(self) -> int:
+        steps = 1
+        for size in self.depth:
+            steps *= size
+        return steps
+
+
+def column_vectors(target: Target, rows: int, columns: int, lanes: int) -> int:
+    """Vectors of a column group: two where there are rows enough, more for few rows."""
+    registers = target.vector_registers
+    vectors = 2
+    if rows <= 6:
+        # One load of the left side serves more products, and enough sums hide FMA's latency.
+        while vectors < 8 and rows * (vectors + 2) + vectors + 3 <= registers and rows * vectors < 16:
+            vectors += 2
+    while vectors > 2 and -(-columns // (vectors * lanes)) < _ENOUGH_TILES:
+        vectors -= 2
+    return min(vectors, max(1, -(-columns // lanes)))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows in `panels` of `size` or, the first `larger` ones, `size` + 1; blocks of panels."""
+
+    panels: int
+    size: int
+    larger: int
+    per_block: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.panels // self.per_block)
+
+    def first(self, f: llvm.Function, panel: Value) -> Value:
+        """The first row of a panel."""
+        return f.add(f.mul(panel, self.size), f.min(panel, self.larger))
+
+
+def _cut_rows(product: Product, vectors: int, groups: int) -> _Rows:
+    panels = -(-product.rows // largest_rows(product.target, vectors))
+    size, larger = divmod(product.rows, panels)
+    if product.left.packed:
+        return _Rows(panels, size, larger, min(panels, _PACKED_ROWS))
+    panel_bytes = (size + 1) * product.depth_steps * product.element_bytes
+    per_block = max(8, _LEFT_BYTES // max(1, panel_bytes))
+    blocks = -(-panels // per_block)
+    outer = 1
+    for count in product.outer:
+        outer *= count
+    if outer * groups * blocks < _ENOUGH_TILES:
+        # A panel of the right side is then opened by several tiles, but all workers have work.
+        blocks = min(-(-_ENOUGH_TILES // (outer * groups)), max(blocks, panels // 3, 1))
+    return _Rows(panels, size, larger, -(-panels // blocks))
+
+
+def emit_product(module: llvm.Module, name: str, product: Product) -> tuple[int, int]:
+    """Defines the kernel `name`; its tiles and scratch bytes."""
+    lanes = product.target.lanes(product.accumulator)
+    vectors = column_vectors(product.target, product.rows, product.columns, lanes)
+    width = vectors * lanes
+    whole, rest = divmod(product.columns, width)
+    full = Group(lanes, vectors) if whole else None
+    last = Group(lanes, -(-rest // lanes), rest % lanes) if rest else None
+    groups = whole + (rest > 0)
+    rows = _cut_rows(product, vectors, groups)
+    outer = 1
+    for count in product.outer:
+        outer *= count
+
+    left_bytes = 0
+    if product.left.packed:
+        left_bytes = rows.per_block * (rows.size + 1) * product.depth_steps * product.element_bytes
+        left_bytes = -(-left_bytes // 64) * 64
+    panel_bytes = width * product.depth_steps * product.element_bytes if product.right.packed else 0
+    for group, suffix in ((full, "_full"), (last, "_last")):
+        if group is not None:
+            _emit_group(module, name + suffix, product, group, rows, left_bytes)
+
+    f = module.kernel(name)
+    args, begin, end, scratch = f.arguments
+    with f.for_range(begin, end) as loop:
+        tile = loop.index
+        if product.left.packed:
+            block, flat = f.urem(tile, rows.blocks), f.udiv(tile, rows.blocks)
+        else:
+            number, block = f.urem(tile, groups), f.udiv(tile, groups)
+            block, flat = f.urem(block, rows.blocks), f.udiv(block, rows.blocks)
+        first = f.mul(block, rows.per_block)
+        final = f.min(f.add(first, rows.per_block), rows.panels)
+
+        def call(suffix: str, column: Value) -> None:
+            f.call(name + suffix, "void", args, flat, first, final, column, scratch)  # noqa: B023
+
+        if isinstance(product.left, PackedLeftSide):
+            coordinates = unravel(f, flat, product.outer)
+            product.left.pack(
+                f, args, coordinates, rows.first(f, first), rows.first(f, final), scratch
+            )
+            if full:
+                with f.for_range(0, whole) as inner:
+                    call("_full", f.mul(inner.index, width))
+            if last:
+                call("_last", llvm.constant("i64", whole * width))
+        elif full and last:
+            branch = f.if_else(f.compare("ult", number, whole))
+            with branch.then():
+                call("_full", f.mul(number, width))
+            with branch.otherwise():
+                call("_last", llvm.constant("i64", whole * width))
+        else:
+            call("_full" if full else "_last", f.mul(number, width))
+    f.ret()
+    tiles = outer * rows.blocks * (1 if product.left.packed else groups)
+    return tiles, left_bytes + panel_bytes
+
+
+def _emit_group(
+    module: llvm.Module, name: str, product: Product, group: Group, rows: _Rows, panel_at: int
+) -> None:
+    """Defines name(args, outer, first panel, end panel, column, scratch): one group of columns."""
+    parameters = [
+        ("ptr noalias readonly", "args"),
+        ("i64", "outer"),
+        ("i64", "first"),
+        ("i64", "last"),
+        ("i64", "column"),
+        ("ptr noalias", "scratch"),
+    ]
+    plain = product.plain_output if not group.tail else None
+    tile_stride = plain[1] if plain else group.columns
+    sizes = {rows.size: name + "_rows"}
+    if rows.larger:
+        sizes[rows.size + 1] = name + "_rows1"
+    for size, micro_name in sizes.items():
+        depth = zip(product.depth, product.left.depth, product.right.strides(group), strict=True)
+        micro = Micro(
+            product.accumulator,
+            group.lanes,
+            size,
+            product.left.row_stride,
+            product.right.offsets(group),
+            _merged([Depth(*loop) for loop in depth]),
+            tile_stride,
+            group.tail if product.right.mask_tail(group) else 0,
+        )
+        emit_micro(module, micro_name, micro)
+
+    f = module.helper(name, parameters, inline="noinline")
+    args, flat, first, last, column, scratch = f.arguments
+    coordinates = unravel(f, flat, product.outer)
+    panel = f.pointer(scratch, panel_at, "i8")
+    right = product.right.open(f, args, coordinates, column, group, panel)
+    start = rows.first(f, first)
+    tile = None
+    if not plain:
+        tile = f.alloca(product.accumulator, (rows.size + 1) * group.columns)
+    with f.for_range(first, last) as loop:
+        row = rows.first(f, loop.index)
+        if product.left.packed:
+            place = f.mul(f.sub(row, start), product.left.row_stride)
+            left = f.pointer(scratch, place, product.accumulator)
+        else:
+            left = product.left.rows(f, args, coordinates, row)
+        target = plain[0](f, args, coordinates, row, column) if plain else tile
+        assert target is not None
+        count: Value = llvm.constant("i64", rows.size)
+        if rows.larger:
+            branch = f.if_else(f.compare("ult", loop.index, rows.larger))
+            with branch.then():
+                f.call(sizes[rows.size + 1], "void", left, right, target)
+            with branch.otherwise():
+                f.call(sizes[rows.size], "void", left, right, target)
+            more = f.cast("zext", f.compare("ult", loop.index, rows.larger), "i64")
+            count = f.add(count, more)
+        else:
+            f.call(sizes[rows.size], "void", left, right, target)
+        if not plain:
+            _emit_epilogue(f, product, group, args, coordinates, row, column, count, target)
+    f.ret()
+
+
+def _emit_epilogue(
+    f: llvm.Function,
+    product: Product,
+    group: Group,
+    args: Value,
+    outer: Sequence[Value],
+    row: Value,
+    column: Value,
+    count: Value,
+    tile: Value,
+) -> None:
+    """Finishes a tile of `count` rows of complete sums, vector by vector."""
+    kind = llvm.vector(group.lanes, product.accumulator)
+    with f.for_range(0, count, at_least_once=True) as loop:
+        line = f.pointer(tile, f.mul(loop.index, group.columns), product.accumulator)
+        for number in range(group.vectors):
+            start = number * group.lanes
+            value = f.load(kind, f.pointer(line, start, product.accumulator))
+            real = group.tail if group.tail and number == group.vectors - 1 else group.lanes
+            place = f.add(row, loop.index), f.add(column, start)
+            product.epilogue(f, args, outer, *place, value, real)
+
+
+def _merged(depth: list[Depth]) -> tuple[Depth, ...]:
+    """Loops that walk evenly become one; loops of one step go."""
+    merged: list[Depth] = []
+    for loop in depth:
+        if loop.size == 1:
+            continue
+        if (
+            merged
+            and merged[-1].left == loop.size * loop.left
+            and merged[-1].right == loop.size * loop.right
+        ):
+            merged[-1] = Depth(merged[-1].size * loop.size, loop.left, loop.right)
+        else:
+            merged.append(loop)
+    return tuple(merged)

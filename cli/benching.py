@@ -1,0 +1,172 @@
+"""`girih bench`: a program beside the frameworks that can run the same source."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..hlo.errors import UnsupportedError
+from ..runtime.program import Program, load
+from . import arrays, show
+from .compiling import import_source, read_options
+
+if TYPE_CHECKING:
+    from ..hlo.graph import Module
+
+Call = Callable[[], Any]
+
+
+def bench_source(
+    source: str,
+    inputs: Sequence[str],
+    seed: int,
+    seconds: float,
+    target: str,
+    settings: Sequence[str],
+    threads: int | None,
+    allow_native: bool,
+    as_json: bool,
+) -> None:
+    """Measure and show medians; contenders that cannot run the source are named with the reason."""
+    program, made = _program(source, target, settings, threads, allow_native)
+    values = arrays.collect_inputs(program.signature, inputs, seed)
+    calls: dict[str, Call] = {"girih": _girih_call(program, values)}
+    setup: dict[str, float] = {"girih": made}
+    left_out: dict[str, str] = {}
+    for name, module_name, prepare in (
+        ("xla", "jax", lambda: _xla_call(program.module, values)),
+        ("torch", "torch", lambda: _torch_call(source, program, values)),
+    ):
+        if importlib.util.find_spec(module_name) is None:
+            left_out[name] = f"{module_name} is not installed"
+            continue
+        begin = perf_counter()
+        try:
+            call = prepare()
+            call()
+        except Exception as error:  # a foreign compiler may raise anything; the others go on
+            left_out[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            continue
+        calls[name], setup[name] = call, perf_counter() - begin
+    times = measure(calls, seconds)
+    rows = [
+        {
+            "name": name,
+            "median_us": median(found),
+            "minimum_us": min(found),
+            "runs": len(found),
+            "setup_seconds": setup[name],
+            "ratio": median(found) / median(times["girih"]),
+        }
+        for name, found in times.items()
+    ]
+    if as_json:
+        return show.print_json({"source": source, "contenders": rows, "left_out": left_out})
+    show.table(
+        ("", ">median", ">minimum", ">runs", ">set up", ">time / girih's"),
+        [
+            (r["name"], show.time(r["median_us"]), show.time(r["minimum_us"]), r["runs"],
+             f"{r['setup_seconds']:.2f} s", f"{r['ratio']:.2f}")
+            for r in rows
+        ],
+        title=source,
+    )  # fmt: skip
+    for name, reason in left_out.items():
+        show.console.print(f"{name} is left out: {reason}")
+
+
+def measure(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
+    """Microseconds of every run; contenders take turns until each had `seconds` in all."""
+    for call in calls.values():
+        call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    while any(sum(found) < seconds * 1e6 or len(found) < 3 for found in times.values()):
+        for name, call in calls.items():
+            begin = perf_counter()
+            call()
+            times[name].append((perf_counter() - begin) * 1e6)
+        if max(sum(found) for found in times.values()) > 10 * seconds * 1e6:
+            break  # one contender is far slower than the rest
+    return times
+
+
+def _program(
+    source: str,
+    target: str,
+    settings: Sequence[str],
+    threads: int | None,
+    allow_native: bool,
+) -> tuple[Program, float]:
+    """The program, and the seconds that loading or compiling it took."""
+    begin = perf_counter()
+    if Path(source).suffix == ".girih":
+        program = load(source, target=target, threads=threads, allow_native=allow_native)
+    else:
+        from ..compiler import compile as compile_program
+
+        program = compile_program(
+            import_source(source), target=target, options=read_options(settings)
+        )
+        if threads is not None:
+            program = Program(program.parts, target, threads=threads, module=program.module)
+    return program, perf_counter() - begin
+
+
+def _girih_call(program: Program, values: Sequence[Any]) -> Call:
+    if any(argument.donated for argument in program.signature.arguments):
+
+        def call_with_copies() -> Any:
+            copies = [np.array(value) for value in values]
+            positional, keywords = arrays.as_call(program.signature, copies)
+            return program(*positional, **keywords)
+
+        return call_with_copies
+    positional, keywords = arrays.as_call(program.signature, values)
+    return lambda: program(*positional, **keywords)
+
+
+def _xla_call(module: Module, values: Sequence[Any]) -> Call:
+    """The same program, written as StableHLO, in XLA for the CPU."""
+    import jax
+    import jax.extend.backend
+    from jaxlib import xla_client
+
+    from ..frontends.stablehlo.write import write_text
+
+    written = write_text(module)
+    backend = jax.extend.backend.get_backend("cpu")
+    local = tuple(backend.local_devices()[:1])
+    options = xla_client.CompileOptions()
+    loaded = backend.compile_and_load(written.text, xla_client.DeviceList(local), options)
+    weights = [module.weights[name].array for name in written.weights]
+    buffers = [jax.device_put(np.asarray(v), local[0]) for v in (*values, *weights)]
+
+    def call() -> Any:
+        found = loaded.execute_sharded(buffers).disassemble_into_single_device_arrays()
+        for shards in found:
+            shards[0].block_until_ready()
+
+    return call
+
+
+def _torch_call(source: str, program: Program, values: Sequence[Any]) -> Call:
+    """The exported program in PyTorch's eager mode."""
+    if Path(source).suffix != ".pt2":
+        raise UnsupportedError("PyTorch runs .pt2 files only")
+    import torch
+
+    model = torch.export.load(source).module()
+    tensors = [torch.from_numpy(np.array(value)) for value in values]
+    positional, keywords = arrays.as_call(program.signature, tensors)  # pyright: ignore
+
+    def call() -> Any:
+        with torch.no_grad():
+            return model(*positional, **keywords)
+
+    return call

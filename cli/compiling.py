@@ -1,0 +1,177 @@
+"""`girih compile` and `girih dump`, and how the commands read a SOURCE."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ..hlo.errors import UserError
+from . import arrays, show
+
+if TYPE_CHECKING:
+    from ..hlo.graph import Module
+    from ..options import Options
+
+
+def compile_source(
+    source: str,
+    output: Path,
+    target: str,
+    settings: Sequence[str],
+    checks: int,
+    as_json: bool,
+) -> None:
+    """Import, compile, write the bundle; stages and their times are shown on stderr."""
+    from ..compiler import compile as compile_program
+
+    options = read_options(settings)
+    times: dict[str, float] = {}
+    with _Stage("import", times):
+        module = import_source(source)
+    with _Stage("compile", times):
+        program = compile_program(module, target=target, options=options)
+    if checks:
+        with _Stage("golden checks", times):
+            program = program.with_golden(_golden(module, program, checks))
+    with _Stage("write", times):
+        program.save(output)
+    written = output.stat().st_size
+    if as_json:
+        return show.print_json(
+            {
+                "bundle": str(output),
+                "bytes": written,
+                "seconds": times,
+                "kernels": len(program.plan.kernels),
+                "steps": len(program.plan.steps),
+                "memory": asdict(program.memory),
+                "notes": [*module.notes, *program.plan.notes],
+            }
+        )
+    show.console.print(
+        f"{output}: {show.size(written)}, {len(program.plan.kernels)} kernels, "
+        f"{len(program.plan.steps)} steps, arena {show.size(program.memory.arena_bytes)}"
+    )
+    for note in (*module.notes, *program.plan.notes):
+        show.console.print(f"note: {note}")
+
+
+def dump_source(
+    source: str, after: str | None, output: Path | None, settings: Sequence[str], as_json: bool
+) -> None:
+    """Print the program after a pass, or as imported."""
+    module = import_source(source)
+    name = "import"
+    if after is not None:
+        from ..optimizer import pipeline
+
+        passes = pipeline.passes(read_options(settings))
+        names = [step.name for step in passes]
+        if after not in names:
+            raise UserError(f"--after {after}: there is no such pass; there are {', '.join(names)}")
+        # A pass may stand in the pipeline several times: its last run is shown.
+        last = len(names) - names[::-1].index(after)
+        for step in passes[:last]:
+            module = step(module)
+        name = after
+    text = str(module)
+    if as_json:
+        count = sum(1 for _ in module.walk())
+        text = show.json_text({"after": name, "operations": count, "text": text})
+    if output is None:
+        print(text)
+    else:
+        output.write_text(text if text.endswith("\n") else text + "\n")
+
+
+def import_source(source: str) -> Module:
+    """The module of a file, or of what a function in a Python file returns."""
+    from ..compiler import import_model
+
+    file, colon, function = source.rpartition(":")
+    if colon and file.endswith(".py"):
+        return import_model(*call_function(file, function))
+    if not Path(source).exists():
+        raise UserError(f"{source}: there is no such file")
+    return import_model(Path(source))
+
+
+def call_function(file: str, function: str) -> tuple[Any, ...]:
+    """What `function` of a Python file returns: (source, *example_inputs)."""
+    if not Path(file).exists():
+        raise UserError(f"{file}: there is no such file")
+    names = runpy.run_path(file, run_name="girih_source")
+    if not callable(names.get(function)):
+        raise UserError(f"{file}: it has no function {function!r}")
+    made = names[function]()
+    return made if isinstance(made, tuple) else (made,)
+
+
+def read_options(settings: Sequence[str]) -> Options:
+    """girih.Options from OPTION=VALUE texts."""
+    from ..options import Options
+
+    known = {field.name: getattr(Options(), field.name) for field in fields(Options)}
+    chosen: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name not in known:
+            raise UserError(f"--set {setting}: write OPTION=VALUE; options are {', '.join(known)}")
+        chosen[name] = _option_value(name, known[name], text)
+    try:
+        return Options(**chosen)
+    except ValueError as error:
+        raise UserError(f"--set: {error}") from error
+
+
+def _option_value(name: str, default: Any, text: str) -> Any:
+    """The text as a value of the default's type."""
+    if text == "none":
+        return None
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise UserError(f"--set {name}: true or false, not {text!r}")
+        return text == "true"
+    if isinstance(default, tuple):
+        return tuple(part for part in text.split(",") if part)
+    if isinstance(default, int) or (default is None and text.isdecimal()):
+        if not text.lstrip("-").isdecimal():
+            raise UserError(f"--set {name}: a whole number, not {text!r}")
+        return int(text)
+    return text
+
+
+def _golden(module: Module, program: Any, count: int) -> list[Any]:
+    """Made-up inputs and what the reference interpreter gives for them."""
+    from ..hlo.interpret import interpret
+    from ..runtime.bundle import Check
+
+    found = []
+    for seed in range(count):
+        values = arrays.collect_inputs(program.signature, (), seed)
+        outputs = interpret(module, [value.copy() for value in values])
+        found.append(Check(tuple(values), tuple(outputs)))
+    return found
+
+
+class _Stage:
+    """Times a stage and, on a terminal, shows that it is under way."""
+
+    def __init__(self, name: str, times: dict[str, float]) -> None:
+        self._name, self._times = name, times
+        self._status = show.progress_console.status(f"{name} ...")
+
+    def __enter__(self) -> None:
+        self._begin = perf_counter()
+        if show.progress_console.is_terminal:
+            self._status.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._status.stop()
+        self._times[self._name] = perf_counter() - self._begin
+        if kind is None and show.progress_console.is_terminal:
+            show.progress_console.print(f"{self._name:>14} {self._times[self._name]:7.2f} s")

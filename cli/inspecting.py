@@ -1,0 +1,177 @@
+"""`girih inspect` and `girih verify`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..hlo.errors import UserError
+from ..runtime.bundle import Bundle
+from ..runtime.profile import origin_text
+from ..runtime.program import Memory, load, parse_plan
+from . import show
+
+
+def inspect_bundle(path: Path, kernels: int, members: bool, as_json: bool) -> None:
+    """Show a bundle's parts; no code of it is mapped."""
+    bundle = Bundle(path, verify="lazy")
+    data = describe(bundle)
+    if as_json:
+        return show.print_json(data)
+    show.facts(
+        (
+            ("size", show.size(data["bytes"])),
+            ("format", data["format"]),
+            ("producer", data["provenance"].get("producer", "")),
+            (
+                "sealed by you",
+                "yes" if data["trusted"] else "no: machine code needs --allow-native",
+            ),
+            ("digest", data["digest"]),
+            ("weights", f"{data['weights']['count']}, {show.size(data['weights']['bytes'])}"),
+            ("golden cases", data["checks"]),
+        ),
+        title=str(path),
+    )
+    for name, signature in data["entries"].items():
+        rows = [("argument", *row) for row in signature["arguments"]]
+        rows += [("result", *row) for row in signature["results"]]
+        show.table(("", "name", "type", ""), rows, title=f"\nentry point {name}")
+    for target, variant in data["variants"].items():
+        _show_variant(target, variant, kernels)
+    if members:
+        show.table(
+            ("member", ">size"),
+            [(name, show.size(size)) for name, size in data["members"].items()],
+            title="\nmembers",
+        )
+
+
+def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
+    facts = [
+        ("code", f"{show.size(variant['image_bytes'])} {variant['triple']}"),
+        ("processor features", " ".join(variant["features"]) or "none"),
+        ("steps", variant["steps"]),
+    ]
+    facts += [(name.replace("_", " "), show.size(v)) for name, v in variant["memory"].items()]
+    show.facts(facts, title=f"\nvariant {target}")
+    listed = sorted(variant["kernels"], key=lambda k: -max(k["flops"], k["bytes"]))[:kernels]
+    if listed:
+        rows = [
+            (k["name"], k["kind"], k["runs"], f"{k['flops'] / 1e6:.3g}", show.size(k["bytes"]),
+             " ".join(k["ops"][:6]) + (" ..." if len(k["ops"]) > 6 else ""), k["origin"])
+            for k in listed
+        ]  # fmt: skip
+        total = len(variant["kernels"])
+        show.table(
+            ("kernel", "kind", ">steps", ">Mflop", ">bytes", "operations", "source"),
+            rows,
+            title=f"\n{len(rows)} of {total} kernels, the largest first",
+        )
+    for note in variant["notes"]:
+        show.console.print(f"note: {note}")
+
+
+def describe(bundle: Bundle) -> dict[str, Any]:
+    """All that inspect shows, as JSON values."""
+    stored = {array.__array_interface__["data"][0]: array for array in bundle.weights.values()}
+    return {
+        "bundle": bundle.label,
+        "bytes": bundle.size,
+        "format": bundle.manifest["version"],
+        "features": [feature["name"] for feature in bundle.manifest.get("features", [])],
+        "digest": bundle.digest,
+        "trusted": bundle.is_trusted,
+        "provenance": dict(bundle.provenance),
+        "weights": {
+            "count": len(bundle.weights),
+            "bytes": sum(array.nbytes for array in stored.values()),
+        },
+        "checks": len(bundle.checks),
+        "entries": {
+            name: {
+                "arguments": [_argument_row(argument) for argument in signature.arguments],
+                "results": [
+                    (r.path, str(r).removeprefix(f"{r.path}: "), "state" if r.state else "")
+                    for r in signature.results
+                ],
+            }
+            for name, signature in bundle.signatures.items()
+        },
+        "variants": {target: _describe_variant(bundle, target) for target in bundle.variants},
+        "members": dict(bundle.members),
+    }
+
+
+def _argument_row(argument: Any) -> tuple[str, str, str]:
+    remarks = ["donated"] if argument.donated else []
+    if argument.aliases is not None:
+        remarks.append(f"becomes result {argument.aliases}")
+    if argument.default is not None:
+        remarks.append(f"default {argument.default}")
+    kind = str(argument).removeprefix(f"{argument.path}: ")
+    return argument.path, kind, ", ".join(remarks)
+
+
+def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
+    variant = bundle.variants[target]
+    plan = parse_plan(variant, bundle.label)
+    runs: dict[int, list[Any]] = {}
+    for step in plan.steps:
+        if step.WhichOneof("action") == "run":
+            runs.setdefault(step.run.kernel, []).append(step.run)
+    return {
+        "native": variant.native,
+        "triple": variant.triple,
+        "features": list(variant.features),
+        "image_bytes": len(variant.image),
+        "weight_bytes": sum(array.nbytes for array in variant.weights.values()),
+        "steps": len(plan.steps),
+        "memory": {field.name: getattr(plan.memory, field.name) for field in fields(Memory)},
+        "kernels": [
+            {
+                "name": kernel.name,
+                "kind": kernel.kind,
+                "engine": kernel.engine,
+                "ops": list(kernel.ops),
+                "origin": origin_text(kernel),
+                "runs": len(runs.get(index, ())),
+                "flops": sum(run.flops for run in runs.get(index, ())),
+                "bytes": sum(run.bytes for run in runs.get(index, ())),
+                "notes": list(kernel.notes),
+            }
+            for index, kernel in enumerate(plan.kernels)
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def verify_bundle(path: Path, run: bool, allow_native: bool, as_json: bool) -> None:
+    """Check all digests and documents, then the golden cases."""
+    bundle = Bundle(path)
+    count = bundle.verify_all()
+    cases: list[tuple[float, float]] = []
+    if run and bundle.checks:
+        cases = load(path, allow_native=allow_native).run_checks()
+    failed = [i for i, (error, tolerance) in enumerate(cases) if not error <= tolerance]
+    if as_json:
+        show.print_json(
+            {
+                "bundle": str(path),
+                "members": count,
+                "digest": bundle.digest,
+                "trusted": bundle.is_trusted,
+                "cases": [{"error": error, "tolerance": limit} for error, limit in cases],
+                "passed": not failed,
+            }
+        )
+    if failed:
+        error, tolerance = cases[failed[0]]
+        raise UserError(
+            f"{path}: golden case {failed[0]} differs by {error:.3g} of its largest value, more "
+            f"than {tolerance:.3g}; {len(failed)} of {len(cases)} cases fail on this machine"
+        )
+    if not as_json:
+        golden = f", {len(cases)} golden cases" if cases else ""
+        show.console.print(f"{path}: whole ({count} members{golden})")

@@ -1,0 +1,273 @@
+"""What a `jax.export` file or object says becomes a module; files are read without jax."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...hlo.errors import Blocker, ImportBlockers, UnsupportedError, UserError
+from ...hlo.graph import Dense, Module
+from ...hlo.signature import Signature, Tree
+from ...hlo.types import TensorType, Type, element_type
+from .. import tree
+from ..stablehlo.bytecode import MAGIC, read_bytecode
+from ..stablehlo.convert import Converter, EntryArgument
+from ..stablehlo.locations import Locations
+from ..stablehlo.signatures import donations, parameter_names, typed
+from .flatbuffer import read_export
+
+OLDEST_CONVENTION, NEWEST_CONVENTION = 9, 10
+
+_DTYPES = [
+    "i1",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "ui8",
+    "ui16",
+    "ui32",
+    "ui64",
+    "f16",
+    "f32",
+    "f64",
+    "complex<f32>",
+    "complex<f64>",
+    "bf16",
+    "i4",
+    "ui4",
+    "f8E4M3B11FNUZ",
+    "f8E4M3FN",
+    "f8E4M3FNUZ",
+    "f8E5M2",
+    "f8E5M2FNUZ",
+    "f0",
+    "f8E4M3",
+    "f8E3M4",
+    "f8E8M0FNU",
+    "f4E2M1FN",
+]
+
+
+@dataclass(frozen=True)
+class Abstract:
+    """One flat input or output: dimensions as text (symbolic ones are expressions), element."""
+
+    shape: tuple[str, ...]
+    element: str
+
+    @property
+    def is_static(self) -> bool:
+        return all(dim.isdigit() for dim in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.element}[{','.join(self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Export:
+    """The parts of an export that an import needs."""
+
+    name: str
+    program: bytes | memoryview
+    inputs: Tree
+    outputs: Tree
+    arguments: tuple[Abstract, ...]
+    results: tuple[Abstract, ...]
+    kept: tuple[int, ...]
+    platforms: tuple[str, ...]
+    devices: int
+    effects: int
+    convention: int
+
+
+def looks_like_export(data: bytes | memoryview) -> bool:
+    """Whether the bytes may be a `jax.export` file (which has no magic number of its own)."""
+    try:
+        fields = read_export(data[:])
+    except UserError:
+        return False
+    return bytes(fields["mlir_module_serialized"][:4]) == MAGIC
+
+
+def read_export_file(data: bytes | memoryview, name: str = "<export>") -> Export:
+    """The export in a serialized `jax.export.Exported`."""
+    fields = read_export(data, name)
+    if not len(fields["mlir_module_serialized"]) or fields["in_tree"] is None:
+        raise UserError(f"{name} is no jax.export file: it holds no program")
+    unique = [_abstract(value) for value in fields["unique_avals"]]
+
+    def values(direct: str, indices: str) -> tuple[Abstract, ...]:
+        if fields[indices]:
+            if max(fields[indices]) >= len(unique):
+                raise UserError(f"{name} is damaged: an input's type is missing")
+            return tuple(unique[index] for index in fields[indices])
+        return tuple(_abstract(value) for value in fields[direct])
+
+    return Export(
+        fields["function_name"],
+        fields["mlir_module_serialized"],
+        _tree(fields["in_tree"]),
+        _tree(fields["out_tree"]) if fields["out_tree"] else Tree.leaf(),
+        values("in_avals", "in_avals_idxs"),
+        values("out_avals", "out_avals_idxs"),
+        tuple(fields["module_kept_var_idx"]),
+        tuple(fields["platforms"]),
+        fields["nr_devices"] or fields["nr_devices_short"] or 1,
+        len(fields["ordered_effects"]),
+        fields["calling_convention_version"],
+    )
+
+
+def _abstract(fields: dict[str, Any]) -> Abstract:
+    number = fields["dtype"]
+    element = _DTYPES[number] if 0 <= number < len(_DTYPES) else f"key type {number}"
+    return Abstract(tuple(fields["shape"]), element)
+
+
+def _tree(fields: dict[str, Any]) -> Tree:
+    """The signature's tree of a serialized PyTreeDef."""
+    children = tuple(_tree(child) for child in fields["children"])
+    kind = fields["kind"]
+    if kind == 0:
+        return Tree.leaf()
+    if kind == 1:
+        return Tree.none()
+    if kind in (2, 3):
+        return Tree("tuple" if kind == 2 else "list", children)
+    names = tuple(fields["children_names"])
+    if kind == 4 and len(names) == len(children):
+        return Tree("dict", children, names)
+    if kind != 5:
+        raise UserError("the export's input structure is damaged")
+    known = _namedtuple_fields(bytes(fields["custom_auxdata"]), len(children))
+    if known:
+        return Tree("namedtuple", children, known, fields["custom_name"])
+    return Tree("custom", children, tuple(range(len(children))), fields["custom_name"])
+
+
+def _namedtuple_fields(data: bytes, count: int) -> tuple[str, ...]:
+    """JAX stores a namedtuple's field names as JSON; another class's data is its own."""
+    try:
+        names = json.loads(data)
+    except ValueError:
+        return ()
+    valid = isinstance(names, list) and len(names) == count
+    if valid and all(isinstance(n, str) and n.isidentifier() for n in names):
+        return tuple(names)
+    return ()
+
+
+def import_export(export: Export, name: str = "") -> Module:
+    """The module of an export for one device.
+
+    ImportBlockers where it needs several devices, side effects, or shapes that are not fixed.
+    """
+    title = name or export.name or "export"
+    _check(export, title)
+    document = read_bytecode(export.program, title)
+    entry, leading = _entry_arguments(document, export)
+    kept = set(export.kept)
+    unused: dict[int, Type] = {
+        index: _type(value) for index, value in enumerate(export.arguments) if index not in kept
+    }
+    module = Converter(document, title, "constant", entry, unused).module()
+    return replace(module, signature=_signature(module, export, document, leading))
+
+
+def _check(export: Export, title: str) -> None:
+    """Everything about the export as a whole that cannot be imported."""
+    found: list[Blocker] = []
+
+    def block(reason: str, remedy: str) -> None:
+        found.append(Blocker("jax.export", title, reason, remedy))
+
+    if not OLDEST_CONVENTION <= export.convention <= NEWEST_CONVENTION:
+        block(
+            f"calling convention {export.convention} is not one of {OLDEST_CONVENTION} and "
+            f"{NEWEST_CONVENTION}",
+            "export it again with a current JAX",
+        )
+    if export.devices > 1:
+        block(f"it is made for {export.devices} devices", "export it for one device")
+    if export.effects:
+        block("it has ordered side effects", "remove callbacks and prints before the export")
+    for value in export.arguments:
+        if not value.is_static:
+            block(
+                f"an input has the symbolic shape {value}",
+                "export it with fixed shapes, or import the function with example inputs",
+            )
+    if found:
+        raise ImportBlockers(list(dict.fromkeys(found)), title)
+
+
+def _entry_arguments(document: tree.Document, export: Export) -> tuple[list[EntryArgument], int]:
+    """What each parameter of `main` is, and how many stand before the kept inputs."""
+    mains = [
+        operation
+        for region in document.module.regions
+        for operation in region.operations
+        if operation.name == "func.func" and operation.attributes.get("sym_name") == "main"
+    ]
+    if len(mains) != 1 or not mains[0].regions:
+        raise UserError(f"{document.source}: the export has no function 'main'")
+    parameters = mains[0].regions[0].arguments
+    entry: list[EntryArgument] = []
+    if len(export.platforms) > 1:
+        number = export.platforms.index("cpu") if "cpu" in export.platforms else 0
+        kind = parameters[0].type if parameters else None
+        if not isinstance(kind, tree.Tensor) or kind.shape or kind.element not in ("i32", "i64"):
+            raise UserError(f"{document.source}: the export's platform argument is missing")
+        scalar = TensorType((), element_type(str(kind.element)))
+        entry.append(EntryArgument(constant=Dense(scalar, np.asarray(number, scalar.dtype))))
+    leading = len(entry)
+    if list(export.kept) != sorted(set(export.kept)) or any(
+        index >= len(export.arguments) for index in export.kept
+    ):
+        raise UserError(f"{document.source}: the export's list of inputs is damaged")
+    entry += [EntryArgument(index=index) for index in export.kept]
+    return entry, leading
+
+
+def _type(value: Abstract) -> TensorType:
+    try:
+        return TensorType(tuple(int(dim) for dim in value.shape), element_type(value.element))
+    except ValueError:
+        raise UnsupportedError(f"an input of type {value} is not supported") from None
+
+
+def _signature(module: Module, export: Export, document: tree.Document, leading: int) -> Signature:
+    """Structure and names as the exported function has them."""
+    body = module.body
+    inputs = export.inputs
+    if inputs.kind != "tuple" or [child.kind for child in inputs.children] != ["tuple", "dict"]:
+        raise UserError(f"{document.source}: the export's inputs are not (arguments, keywords)")
+    counts = (inputs.leaf_count, export.outputs.leaf_count)
+    if counts != (len(body.argument_types), len(body.result_types)):
+        raise UserError(f"{document.source}: the export's structure does not fit its program")
+    signature = Signature.build(
+        inputs.children[0],
+        [typed(kind) for kind in body.argument_types],
+        export.outputs,
+        [typed(kind) for kind in body.result_types],
+        names=parameter_names(inputs.children[0], _leaf_names(document, export, leading)),
+        keywords=inputs.children[1],
+    )
+    return signature.donating(donations(module.main))
+
+
+def _leaf_names(document: tree.Document, export: Export, leading: int) -> Sequence[str]:
+    """JAX notes an input's path as the location of its parameter."""
+    names = [""] * len(export.arguments)
+    locations = Locations(document)
+    for operation in document.module.regions[0].operations:
+        if operation.attributes.get("sym_name") == "main":
+            parameters = operation.regions[0].arguments[leading:]
+            for index, value in zip(export.kept, parameters, strict=True):
+                names[index] = locations.name(value.location)
+    return names

@@ -1,0 +1,346 @@
+"""Reductions and running sums: sum, mean, max, argmax, any, var, norm, logsumexp, cumsum, ..."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....hlo.build import build_region
+from ....hlo.graph import Region, Value
+from ....hlo.types import I1, I64, ElementType, TensorType
+from ..context import (
+    Blocked, Context, Number, axes_of, axis_of, highest, identity, lowest, static,
+)  # fmt: skip
+
+Axes = Any  # None, an int or a list of ints
+
+
+def _kept(c: Context, value: Value, dims: Sequence[Any], axes: Sequence[int], keep: bool) -> Value:
+    """A reduced value with its lost axes as size 1 if they are to be kept."""
+    if not keep:
+        return value
+    return c.builder.reshape(value, [1 if axis in axes else d for axis, d in enumerate(dims)])
+
+
+def total(
+    c: Context, self: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    """Sum over `dim`; bf16 and f16 accumulate in f32."""
+    axes = axes_of(dim, self.rank)
+    x = c.wide(c.convert(self, c.element))
+    return c.narrow(_kept(c, c.reduce("add", x, axes), self.dims, axes, keepdim))
+
+
+def total_all(c: Context, self: Value, dtype: Any = None) -> Value:
+    return total(c, self)
+
+
+def mean(
+    c: Context, self: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    """Sum over `dim` divided by the number of elements."""
+    axes = axes_of(dim, self.rank)
+    x = c.wide(c.convert(self, c.element))
+    result = c.divide(c.reduce("add", x, axes), c.count(x.dims, axes))
+    return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+
+
+def mean_all(c: Context, self: Value, dtype: Any = None) -> Value:
+    return mean(c, self)
+
+
+def extreme(body: str) -> Callable[..., Value]:
+    """amax and amin: nan wins."""
+
+    def lower(c: Context, self: Value, dim: Axes = (), keepdim: bool = False) -> Value:
+        axes = axes_of(dim, self.rank)
+        name = {"maximum": "or", "minimum": "and"}[body] if self.element is I1 else body
+        return _kept(c, c.reduce(name, self, axes), self.dims, axes, keepdim)
+
+    return lower
+
+
+def extreme_all(body: str) -> Callable[..., Value]:
+    def lower(c: Context, self: Value) -> Value:
+        return extreme(body)(c, self)
+
+    return lower
+
+
+def product(c: Context, self: Value, dtype: Any = None) -> Value:
+    x = c.wide(c.convert(self, c.element))
+    return c.narrow(c.reduce("multiply", x, range(x.rank)))
+
+
+def product_along(
+    c: Context, self: Value, dim: int, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    axes = axes_of(dim, self.rank)
+    x = c.wide(c.convert(self, c.element))
+    return c.narrow(_kept(c, c.reduce("multiply", x, axes), self.dims, axes, keepdim))
+
+
+def truth(body: str) -> Callable[..., Value]:
+    """any ("or") and all ("and")."""
+
+    def lower(c: Context, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+        axes = axes_of(dim, self.rank)
+        result = c.reduce(body, c.convert(self, I1), axes)
+        return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+
+    return lower
+
+
+# The place of an extreme.
+
+
+def _better(largest: bool, element: ElementType) -> Region:
+    """Of two (value, position) pairs the larger value; nan is largest, then the first wins."""
+    scalar, position = TensorType((), element), TensorType((), I64)
+
+    def body(b: Any, value: Value, at: Value, other: Value, other_at: Value) -> list[Value]:
+        wins = b.compare("GT" if largest else "LT", other, value)
+        same = b.compare("EQ", value, other)
+        if element.is_float:
+            nan, other_nan = b.compare("NE", value, value), b.compare("NE", other, other)
+            wins = b("or", wins, b("and", other_nan, b("not", nan)))
+            wins = b("and", wins, b("not", nan))
+            same = b("or", same, b("and", nan, other_nan))
+        wins = b("or", wins, b("and", same, b.compare("LT", other_at, at)))
+        return [b("select", wins, other, value), b("select", wins, other_at, at)]
+
+    return build_region([scalar, position] * 2, body)
+
+
+def extreme_place(c: Context, x: Value, axis: int, largest: bool) -> tuple[Value, Value]:
+    """The extreme along an axis and its first position (i64)."""
+    worst = lowest(x.element) if largest else highest(x.element)
+    operands = [
+        x, c.iota(x.dims, axis), c.scalar(worst, x.element), c.scalar(2**63 - 1, I64)
+    ]  # fmt: skip
+    region = _better(largest, x.element)
+    op = c.builder.op("reduce", operands, {"dimensions": (axis,)}, [region])
+    return op.results[0], op.results[1]
+
+
+def argument_of(largest: bool) -> Callable[..., Value]:
+    """argmax and argmin; without a dimension, of the flat tensor."""
+
+    def lower(c: Context, self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        if not self.rank:
+            return c.full(0, (), I64)
+        if dim is None:
+            flat = c.builder.reshape(self, (math.prod(map(static, self.dims)),))
+            place = extreme_place(c, flat, 0, largest)[1]
+            return c.builder.reshape(place, c.dims)
+        axis = axis_of(dim, self.rank)
+        place = extreme_place(c, self, axis, largest)[1]
+        return _kept(c, place, self.dims, (axis,), keepdim)
+
+    return lower
+
+
+def extreme_along(largest: bool) -> Callable[..., tuple[Value, Value | None]]:
+    """max.dim and min.dim: values and their positions."""
+
+    def lower(
+        c: Context, self: Value, dim: int, keepdim: bool = False
+    ) -> tuple[Value, Value | None]:
+        if not self.rank:
+            return self, c.full(0, (), I64)
+        axis = axis_of(dim, self.rank)
+        if not c.used[1]:
+            body = "maximum" if largest else "minimum"
+            return extreme(body)(c, self, axis, keepdim), None
+        value, place = extreme_place(c, self, axis, largest)
+        return tuple(_kept(c, v, self.dims, (axis,), keepdim) for v in (value, place))  # type: ignore[return-value]
+
+    return lower
+
+
+# Spread.
+
+
+def mean_and_variance(
+    c: Context, x: Value, axes: Sequence[int], correction: Number = 0
+) -> tuple[Value, Value, Value]:
+    """Mean, variance and x - mean; two passes, as PyTorch's own precision needs."""
+    count = c.count(x.dims, axes)
+    middle = c.divide(c.reduce("add", x, axes), count)
+    centred = c("subtract", x, c.along(middle, x.dims, axes))
+    squares = c.reduce("add", c("multiply", centred, centred), axes)
+    divisor = max(float(count - correction), 0.0)  # type: ignore[operator]
+    variance = c.divide(squares, divisor) if divisor else c.multiply(squares, math.nan)
+    return middle, variance, centred
+
+
+def variance(root: bool, with_mean: bool = False) -> Callable[..., Any]:
+    """var, std, var_mean and std_mean."""
+
+    def lower(
+        c: Context,
+        self: Value,
+        dim: Axes = None,
+        correction: Number | None = None,
+        keepdim: bool = False,
+    ) -> Any:
+        axes = axes_of(dim, self.rank)
+        x = c.wide(self)
+        middle, result, _ = mean_and_variance(c, x, axes, 1 if correction is None else correction)
+        result = c("sqrt", result) if root else result
+        result = c.narrow(_kept(c, result, self.dims, axes, keepdim))
+        if not with_mean:
+            return result
+        return result, c.narrow(_kept(c, middle, self.dims, axes, keepdim), 1)
+
+    return lower
+
+
+def unbiased(root: bool, with_mean: bool = False) -> Callable[..., Any]:
+    """The older spelling of `variance`: a flag for a correction of 1."""
+    body = variance(root, with_mean)
+
+    def along(
+        c: Context, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+    ) -> Any:
+        return body(c, self, dim, int(unbiased), keepdim)
+
+    return along
+
+
+def unbiased_all(root: bool) -> Callable[..., Any]:
+    def lower(c: Context, self: Value, unbiased: bool = True) -> Any:
+        return variance(root)(c, self, None, int(unbiased))
+
+    return lower
+
+
+def vector_norm(
+    c: Context,
+    self: Value,
+    ord: Number = 2,
+    dim: Axes = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+) -> Value:
+    """(sum |self|^ord)^(1/ord); the largest and smallest size for ord = inf and -inf."""
+    axes = axes_of(dim, self.rank)
+    x = c.wide(c.convert(self, c.element))
+    if ord == 2:
+        result = c("sqrt", c.reduce("add", c("multiply", x, x), axes))
+    elif ord == 1:
+        result = c.reduce("add", c("abs", x), axes)
+    elif ord in (math.inf, -math.inf):
+        name = "maximum" if ord == math.inf else "minimum"
+        size = c("abs", x)
+        result = c.reduce(name, size, axes)
+    elif ord == 0:
+        nonzero = c.builder.compare("NE", x, c.full(0, x.dims, x.element))
+        result = c.reduce("add", c.convert(nonzero, x.element), axes)
+    else:
+        powers = c("power", c("abs", x), c.full(ord, x.dims, x.element))
+        total = c.reduce("add", powers, axes)
+        result = c("power", total, c.full(1 / ord, total.dims, x.element))  # type: ignore[operator]
+    return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+
+
+def norm(
+    c: Context, self: Value, p: Number | None = 2, dim: Axes = None, keepdim: bool = False,
+    dtype: Any = None,
+) -> Value:  # fmt: skip
+    return vector_norm(c, self, 2 if p is None else p, dim, keepdim)
+
+
+def logsumexp(c: Context, self: Value, dim: Axes, keepdim: bool = False) -> Value:
+    """log(sum(exp(self))), shifted by the maximum where that is finite."""
+    axes = axes_of(dim, self.rank)
+    x = c.wide(c.convert(self, c.element))
+    top = c.reduce("maximum", x, axes)
+    top = c.select(c("is_finite", top), top, c.full(0, top.dims, top.element))
+    grown = c("exponential", c("subtract", x, c.along(top, x.dims, axes)))
+    result = c("add", c("log", c.reduce("add", grown, axes)), top)
+    return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+
+
+def count_nonzero(c: Context, self: Value, dim: Axes = None) -> Value:
+    axes = axes_of(dim, self.rank)
+    return c.reduce("add", c.convert(c.convert(self, I1), I64), axes)
+
+
+# Running reductions.
+
+
+def running(body: str) -> Callable[..., Value]:
+    """The reduction of all elements up to each one, by doubling: log2(n) shifted additions."""
+
+    def lower(c: Context, self: Value, dim: int, dtype: Any = None) -> Value:
+        x = c.wide(c.convert(self, c.element))
+        if not x.rank:
+            return c.narrow(x)
+        return c.narrow(running_of(c, body, x, axis_of(dim, x.rank)))
+
+    return lower
+
+
+def running_of(c: Context, body: str, x: Value, axis: int) -> Value:
+    neutral = identity(body, x.element)
+    size, distance = static(x.dims[axis]), 1
+    while distance < size:
+        pads = [(0, 0, 0)] * x.rank
+        pads[axis] = (distance, -distance, 0)
+        x = c(body, x, c.pad(x, neutral, pads))
+        distance *= 2
+    return x
+
+
+def running_extreme(largest: bool) -> Callable[..., tuple[Value, Value | None]]:
+    """cummax and cummin; positions are blocked."""
+
+    def lower(c: Context, self: Value, dim: int) -> tuple[Value, Value | None]:
+        if c.used[1]:
+            raise Blocked("its positions are used", "use the values only")
+        body = "maximum" if largest else "minimum"
+        return running_of(c, body, self, axis_of(dim, self.rank)), None
+
+    return lower
+
+
+_MAX, _MIN = extreme("maximum"), extreme("minimum")
+_ANY, _ALL = truth("or"), truth("and")
+
+TABLE: dict[str, Callable[..., Any]] = {
+    **{f"aten.any.{kind}": _ANY for kind in ("default", "dim", "dims")},
+    **{f"aten.all.{kind}": _ALL for kind in ("default", "dim", "dims")},
+    **{f"aten.count_nonzero.{kind}": count_nonzero for kind in ("default", "dim_IntList")},
+    **{f"aten.norm.{kind}": norm for kind in ("Scalar", "ScalarOpt_dim", "ScalarOpt_dim_dtype")},
+    "aten.amax.default": _MAX,
+    "aten.amin.default": _MIN,
+    "aten.argmax.default": argument_of(True),
+    "aten.argmin.default": argument_of(False),
+    "aten.cummax.default": running_extreme(True),
+    "aten.cummin.default": running_extreme(False),
+    "aten.cumprod.default": running("multiply"),
+    "aten.cumsum.default": running("add"),
+    "aten.linalg_vector_norm.default": vector_norm,
+    "aten.logsumexp.default": logsumexp,
+    "aten.max.default": extreme_all("maximum"),
+    "aten.max.dim": extreme_along(True),
+    "aten.mean.default": mean_all,
+    "aten.mean.dim": mean,
+    "aten.min.default": extreme_all("minimum"),
+    "aten.min.dim": extreme_along(False),
+    "aten.prod.default": product,
+    "aten.prod.dim_int": product_along,
+    "aten.std.correction": variance(True),
+    "aten.std.default": unbiased_all(True),
+    "aten.std.dim": unbiased(True),
+    "aten.std_mean.correction": variance(True, True),
+    "aten.sum.default": total_all,
+    "aten.sum.dim_IntList": total,
+    "aten.var.correction": variance(False),
+    "aten.var.default": unbiased_all(False),
+    "aten.var.dim": unbiased(False),
+    "aten.var_mean.correction": variance(False, True),
+    "aten.var_mean.dim": unbiased(False, True),
+}

@@ -1,0 +1,255 @@
+"""Operations about order, choice and packaging: while, if, case, tuples, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Op, Region
+from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
+from ..types import F32, I1, I32, TOKEN, UI32, TensorType, TupleType, Type
+from .clauses import same_dims, same_element
+from .shape import counting
+
+
+def _same_types(left: Sequence[Type], right: Sequence[Type]) -> bool:
+    """Equal types, but for symbolic dimensions and shardings."""
+    return len(left) == len(right) and all(map(_same_type, left, right))
+
+
+def _same_type(left: Type, right: Type) -> bool:
+    if isinstance(left, TensorType) and isinstance(right, TensorType):
+        return same_dims(left.dims, right.dims) and same_element(left.element, right.element)
+    return left is right
+
+
+def _is_predicate(types: Sequence[Type]) -> bool:
+    return len(types) == 1 and isinstance(types[0], TensorType) and (
+        types[0].rank == 0 and types[0].element is I1
+    )
+
+
+class While(OpDefinition, name="while"):
+    """results = operands, replaced by body(them) as long as cond(them) holds."""
+
+    pattern = "control"
+    regions = ("cond", "body")
+    inputs = variadic()
+    C1 = constraint(
+        "cond takes the operands' types and returns an i1 scalar",
+        lambda o: (
+            _same_types([v.type for v in o.operands], o.regions[0].argument_types)
+            and _is_predicate(o.regions[0].result_types)
+        ),
+    )
+    C2 = constraint(
+        "body takes and returns the operands' types",
+        lambda o: (
+            _same_types([v.type for v in o.operands], o.regions[1].argument_types)
+            and _same_types([v.type for v in o.operands], o.regions[1].result_types)
+        ),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [v.type for v in o.operands]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        run, current = context["run"], list(arrays)
+        cond, body = o.regions
+        while bool(run(cond, current)[0]):
+            current = run(body, current)
+        return tuple(current)
+
+    def cases(self) -> Iterator[Case]:
+        def regions() -> tuple[Region, ...]:
+            from ..build import build_region  # build imports the table of rooms
+
+            types = [TensorType((), I32), TensorType((2,), F32)]
+
+            def cond(b: Any, i: Any, x: Any) -> Any:
+                return [b.compare("LT", i, b.constant(5, types[0]))]
+
+            def body(b: Any, i: Any, x: Any) -> Any:
+                return [b("add", i, b.constant(1, types[0])), b("multiply", x, x)]
+
+            return build_region(types, cond), build_region(types, body)
+
+        start = np.float32([0.5, 1.25])
+        yield Case("while_squares", (np.int32(2), start), regions=regions)
+        yield Case("while_never", (np.int32(7), start), regions=regions)
+
+
+class If(OpDefinition, name="if"):
+    """results = true_branch() where pred holds, else false_branch()."""
+
+    pattern = "control"
+    regions = ("true_branch", "false_branch")
+    pred = operand()
+    C0 = constraint("pred is an i1 scalar", lambda o: _is_predicate([o.pred.type]))
+    C1 = constraint(
+        "the branches take nothing", lambda o: not any(r.arguments for r in o.regions)
+    )
+    C2 = constraint(
+        "the branches return the same types",
+        lambda o: _same_types(o.regions[0].result_types, o.regions[1].result_types),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return o.regions[0].result_types
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return tuple(context["run"](o.regions[0 if bool(arrays[0]) else 1], ()))
+
+    def cases(self) -> Iterator[Case]:
+        for pred in (True, False):
+            yield Case(f"if_{pred}", (np.bool_(pred),), regions=lambda: _constants(1, 2))
+
+
+def _constants(*values: float) -> tuple[Region, ...]:
+    from ..build import build_region  # build imports the table of rooms
+
+    kind = TensorType((2,), F32)
+    return tuple(
+        build_region([], lambda b, value=value: [b.constant(value, kind)]) for value in values
+    )
+
+
+class CaseOp(OpDefinition, name="case"):
+    """results = branches[index](); the last branch where index is out of bounds."""
+
+    pattern = "control"
+    regions = ("*",)
+    index = operand()
+    C0 = constraint(
+        "index is an i32 scalar", lambda o: o.index.rank == 0 and o.index.element is I32
+    )
+    C1 = constraint("0 < size(branches)", lambda o: len(o.regions) > 0)
+    C2 = constraint("the branches take nothing", lambda o: not any(r.arguments for r in o.regions))
+    C3 = constraint(
+        "the branches return the same types",
+        lambda o: all(
+            _same_types(o.regions[0].result_types, r.result_types) for r in o.regions[1:]
+        ),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return o.regions[0].result_types
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        index, count = int(arrays[0]), len(o.regions)
+        return tuple(context["run"](o.regions[index if 0 <= index < count else count - 1], ()))
+
+    def cases(self) -> Iterator[Case]:
+        for index in (0, 2, 3, -1):
+            yield Case(f"case_{index}", (np.int32(index),), regions=lambda: _constants(1, 2, 3))
+
+
+class Composite(OpDefinition, name="composite"):
+    """results = the function `decomposition` of the inputs; `name` says what it stands for."""
+
+    pattern = "control"
+    inputs = variadic()
+    name = attribute(str)
+    decomposition = attribute(str)
+    composite_attributes = attribute(dict, {})
+    version = attribute(int, 0)
+    C1 = constraint("name is not empty", lambda o: bool(o.attributes["name"]))
+    C2 = constraint("decomposition is not empty", lambda o: bool(o.decomposition))
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        function = context["module"].functions[o.decomposition]
+        return tuple(context["run"](function.body, arrays))
+
+
+class OptimizationBarrier(OpDefinition, name="optimization_barrier"):
+    """results = operands; nothing moves across it."""
+
+    pattern = "opaque"
+    inputs = variadic()
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [v.type for v in o.operands]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return tuple(arrays)
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("optimization_barrier", (counting(3), counting(2, dtype=np.int32)))
+
+
+class Tuple(OpDefinition, name="tuple"):
+    """result = the values as one."""
+
+    pattern = "control"
+    inputs = variadic()
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [TupleType([v.type for v in o.operands])]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return (tuple(arrays),)
+
+
+class GetTupleElement(OpDefinition, name="get_tuple_element"):
+    """result = member `index` of operand."""
+
+    pattern = "control"
+    operand = operand()
+    index = attribute(int)
+    C1 = constraint(
+        "operand is a tuple and 0 <= index < its size",
+        lambda o: (
+            isinstance(o.operand.type, TupleType) and 0 <= o.index < len(o.operand.type.members)
+        ),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        assert isinstance(o.operand.type, TupleType)
+        return [o.operand.type.members[o.index]]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return (arrays[0][o.index],)
+
+
+class Token(OpDefinition):
+    """result = a token that comes after the operands."""
+
+    pattern = "control"
+    inputs = variadic()
+    C1 = constraint("operands are tokens", lambda o: all(v.type is TOKEN for v in o.operands))
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # type: ignore[misc]
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [TOKEN]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return (None,)
+
+
+class DeviceNumber(OpDefinition):
+    """result = 0: one process runs on one device."""
+
+    pattern = "source"
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # type: ignore[misc]
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [TensorType((), UI32)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.array(0, np.uint32)
+
+    def cases(self) -> Iterator[Case]:
+        yield Case(self.name, ())
+
+
+ROOMS = (
+    While(), If(), CaseOp(), Composite(), OptimizationBarrier(), Tuple(), GetTupleElement(),
+    Token("after_all"), Token("create_token"), DeviceNumber("partition_id"),
+    DeviceNumber("replica_id"),
+)  # fmt: skip
