@@ -28,7 +28,7 @@ def run_bundle(
 ) -> None:
     """Load, run, and show or save the results."""
     begin = perf_counter()
-    program = load(bundle, threads=threads, allow_native=allow_native)
+    program = load(bundle, threads=threads, allow_native=allow_native, verify="all")
     values = arrays.collect_inputs(program.signature, inputs, seed)
     positional, keywords = arrays.as_call(program.signature, values)
     outputs = program(*positional, **keywords)

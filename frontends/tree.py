@@ -1,10 +1,11 @@
 """The one op tree that every reader fills and one converter turns into an `hlo.Module`.
 
-A tree says what a file says, in plain values, before anything is checked against the op rooms: names with their dialect
-prefix ("stablehlo.add"), operand edges, result types, attributes, regions and locations. Types are the small frozen
-classes below; a scalar type is its spelling ("f32", "i1", "index", "token"). Attribute values are Python's own:
-`bool` (also MLIR's unit), `str` (strings, enums and symbols), `tuple` (arrays), `dict`, types, and the classes
-`Integer`, `Float`, `Elements`, `Structured` and `Opaque` where Python has no equal.
+A tree says what a file says, in plain values, before anything is checked against the op rooms:
+names with their dialect prefix ("stablehlo.add"), operand edges, result types, attributes, regions
+and locations. Types are the small frozen classes below; a scalar type is its spelling ("f32", "i1",
+"index", "token"). Attribute values are Python's own: `bool` (also MLIR's unit), `str` (strings,
+enums and symbols), `tuple` (arrays), `dict`, types, and the classes `Integer`, `Float`, `Elements`,
+`Structured` and `Opaque` where Python has no equal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ DYNAMIC = -(1 << 63)
 """How MLIR writes a dimension or bound that is not known, in `Tensor.shape` and `Bounds`."""
 
 
-# Types ---------------------------------------------------------------------------------------------------------------
+# Types
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Complex:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """Integers of `storage` that stand for `expressed`: (stored - zero point) * scale, per tensor or along `axis`."""
+    """Integers that stand for `expressed`: (stored - zero point) * scale, per tensor or `axis`."""
 
     storage: str
     expressed: str
@@ -42,7 +43,7 @@ class Quantized:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """tensor<shape x element, encoding>; `encoding` is an attribute value (`Structured("bounds", ...)`) or None."""
+    """tensor<shape x element, encoding>; `encoding` is an attribute or None."""
 
     shape: tuple[int, ...]
     element: Type
@@ -88,13 +89,15 @@ class FunctionType:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A type or an attribute of a dialect that the reader does not know, kept as its name and text."""
+    """A type or attribute of a dialect that the reader does not know, as its name and text."""
 
     name: str
     text: str
 
 
-Type = Union[str, Complex, Quantized, Tensor, Unranked, Buffer, Tuple, Future, FunctionType, Opaque]
+Type = Union[  # noqa: UP007 - the classes refer to it before it exists
+    str, Complex, Quantized, Tensor, Unranked, Buffer, Tuple, Future, FunctionType, Opaque
+]
 
 
 def spell(kind: Type) -> str:
@@ -105,7 +108,8 @@ def spell(kind: Type) -> str:
         case Complex(element):
             return f"complex<{element}>"
         case Quantized():
-            pairs = [f"{s}:{z}" if z else str(s) for s, z in zip(kind.scales, kind.zero_points)]
+            both = zip(kind.scales, kind.zero_points, strict=False)
+            pairs = [f"{scale}:{zero}" if zero else str(scale) for scale, zero in both]
             scales = pairs[0] if kind.axis is None else "{" + ",".join(pairs) + "}"
             axis = "" if kind.axis is None else f":{kind.axis}"
             bounds = f"<{kind.minimum}:{kind.maximum}>"
@@ -123,7 +127,7 @@ def spell(kind: Type) -> str:
     return f"!{kind.name}{kind.text}"
 
 
-# Attributes ----------------------------------------------------------------------------------------------------------
+# Attributes
 
 
 class Integer(NamedTuple):
@@ -141,9 +145,10 @@ class Float(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """A constant tensor that is still in its file: `payload` is text after `dense<` or little-endian bytes.
+    """A constant tensor that is still in its file: `payload` is the text in `dense<..>`, or bytes.
 
-    Bytes are row-major, one byte per element for types under eight bits; a single element stands for all.
+    Bytes are little-endian, row-major, one per element for types under eight bits; a single
+    element stands for all.
     """
 
     type: Tensor
@@ -157,7 +162,7 @@ class Structured(NamedTuple):
     fields: dict[str, Any]
 
 
-# Locations -----------------------------------------------------------------------------------------------------------
+# Locations
 
 
 class FileLocation(NamedTuple):
@@ -188,11 +193,11 @@ class FusedLocation(NamedTuple):
     parts: tuple[Any, ...]
 
 
-# The tree ------------------------------------------------------------------------------------------------------------
+# The tree
 
 
 class Value:
-    """One edge, compared by identity; `name` is what the text called it, `location` an argument's."""
+    """One edge, compared by identity; `name` is the text's, `location` an argument's."""
 
     __slots__ = ("type", "name", "location")
 

@@ -38,6 +38,9 @@ COSTLY = EXPENSIVE | {"divide", "remainder", "rsqrt", "sqrt"}
 FREE = frozenset({"broadcast_in_dim", "reshape", "iota", "constant", "slice", "convert"})
 FOLLOWED = FREE | {"dynamic_slice", "gather", "pad", "real", "imag"}
 
+# What a contraction may read its operands through: strides of what lies in memory.
+VIEWS = frozenset({"transpose", "reshape"})
+
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
 MAXIMUM_CHAIN = 4  # elementwise operations in a row that may be computed twice
 SMALL_FULL_REDUCTION = 1 << 14  # elements; larger ones are split over workers
@@ -260,8 +263,9 @@ class _Fuser:
     def legal(self, op: Op, user: Op, group: Group) -> bool:
         if len(group.members) >= MAXIMUM_MEMBERS:
             return False
-        if user.name in CONTRACTIONS:
-            return False  # operands of a contraction are read tile by tile, from memory
+        if user.name in CONTRACTIONS or self.operand_view(user, group):
+            # Operands of a contraction are read from memory, but through any view of it.
+            return op.name in VIEWS and len(self.uses[op.result]) == 1
         if user.name == "reduce" and op.result in user.operands[len(user.operands) // 2 :]:
             return is_splat_constant(op)
         if is_splat_constant(op) or op.name == "iota":
@@ -279,6 +283,16 @@ class _Fuser:
         if group.kind == "reduce":
             return True
         return self.affordable(op, group)
+
+    def operand_view(self, user: Op, group: Group) -> bool:
+        """Whether `user` is a view that the group's contraction reads an operand through."""
+        if group.kind != "contract" or user.name not in VIEWS:
+            return False
+        users = self.uses[user.result]
+        reader = users[0][0]
+        if len(users) != 1 or reader is None or reader not in group.members:
+            return False
+        return reader.name in CONTRACTIONS or self.operand_view(reader, group)
 
     def affordable(self, op: Op, group: Group) -> bool:
         """A value smaller than the group's root is computed again for each element it spreads to."""

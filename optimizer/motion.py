@@ -10,6 +10,19 @@ from ..hlo.graph import Dense, Function, Module, Op, Region, Value, constant_of
 from .fusion import CONTRACTIONS, rename
 
 
+def prune(region: Region) -> Region:
+    """The region without operations that nothing needs."""
+    needed = set(region.results)
+    kept: list[Op] = []
+    for op in reversed(region.ops):
+        if op.definition.effects or any(result in needed for result in op.results):
+            kept.append(op)
+            needed.update(op.operands)
+            for body in op.regions:
+                needed.update(body.captures())
+    return Region(region.arguments, kept[::-1], region.results)
+
+
 @dataclass(frozen=True)
 class SinkReshapes:
     """INLINED -> INLINED: f(reshape(dot), y) becomes reshape(f(dot, reshape(y)))."""
@@ -35,7 +48,10 @@ class _Sinker:
         self.region = region
         self.new: dict[Value, Value] = {}
         self.ops: list[Op] = []
-        self.chain: set[Value] = set()  # contractions and what follows them elementwise
+        # Contractions and what follows them elementwise -> the contraction's bit in `reach`.
+        self.chain: dict[Value, int] = {}
+        self.reach: dict[Value, int] = {}  # the contractions that a value depends on, as bits
+        self.contractions = 0
         self.changed = False
 
     def run(self) -> Region:
@@ -46,18 +62,44 @@ class _Sinker:
                 self.sink(op, operands, source)
                 continue
             regions = [rename(body, self.new) for body in op.regions] if op.regions else ()
-            new = op.with_operands(operands, regions)
-            self.ops.append(new)
+            new = self.append(op.with_operands(operands, regions))
             self.new.update(zip(op.results, new.results, strict=True))
-            follows = op.definition.pattern == "elementwise" and any(
-                value in self.chain for value in operands
-            )
-            if op.name in CONTRACTIONS or follows:
-                self.chain.update(new.results)
+            if op.name in CONTRACTIONS:
+                bit = 1 << self.contractions
+                self.contractions += 1
+                self.chain[new.result] = bit
+                self.reach[new.result] = self.reach[new.result] | bit
+            elif op.definition.pattern == "elementwise" and len(new.results) == 1:
+                bits = {self.chain.get(value, 0) for value in operands} - {0}
+                follows = [bit for bit in bits if self.follows(operands, bit)]
+                if follows:
+                    self.chain[new.result] = follows[0]
         if not self.changed:
             return self.region
         results = [self.new.get(value, value) for value in self.region.results]
-        return Region(self.region.arguments, self.ops, results)
+        return prune(Region(self.region.arguments, self.ops, results))
+
+    def append(self, op: Op) -> Op:
+        self.ops.append(op)
+        inputs = [*op.operands, *(v for region in op.regions for v in region.captures())]
+        bits = 0
+        for value in inputs:
+            bits |= self.reach.get(value, 0)
+        self.reach.update(dict.fromkeys(op.results, bits))
+        return op
+
+    def follows(self, operands: list[Value], bit: int) -> bool:
+        """Whether the operands depend on that contraction only through its elementwise chain."""
+        return all(
+            self.base_bit(value) == bit or not self.reach.get(value, 0) & bit for value in operands
+        )
+
+    def base_bit(self, value: Value) -> int:
+        """The chain that a value belongs to, seen through one reshape."""
+        producer = value.op
+        if producer is not None and producer.name == "reshape":
+            value = producer.operands[0]
+        return self.chain.get(value, 0)
 
     def source(self, op: Op, operands: list[Value]) -> Value | None:
         """The contraction's value behind the first reshaped operand of an elementwise operation."""
@@ -67,7 +109,8 @@ class _Sinker:
             producer = value.op
             if producer is not None and producer.name == "reshape":
                 before = producer.operands[0]
-                if before in self.chain and value.dims == op.result.dims:
+                bit = self.chain.get(before, 0)
+                if bit and value.dims == op.result.dims and self.follows(operands, bit):
                     return before
         return None
 
@@ -76,8 +119,8 @@ class _Sinker:
         moved = [self.reshaped(v, wanted) if v.dims == dims else v for v in operands]
         type = op.result.tensor.with_dims(wanted)
         new = Op(op.definition, moved, op.attributes, (), (type,), op.origin)
-        self.ops.append(new)
-        self.chain.add(new.result)
+        self.append(new)
+        self.chain[new.result] = self.chain[source]
         self.new[op.result] = self.reshape(new.result, op.result.tensor.dims, op)
         self.changed = True
 
@@ -90,9 +133,8 @@ class _Sinker:
         dense = constant_of(value)
         if dense is not None and dense.is_splat and producer is not None:
             spread = Dense.splat(dense.splat_value, dense.type.with_dims(dims))
-            new = make_op("constant", (), {"value": spread}, origin=producer.origin)
-            self.ops.append(new)
-            return new.result
+            made = make_op("constant", (), {"value": spread}, origin=producer.origin)
+            return self.append(made).result
         return self.reshape(value, dims, producer)
 
     def reshape(self, value: Value, dims: tuple[int, ...], like: Op | None) -> Value:
@@ -100,5 +142,4 @@ class _Sinker:
             return value
         origin = like.origin if like is not None else ()
         op = make_op("reshape", (value,), {}, (), (value.tensor.with_dims(dims),), origin)
-        self.ops.append(op)
-        return op.result
+        return self.append(op).result

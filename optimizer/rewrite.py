@@ -18,6 +18,7 @@ from ..hlo.errors import CompilerBug
 from ..hlo.graph import Dense, Module, Op, Origin, Region, Value, union_origins
 from ..hlo.interpret import Interpreter
 from ..hlo.types import TensorType, Type
+from .fold import Folder
 from .keys import Keys
 from .licence import DEFAULT_LICENCES, Ledger, Licence
 from .rule import Rule
@@ -49,9 +50,8 @@ class Engine:
         self.module = module
         self.licences = licences
         self.ledger = Ledger() if ledger is None else ledger
-        self.fold_bytes, self.fold_elements = fold_bytes, fold_elements
         self.check = check
-        self.interpreter = Interpreter(module)
+        self.folder = Folder(Interpreter(module), self.ledger, fold_bytes, fold_elements)
         self.keys = Keys()
         self.rules: dict[str, list[Rule]] = defaultdict(list)
         self.general: list[Rule] = []
@@ -268,6 +268,10 @@ class Rewriter(Builder):
 
     def _rewritten(self, op: Op) -> tuple[Value, ...] | None:
         engine = self.engine
+        folded = engine.folder.fold(op) if op.operands else None
+        if folded is not None:
+            engine.ledger.record("fold-constants", Licence.BITWISE, op)
+            return (self.constant(folded),)
         rules = engine.rules.get(op.definition.name)
         if not rules and not engine.general:
             return None

@@ -40,7 +40,7 @@ FEATURES = {
 _MANIFEST, _SEAL, _PROGRAM = "manifest.json", "seal.json", "program.pb"
 _SIGNATURES, _PROVENANCE = "signatures.json", "provenance.json"
 _WEIGHTS, _CHECKS = "weights/weights.safetensors", "checks/golden.safetensors"
-VERIFY_MODES = ("full", "lazy")
+VERIFY_MODES = ("all", "used", "lazy")
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -184,14 +184,15 @@ def _encode_checks(checks: Sequence[Check]) -> tuple[int, Iterator[Any]]:
 class Bundle:
     """The parts of a bundle file, each read when it is first asked for.
 
-    verify: "full" (every member that is used, weights in the background) or "lazy" (all but the
-    weights). UserError wherever the file is not what it has to be.
+    verify: which digests are compared before a result is given: "all" members, those that are
+    "used", or, "lazy", those that are used except the weights. UserError wherever the file is not
+    what it has to be.
     """
 
     def __init__(
         self,
         source: str | os.PathLike[str] | bytes | bytearray | memoryview,
-        verify: str = "full",
+        verify: str = "used",
     ) -> None:
         if verify not in VERIFY_MODES:
             raise UserError(f"verify is one of {', '.join(VERIFY_MODES)}, not {verify!r}")
@@ -302,12 +303,17 @@ class Bundle:
         list(self.variants.values())
         return len(self._members)
 
-    def verify_weights(self, target: str) -> PendingCheck | None:
-        """Start to hash what `target` reads of the weights; None if nothing is left to check."""
-        if self._verify == "lazy":
-            return None
-        described = [self.manifest.get("weights"), self._described[target].get("weights")]
-        names = [w["member"] for w in described if w and w["member"] not in self._checked]
+    def start_verifying(self, target: str) -> PendingCheck | None:
+        """Start to compare what running `target` demands; None if nothing is left to compare.
+
+        Small members are compared when they are read, so this is about weights, and with "all"
+        about what running does not read.
+        """
+        names = list(self._members) if self._verify == "all" else []
+        if self._verify == "used":
+            with self._malformed(_MANIFEST):
+                described = [self.manifest.get("weights"), self._described[target].get("weights")]
+                names = [str(weights["member"]) for weights in described if weights]
         return PendingCheck(self, names) if names else None
 
     def _check_digest(self, name: str) -> None:
@@ -432,7 +438,65 @@ class PendingCheck:
 
     def __init__(self, bundle: Bundle, names: Sequence[str]) -> None:
         self._bundle, self._names = bundle, names
-        self._error: UserError | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="girih-verify", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for name in self._names:
+                self._bundle.member(name)
+        except Exception as error:  # whatever it is, no result may be given
+            self._error = error
+
+    def wait(self) -> None:
+        """UserError if a member was altered, each time it is called."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+class _Variants(Mapping[str, Variant]):
+    """A bundle's variants: one may be run without the others being read."""
+
+    def __init__(self, read: Callable[[str], Variant], targets: Sequence[str]) -> None:
+        self._read = functools.cache(read)
+        self._targets = targets
+
+    def __getitem__(self, target: str) -> Variant:
+        if target not in self._targets:
+            raise KeyError(target)
+        return self._read(target)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._targets)
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+
+class _Malformed:
+    """Turns what Python raises on malformed documents into the one-sentence error."""
+
+    def __init__(self, archive: Archive, name: str) -> None:
+        self._archive, self._name = archive, name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        kinds = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+        if isinstance(error, kinds):
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            raise self._archive.damaged(f"{self._name} is malformed ({reason})") from error
+
+
+class PendingCheck:
+    """A digest comparison that runs beside the caller; `wait` ends it and raises what it found."""
+
+    def __init__(self, bundle: Bundle, names: Sequence[str]) -> None:
+        self._bundle, self._names = bundle, names
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="girih-verify", daemon=True)
         self._thread.start()
 

@@ -338,18 +338,18 @@ def load(
     target: str | None = None,
     threads: int | None = None,
     allow_native: bool = False,
-    verify: str = "full",
+    verify: str = "used",
 ) -> Program:
     """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
 
     target: which variant, where there are several. threads: at most this many workers; default all
-    cores. allow_native: run machine code although this user did not compile it. verify: "full"
-    compares the digest of every member that the program uses, weights in the background, before
-    the first result is given; "lazy" leaves the weights to `girih verify`.
+    cores. allow_native: run machine code although this user did not compile it. verify: whose
+    digests are compared before the first result is given: members that are "used" (weights in the
+    background), "all" members, or, "lazy", not even the weights.
     """
     bundle = Bundle(source, verify)
     chosen = _choose(bundle.variants, target, bundle.label)
-    pending = bundle.verify_weights(chosen)
+    pending = bundle.start_verifying(chosen)
     variant = bundle.variants[chosen]
     if variant.native and not (allow_native or bundle.is_trusted):
         reason = "its machine code was not compiled by this user"
@@ -380,7 +380,7 @@ def _compile_anew(
     )
     from ..compiler import compile as compile_program
 
-    if pending := bundle.verify_weights(target):
+    if pending := bundle.start_verifying(target):
         pending.wait()
     fresh = compile_program(decode_module(bundle), target=target)
     return Program(fresh.parts, target, threads=threads, module=fresh.module, plan=fresh.plan)

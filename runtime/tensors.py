@@ -144,8 +144,8 @@ def _checked(
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"the entry of tensor {name!r} is malformed")
     shape, offsets = entry["shape"], entry["data_offsets"]
-    numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [-1]
-    if len(numbers) != len(shape) + 2 or not all(type(n) is int and n >= 0 for n in numbers):
+    lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
+    if not lists or not all(type(n) is int and n >= 0 for n in (*shape, *offsets)):
         raise ValueError(f"the shape or the offsets of tensor {name!r} are malformed")
     tag = entry["dtype"]
     known = _NUMPY_TAGS.get(tag) or _EXTENSION_TAGS.get(tag)

@@ -519,8 +519,6 @@ def _define_remainder(f: Function, name: str, kind: str) -> None:
     x, y = g.arguments
     wide = [g.cast("fpext", v, "double") if v.element == "float" else v for v in (x, y)]
     size, divisor = (_abs(g, v) for v in wide)
-    # Subnormal divisors and huge ones are brought into the middle; quotients stay the same.
-    scale = g.select(g.compare("olt", divisor, 2.0**-500), 2.0**500, constant(size.type, 1.0))
     steps = 280 if x.element == "float" else 2100
     bits = 24
     rest = size
@@ -528,8 +526,8 @@ def _define_remainder(f: Function, name: str, kind: str) -> None:
         (rest,) = loop.carried
         shift = g.mul(g.sub(constant("i64", steps // bits), loop.index), bits)
         half = g.lshr(shift, 1)
-        low = _power_of_two(g, g.min(half, 1000))
-        high = _power_of_two(g, g.min(g.sub(shift, half), 1000))
+        low = _power_of_two(g, g.min(half, 1020))
+        high = _power_of_two(g, g.min(g.sub(shift, half), 1020))
         large = g.mul(g.mul(divisor, g.splat(low, size.lanes)), g.splat(high, size.lanes))
         usable = g.compare("ole", large, rest)
         quotient = truncate(g, g.div(rest, large))
@@ -538,7 +536,6 @@ def _define_remainder(f: Function, name: str, kind: str) -> None:
         less = g.select(g.compare("oge", less, large), g.sub(less, large), less)
         loop.carry(g.select(usable, less, rest))
     (rest,) = loop.results
-    del scale
     infinity = float("inf")
     rest = g.select(g.compare("oeq", divisor, infinity), size, rest)
     bad = g.lor(g.compare("oeq", divisor, 0.0), g.compare("oeq", size, infinity))

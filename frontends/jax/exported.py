@@ -22,35 +22,11 @@ from .flatbuffer import read_export
 
 OLDEST_CONVENTION, NEWEST_CONVENTION = 9, 10
 
-_DTYPES = [
-    "i1",
-    "i8",
-    "i16",
-    "i32",
-    "i64",
-    "ui8",
-    "ui16",
-    "ui32",
-    "ui64",
-    "f16",
-    "f32",
-    "f64",
-    "complex<f32>",
-    "complex<f64>",
-    "bf16",
-    "i4",
-    "ui4",
-    "f8E4M3B11FNUZ",
-    "f8E4M3FN",
-    "f8E4M3FNUZ",
-    "f8E5M2",
-    "f8E5M2FNUZ",
-    "f0",
-    "f8E4M3",
-    "f8E3M4",
-    "f8E8M0FNU",
-    "f4E2M1FN",
-]
+_DTYPE_NAMES = """
+    i1 i8 i16 i32 i64 ui8 ui16 ui32 ui64 f16 f32 f64 complex<f32> complex<f64> bf16 i4 ui4
+    f8E4M3B11FNUZ f8E4M3FN f8E4M3FNUZ f8E5M2 f8E5M2FNUZ f0 f8E4M3 f8E3M4 f8E8M0FNU f4E2M1FN
+"""
+_DTYPES = _DTYPE_NAMES.split()
 
 
 @dataclass(frozen=True)
@@ -163,9 +139,9 @@ def _namedtuple_fields(data: bytes, count: int) -> tuple[str, ...]:
 
 
 def import_export(export: Export, name: str = "") -> Module:
-    """The module of an export for one device.
+    """The module of an export; ImportBlockers where it needs side effects or has free shapes.
 
-    ImportBlockers where it needs several devices, side effects, or shapes that are not fixed.
+    An export for several devices is one program with shardings, which means the same on one.
     """
     title = name or export.name or "export"
     _check(export, title)
@@ -176,6 +152,11 @@ def import_export(export: Export, name: str = "") -> Module:
         index: _type(value) for index, value in enumerate(export.arguments) if index not in kept
     }
     module = Converter(document, title, "constant", entry, unused).module()
+    if export.devices > 1:
+        module = module.with_notes(
+            f"it was exported for {export.devices} devices; the program here is for one, and the "
+            "shardings are kept as annotations"
+        )
     return replace(module, signature=_signature(module, export, document, leading))
 
 
@@ -192,8 +173,6 @@ def _check(export: Export, title: str) -> None:
             f"{NEWEST_CONVENTION}",
             "export it again with a current JAX",
         )
-    if export.devices > 1:
-        block(f"it is made for {export.devices} devices", "export it for one device")
     if export.effects:
         block("it has ordered side effects", "remove callbacks and prints before the export")
     for value in export.arguments:

@@ -5,6 +5,7 @@ The one part of this frontend that needs jax.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,10 +43,8 @@ def import_function(
     closed = traced.jaxpr
     donated = [leaf.donated for leaf in jax.tree_util.tree_leaves(traced.args_info)]
     large = [_is_large(constant) for constant in closed.consts]
-    weights = [
-        Weight(f"constant_{number}", np.asarray(constant))
-        for number, constant in enumerate(c for c, big in zip(closed.consts, large) if big)
-    ]
+    lifted = itertools.compress(closed.consts, large)
+    weights = [Weight(f"constant_{number}", np.asarray(c)) for number, c in enumerate(lifted)]
     text = _lower(closed, large, [weight.array for weight in weights], donated, title)
     document = read_text(text, title)
     entry = [EntryArgument(weight=weight) for weight in weights]
@@ -95,7 +94,7 @@ def _lower(
 
 
 def _signature(module: Module, traced: Any, closed: Any, donated: Sequence[bool]) -> Signature:
-    """Trees and names as the user's function has them; donations with the results they may become."""
+    """Trees and names as the user's function has them, and its donations."""
     tree = tree_of(traced.in_tree)
     positional, keywords = tree.children
     body = module.body

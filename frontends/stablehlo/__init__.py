@@ -26,5 +26,7 @@ def read_tree(source: str | bytes | memoryview, name: str = "") -> tree.Document
         try:
             source = bytes(source).decode("utf-8")
         except UnicodeDecodeError:
-            raise UserError(f"{name or 'the program'} is neither StableHLO text nor bytecode") from None
+            raise UserError(
+                f"{name or 'the program'} is neither StableHLO text nor bytecode"
+            ) from None
     return read_text(source, name or "<text>")

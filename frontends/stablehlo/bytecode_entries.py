@@ -27,46 +27,14 @@ class Raw(NamedTuple):
 
 _OPEN = object()  # an entry that is being read: meeting it again is a cycle
 
-_VHLO_TYPES: dict[int, tree.Type] = dict(
-    zip(
-        (*range(2, 8), 0, *range(9, 20), 22, *range(27, 30), *range(31, 41)),
-        [
-            "bf16",
-            "f16",
-            "f32",
-            "f64",
-            "f8E4M3FN",
-            "f8E5M2",
-            "i1",
-            "index",
-            "i4",
-            "i8",
-            "i16",
-            "i32",
-            "i64",
-            "ui4",
-            "ui8",
-            "ui16",
-            "ui32",
-            "ui64",
-            "token",
-            "f8E4M3FNUZ",
-            "f8E5M2FNUZ",
-            "f8E4M3B11FNUZ",
-            "i2",
-            "ui2",
-            "none",
-            "tf32",
-            "f8E4M3",
-            "f8E3M4",
-            "f4E2M1FN",
-            "f6E2M3FN",
-            "f6E3M2FN",
-            "f8E8M0FNU",
-        ],
-        strict=False,
-    )
-)
+_VHLO_TYPE_NAMES = """
+    0 i1  2 bf16  3 f16  4 f32  5 f64  6 f8E4M3FN  7 f8E5M2  9 index  10 i4  11 i8  12 i16  13 i32
+    14 i64  15 ui4  16 ui8  17 ui16  18 ui32  19 ui64  22 token  27 f8E4M3FNUZ  28 f8E5M2FNUZ
+    29 f8E4M3B11FNUZ  31 i2  32 ui2  33 none  34 tf32  35 f8E4M3  36 f8E3M4  37 f4E2M1FN
+    38 f6E2M3FN  39 f6E3M2FN  40 f8E8M0FNU
+"""
+_VHLO_WORDS = _VHLO_TYPE_NAMES.split()
+_VHLO_TYPES = dict(zip(map(int, _VHLO_WORDS[::2]), _VHLO_WORDS[1::2], strict=True))
 
 _ENUMS: dict[int, tuple[str, ...]] = {
     3: ("EQ", "NE", "GE", "GT", "LE", "LT"),

@@ -1,4 +1,4 @@
-"""Constant tensors as files hold them, text or bytes, become numpy arrays (views where possible)."""
+"""Constant tensors as files hold them, text or bytes, become numpy arrays, views if possible."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ def _floats(words: list[str], element: ElementType) -> Array:
     """Decimal numbers are rounded from float64, as MLIR does; 0x... is a bit pattern."""
     patterns = [number for number, word in enumerate(words) if "x" in word or "X" in word]
     if not patterns:
-        return _checked(words).astype(element.dtype)
+        return _rounded(words, element)
     plain = list(words)
     for number in patterns:
         plain[number] = "0"
-    flat = _checked(plain).astype(element.dtype)
+    flat = _rounded(plain, element)
     width = element.itemsize
     for number in patterns:
         word = words[number]
@@ -142,10 +142,10 @@ def _floats(words: list[str], element: ElementType) -> Array:
     return flat
 
 
-def _checked(words: list[str]) -> Array:
-    """float64 values; words that only Python takes for numbers (`nan`, `1_0`) are refused."""
-    with np.errstate(all="ignore"):
-        flat = np.array([float(word) for word in words], np.float64)
+def _rounded(words: list[str], element: ElementType) -> Array:
+    """Numbers as float64, then rounded; what only Python takes for a number (`nan`) is refused."""
+    flat = np.array([float(word) for word in words], np.float64)
     if not np.all(np.isfinite(flat)) and any(not _NUMBER.fullmatch(word) for word in words):
         raise ValueError
-    return flat
+    with np.errstate(all="ignore"):
+        return flat.astype(element.dtype)

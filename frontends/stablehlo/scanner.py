@@ -29,8 +29,10 @@ _CLOSERS = {"<": ">", "(": ")", "[": "]", "{": "}"}
 
 
 def unescape(text: str) -> str:
-    r"""The string behind MLIR's escapes `\n`, `\t`, `\"`, `\\` and `\xx` (one byte); bytes that are no UTF-8 are kept as
-    surrogates."""
+    r"""The string behind MLIR's escapes `\n`, `\t`, `\"`, `\\` and `\xx`, which is one byte.
+
+    Bytes that are no UTF-8 are kept as surrogates.
+    """
     if "\\" not in text:
         return text
 
@@ -56,7 +58,7 @@ class Scanner:
     # Errors and bounds
 
     def fail(self, message: str, position: int | None = None) -> NoReturn:
-        """Raise the reader's only error: file, line, what was expected, and the text that stands there."""
+        """Raise the reader's only error: file, line, what was expected, and what stands there."""
         where = self.position if position is None else position
         line = self.text.count("\n", 0, where) + 1
         start = self.text.rfind("\n", 0, where) + 1
@@ -200,7 +202,7 @@ class Scanner:
             elif token in _CLOSERS:
                 closers.append(_CLOSERS[token])
             elif token != "->":
-                if token != closers.pop():
+                if not closers or token != closers.pop():
                     self.fail(f"'{token}' closes another bracket", match.start())
                 if not closers:
                     self.position = position

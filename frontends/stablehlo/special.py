@@ -7,7 +7,7 @@ op should be converted in the common way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...hlo import ops
 from ...hlo.graph import Op, Value, arguments, constant_of
@@ -26,8 +26,7 @@ def _constant(converter: Converter, operation: tree.Operation, built: list[Op]) 
 
 
 def _tuple(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
-    values = [leaf for leaf in converter.operands(operation)]
-    converter.bind(operation.results, values, operation)
+    converter.bind(operation.results, converter.operands(operation), operation)
     return True
 
 
@@ -105,7 +104,7 @@ def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op
         spelled = attribute_tables.plain(note, converter.type)
         converter.notes.append(f"sharding {spelled} is not used on one device")
         return _identity(converter, operation)
-    if target.startswith("check."):
+    if target.startswith("check.") and not operation.results:
         return _check(converter, operation, built)
     if target in _TRANSPARENT:
         return _identity(converter, operation)
@@ -144,9 +143,10 @@ def _case(converter: Converter, operation: tree.Operation, built: list[Op]) -> b
 
 _TRANSPARENT = ("annotate_device_placement", "xla.sdy.FuncResultSharding", "LayoutConstraint")
 
-_REMEDIES: dict[str, Any] = {
-    "xla_python_cpu_callback": "remove io_callback, pure_callback or debug prints before export",
-    "xla_ffi_python_cpu_callback": "remove io_callback, pure_callback or debug prints before export",
+_NO_CALLBACKS = "remove io_callback, pure_callback or debug prints before export"
+_REMEDIES = {
+    "xla_python_cpu_callback": _NO_CALLBACKS,
+    "xla_ffi_python_cpu_callback": _NO_CALLBACKS,
     "tpu_custom_call": "export without Pallas kernels",
     "__gpu$xla.gpu.triton": "export without Pallas kernels",
 }

@@ -17,7 +17,7 @@ SHORT_NAMES = {"return": "func.return", "call": "func.call", "module": "builtin.
 
 
 def read_text(text: str, name: str = "<text>") -> tree.Document:
-    """The tree of a StableHLO program; UserError with file, line and snippet where it is malformed."""
+    """The tree of a StableHLO program; UserError with line and snippet where it is malformed."""
     reader = TextReader(text, name)
     try:
         module = reader.file()

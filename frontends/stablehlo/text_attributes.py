@@ -77,7 +77,7 @@ def parse_quantized(text: str) -> tree.Quantized | None:
 
 
 class AttributeReader(Scanner):
-    """Reads types, attributes and locations; `#alias` and `!alias` may be defined after their use."""
+    """Reads types, attributes and locations; `#alias` and `!alias` may be defined after use."""
 
     def __init__(self, text: str, name: str = "<text>"):
         super().__init__(text, name)
@@ -372,12 +372,12 @@ class AttributeReader(Scanner):
     # Dialect attributes
 
     def _dialect_attribute(self) -> Any:
-        """After `#`: `stablehlo<enum VALUE>`, `stablehlo.record<...>`, an alias, or another dialect's text."""
+        """After `#`: an enum or record of StableHLO, an alias, or another dialect's text."""
         start = self.position
         name = self.identifier()
         if name in ("stablehlo", "chlo", "vhlo") and self.at("<"):
             self.expect("<")
-            kind = self.identifier()
+            self.identifier()
             if not self.at("<"):
                 value = self.identifier()
                 self.expect(">")
@@ -504,7 +504,7 @@ class AttributeReader(Scanner):
             self.position = saved
 
     def _location(self) -> Any:
-        """One location: the caller chain of nested call sites is read in a loop, not by recursion."""
+        """One location; the caller chain of nested call sites is read in a loop."""
         callees: list[Any] = []
         while self.accept_word("callsite"):
             self.expect("(")

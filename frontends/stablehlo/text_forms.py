@@ -51,7 +51,7 @@ _WINDOW = {
 
 
 def common_form(reader: TextReader, name: str) -> tree.Operation:
-    """`%operand, (operands), @symbol, word, word = value` in any order, then `{attributes} : types`."""
+    """`%operand, (operands), @symbol, word, word = value, {attributes} : types`, in any order."""
     operation = tree.Operation(name)
     base = name.partition(".")[2]
     operands, attributes = operation.operands, operation.attributes
@@ -177,7 +177,7 @@ def _keyword(reader: TextReader, base: str, word: str, attributes: dict[str, Any
 
 
 def _window(reader: TextReader, attributes: dict[str, Any]) -> None:
-    """`{stride = [..], pad = [[l, h], ..], lhs_dilate = [..], rhs_dilate = [..], reverse = [..]}`"""
+    """`{stride = [..], pad = [[l, h]], lhs_dilate = [..], rhs_dilate = [..], reverse = [..]}`"""
 
     def entry() -> None:
         word = reader.identifier()
@@ -236,47 +236,13 @@ def _result_types(
     return types[-1:]
 
 
-SAME_TYPES = frozenset(
-    [
-        "add",
-        "and",
-        "atan2",
-        "cbrt",
-        "ceil",
-        "cosine",
-        "count_leading_zeros",
-        "divide",
-        "exponential",
-        "exponential_minus_one",
-        "floor",
-        "log",
-        "log_plus_one",
-        "logistic",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negate",
-        "not",
-        "or",
-        "popcnt",
-        "power",
-        "remainder",
-        "reverse",
-        "round_nearest_afz",
-        "round_nearest_even",
-        "rsqrt",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sine",
-        "sqrt",
-        "subtract",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
+_SAME_TYPE_NAMES = """
+    add and atan2 cbrt ceil cosine count_leading_zeros divide exponential exponential_minus_one
+    floor log log_plus_one logistic maximum minimum multiply negate not or popcnt power remainder
+    reverse round_nearest_afz round_nearest_even rsqrt shift_left shift_right_arithmetic
+    shift_right_logical sign sine sqrt subtract tan tanh xor
+"""
+SAME_TYPES = frozenset(_SAME_TYPE_NAMES.split())
 """Ops whose one written type is also every operand's."""
 
 
@@ -477,7 +443,7 @@ def _applied_body(
 
 
 def _check(reader: TextReader, name: str) -> tree.Operation:
-    """`check.expect_eq %a, %b : type` and `check.expect_eq_const %a, dense<..> : type` of test files."""
+    """`check.expect_eq %a, %b : t`, `check.expect_eq_const %a, dense<..> : t` of test files."""
     operation = tree.Operation(name)
     while reader.at("%"):
         operation.operands.append(reader.use())

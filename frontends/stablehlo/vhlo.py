@@ -8,16 +8,14 @@ from typing import Any
 from .. import tree
 
 _VERSION = re.compile(r"_v\d+$")
-_COLLECTIVES = frozenset(
-    [
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "collective_permute",
-        "reduce_scatter",
-        "collective_broadcast",
-        "collective_reduce",
-    ]
+_COLLECTIVES = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "collective_broadcast",
+    "collective_permute",
+    "collective_reduce",
+    "reduce_scatter",
 )
 _ALGORITHM = (
     "lhs_precision_type",

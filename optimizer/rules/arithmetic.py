@@ -81,7 +81,7 @@ MULTIPLICATION: tuple[Rule, ...] = (
     rule("multiply-negate-negate", -x * -y, x * y),
     rule("multiply-negate-constant", -x * c, x * -c),
     rule("negate-multiply-constant", -(x * c), x * -c, single=True),
-    rule("multiply-abs-abs", abs(x) * abs(x), x * x),
+    rule("multiply-abs-abs", abs(x) * abs(x), x * x, kinds=frozenset({"float", "int"})),
     rule("multiply-reciprocal", x * (one / y), x / y, licence=REASSOCIATES, kinds=FLOAT, ulps=1),
     rule("multiply-exponentials", exp(x) * exp(y), exp(x + y), kinds=FLOAT, ulps=8,
          licence=REASSOCIATES | ASSUMES_FINITE),

@@ -25,6 +25,7 @@ from .language import (
     zero,
 )
 
+SIGNED = frozenset({"float", "int"})
 LOOSE = REASSOCIATES | IGNORES_ZERO_SIGN | ASSUMES_FINITE
 FINITE = REASSOCIATES | ASSUMES_FINITE
 
@@ -72,8 +73,8 @@ EXPONENTIALS: tuple[Rule, ...] = (
 )  # fmt: skip
 
 ODD_AND_EVEN: tuple[Rule, ...] = (
-    rule("abs-abs", abs(abs(x)), abs(x)),
-    rule("abs-negate", abs(-x), abs(x)),
+    rule("abs-abs", abs(abs(x)), abs(x), kinds=SIGNED),
+    rule("abs-negate", abs(-x), abs(x), kinds=SIGNED),
     rule("abs-square", abs(x * x), x * x, kinds=FLOAT),
     rule("cosine-negate", op("cosine", -x), op("cosine", x), kinds=FLOAT),
     rule("tanh-negate", tanh(-x), -tanh(x), kinds=FLOAT, single=True, lowers="depth of negations"),

@@ -325,6 +325,7 @@ class _Types:
     def __init__(self) -> None:
         self.parents: dict[Any, Any] = {}
         self.rigid: set[Any] = set()
+        self.literals = 0
 
     def find(self, item: Any) -> Any:
         while item in self.parents:
@@ -345,7 +346,8 @@ class _Types:
         if isinstance(node, Variable):
             return "predicate" if node.kind == "predicate" else f"type of {node.name}"
         if isinstance(node, Literal):
-            return ("literal", id(node), len(self.parents))
+            self.literals += 1
+            return ("literal", self.literals)
         assert isinstance(node, Apply)
         types = [self.infer(child) for child in node.children]
         if node.operation == "convert":
@@ -372,7 +374,7 @@ def _check(name: str, pattern: Node, replacement: Node) -> None:
     try:
         left = types.infer(pattern)
         bound = [_variable_type(variable) for variable in _variables(pattern)]
-        types.rigid = {types.find(item) for item in (left, "predicate", *bound)}
+        types.rigid = {types.find(item) for item in ("predicate", *bound)}
         right = types.infer(replacement)
         types.unify(left, right)
     except ValueError as error:
@@ -490,6 +492,8 @@ def _examples(
             continue
         choices = list(itertools.product(_constants_of(element), repeat=len(constants)))
         for shape in _SHAPES:
+            if shape == (0,) and (constants or _literals(pattern)):
+                continue  # an empty constant equals no number
             few = choices if shape == (676,) else choices[:: max(1, len(choices) // 5)]
             for choice in few:
                 numbers = dict(zip((v.name for v in constants), choice, strict=True))

@@ -1,0 +1,38 @@
+"""Kernels of `contract` fusions: one dot_general or convolution and what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....hlo.errors import CompilerBug, UnsupportedError
+from ....hlo.graph import Op, Region
+from ..codegen import KernelCode, Target
+from .dot import emit_dot, origin_of
+
+_EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
+    "dot_general": emit_dot,
+}
+
+
+def emit(op: Op, target: Target) -> KernelCode:
+    """The kernel of a contraction, or of a fusion around one."""
+    body: Region | None = op.regions[0] if op.name == "fusion" else None
+    inner = [o for o in (body.ops if body is not None else (op,)) if o.name in _EMITTERS]
+    if len(inner) != 1:
+        raise CompilerBug(f"a contract kernel must hold one contraction, not {len(inner)}")
+    contraction = inner[0]
+    values = list(body.arguments) if body is not None else list(dict.fromkeys(op.operands))
+    if body is None:
+        # Operands of a single op are its kernel's arguments, one by one, also where they repeat.
+        values = list(op.operands)
+    for value in (*op.operands, *op.results):
+        if value.element.kind == "quantized":
+            raise UnsupportedError(
+                f"{origin_of(contraction)}: target cpu: {contraction.name} of {value.element}"
+            )
+    module = target.module()
+    symbol = contraction.name
+    tiles, scratch = _EMITTERS[contraction.name](module, symbol, contraction, body, values, target)
+    moved = sum(value.tensor.bytes for value in (*op.operands, *op.results))
+    flops = sum(o.definition.flops(o) for o in (body.ops if body is not None else (op,)))
+    return KernelCode(module.text(), symbol, tiles, scratch, flops, float(moved), tiles > 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,68 +9,39 @@ from ....hlo.graph import Op, Region, Value
 from .. import elements, llvm
 from ..elementwise import ElementEmitter, Mask
 from ..index import CONSECUTIVE, SAME, ZERO, Affine, Axis, Scopes, linear, number, of_axis
-from .operands import constant_mask
+from .operands import Group, constant_mask
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Which dims of the contraction's result the outer coordinates, rows and columns stand for.
+class Epilogue:
+    """Finishes the sums of `contraction`, alone or inside the body of a fusion.
 
-    Each is a list of result dims; together, in the order outer, rows, columns, they need not be the
-    result's own order. An index of rows or columns runs over its dims row-major.
+    The strides say where an element stands in the contraction's row-major result: per outer
+    coordinate, per row, per column.
     """
 
-    dims: tuple[int, ...]
-    outer: tuple[int, ...]
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    # An outer coordinate and the rows may share a dim: dim = coordinate * size + row.
-    split: int | None = None  # the shared dim
-    split_size: int = 1
+    contraction: Op
+    body: Region | None
+    arguments: int  # number of operands, which the results' pointers follow
+    accumulator: str
+    outer: tuple[tuple[int, int], ...]  # (size, stride)
+    rows: tuple[int, int]
+    columns: tuple[int, int]
 
     @property
-    def identity_order(self) -> bool:
-        return (*self.outer, *self.rows, *self.columns) == tuple(range(len(self.dims)))
-
-
-class Epilogue:
-    """Finishes sums of one contraction inside `region` (its own single op, or a fusion's)."""
-
-    def __init__(
-        self, contraction: Op, region: Region | None, operands: int, layout: Layout, accumulator: str
-    ) -> None:
-        self.contraction, self.region, self.layout = contraction, region, layout
-        self.operands = operands  # arguments before the results
-        self.accumulator = accumulator
+    def results(self) -> tuple[Value, ...]:
+        return tuple(self.body.results) if self.body is not None else (self.contraction.result,)
 
     @property
     def plain(self) -> bool:
-        """Whether the sums are stored as they are, in the order that they have in memory."""
-        results = self.region.results if self.region is not None else (self.contraction.result,)
+        """Whether sums are results as they are, and neighbouring columns neighbours in memory."""
         element = self.contraction.type.element
         return (
-            tuple(results) == (self.contraction.result,)
+            self.results == (self.contraction.result,)
             and element.name in ("f32", "f64")
             and elements.register_type(element) == self.accumulator
-            and self.column_run
+            and self.columns[1] == 1
         )
-
-    @property
-    def column_run(self) -> bool:
-        """Whether neighbouring columns are neighbours in the result."""
-        rank = len(self.layout.dims)
-        columns = self.layout.columns
-        return columns == tuple(range(rank - len(columns), rank))
-
-    @property
-    def row_stride(self) -> int | None:
-        """Elements of the result from one row to the next; None if that is not one number."""
-        dims, rows = self.layout.dims, self.layout.rows
-        if not rows:
-            return math.prod(dims[d] for d in self.layout.columns)
-        if tuple(rows) != tuple(range(rows[0], rows[-1] + 1)):
-            return None
-        return math.prod(dims[rows[-1] + 1 :])
 
     def pointer(
         self,
@@ -82,11 +52,10 @@ class Epilogue:
         column: llvm.Value,
     ) -> llvm.Value:
         """Address of one element of the only result."""
-        scopes = Scopes(f)
-        emitter = ElementEmitter(f, Region((), (), ()), scopes=scopes)
-        index = self._index(emitter, outer, of_axis(Axis(row, 1 << 62)), of_axis(Axis(column, 1 << 62)))
-        at = emitter.indexer.scalar(linear(index, self.layout.dims))
-        base = f.load("ptr", f.pointer(args, self.operands, "ptr"))
+        at = f.add(f.mul(row, self.rows[1]), f.mul(column, self.columns[1]))
+        for coordinate, (_, stride) in zip(outer, self.outer, strict=True):
+            at = f.add(at, f.mul(coordinate, stride))
+        base = f.load("ptr", f.pointer(args, self.arguments, "ptr"))
         return f.pointer(base, at, self.accumulator)
 
     def emit(
@@ -97,77 +66,67 @@ class Epilogue:
         row: llvm.Value,
         column: llvm.Value,
         count: llvm.Value,
-        rows: int,
-        columns: int,
         tile: llvm.Value,
-        lanes: int,
-        vectors: int,
-        tail: int,
+        group: Group,
     ) -> None:
-        """Finishes a tile in memory of `count` rows and `vectors` vectors, `tail` lanes in the
-        last one (0: all), which begins at (outer, row, column) of rows x columns."""
+        """Finishes the sums in `tile`: `count` rows of one column group, from (row, column) on."""
         scopes = Scopes(f)
         emitter = self._emitter(f, args, scopes)
-        width = 1 if columns == 1 else lanes
-        column_axis = Axis(column, columns, CONSECUTIVE if width > 1 else SAME, 0, lanes)
-        row_axis = of_axis(Axis(row, rows, SAME, 0)) if rows > 1 else ZERO
-        kind = llvm.vector(lanes, self.accumulator)
+        base = ZERO
+        for coordinate, (size, stride) in zip(outer, self.outer, strict=True):
+            if size > 1:
+                base = base + of_axis(Axis(coordinate, size)) * stride
+        width = 1 if self.columns[0] == 1 else group.lanes
+        places = []
+        for position in range(group.vectors):
+            at = f.add(column, position * group.lanes)
+            lanes = CONSECUTIVE if width > 1 else SAME
+            axis = Axis(at, self.columns[0], lanes, 0, group.lanes)
+            places.append(base + of_axis(axis) * self.columns[1] if self.columns[0] > 1 else base)
 
-        def finish(line: llvm.Value, at_row: Affine) -> None:
-            for position in range(vectors):
-                start = position * lanes
-                sums = f.load(kind, f.pointer(line, start, self.accumulator))
-                at_column = (of_axis(column_axis) + start).within(0, columns - 1)
-                index = self._index(emitter, outer, at_row.within(0, rows - 1), at_column)
+        def finish(line: llvm.Value, row_part: Affine) -> None:
+            for position, place in enumerate(places):
+                start = f.pointer(line, position * group.lanes, self.accumulator)
+                sums = f.load(llvm.vector(width, self.accumulator), start)
                 mask = None
-                if width > 1 and tail and position == vectors - 1:
-                    mask = Mask(constant_mask(lanes, tail), 0)
-                self._finish(emitter, args, index, sums, width, mask)
+                if width > 1 and group.tail and position == group.vectors - 1:
+                    mask = Mask(constant_mask(width, group.tail), 0)
+                self._finish(emitter, args, place + row_part, sums, width, mask)
 
+        rows, stride = self.rows
         if rows == 1:
             finish(tile, ZERO)
             return
-        with scopes.loop(0, count, extent=rows, at_least_once=True) as (index, loop):
-            line = f.pointer(tile, f.mul(loop.index, vectors * lanes), self.accumulator)
-            finish(line, row_axis + index)
+        end = f.add(row, count)
+        with scopes.loop(row, end, extent=rows, at_least_once=True) as (index, loop):
+            offset = f.mul(f.sub(loop.index, row), group.columns)
+            finish(f.pointer(tile, offset, self.accumulator), index * stride)
 
     def _emitter(self, f: llvm.Function, args: llvm.Value, scopes: Scopes) -> ElementEmitter:
-        region = self.region if self.region is not None else Region((), (), ())
-        pointers: list[llvm.Value | None] = [
-            f.load("ptr", f.pointer(args, i, "ptr")) for i in range(len(region.arguments))
-        ]
-        return ElementEmitter(f, region, pointers, scopes=scopes)
+        body = self.body if self.body is not None else Region((), (), ())
+        pointers = [f.load("ptr", f.pointer(args, i, "ptr")) for i in range(len(body.arguments))]
+        return ElementEmitter(f, body, pointers, scopes=scopes)
 
     def _finish(
         self,
         emitter: ElementEmitter,
         args: llvm.Value,
-        index: tuple[Affine, ...],
+        at: Affine,
         sums: llvm.Value,
         width: int,
         mask: Mask | None,
     ) -> None:
-        """Computes and stores the results at one index."""
+        """Computes and stores the results whose row-major position is `at`."""
         f = emitter.function
-        element = self.contraction.type.element
-        register = self._register(f, sums if width > 1 else f.extract(sums, 0))
-        emitter.overrides[self.contraction.result] = lambda at, lanes: (
+        register = self._register(f, sums)
+        emitter.overrides[self.contraction.result] = lambda index, lanes: (
             register if lanes == width else f.extract(register, 0)
         )
-        results: Sequence[Value] = (self.contraction.result,)
-        if self.region is not None:
-            results = self.region.results
-        for position, result in enumerate(results):
-            at = index
-            if result.dims != self.layout.dims:
-                at = unravel(emitter, linear(index, self.layout.dims), result.dims, width)
-            if result is self.contraction.result:
-                value = register
-            else:
-                value = emitter.value(result, at, width, mask)
-            target = f.load("ptr", f.pointer(args, self.operands + position, "ptr"))
-            element = result.element
-            emitter.store(target, value, element, linear(at, result.dims), width, mask)
+        for position, result in enumerate(self.results):
+            index = unravel(emitter, at, result.dims, width)
+            value = emitter.value(result, index, width, mask)
+            target = f.load("ptr", f.pointer(args, self.arguments + position, "ptr"))
+            emitter.store(target, value, result.element, linear(index, result.dims), width, mask)
 
     def _register(self, f: llvm.Function, sums: llvm.Value) -> llvm.Value:
         """Sums in the form that registers of the result's element type have."""
@@ -182,46 +141,17 @@ class Epilogue:
             return elements.rounded(f, sums, element)
         return elements.wrapped(f, sums, element)
 
-    def _index(
-        self,
-        emitter: ElementEmitter,
-        outer: Sequence[llvm.Value],
-        row: Affine,
-        column: Affine,
-    ) -> tuple[Affine, ...]:
-        """The index in the contraction's result."""
-        layout = self.layout
-        index = [ZERO] * len(layout.dims)
-        parts: list[tuple[Affine, tuple[int, ...]]] = [(row, layout.rows), (column, layout.columns)]
-        for coordinate, dim in zip(outer, layout.outer, strict=True):
-            extent = layout.dims[dim]
-            if dim == layout.split:
-                extent //= layout.split_size
-            if extent > 1:
-                scale = layout.split_size if dim == layout.split else 1
-                index[dim] = emitter.index([coordinate], [extent], 1)[0] * scale
-        for position, dims in parts:
-            sizes = [
-                layout.split_size if d == layout.split else layout.dims[d] for d in dims
-            ]
-            width = 2 if position.lanes != SAME else 1
-            width = max(width, self._lanes) if position.lanes != SAME else 1
-            for dim, at in zip(dims, unravel(emitter, position, sizes, width), strict=True):
-                index[dim] = index[dim] + at
-        return tuple(index)
-
-    _lanes = 1
-
 
 def unravel(
-    emitter: ElementEmitter, position: Affine, sizes: Sequence[int], width: int
+    emitter: ElementEmitter, position: Affine, dims: Sequence[int], width: int
 ) -> tuple[Affine, ...]:
-    """A linear position as an index into dims of these sizes."""
+    """A row-major position as an index into dims."""
     index: list[Affine] = []
-    for number_of_dim, size in enumerate(reversed(sizes)):
+    for place in range(len(dims) - 1, -1, -1):
+        size = dims[place]
         if size == 1:
             index.append(number(0))
-        elif all(s == 1 for s in sizes[: len(sizes) - 1 - number_of_dim]):
+        elif all(other == 1 for other in dims[:place]):
             index.append(position)
         else:
             position, rest = emitter.indexer.divide(position, size, width)

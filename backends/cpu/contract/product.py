@@ -10,19 +10,15 @@ the same order, so any split of the tiles over workers gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import llvm
 from ..codegen import Target
+from .epilogue import Epilogue
 from .micro import Depth, Micro, emit_micro, largest_rows
 from .operands import Group, LeftSide, PackedLeftSide, RightSide, unravel
 
 Value = llvm.Value
-
-# epilogue(f, args, outer, row, column, value, count): stores `value`, of which the first `count`
-# lanes are real. A new one is made for every function that it is used in.
-Epilogue = Callable[[llvm.Function, Value, Sequence[Value], Value, Value, Value, int], None]
 
 _LEFT_BYTES = 1 << 20  # of a row block: what may stay in half of an L2 cache of 2 MB
 _PACKED_ROWS = 4  # panels of a row block that is packed
@@ -42,8 +38,6 @@ class Product:
     left: LeftSide
     right: RightSide
     epilogue: Epilogue
-    # Where the sums are the result as they are: pointer to (outer, row, column), row stride.
-    plain_output: tuple[Callable[..., Value], int] | None = None
 
     @property
     def element_bytes(self) -> int:
@@ -178,8 +172,9 @@ def _emit_group(
         ("i64", "column"),
         ("ptr noalias", "scratch"),
     ]
-    plain = product.plain_output if not group.tail else None
-    tile_stride = plain[1] if plain else group.columns
+    epilogue = product.epilogue
+    plain = epilogue.plain and not group.tail
+    tile_stride = epilogue.rows[1] if plain else group.columns
     sizes = {rows.size: name + "_rows"}
     if rows.larger:
         sizes[rows.size + 1] = name + "_rows1"
@@ -203,9 +198,7 @@ def _emit_group(
     panel = f.pointer(scratch, panel_at, "i8")
     right = product.right.open(f, args, coordinates, column, group, panel)
     start = rows.first(f, first)
-    tile = None
-    if not plain:
-        tile = f.alloca(product.accumulator, (rows.size + 1) * group.columns)
+    tile = f.alloca(product.accumulator, 0 if plain else (rows.size + 1) * group.columns)
     with f.for_range(first, last) as loop:
         row = rows.first(f, loop.index)
         if product.left.packed:
@@ -213,8 +206,7 @@ def _emit_group(
             left = f.pointer(scratch, place, product.accumulator)
         else:
             left = product.left.rows(f, args, coordinates, row)
-        target = plain[0](f, args, coordinates, row, column) if plain else tile
-        assert target is not None
+        target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile
         count: Value = llvm.constant("i64", rows.size)
         if rows.larger:
             branch = f.if_else(f.compare("ult", loop.index, rows.larger))
@@ -227,31 +219,8 @@ def _emit_group(
         else:
             f.call(sizes[rows.size], "void", left, right, target)
         if not plain:
-            _emit_epilogue(f, product, group, args, coordinates, row, column, count, target)
+            epilogue.emit(f, args, coordinates, row, column, count, tile, group)
     f.ret()
-
-
-def _emit_epilogue(
-    f: llvm.Function,
-    product: Product,
-    group: Group,
-    args: Value,
-    outer: Sequence[Value],
-    row: Value,
-    column: Value,
-    count: Value,
-    tile: Value,
-) -> None:
-    """Finishes a tile of `count` rows of complete sums, vector by vector."""
-    kind = llvm.vector(group.lanes, product.accumulator)
-    with f.for_range(0, count, at_least_once=True) as loop:
-        line = f.pointer(tile, f.mul(loop.index, group.columns), product.accumulator)
-        for number in range(group.vectors):
-            start = number * group.lanes
-            value = f.load(kind, f.pointer(line, start, product.accumulator))
-            real = group.tail if group.tail and number == group.vectors - 1 else group.lanes
-            place = f.add(row, loop.index), f.add(column, start)
-            product.epilogue(f, args, outer, *place, value, real)
 
 
 def _merged(depth: list[Depth]) -> tuple[Depth, ...]:

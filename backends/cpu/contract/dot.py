@@ -1,0 +1,211 @@
+"""dot_general with any dimension numbers, as a product of strided operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....hlo.errors import CompilerBug, UnsupportedError
+from ....hlo.graph import Op, Region
+from ....hlo.ops.contraction import free_dims
+from .. import elements, llvm
+from ..codegen import Target
+from .epilogue import Epilogue
+from .operands import (
+    Columns,
+    CopiedRight,
+    DirectRight,
+    GatheredRight,
+    LeftSide,
+    PackedLeftSide,
+    RightSide,
+    Source,
+    TransposedRight,
+)
+from .product import Product, column_vectors, emit_product
+from .views import Segment, View, align, merge, view_of
+
+_COPY_FROM_ROWS = 40  # rows that make a tidy copy of the right side pay
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A dot_general as loops; strides in elements of the stored operands."""
+
+    outer: list[tuple[int, int, int, int]]  # size, left, right, result
+    rows: tuple[Segment, ...]
+    row_count: int
+    columns: tuple[Segment, ...]
+    column_count: int
+    depth: list[tuple[int, int, int]]  # size, left, right
+    left: View
+    right: View
+
+
+def accumulator_of(op: Op) -> str:
+    """The LLVM type that the sums of a contraction are formed in."""
+    element = op.type.element
+    for value in (*op.operands, op.result):
+        if value.element.is_complex or value.element.kind == "quantized":
+            raise UnsupportedError(
+                f"{origin_of(op)}: target cpu: {op.name} of {value.element} is not supported"
+            )
+    if element.is_bool:
+        return "i32"
+    widest = max((v.element for v in (*op.operands, op.result)), key=lambda e: e.bits)
+    if element.is_float:
+        return "double" if widest.name == "f64" else "float"
+    return elements.register_type(element)
+
+
+def origin_of(op: Op) -> str:
+    return str(op.origin[0]) if op.origin else "unknown"
+
+
+def emit_dot(
+    module: llvm.Module,
+    name: str,
+    op: Op,
+    body: Region | None,
+    arguments: Sequence[object],
+    target: Target,
+) -> tuple[int, int]:
+    """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands."""
+    form = _swapped(_form(op))
+    accumulator = accumulator_of(op)
+    left_source = Source(
+        arguments.index(form.left.source),
+        form.left.source.element,
+        accumulator,
+        form.left.offset,
+        tuple(left for _, left, _, _ in form.outer),
+    )
+    right_source = Source(
+        arguments.index(form.right.source),
+        form.right.source.element,
+        accumulator,
+        form.right.offset,
+        tuple(right for _, _, right, _ in form.outer),
+    )
+    depth = [Segment(size, left) for size, left, _ in form.depth]
+    inner = form.rows[-1].stride if form.rows else 0
+    left: LeftSide
+    if left_source.plain and len(form.rows) <= 1:
+        left = LeftSide(left_source, inner, [segment.stride for segment in depth])
+    else:
+        left = PackedLeftSide(left_source, form.rows, depth)
+    epilogue = Epilogue(
+        op,
+        body,
+        len(arguments),
+        accumulator,
+        tuple((size, stride) for size, _, _, stride in form.outer),
+        (form.row_count, form.column_count),
+        (form.column_count, 1),
+    )
+    product = Product(
+        target,
+        accumulator,
+        tuple(size for size, *_ in form.outer),
+        form.row_count,
+        form.column_count,
+        tuple(size for size, *_ in form.depth),
+        left,
+        _right_side(form, right_source, target),
+        epilogue,
+    )
+    return emit_product(module, name, product)
+
+
+def _right_side(form: _Form, source: Source, target: Target) -> RightSide:
+    """How the columns are brought to the micro-kernel."""
+    lanes = target.lanes(source.accumulator)
+    depth = [Segment(size, right) for size, _, right in form.depth]
+    vectors = column_vectors(target, form.row_count, form.column_count, lanes)
+    columns = Columns.of(form.columns, form.column_count, lanes)
+    if columns is not None and columns.fits(vectors * lanes):
+        # Steps that lie close together stream from memory; others use one page and line each.
+        near = not depth or abs(depth[-1].stride) <= 2 * vectors * lanes
+        if source.plain and (near or form.row_count < _COPY_FROM_ROWS):
+            return DirectRight(source, depth, columns)
+        return CopiedRight(source, depth, columns)
+    contiguous = depth and depth[-1].stride == 1 and depth[-1].size >= lanes // 2
+    if contiguous and len(form.columns) == 1:
+        return TransposedRight(source, depth, form.columns[0].stride)
+    return GatheredRight(source, depth, form.columns, form.column_count)
+
+
+def _form(op: Op) -> _Form:
+    views = [view_of(value) for value in op.operands]
+    left, right = views
+    if left is None or right is None:
+        raise CompilerBug(f"{origin_of(op)}: an operand of {op.name} was fused that has no strides")
+
+    def loops(lefts: Sequence[int], rights: Sequence[int]) -> list[tuple[int, int, int]]:
+        found: list[tuple[int, int, int]] = []
+        for i, j in zip(lefts, rights, strict=True):
+            aligned = align(left.dims[i], right.dims[j])
+            if aligned is None:
+                raise CompilerBug(f"{origin_of(op)}: operands of {op.name} lie unevenly")
+            found += aligned
+        return found
+
+    batch = loops(op.lhs_batching_dimensions, op.rhs_batching_dimensions)
+    depth = loops(op.lhs_contracting_dimensions, op.rhs_contracting_dimensions)
+    rows, row_count = _free(op, left, "lhs")
+    columns, column_count = _free(op, right, "rhs")
+    outer: list[tuple[int, int, int, int]] = []
+    stride = row_count * column_count
+    for size, a, b in reversed(batch):
+        outer.insert(0, (size, a, b, stride))
+        stride *= size
+    return _Form(outer, rows, row_count, columns, column_count, _merged(depth), left, right)
+
+
+def _free(op: Op, view: View, side: str) -> tuple[tuple[Segment, ...], int]:
+    """The free dims of an operand as one walk, and their indices."""
+    free = free_dims(op, side)
+    if len(free) == 1:
+        dim = view.dims[free[0]]
+        return dim.segments, dim.extent
+    if not all(view.dims[i].exact for i in free):
+        raise CompilerBug(f"{origin_of(op)}: a padded operand of {op.name} has several free dims")
+    segments = [segment for i in free for segment in view.dims[i].segments]
+    return merge(segments), math.prod(view.dims[i].extent for i in free)
+
+
+def _merged(depth: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    merged: list[tuple[int, int, int]] = []
+    for size, left, right in depth:
+        if size == 1:
+            continue
+        if merged and merged[-1][1:] == (size * left, size * right):
+            merged[-1] = (merged[-1][0] * size, left, right)
+        else:
+            merged.append((size, left, right))
+    return merged
+
+
+def _swapped(form: _Form) -> _Form:
+    """Sides exchanged where there is one column only, so that vectors run along the rows; outer
+    segments of rows made outer coordinates."""
+    if form.column_count == 1 and form.row_count > 1:
+        form = _Form(
+            [(size, b, a, result) for size, a, b, result in form.outer],
+            form.columns, 1, form.rows, form.row_count,
+            [(size, b, a) for size, a, b in form.depth], form.right, form.left,
+        )  # fmt: skip
+    exact = form.row_count == math.prod(s.size for s in form.rows)
+    if len(form.rows) > 1 and exact and form.rows[-1].size >= 6:
+        outer, inner = list(form.outer), form.rows[-1]
+        stride = inner.size * form.column_count
+        added: list[tuple[int, int, int, int]] = []
+        for segment in reversed(form.rows[:-1]):
+            added.insert(0, (segment.size, segment.stride, 0, stride))
+            stride *= segment.size
+        return _Form(
+            outer + added, (inner,), inner.size, form.columns, form.column_count,
+            form.depth, form.left, form.right,
+        )  # fmt: skip
+    return form

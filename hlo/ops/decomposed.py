@@ -1,0 +1,211 @@
+"""Rooms whose meaning is a decomposition: one formula that is interpreted here and compiled there.
+
+`Term` lets a formula be written as one: `x * (y + 1)` builds `multiply` and `add`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ..errors import UnsupportedError
+from ..graph import Function, Module, Op, Region
+from ..interpret import Interpreter
+from ..room import OpDefinition
+from ..types import F32, Type
+
+
+class Decomposed(OpDefinition):
+    """Evaluates by interpreting its decomposition."""
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        region = expansion(o)
+        if region is None:
+            types = ", ".join(str(v.type) for v in o.operands)
+            raise UnsupportedError(f"'{self.name}' is not supported on {types}")
+        return tuple(_INTERPRETER.run(region, arrays))
+
+
+_INTERPRETER = Interpreter(Module({"main": Function("main", Region((), (), ()))}))
+
+
+def expansion(o: Op) -> Region | None:
+    """The region that computes o's results from its operands with simpler operations."""
+    key = tuple(sorted((name, repr(value)) for name, value in o.attributes.items()))
+    try:
+        return _cached(o.definition, tuple(v.type for v in o.operands), o.result_types, key, _Keep(o))
+    except UnsupportedError:
+        return None
+
+
+class _Keep:
+    """Hands an operation through a cache without being part of the key."""
+
+    def __init__(self, o: Op) -> None:
+        self.o = o
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Keep)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=256)
+def _cached(
+    definition: OpDefinition,
+    operands: tuple[Type, ...],
+    results: tuple[Type, ...],
+    attributes: Any,
+    keep: _Keep,
+) -> Region | None:
+    from ..build import Builder  # build imports the table of rooms
+
+    builder = Builder()
+    values = builder.arguments(operands)
+    found = definition.decompose(builder, keep.o, *values)
+    return None if found is None else builder.region(found)
+
+
+class Term:
+    """A value under construction; numbers on either side become constants of its type."""
+
+    __slots__ = ("b", "value")
+
+    def __init__(self, b: Any, value: Any) -> None:
+        self.b, self.value = b, value
+
+    @property
+    def element(self) -> Any:
+        return self.value.element
+
+    def like(self, other: Any) -> Term:
+        """`other` as a term of this one's type."""
+        if isinstance(other, Term):
+            return other
+        return Term(self.b, self.b.constant(other, self.value.tensor))
+
+    def op(self, name: str, *others: Any) -> Term:
+        return Term(self.b, self.b(name, self.value, *(self.like(x).value for x in others)))
+
+    def compare(self, direction: str, other: Any) -> Term:
+        return Term(self.b, self.b.compare(direction, self.value, self.like(other).value))
+
+    def convert(self, element: Any) -> Term:
+        return Term(self.b, self.b.convert(self.value, element))
+
+    def bits(self, element: Any) -> Term:
+        """The same bits as another element type of the same width."""
+        wanted = self.value.tensor.with_element(element)
+        return Term(self.b, self.b("bitcast_convert", self.value, type=wanted))
+
+    def __add__(self, other: Any) -> Term:
+        return self.op("add", other)
+
+    def __radd__(self, other: Any) -> Term:
+        return self.like(other).op("add", self)
+
+    def __sub__(self, other: Any) -> Term:
+        return self.op("subtract", other)
+
+    def __rsub__(self, other: Any) -> Term:
+        return self.like(other).op("subtract", self)
+
+    def __mul__(self, other: Any) -> Term:
+        return self.op("multiply", other)
+
+    def __rmul__(self, other: Any) -> Term:
+        return self.like(other).op("multiply", self)
+
+    def __truediv__(self, other: Any) -> Term:
+        return self.op("divide", other)
+
+    def __rtruediv__(self, other: Any) -> Term:
+        return self.like(other).op("divide", self)
+
+    def __neg__(self) -> Term:
+        return self.op("negate")
+
+    def __abs__(self) -> Term:
+        return self.op("abs")
+
+    def __and__(self, other: Any) -> Term:
+        return self.op("and", other)
+
+    def __or__(self, other: Any) -> Term:
+        return self.op("or", other)
+
+    def __xor__(self, other: Any) -> Term:
+        return self.op("xor", other)
+
+    def __invert__(self) -> Term:
+        return self.op("not")
+
+    def __lshift__(self, other: Any) -> Term:
+        return self.op("shift_left", other)
+
+    def __rshift__(self, other: Any) -> Term:
+        """Zeros come in from the left."""
+        return self.op("shift_right_logical", other)
+
+    def __lt__(self, other: Any) -> Term:
+        return self.compare("LT", other)
+
+    def __le__(self, other: Any) -> Term:
+        return self.compare("LE", other)
+
+    def __gt__(self, other: Any) -> Term:
+        return self.compare("GT", other)
+
+    def __ge__(self, other: Any) -> Term:
+        return self.compare("GE", other)
+
+    def equals(self, other: Any) -> Term:
+        return self.compare("EQ", other)
+
+    def differs(self, other: Any) -> Term:
+        return self.compare("NE", other)
+
+
+def where(condition: Term, yes: Any, no: Any) -> Term:
+    """yes where the condition holds, else no; one of them must be a term."""
+    like = yes if isinstance(yes, Term) else no
+    b = condition.b
+    return Term(b, b("select", condition.value, like.like(yes).value, like.like(no).value))
+
+
+def exp(x: Term) -> Term:
+    return x.op("exponential")
+
+
+def expm1(x: Term) -> Term:
+    return x.op("exponential_minus_one")
+
+
+def log(x: Term) -> Term:
+    return x.op("log")
+
+
+def log1p(x: Term) -> Term:
+    return x.op("log_plus_one")
+
+
+def sqrt(x: Term) -> Term:
+    return x.op("sqrt")
+
+
+def polynomial(x: Term, coefficients: Sequence[float]) -> Term:
+    """Horner's rule, highest power first."""
+    total = x.like(coefficients[0])
+    for coefficient in coefficients[1:]:
+        total = total * x + coefficient
+    return total
+
+
+def in_f32(b: Any, formula: Callable[..., Term], values: Sequence[Any]) -> list[Any]:
+    """The formula's value; small floats are computed in f32 and rounded once."""
+    element = values[0].element
+    small = element.is_float and element.bits < 32
+    terms = [Term(b, b.convert(v, F32) if small else v) for v in values]
+    return [b.convert(formula(*terms).value, element)]

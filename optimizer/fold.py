@@ -1,0 +1,91 @@
+"""Constant folding: operations on constants are done by the compiler, within a budget.
+
+A splat stays one number. Work is counted in elements, not in seconds, so that the same program
+always folds the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..hlo.graph import Dense, Op, Region, Value
+from ..hlo.interpret import Interpreter
+from ..hlo.ops import find
+from ..hlo.types import TensorType
+from .licence import Ledger
+
+FOLDED_PATTERNS = frozenset({"elementwise", "index", "reduce", "contract"})
+
+
+class Folder:
+    """Evaluates operations whose operands are constants.
+
+    `limit` bounds the bytes of one result, `elements` those read and written altogether.
+    """
+
+    def __init__(
+        self, interpreter: Interpreter, ledger: Ledger, limit: int = 64 << 10, elements: int = 1 << 26
+    ) -> None:
+        self.interpreter, self.ledger = interpreter, ledger
+        self.limit, self.elements = limit, elements
+
+    def fold(self, op: Op) -> Dense | None:
+        """The constant that an operation computes; None if it is none, or too large."""
+        definition = op.definition
+        if len(op.results) != 1 or definition.effects:
+            return None
+        type = op.results[0].type
+        if not isinstance(type, TensorType) or not type.is_static or type.element.kind == "quantized":
+            return None
+        if type.size == 0:
+            return _empty(op, type)
+        if definition.pattern not in FOLDED_PATTERNS or not op.operands:
+            return None
+        constants = []
+        for operand in op.operands:
+            owner = operand.owner
+            if not isinstance(owner, Op) or owner.definition.name != "constant":
+                return None
+            constants.append(owner.attributes["value"])
+        if definition.pattern == "elementwise" and all(dense.is_splat for dense in constants):
+            return Dense.splat(self._on_scalars(op, constants), type)
+        work = type.size + sum(dense.type.size for dense in constants)
+        if type.bytes > self.limit or self.ledger.folded_elements + work > self.elements:
+            return None
+        if definition.pattern == "contract" and definition.flops(op) > self.elements:
+            return None
+        self.ledger.folded_elements += work
+        return Dense(type, self._run(op, [dense.array for dense in constants]))
+
+    def _on_scalars(self, op: Op, constants: Sequence[Dense]) -> Any:
+        """The number that an elementwise operation makes of splats."""
+        operands, arrays = [], []
+        for dense in constants:
+            scalar = Dense(TensorType((), dense.type.element), np.asarray(dense.splat_value))
+            operands.append(_constant(scalar))
+            arrays.append(scalar.array)
+        results = [TensorType((), op.type.element)]
+        small = Op(op.definition, operands, op.attributes, op.regions, results, op.origin)
+        return self._run(small, arrays)
+
+    def _run(self, op: Op, arrays: Sequence[Any]) -> Any:
+        with np.errstate(all="ignore"):
+            (array,) = self.interpreter.evaluate(op, arrays, {})
+        return np.asarray(array)
+
+
+def _constant(dense: Dense) -> Value:
+    return Op(find("constant"), (), {"value": dense}, (), (dense.type,)).result
+
+
+def _empty(op: Op, type: TensorType) -> Dense | None:
+    if op.definition.pattern in ("source", "control") or _captures(op.regions):
+        return None
+    return Dense(type, np.zeros(type.dims, type.dtype))
+
+
+def _captures(regions: Sequence[Region]) -> bool:
+    return any(region.captures() for region in regions)

@@ -1,0 +1,136 @@
+"""Trees, paths and what a call that does not fit is told."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from girih.hlo.signature import Argument, Node, Result, Signature, StructureError, Tree
+
+Pair = namedtuple("Pair", "left right")
+
+values = st.recursive(
+    st.just(0) | st.none(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=3) | st.integers(-3, 3), inner, max_size=3)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Node, st.just("my.Class"), st.dictionaries(st.text(max_size=3), inner))
+    ),
+    max_leaves=10,
+)
+
+
+@given(values)
+def test_flatten_and_unflatten_are_inverse(value):
+    tree = Tree.of(value)
+    leaves = tree.flatten(value)
+    assert len(leaves) == tree.leaf_count == len(tree.paths("x"))
+    numbered = tree.unflatten(list(range(len(leaves))))
+    assert Tree.of(numbered) == tree or "namedtuple" in repr(tree)  # made anew, in another module
+    assert tree.flatten(numbered) == list(range(len(leaves)))
+
+
+@given(values)
+def test_json_keeps_the_tree(value):
+    tree = Tree.of(value)
+    assert Tree.from_json(json.loads(json.dumps(tree.to_json()))) == tree
+
+
+def test_paths():
+    value = {"w": [0, (0,)], 3: Pair(0, None), "own": Node("my.C", {"a": 0, "not a name": 0})}
+    assert Tree.of(value).paths("params") == (
+        "params['w'][0]",
+        "params['w'][1][0]",
+        "params[3].left",
+        "params['own'].a",
+        "params['own']['not a name']",
+    )
+
+
+SIGNATURE = Signature.build(
+    inputs=Tree.of(({"w": [0, 0], "b": None}, 0)),
+    argument_types=[((3,), "f32"), ((3,), "f32"), ((), "i32"), ((2, "n"), "bf16")],
+    outputs=Tree.of({"loss": 0}),
+    result_types=[((), "f32"), ((3,), "f32")],
+    names=("params", "step"),
+    keywords=Tree.of({"mask": 0}),
+    state=("bn.mean",),
+)
+
+
+def test_derived_paths_and_json():
+    assert [argument.path for argument in SIGNATURE.arguments] == [
+        "params['w'][0]", "params['w'][1]", "step", "mask",
+    ]  # fmt: skip
+    assert [result.path for result in SIGNATURE.results] == ["output['loss']", "bn.mean"]
+    changed = SIGNATURE.donating({0: 1})
+    assert changed.arguments[0].donated and changed.arguments[0].aliases == 1
+    for signature in (SIGNATURE, changed):
+        assert Signature.from_json(json.loads(json.dumps(signature.to_json()))) == signature
+
+
+def test_calls():
+    params = {"w": [1, 2], "b": None}
+    assert SIGNATURE.flatten((params, 3), {"mask": 4}) == [1, 2, 3, 4]
+    assert SIGNATURE.flatten((params,), {"mask": 4, "step": 3}) == [1, 2, 3, 4]
+    assert SIGNATURE.flatten((), {"mask": 4, "step": 3, "params": params}) == [1, 2, 3, 4]
+    assert SIGNATURE.unflatten(["l", "m"]) == ({"loss": "l"}, {"bn.mean": "m"})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "keywords", "words"),
+    [
+        ((), {}, "inputs: the program takes 2 positional inputs"),
+        (({"w": [1, 2], "b": None}, 3, 4), {}, "got 3"),
+        (({"w": [1, 2], "b": None}, 3), {}, "mask: this keyword argument is missing"),
+        (({"w": [1], "b": None}, 3), {}, "params['w']: expected a list of 2, got a list of 1"),
+        (({"w": [1, 2]}, 3), {}, "params: expected a dict with keys 'w', 'b', got no 'b'"),
+        (({"w": [1, 2], "b": 0}, 3), {}, "params['b']: expected None, got int"),
+        (({"w": [1, 2], "b": None, "c": 0}, 3), {}, "an unknown 'c'"),
+        ((5, 3), {}, "params: expected a dict with keys 'w', 'b', got int"),
+        (({"w": [1, [2]], "b": None}, 3), {}, "params['w'][1]: expected an array, got a list of 1"),
+        (({"w": [1, 2], "b": None}, 3), {"mask": 4, "maks": 1}, "maks: no such keyword argument"),
+    ],
+)
+def test_calls_that_do_not_fit(inputs, keywords, words):
+    with pytest.raises(StructureError) as caught:
+        SIGNATURE.flatten(inputs, keywords)
+    assert words in str(caught.value)
+
+
+def test_a_default_may_be_left_out():
+    signature = Signature(
+        inputs=Tree("tuple"),
+        arguments=(Argument("cache", (2,), "f32", default="cache.weight"),),
+        outputs=Tree.leaf(),
+        results=(Result("output", (2,), "f32"),),
+        keywords=Tree.of({"cache": 0}),
+    )
+    assert signature.flatten(()) == [None]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        {"inputs": {"kind": "leaf"}},
+        {"inputs": {"kind": "tuple", "children": [{"kind": "leaf"}]}, "outputs": {"kind": "none"}},
+        {"inputs": {"kind": "tuple", "keys": ["a"]}, "outputs": {"kind": "none"}},
+        {"inputs": {"kind": "oak"}, "outputs": {"kind": "none"}},
+        {
+            "inputs": {"kind": "tuple", "children": [{"kind": "leaf"}]},
+            "outputs": {"kind": "none"},
+            "arguments": [{"path": "x", "dims": [-1], "element": "f32"}],
+        },
+    ],
+)
+def test_malformed_signatures(data):
+    with pytest.raises((ValueError, TypeError)):
+        Signature.from_json(data)
