@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .hlo.errors import UserError
 from .hlo.graph import Module
 from .hlo.signature import Signature
 from .hlo.verify import verify
@@ -17,7 +16,6 @@ from .options import Options
 if TYPE_CHECKING:
     from .runtime.program import Program
 
-TARGETS = ("cpu", "null")
 Progress = Callable[[str], None]
 
 
@@ -50,23 +48,29 @@ def compile(  # noqa: A001 - the public name of the API
     """
     options = options or Options()
     say = progress or (lambda stage: None)
-    if target not in TARGETS:
-        raise UserError(f"there is no target '{target}'; targets are {', '.join(TARGETS)}")
-    say("import")
-    module = import_model(source, *example_inputs, **keywords)
-    from .backends import lower
+    from .backends import find
+    from .optimizer.fusion import Fuse
+    from .optimizer.motion import SinkReshapes
+    from .optimizer.order import Order
     from .optimizer.pipeline import run_pipeline, simplify_pipeline
-
-    simple = run_pipeline(module, simplify_pipeline(options), on_pass=say)
-    compiled = lower(simple, target, options, say)
-    say("package")
+    from .optimizer.schedule import schedule
     from .runtime.program import Program
 
+    backend = find(target, options)
+    say("import")
+    source_module = import_model(source, *example_inputs, **keywords)
+    simple = run_pipeline(source_module, simplify_pipeline(options), on_pass=say)
+    stored = simple
+    fused = run_pipeline(simple, (SinkReshapes(), Fuse(), Order()), on_pass=say)
+    steps = schedule(fused)
+    say("emit")
+    plan, image = backend.build(steps, fused.notes)
+    constants = {name: dense.array for name, dense in steps.constants.items()}
+    say("package")
     return Program.from_parts(
-        compiled.stored,
-        signature_of(compiled.stored),
-        {target: (compiled.plan, compiled.image, compiled.constants)},
-        compiled.weights,
+        stored,
+        signature_of(stored),
+        {target: (plan, image, constants)},
         target=target,
         threads=options.threads,
         provenance={"girih": _version(), "numerics": options.numerics},

@@ -1,41 +1,37 @@
-"""Backends turn a simplified module into a plan and code for one target."""
+"""Backends turn a schedule into a plan and code for one target."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..hlo.errors import UserError
-from ..hlo.graph import Module
+from ..hlo.graph import Op
+from ..optimizer.schedule import Schedule
 from ..options import Options
 
-Array = np.ndarray[Any, Any]
+TARGETS = ("cpu", "null")
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """What one target adds to a bundle."""
+class Backend:
+    """One target. `build` gives a plan_pb2.Plan and an image; UnsupportedError lists every
+    operation without a kernel. `packing` says how a contraction wants a weight to lie in memory."""
 
-    plan: Any  # plan_pb2.Plan
-    image: bytes
-    stored: Module  # the program that the bundle keeps: same meaning, weights as the plan reads them
-    weights: Mapping[str, Array]  # of `stored`
-    constants: Mapping[str, Array] = field(default_factory=dict)  # of this variant alone
+    name: str
+    build: Callable[[Schedule, tuple[str, ...]], tuple[Any, bytes]]
+    packing: Callable[[Op], Any] | None = None
 
 
-def lower(
-    module: Module, target: str, options: Options, say: Callable[[str], None]
-) -> Compiled:
-    """Code for a simplified module; UserError if there is no such backend."""
+def find(target: str, options: Options) -> Backend:
+    """The backend of that name; UserError if there is none. Imports only what it needs."""
     if target == "cpu":
-        from .cpu.lower import lower_cpu
+        from .cpu import backend
 
-        return lower_cpu(module, options, say)
+        return backend(options)
     if target == "null":
-        from .null import lower_null
+        from .null import backend
 
-        return lower_null(module, say)
-    raise UserError(f"there is no backend for target '{target}'")
+        return backend(options)
+    raise UserError(f"there is no target '{target}'; targets are {', '.join(TARGETS)}")

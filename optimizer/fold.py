@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..hlo.graph import Dense, Op, Region, Value
+from ..hlo.graph import Dense, Op, Value
 from ..hlo.interpret import Interpreter
 from ..hlo.ops import find
 from ..hlo.types import TensorType
@@ -27,7 +27,11 @@ class Folder:
     """
 
     def __init__(
-        self, interpreter: Interpreter, ledger: Ledger, limit: int = 64 << 10, elements: int = 1 << 26
+        self,
+        interpreter: Interpreter,
+        ledger: Ledger,
+        limit: int = 64 << 10,
+        elements: int = 1 << 26,
     ) -> None:
         self.interpreter, self.ledger = interpreter, ledger
         self.limit, self.elements = limit, elements
@@ -38,10 +42,12 @@ class Folder:
         if len(op.results) != 1 or definition.effects:
             return None
         type = op.results[0].type
-        if not isinstance(type, TensorType) or not type.is_static or type.element.kind == "quantized":
+        if not isinstance(type, TensorType) or not type.is_static:
+            return None
+        if type.element.kind == "quantized":
             return None
         if type.size == 0:
-            return _empty(op, type)
+            return None
         if definition.pattern not in FOLDED_PATTERNS or not op.operands:
             return None
         constants = []
@@ -80,12 +86,3 @@ class Folder:
 def _constant(dense: Dense) -> Value:
     return Op(find("constant"), (), {"value": dense}, (), (dense.type,)).result
 
-
-def _empty(op: Op, type: TensorType) -> Dense | None:
-    if op.definition.pattern in ("source", "control") or _captures(op.regions):
-        return None
-    return Dense(type, np.zeros(type.dims, type.dtype))
-
-
-def _captures(regions: Sequence[Region]) -> bool:
-    return any(region.captures() for region in regions)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..hlo.build import Builder, make_op
 from ..hlo.errors import CompilerBug
-from ..hlo.graph import Dense, Module, Op, Origin, Region, Value, union_origins
+from ..hlo.graph import Dense, Module, Op, Origin, Region, Value, arguments, union_origins
 from ..hlo.interpret import Interpreter
 from ..hlo.types import TensorType, Type
 from .fold import Folder
@@ -112,6 +112,25 @@ class Engine:
                     wanted.update(self.keys.captures(region))
         kept.reverse()
         return kept
+
+
+def copied(op: Op, values: Mapping[Value, Value]) -> Op:
+    """A fresh copy of an operation on the values that its operands became, regions copied too."""
+    operands = [values.get(value, value) for value in op.operands]
+    regions = [copied_region(region, values) for region in op.regions]
+    return Op(op.definition, operands, op.attributes, regions, op.result_types, op.origin)
+
+
+def copied_region(region: Region, values: Mapping[Value, Value]) -> Region:
+    """A fresh copy of a region; `values` says what the outer values that it uses became."""
+    fresh = arguments(region.argument_types)
+    inner = {**values, **dict(zip(region.arguments, fresh, strict=True))}
+    ops = []
+    for op in region.ops:
+        copy = copied(op, inner)
+        inner.update(zip(op.results, copy.results, strict=True))
+        ops.append(copy)
+    return Region(fresh, ops, [inner.get(value, value) for value in region.results])
 
 
 def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -220,6 +239,14 @@ class Rewriter(Builder):
     def splat(self, value: Any, type: TensorType) -> Value:
         """A constant whose elements all equal `value`."""
         return self.constant(Dense.splat(value, type))
+
+    def inline(self, region: Region, operands: Sequence[Value]) -> tuple[Value, ...]:
+        """The results of a region's operations on `operands`: fresh copies, simplified."""
+        values = dict(zip(region.arguments, operands, strict=True))
+        for op in region.ops:
+            copy = copied(op, values)
+            values.update(zip(op.results, self.emit(copy, new=True), strict=True))
+        return tuple(values.get(value, value) for value in region.results)
 
     # The sweep's own part.
 

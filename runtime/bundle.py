@@ -491,29 +491,6 @@ class _Malformed:
             raise self._archive.damaged(f"{self._name} is malformed ({reason})") from error
 
 
-class PendingCheck:
-    """A digest comparison that runs beside the caller; `wait` ends it and raises what it found."""
-
-    def __init__(self, bundle: Bundle, names: Sequence[str]) -> None:
-        self._bundle, self._names = bundle, names
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="girih-verify", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            for name in self._names:
-                self._bundle._check_digest(name)
-        except UserError as error:
-            self._error = error
-
-    def wait(self) -> None:
-        """UserError if a member was altered, each time it is called."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-
 Parts = MemoryParts | Bundle  # in memory or in a file, with the same attributes
 
 

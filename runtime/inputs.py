@@ -60,10 +60,10 @@ class Leaf:
             raise self.refuse("got a masked array, whose mask would be lost", "pass x.filled(...)")
         if isinstance(value, np.ndarray):
             return np.asarray(value)
+        if isinstance(value, np.generic):  # before float, of which numpy.float64 is a subclass
+            return np.asarray(value)
         if isinstance(value, (bool, int, float, complex)):
             return self._from_scalar(value)
-        if isinstance(value, np.generic):
-            return np.asarray(value)
         if hasattr(value, "__dlpack__"):
             return self._from_dlpack(value)
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):

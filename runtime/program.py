@@ -111,8 +111,8 @@ class Program:
         """The program that a compiler has just made; `save` and `load` give an equal one.
 
         variants: target -> (plan_pb2.Plan, image) or (plan, image, weights of this variant alone).
-        weights: name -> array; for a Module, by default all of its weights and their aliases. Arrays
-        in the same memory are stored once.
+        weights: name -> array; for a Module, by default all of its weights and their aliases.
+        Arrays in the same memory are stored once.
         """
         module = None if isinstance(program, bytes) else program
         if weights is None:

@@ -3,24 +3,18 @@ what the optimizer decides can be read and compared without a code generator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
-from ...hlo.graph import Module
-from ...hlo.verify import FUSED, verify
-from ...optimizer.fusion import Fuse
 from ...optimizer.plan import KernelFacts, Planner
-from ...optimizer.schedule import schedule
-from .. import Compiled
+from ...optimizer.schedule import Schedule
+from ...options import Options
+from .. import Backend
 
 
-def lower_null(module: Module, say: Callable[[str], None]) -> Compiled:
+def backend(options: Options) -> Backend:
+    return Backend("null", build)
+
+
+def build(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
     """A plan without code."""
-    say("fuse")
-    fused = Fuse()(module)
-    verify(fused, FUSED)
-    say("schedule")
-    steps = schedule(fused)
-    plan = Planner(steps, "null", lambda key, op: KernelFacts(1), fused.notes).run()
-    weights = {name: weight.array for name, weight in module.weights.items()}
-    constants = {name: dense.array for name, dense in steps.constants.items()}
-    return Compiled(plan, b"", module, weights, constants)
+    return Planner(schedule, "null", lambda key, op: KernelFacts(1), notes).run(), b""

@@ -34,7 +34,8 @@ def import_function(
     """
     import jax
 
-    jitted = function if hasattr(function, "trace") else jax.jit(function)
+    is_jitted = hasattr(function, "trace") and hasattr(function, "lower")
+    jitted = function if is_jitted else jax.jit(function)
     title = name or getattr(function, "__name__", "") or type(function).__name__
     try:
         traced = jitted.trace(*examples, **keywords)

@@ -80,6 +80,7 @@ class Converter:
     def __post_init__(self) -> None:
         self.locations = Locations(self.document)
         self.symbols: dict[str, tree.Operation] = {}
+        self._shardings = dict(special.sharding_constraints(self.document.module))
 
     def module(self) -> Module:
         """The whole module; only functions that the entry reaches are converted."""
@@ -337,6 +338,10 @@ class Converter:
             except UserError as error:
                 self.block(operation, str(error), "correct the attribute")
                 facts = {}
+        for value in operation.results if self._shardings else ():
+            if value in self._shardings:
+                key, sharding = self._shardings[value]
+                facts = {**facts, key: attribute_tables.plain(sharding, self.type)}
         specs = definition.attributes
         kept = {
             key: value

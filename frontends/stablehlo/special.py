@@ -6,8 +6,8 @@ op should be converted in the common way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ...hlo import ops
 from ...hlo.graph import Op, Value, arguments, constant_of
@@ -83,11 +83,24 @@ def _identity(converter: Converter, operation: tree.Operation) -> bool:
 
 
 def _sharding_constraint(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
-    """A sharding annotation: the value itself on one device; the annotation goes to the notes."""
-    note = attribute_tables.plain(operation.attributes.get("sharding"), converter.type)
-    place = converter.locations.place(operation.location)
-    converter.notes.append(f"{place or operation.name}: sharding {note} is not used on one device")
+    """The value itself; its producer carries the annotation."""
+    converter.notes.append("sharding annotations are kept, but not used on one device")
     return _identity(converter, operation)
+
+
+def sharding_constraints(module: tree.Operation) -> Iterator[tuple[tree.Value, tuple[str, Any]]]:
+    """Each value that is constrained, with the attribute that its producer gets."""
+    for operation in tree.walk(module):
+        facts = operation.attributes
+        if operation.name in ("sdy.sharding_constraint", "sdy.reshard"):
+            found = "sdy.sharding", facts.get("sharding")
+        elif facts.get("call_target_name") == "Sharding":
+            key = "mhlo.sharding" if "mhlo.sharding" in facts else "sdy.sharding"
+            found = key, facts.get(key)
+        else:
+            continue
+        if found[1] is not None and operation.operands:
+            yield operation.operands[0], found
 
 
 def _check(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
@@ -100,10 +113,7 @@ def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op
     facts = operation.attributes
     target = str(facts.get("call_target_name", ""))
     if target == "Sharding":
-        note = facts.get("mhlo.sharding", facts.get("sdy.sharding", ""))
-        spelled = attribute_tables.plain(note, converter.type)
-        converter.notes.append(f"sharding {spelled} is not used on one device")
-        return _identity(converter, operation)
+        return _sharding_constraint(converter, operation, built)
     if target.startswith("check.") and not operation.results:
         return _check(converter, operation, built)
     if target in _TRANSPARENT:

@@ -36,7 +36,7 @@ def stablehlo_form(operation: tree.Operation, parent: str) -> None:
     if base == "func":
         operation.name = "func.func"
         for key in ("sym_visibility", "arg_attrs", "res_attrs"):
-            if not attributes.get(key):
+            if not any(attributes.get(key, ())):  # "" or a list of empty dictionaries
                 attributes.pop(key, None)
         return
     if base == "call":

@@ -366,6 +366,13 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
     return tuple(sorted(axis_of(axis, rank) for axis in axes)) if rank else ()
 
 
+def bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """A Python slice's ends, clipped to [0, size]."""
+    first = 0 if start is None else min(max(start + size if start < 0 else start, 0), size)
+    last = size if end is None else min(max(end + size if end < 0 else end, 0), size)
+    return first, max(first, last)
+
+
 def broadcast_dims(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
     """The common dims of shapes aligned at the end; blocked where two sizes clash."""
     result: list[Dim] = [1] * max((len(shape) for shape in shapes), default=0)

@@ -10,11 +10,14 @@ from . import (
     conversion,
     convolution,
     elementwise,
+    functions,
     indexing,
+    ranking,
     reduction,
     selection,
     shape,
     sorting,
+    special,
     structure,
 )
 
@@ -30,6 +33,9 @@ DEFINITIONS: tuple[OpDefinition, ...] = (
     *convolution.ROOMS,
     *structure.ROOMS,
     *control.ROOMS,
+    *functions.ROOMS,
+    *special.ROOMS,
+    *ranking.ROOMS,
 )
 
 _BY_NAME = {definition.name: definition for definition in DEFINITIONS}

@@ -69,7 +69,7 @@ def plan_for(signature: Signature, target: str = "adding") -> plan_pb2.Plan:
         (plan_pb2.OUTPUT, signature.results),
     ):
         for index, leaf in enumerate(leaves):
-            plan.buffers.add(place=place, index=index, element_type=leaf.element, dims=leaf.dims)
+            plan.buffers.add(place=place, index=index, element_type=leaf.element)
     count = len(signature.arguments)
     plan.inputs.extend(range(count))
     plan.outputs.extend(range(count, len(plan.buffers)))

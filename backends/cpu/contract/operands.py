@@ -50,6 +50,11 @@ class Source:
         kind = llvm.vector(mask.lanes, elements.memory_type(f, self.element))
         return self._widen(f, f.masked_load(kind, self.at(f, base, index), mask))
 
+    def gather(self, f: llvm.Function, base: Value, index: Value, mask: Value) -> Value:
+        """One element per lane from base[index]; zero off the mask."""
+        kind = llvm.vector(mask.lanes, elements.memory_type(f, self.element))
+        return self._widen(f, f.gather(kind, self.at(f, base, index), mask))
+
     def _widen(self, f: llvm.Function, raw: Value) -> Value:
         value = elements.widen(f, raw, self.element)
         have, want = value.element, self.accumulator

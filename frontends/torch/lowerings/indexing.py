@@ -10,9 +10,8 @@ import numpy as np
 from ....hlo.graph import Value
 from ....hlo.types import I1, I64, TensorType
 from ..context import (
-    Blocked, Context, Operand, axis_of, broadcast_dims, is_low, scalar_region, static,
+    Blocked, Context, Operand, axis_of, bounds, broadcast_dims, is_low, scalar_region, static,
 )  # fmt: skip
-from .views import bounds
 
 
 def wrapped(c: Context, index: Value, size: Any) -> Value:
@@ -45,6 +44,18 @@ def take_axis(c: Context, value: Value, axis: int, positions: Sequence[int]) -> 
         step = steps.pop() if steps else 1
         return c.slice(value, axis, positions[0], positions[-1] + 1, step)
     return take(c, value, c.array(np.asarray(positions, np.int64)), axis, wrap=False)
+
+
+def unfold(c: Context, self: Value, dimension: int, size: int, step: int) -> Value:
+    """Windows of `size` every `step` along one dimension; the window becomes the last one."""
+    axis = axis_of(dimension, self.rank)
+    count = (static(self.dims[axis]) - size) // step + 1
+    starts = [i * step + j for i in range(count) for j in range(size)]
+    value = take_axis(c, self, axis, starts)
+    dims = (*self.dims[:axis], count, size, *self.dims[axis + 1 :])
+    value = c.builder.reshape(value, dims)
+    order = [d for d in range(len(dims)) if d != axis + 1] + [axis + 1]
+    return c.builder.transpose(value, order)
 
 
 def embedding(
@@ -393,4 +404,5 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.slice_scatter.default": slice_scatter,
     "aten.take.default": take_flat,
     "aten.take_along_dim.default": take_along,
+    "aten.unfold.default": unfold,
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....hlo.graph import Value
 from ....hlo.types import I1, ElementType, TensorType, real_type
-from ..context import Blocked, Context, Number, axis_of, static
+from ..context import Blocked, Context, Number, axis_of, bounds, static
 
 
 def same(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
@@ -68,13 +68,6 @@ def expand(c: Context, self: Value, size: Any, implicit: bool = False) -> Value:
 
 def expand_as(c: Context, self: Value, other: Value) -> Value:
     return c.spread(self, c.dims)
-
-
-def bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """A Python slice's ends, clipped to [0, size]."""
-    first = 0 if start is None else min(max(start + size if start < 0 else start, 0), size)
-    last = size if end is None else min(max(end + size if end < 0 else end, 0), size)
-    return first, max(first, last)
 
 
 def slice_along(
@@ -312,20 +305,6 @@ def diagonal(c: Context, self: Value, offset: int = 0, dim1: int = 0, dim2: int 
     return c.slice(flat, flat.rank - 1, start, stop, columns + 1)
 
 
-def unfold(c: Context, self: Value, dimension: int, size: int, step: int) -> Value:
-    """Windows of `size` every `step` along one dimension; the window becomes the last one."""
-    from .indexing import take_axis
-
-    axis = axis_of(dimension, self.rank)
-    count = (static(self.dims[axis]) - size) // step + 1
-    starts = [i * step + j for i in range(count) for j in range(size)]
-    value = take_axis(c, self, axis, starts)
-    dims = (*self.dims[:axis], count, size, *self.dims[axis + 1 :])
-    value = c.builder.reshape(value, dims)
-    order = [d for d in range(len(dims)) if d != axis + 1] + [axis + 1]
-    return c.builder.transpose(value, order)
-
-
 def pixel_shuffle(c: Context, self: Value, upscale_factor: int) -> Value:
     """[..., c r r, h, w] -> [..., c, h r, w r]."""
     *batch, channels, height, width = self.dims
@@ -435,12 +414,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}": same for name in _SAME},
     **{f"aten.{name}": converted for name in _CONVERTED},
     **{f"aten.{name}": reshaped for name in _RESHAPED},
-    **{
-        f"aten.{mode}tion_pad{n}d.default" if mode != "replicate" else
-        f"aten.replication_pad{n}d.default": edge_pad("reflect" if mode == "reflec" else mode)
-        for mode in ("reflec", "replicate")
-        for n in (1, 2, 3)
-    },
+    **{f"aten.reflection_pad{n}d.default": edge_pad("reflect") for n in (1, 2, 3)},
+    **{f"aten.replication_pad{n}d.default": edge_pad("replicate") for n in (1, 2, 3)},
     "aten.as_strided.default": as_strided,
     "aten.cat.default": cat,
     "aten.channel_shuffle.default": channel_shuffle,
@@ -491,7 +466,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.tril.default": triangle(True),
     "aten.triu.default": triangle(False),
     "aten.unbind.int": unbind,
-    "aten.unfold.default": unfold,
     "aten.view.dtype": view_dtype,
     "aten.view_as_complex.default": view_as_complex,
     "aten.view_as_real.default": view_as_real,

@@ -1,0 +1,397 @@
+"""The geometry of a convolution, and operands that are windows of a stored array.
+
+Every spatial position of the input that a sum needs is `y * stride + k * dilation - low` in the input
+dilated by `base`; outside, or between dilated elements, the value is zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .. import llvm
+from .operands import Group, LeftSide, RightSide, Source, linear_strides, unravel
+from .views import Segment
+
+Value = llvm.Value
+
+
+@dataclass(frozen=True)
+class Spatial:
+    """One spatial dimension. Strides named *_step are of the stored arrays, in elements."""
+
+    size: int  # of the input
+    outputs: int
+    kernel: int
+    stride: int
+    low: int
+    base: int
+    dilation: int
+    input_step: int
+    kernel_step: int  # negative where the window is reversed
+    output_step: int
+
+    @property
+    def inside(self) -> bool:
+        """Whether no window reaches into padding or between dilated elements."""
+        last = (self.outputs - 1) * self.stride + (self.kernel - 1) * self.dilation - self.low
+        return self.base == 1 and self.low <= 0 and last < self.size
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the coordinate of a spatial dimension comes from: outer coordinate `outer`, or the
+    walk over rows or columns (None)."""
+
+    spatial: Spatial
+    outer: int | None
+
+
+def _place(
+    f: llvm.Function, spatial: Spatial, start: Value, offset: llvm.Operand
+) -> tuple[Value, Value]:
+    """(stored index, whether it exists) of a position of the dilated input; scalars or vectors."""
+    at = f.add(start, offset)
+    if spatial.base == 1:
+        return at, f.compare("ult", at, spatial.size)
+    reach = (spatial.size - 1) * spatial.base + 1
+    exists = f.land(
+        f.compare("ult", at, max(0, reach)),
+        f.compare("eq", f.urem(at, spatial.base), 0),
+    )
+    return f.udiv(at, spatial.base), exists
+
+
+class WindowRight(RightSide):
+    """Columns are output positions: every window laid out along the depth (i, k...).
+
+    `walk` are the dimensions that columns run over, outermost first: (size, Spatial) or, for the
+    batch, (size, stride).
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        features: Segment,
+        positions: Sequence[Position],
+        walk: Sequence[tuple[int, Spatial | int]],
+        columns: int,
+    ) -> None:
+        self._features, self._positions = features, tuple(positions)
+        self._walk, self._columns = tuple(walk), columns
+        kernels = [Segment(p.spatial.kernel, 0) for p in positions]
+        super().__init__(source, [features, *kernels])
+
+    @property
+    def rows_contiguous(self) -> bool:
+        """Whether neighbouring columns are neighbours in the input, row by row."""
+        last = self._walk[-1][1]
+        return (
+            isinstance(last, Spatial)
+            and last is self._positions[-1].spatial
+            and (last.stride, last.base, last.input_step) == (1, 1, 1)
+            and all(isinstance(s, Spatial) for _, s in self._walk)
+        )
+
+    def open(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        column: Value,
+        group: Group,
+        scratch: Value,
+    ) -> Value:
+        base = self.source.base(f, args, outer)
+        if self.rows_contiguous:
+            self._copy_rows(f, base, outer, column, group, scratch)
+        else:
+            self._gather(f, base, outer, column, group, scratch)
+        return scratch
+
+    def _starts(
+        self, f: llvm.Function, outer: Sequence[Value], walked: dict[Spatial, Value]
+    ) -> list[Value]:
+        """Position of each dimension's window in the (dilated) input."""
+        starts = []
+        for position in self._positions:
+            spatial = position.spatial
+            at = walked[spatial] if position.outer is None else outer[position.outer]
+            starts.append(f.sub(f.mul(at, spatial.stride), spatial.low))
+        return starts
+
+    # Rows of the input, copied with masks.
+
+    def _copy_rows(
+        self,
+        f: llvm.Function,
+        base: Value,
+        outer: Sequence[Value],
+        column: Value,
+        group: Group,
+        scratch: Value,
+    ) -> None:
+        lanes, accumulator = group.lanes, self.source.accumulator
+        line = self._walk[-1][0]
+        if group.tail:
+            self._clear_tail(f, group, scratch)
+        end = f.add(column, group.valid)
+        # Every turn copies the longest run of columns that is in one row and one vector.
+        head, body, done = f.label(), f.label(), f.label()
+        entry = f.block
+        f.jump(head)
+        f.start_block(head)
+        at = Value("i64", f"%run{head}")
+        next_at = Value("i64", f"%next{head}")
+        place = len(f._lines)
+        f.line("")
+        f.branch(f.compare("slt", at, end), body, done)
+        f.start_block(body)
+        row, x = f.udiv(at, line), f.urem(at, line)
+        run = f.min(f.min(f.sub(line, x), lanes), f.sub(end, at))
+        sizes = [size for size, _ in self._walk[:-1]]
+        walked: dict[Spatial, Value] = {}
+        for coordinate, (_, spatial) in zip(unravel(f, row, sizes), self._walk, strict=False):
+            assert isinstance(spatial, Spatial)
+            walked[spatial] = coordinate
+        last = self._walk[-1][1]
+        assert isinstance(last, Spatial)
+        walked[last] = x
+        starts = self._starts(f, outer, walked)
+        keep = f.tail_mask(run, lanes)
+        target = f.pointer(scratch, f.sub(at, column), accumulator)
+        steps = self.strides(group)
+
+        def taps(number: int, offset: Value, position: Value, exists: Value | None) -> None:
+            """The loops over the kernel's dimensions, then over features."""
+            spatial = self._positions[number].spatial
+            with f.for_range(0, spatial.kernel) as tap:
+                moved = f.add(position, f.mul(tap.index, steps[number + 1]))
+                shift = f.mul(tap.index, spatial.dilation)
+                if number + 1 < len(self._positions):
+                    index, there = _place(f, spatial, starts[number], shift)
+                    both = there if exists is None else f.land(exists, there)
+                    step = f.mul(index, spatial.input_step)
+                    taps(number + 1, f.add(offset, step), moved, both)
+                else:
+                    self._copy_run(
+                        f, spatial, f.add(starts[number], shift), base, offset, exists, keep,
+                        target, moved, steps[0], lanes,
+                    )  # fmt: skip
+
+        zero = llvm.constant("i64", 0)
+        taps(0, zero, zero, None)
+        f.line(f"{next_at.name} = add i64 {at.name}, {run.name}")
+        latch = f.block
+        f.jump(head)
+        f._lines[place] = f"{at.name} = phi i64 [ {column.name}, %{entry} ], [ {next_at.name}, %{latch} ]"
+        f.start_block(done)
+
+    def _copy_run(
+        self,
+        f: llvm.Function,
+        spatial: Spatial,
+        x: Value,
+        base: Value,
+        offset: Value,
+        exists: Value | None,
+        keep: Value,
+        target: Value,
+        position: Value,
+        step: int,
+        lanes: int,
+    ) -> None:
+        """One vector of neighbours of every feature."""
+        narrow = f.splat(f.cast("trunc", x, "i32"), lanes)
+        inside = f.compare("ult", f.add(narrow, f.iota(lanes, "i32")), spatial.size)
+        mask = f.land(inside, keep)
+        if exists is not None:
+            mask = f.land(mask, f.splat(exists, lanes))
+        start = f.add(offset, x)
+        accumulator = self.source.accumulator
+        with f.for_range(0, self._features.size) as loop:
+            at = f.add(start, f.mul(loop.index, self._features.stride))
+            value = self.source.masked_load(f, base, at, mask)
+            place = f.add(position, f.mul(loop.index, step))
+            f.masked_store(value, f.pointer(target, place, accumulator), keep)
+
+    def _clear_tail(self, f: llvm.Function, group: Group, scratch: Value) -> None:
+        """Zeros in the last vector of every step: its lanes behind the last column are computed."""
+        zeros = llvm.constant(llvm.vector(group.lanes, self.source.accumulator), 0)
+        count = math.prod(loop.size for loop in self._loops)
+        with f.for_range(0, count) as loop:
+            place = f.add(f.mul(loop.index, group.columns), group.columns - group.lanes)
+            f.store(zeros, f.pointer(scratch, place, self.source.accumulator))
+
+    # Anything else: an address per lane.
+
+    def _gather(
+        self,
+        f: llvm.Function,
+        base: Value,
+        outer: Sequence[Value],
+        column: Value,
+        group: Group,
+        scratch: Value,
+    ) -> None:
+        lanes = group.lanes
+        steps = self.strides(group)
+        with f.for_range(0, group.vectors) as loop:
+            first = f.mul(loop.index, lanes)
+            count = f.splat(f.sub(self._columns, f.add(column, first)), lanes)
+            lane = f.iota(lanes)
+            keep = f.compare("slt", lane, count)
+            # Lanes behind the last column stay at the first one: in range, and masked.
+            linear = f.select(keep, f.add(f.splat(f.add(column, first), lanes), lane), 0)
+            offset: Value = llvm.constant(llvm.vector(lanes, "i64"), 0)
+            walked: dict[Spatial, Value] = {}
+            coordinates = unravel(f, linear, [size for size, _ in self._walk])
+            for coordinate, (_, what) in zip(coordinates, self._walk, strict=True):
+                if isinstance(what, Spatial):
+                    walked[what] = coordinate
+                else:
+                    offset = f.add(offset, f.mul(coordinate, what))
+            wide = [f.splat(value, lanes) for value in outer]
+            starts = self._starts(f, wide, walked)
+
+            def taps(
+                number: int,
+                offset: Value,
+                position: Value,
+                exists: Value,
+                starts: Sequence[Value] = starts,
+            ) -> None:
+                if number == len(self._positions):
+                    self._gather_features(f, base, offset, exists, scratch, position, steps[0])
+                    return
+                spatial = self._positions[number].spatial
+                with f.for_range(0, spatial.kernel) as tap:
+                    shift = f.splat(f.mul(tap.index, spatial.dilation), lanes)
+                    index, there = _place(f, spatial, starts[number], shift)
+                    moved = f.add(position, f.mul(tap.index, steps[number + 1]))
+                    step = f.mul(index, spatial.input_step)
+                    taps(number + 1, f.add(offset, step), moved, f.land(exists, there))
+
+            taps(0, offset, first, keep)
+
+    def _gather_features(
+        self,
+        f: llvm.Function,
+        base: Value,
+        offset: Value,
+        exists: Value,
+        scratch: Value,
+        position: Value,
+        step: int,
+    ) -> None:
+        accumulator = self.source.accumulator
+        # Lanes that do not exist read the array's first element, then become zero.
+        safe = f.select(exists, offset, 0)
+        with f.for_range(0, self._features.size) as loop:
+            shift = f.splat(f.mul(loop.index, self._features.stride), safe.lanes)
+            value = self.source.gather(f, base, f.add(safe, shift), exists)
+            place = f.add(position, f.mul(loop.index, step))
+            f.store(value, f.pointer(scratch, place, accumulator))
+
+
+class WindowLeft(LeftSide):
+    """Rows are output positions: every window copied as one run over the depth (k..., i)."""
+
+    packed = True
+
+    def __init__(
+        self,
+        source: Source,
+        features: Segment,
+        positions: Sequence[Position],
+        walk: Sequence[tuple[int, Spatial]],
+        lanes: int,
+    ) -> None:
+        self._features, self._positions, self._walk = features, tuple(positions), tuple(walk)
+        self._lanes = lanes
+        loops = [*(Segment(p.spatial.kernel, 0) for p in positions), features]
+        size = math.prod(loop.size for loop in loops)
+        super().__init__(source, size, linear_strides(loops, 1))
+
+    def pack(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        first: Value,
+        last: Value,
+        scratch: Value,
+    ) -> None:
+        """Copies rows [first, last) to scratch."""
+        base = self.source.base(f, args, outer)
+        with f.for_range(first, last) as loop:
+            walked = dict(
+                zip(
+                    (spatial for _, spatial in self._walk),
+                    unravel(f, loop.index, [size for size, _ in self._walk]),
+                    strict=True,
+                )
+            )
+            starts = []
+            for position in self._positions:
+                spatial = position.spatial
+                at = walked[spatial] if position.outer is None else outer[position.outer]
+                starts.append(f.sub(f.mul(at, spatial.stride), spatial.low))
+            row = f.mul(f.sub(loop.index, first), self.row_stride)
+            self._taps(f, base, scratch, starts, 0, llvm.constant("i64", 0), row, None)
+
+    def _taps(
+        self,
+        f: llvm.Function,
+        base: Value,
+        scratch: Value,
+        starts: Sequence[Value],
+        number: int,
+        offset: Value,
+        position: Value,
+        exists: Value | None,
+    ) -> None:
+        if number == len(self._positions):
+            self._copy_features(f, base, scratch, offset, position, exists)
+            return
+        spatial = self._positions[number].spatial
+        with f.for_range(0, spatial.kernel) as tap:
+            shift = f.mul(tap.index, spatial.dilation)
+            index, there = _place(f, spatial, starts[number], shift)
+            moved = f.add(position, f.mul(tap.index, self.depth[number]))
+            step = f.add(offset, f.mul(index, spatial.input_step))
+            if not spatial.inside:
+                exists_here = there if exists is None else f.land(exists, there)
+            else:
+                exists_here = exists
+            self._taps(f, base, scratch, starts, number + 1, step, moved, exists_here)
+
+    def _copy_features(
+        self,
+        f: llvm.Function,
+        base: Value,
+        scratch: Value,
+        offset: Value,
+        position: Value,
+        exists: Value | None,
+    ) -> None:
+        size, stride = self._features
+        lanes = self._lanes if stride == 1 else 1
+        accumulator = self.source.accumulator
+        if exists is not None:
+            offset = f.select(exists, offset, 0)
+
+        def move(start: Value, width: int) -> None:
+            at = f.add(offset, f.mul(start, stride))
+            value = self.source.load(f, base, at, width)
+            if exists is not None:
+                value = f.select(exists, value, 0)
+            place = f.add(position, start)
+            f.store(value, f.pointer(scratch, place, accumulator))
+
+        whole = size // lanes * lanes
+        with f.for_range(0, whole, lanes) as loop:
+            move(loop.index, lanes)
+        with f.for_range(whole, size) as loop:
+            move(loop.index, 1)

@@ -1,0 +1,53 @@
+"""Every kernel of the CPU: `emit(op, target)` for fusions and single operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...hlo.errors import UnsupportedError
+from ...hlo.graph import Op, Region, arguments
+from ...hlo.types import TensorType
+from . import arithmetic, elementwise
+from .codegen import KernelCode, Target
+from .loops import loop
+
+
+def emit(op: Op, target: Target) -> KernelCode:
+    """The kernel of a fusion or of a single operation; UnsupportedError if there is none."""
+    _check(op)
+    region = op.regions[0] if op.name == "fusion" else as_region(op)
+    kind = op.attributes.get("kind", "") if op.name == "fusion" else kind_of(op)
+    rule = _KINDS.get(kind)
+    if rule is None:
+        raise arithmetic.unsupported(op)
+    return rule(region, target, op.definition.flops(op))
+
+
+def as_region(op: Op) -> Region:
+    """The operation alone in a region."""
+    own = arguments([value.type for value in op.operands])
+    single = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
+    return Region(own, (single,), single.results)
+
+
+def kind_of(op: Op) -> str:
+    """The fusion kind that a single operation would be."""
+    if op.name in ("dot_general", "convolution"):
+        return "contract"
+    if op.name == "reduce":
+        return "reduce"
+    return "loop" if elementwise.supports(op) else "opaque"
+
+
+def _check(op: Op) -> None:
+    for value in (*op.operands, *op.results):
+        if not isinstance(value.type, TensorType) or not value.type.is_static:
+            place = f"{op.origin[0]}: " if op.origin else ""
+            raise UnsupportedError(
+                f"{place}{op.name}: target cpu needs static tensors, not {value.type}"
+            )
+
+
+_KINDS: dict[str, Callable[[Region, Target, float], KernelCode]] = {
+    "loop": loop.emit,
+}

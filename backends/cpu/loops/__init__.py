@@ -1,0 +1,1 @@
+"""Kernels that are loops around elements: `loop`, `rows` and `reduce` fusions."""

@@ -1,0 +1,167 @@
+"""What every loop kernel shares: its function, its addresses, its size, how it is cut into tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....hlo.graph import Op, Region
+from .. import elements, llvm
+from ..codegen import KernelCode, Target
+from ..elementwise import ElementEmitter, Mask
+from ..index import CONSECUTIVE, Affine, Scopes
+
+SYMBOL = "kernel"
+BLOCK = 4096  # elements of a tile where one long dimension is cut
+SERIAL_WORK = 20000.0  # below so many units (about one per ns) a second worker does not pay
+
+_EXPENSIVE = frozenset({
+    "atan2", "cbrt", "cosine", "erf", "erfc", "exponential", "exponential_minus_one", "log",
+    "log_plus_one", "logistic", "power", "sine", "tan", "tanh",
+})  # fmt: skip
+
+
+def weight(op: Op) -> float:
+    """How much an element of the operation costs, about in vector instructions."""
+    name = op.name.rsplit(".", 1)[-1]
+    if name in _EXPENSIVE:
+        return 20.0
+    if name in ("divide", "remainder", "sqrt", "rsqrt"):
+        return 6.0
+    return 0.0 if op.definition.pattern in ("index", "source") else 1.0
+
+
+@dataclass
+class Frame:
+    """A kernel under construction: its function and the addresses of operands and results."""
+
+    target: Target
+    operands: Sequence[Any]  # types
+    results: Sequence[Any]
+    module: llvm.Module = field(init=False)
+    function: llvm.Function = field(init=False)
+    pointers: list[llvm.Value] = field(init=False)
+    outputs: list[llvm.Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.module = self.target.module()
+        self.function = f = self.module.kernel(SYMBOL)
+        addresses = []
+        for number in range(len(self.operands) + len(self.results)):
+            place = f.pointer(f.arguments[0], number, "ptr")
+            addresses.append(f.load("ptr", place))
+        self.pointers = addresses[: len(self.operands)]
+        self.outputs = addresses[len(self.operands) :]
+        self.scopes = Scopes(f)
+
+    @property
+    def begin(self) -> llvm.Value:
+        return self.function.arguments[1]
+
+    @property
+    def end(self) -> llvm.Value:
+        return self.function.arguments[2]
+
+    @property
+    def scratch(self) -> llvm.Value:
+        return self.function.arguments[3]
+
+    def emitter(self, region: Region) -> ElementEmitter:
+        return ElementEmitter(self.function, region, self.pointers, scopes=self.scopes)
+
+    def finish(
+        self,
+        tiles: int,
+        flops: float,
+        *,
+        scratch: int = 0,
+        work: float | None = None,
+        parallel: bool = True,
+        notes: tuple[str, ...] = (),
+    ) -> KernelCode:
+        """The finished kernel. `work` decides whether more than one worker takes part."""
+        self.function.ret()
+        moved = sum(t.bytes for t in (*self.operands, *self.results))
+        work = max(flops if work is None else work, moved / 8)
+        parallel = parallel and tiles > 1 and work >= SERIAL_WORK
+        return KernelCode(
+            self.module.text(), SYMBOL, tiles, scratch, flops, float(moved), parallel, notes
+        )
+
+
+def lanes_for(target: Target, region: Region) -> int:
+    """Lanes of one step: a register of the widest type that is computed with, at least 8 bytes
+    apart for moves of small ones."""
+    widest = 8
+    for op in region.ops:
+        for value in (*op.operands, *op.results):
+            if value.rank == 0 or _is_splat(value):
+                continue
+            widest = max(widest, llvm.bits_of(elements.register_type(value.element).replace("i1", "i8")))
+    if not region.ops:
+        widest = 32
+    return max(2, target.vector_bits // min(max(widest, 16), 64))
+
+
+def _is_splat(value: Any) -> bool:
+    return value.op is not None and value.op.name == "constant"
+
+
+def cost(region: Region) -> float:
+    """Vector instructions per element, roughly."""
+    return sum(weight(op) for op in region.ops)
+
+
+def steps(
+    scopes: Scopes,
+    target: Target,
+    begin: llvm.Operand,
+    end: llvm.Operand,
+    extent: int,
+    width: int,
+    unroll: int,
+    *,
+    aligned: int | None = None,
+) -> Iterator[tuple[Affine, int, int, Mask | None]]:
+    """Loops over [begin, end) that yield (index, width, copies, mask) for the caller to fill.
+
+    `extent` is the largest end; `begin` is a multiple of width * unroll. Either end is `extent`,
+    or it is a multiple of width * unroll too. The main loop takes `copies` vectors per turn; the
+    rest is taken masked where the target has masks, else element by element.
+    """
+    f = scopes.function
+    stride = width * unroll
+    whole = extent - extent % stride
+    if whole:
+        last = f.min(end, whole) if isinstance(end, llvm.Value) else min(end, whole)
+        with scopes.loop(
+            begin, last, stride, extent=extent, lanes=CONSECUTIVE if width > 1 else 0, multiple=stride
+        ) as (at, _):
+            yield at, width, unroll, None
+    if extent == whole:
+        return
+    first: llvm.Operand = whole
+    if isinstance(begin, llvm.Value):
+        first = f.max(begin, whole)
+    if target.vector_bits == 512 and width > 1:
+        with scopes.loop(first, end, width, extent=extent, lanes=CONSECUTIVE, multiple=width) as (
+            at, loop,
+        ):  # fmt: skip
+            left = f.sub(f.lift(extent, "i64"), loop.index)
+            yield at, width, 1, Mask(f.tail_mask(left, width), scopes.depth)
+    else:
+        with scopes.loop(first, end, 1, extent=extent) as (at, _):
+            yield at, 1, 1, None
+
+
+@contextmanager
+def tile_range(
+    frame: Frame, start: int, count: int
+) -> Iterator[tuple[llvm.Value, llvm.Value]]:
+    """The part of [begin, end) that falls into tiles [start, start + count), counted from start."""
+    f = frame.function
+    low = f.sub(f.max(frame.begin, start), start)
+    high = f.sub(f.min(frame.end, start + count), start)
+    yield low, high

@@ -1,0 +1,207 @@
+"""Boxes in which an operand is contiguous along another dimension than the result.
+
+Square blocks are read along the operand's dimension, transposed in registers and staged on the
+stack; then the rows of the block are computed from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ....hlo.graph import Region
+from .. import elements, llvm
+from ..elementwise import ElementEmitter, Mask, delinear
+from ..elements import Register
+from ..index import CONSECUTIVE, SAME, Affine, Axis, of_axis
+from .frame import Frame, steps, tile_range
+from .probe import Findings, argument
+
+if TYPE_CHECKING:
+    from .loop import Box
+
+
+class Crossing(NamedTuple):
+    """`group` is the group of dims along which the arguments are contiguous; their numbers and,
+    per argument, the stride of each group, and the constant."""
+
+    group: int
+    strides: dict[int, tuple[tuple[int, ...], int]]
+
+
+def crossing(
+    region: Region, groups: Sequence[Sequence[int]], extents: Sequence[int], found: Findings
+) -> Crossing | None:
+    """The crossing accesses of a box, if there are any that blocks can serve."""
+    if len(groups) < 2 or extents[-1] < 8:
+        return None
+    last = [max(group, key=lambda d: (found_size(found, d, group), d)) for group in groups]
+    by_group: dict[int, dict[int, tuple[tuple[int, ...], int]]] = {}
+    for number, value in enumerate(region.arguments):
+        name = argument(number)
+        accesses = {access for access in found.loads if access.pointer == name}
+        if len(accesses) != 1 or value.element.is_complex:
+            continue
+        (access,) = accesses
+        strides = tuple(access.row[d] for d in last)
+        if not access.plain or strides[-1] in (0, 1):
+            continue
+        for group in range(len(groups) - 1):
+            if strides[group] == 1 and extents[group] >= 8:
+                by_group.setdefault(group, {})[number] = (strides, access.constant)
+    if not by_group:
+        return None
+    group = max(by_group, key=lambda g: len(by_group[g]))
+    return Crossing(group, by_group[group])
+
+
+def found_size(found: Findings, dim: int, group: Sequence[int]) -> int:
+    """Orders the dims of a group so that the innermost that matters comes last."""
+    return max((abs(row[dim]) > 0 for row in found.coefficients), default=False)
+
+
+class _Staged(ElementEmitter):
+    """Reads staged arguments from their blocks."""
+
+    blocks: dict[str, llvm.Value]
+    row: Affine
+    lanes: int
+
+    def load(
+        self,
+        pointer: llvm.Value,
+        element: Any,
+        offset: Affine,
+        width: int = 1,
+        mask: Mask | None = None,
+    ) -> Register:
+        block = self.blocks.get(pointer.name)
+        if block is None or width != self.lanes:
+            return super().load(pointer, element, offset, width, mask)
+        f = self.function
+        kind = elements.memory_type(f, element)
+        at = self.indexer.scalar(self.row * width)
+        raw = f.load(llvm.vector(width, kind), f.pointer(block, at, kind), align=width)
+        return elements.widen(f, raw, element)
+
+
+def emit(
+    frame: Frame, plain: ElementEmitter, region: Region, box: Box, crossing: Crossing, first: int
+) -> int:
+    """Emits one box as tiles from number `first` on, blocks of rows each; returns how many."""
+    from .loop import store_roots
+
+    f, scopes = frame.function, frame.scopes
+    extents = box.extents()
+    across, inner = extents[crossing.group], extents[-1]
+    width = 8 if frame.target.vector_bits >= 256 else 4
+    if frame.target.vector_bits == 512 and all(
+        region.arguments[n].element.itemsize <= 4 for n in crossing.strides
+    ):
+        width = 16
+    width = min(width, 1 << (min(across, inner).bit_length() - 1))
+    blocks, rest = divmod(across, width)
+    others = [e for g, e in enumerate(extents[:-1]) if g != crossing.group]
+    tiles = math.prod(others) * (blocks + (1 if rest else 0))
+    staged = _Staged(f, region, frame.pointers, scopes=scopes)
+    staged.lanes = width
+    staged.blocks = {
+        frame.pointers[n].name: f.alloca(
+            elements.memory_type(f, region.arguments[n].element), width * width
+        )
+        for n in crossing.strides
+    }
+
+    def index(outer: Sequence[Affine], row: Affine, j: Affine, lanes: int) -> tuple[Affine, ...]:
+        at = [*outer, j]
+        at.insert(crossing.group, row)
+        return box.index(plain, at, lanes)
+
+    def rows(outer: Sequence[Affine], row: Affine, begin: int) -> None:
+        for j, lanes, _, mask in steps(scopes, frame.target, begin, inner, inner, width, 1):
+            store_roots(frame, plain, region, index(outer, row, j, lanes), lanes, mask)
+
+    with (
+        tile_range(frame, first, tiles) as (low, high),
+        scopes.loop(low, high, extent=tiles) as (tile, loop),
+    ):
+        per = blocks + (1 if rest else 0)
+        other = f.udiv(loop.index, per)
+        block = f.sub(loop.index, f.mul(other, per))
+        place = of_axis(Axis(other, max(1, tiles // per), SAME, scopes.depth))
+        outer = delinear(plain, place, others, 1)
+        if blocks:
+            with scopes.branch(f.compare("slt", block, blocks)):
+                # The axis belongs to the branch: what uses it must not move out of the test.
+                start = f.mul(block, width)
+                base = of_axis(Axis(start, across - width + 1, SAME, scopes.depth, width))
+                whole = inner - inner % width
+                with scopes.loop(0, whole, width, extent=inner, multiple=width) as (j, j_loop):
+                    for number in crossing.strides:
+                        _stage(frame, staged, region, crossing, number, outer, base, j, width)
+                    with scopes.loop(0, width, extent=width) as (r, _):
+                        staged.row = r
+                        lanes = Axis(j_loop.index, inner, CONSECUTIVE, scopes.depth, width)
+                        at = index(outer, (base + r).within(0, across - 1), of_axis(lanes), width)
+                        store_roots(frame, staged, region, at, width, None)
+                if inner % width:
+                    with scopes.loop(0, width, extent=width) as (r, _):
+                        rows(outer, (base + r).within(0, across - 1), whole)
+        if rest:
+            with (
+                scopes.branch(f.compare("sge", block, blocks)),
+                scopes.loop(blocks * width, across, extent=across) as (row, _),
+            ):
+                rows(outer, row, 0)
+    return tiles
+
+
+def _stage(
+    frame: Frame,
+    staged: _Staged,
+    region: Region,
+    crossing: Crossing,
+    number: int,
+    outer: Sequence[Affine],
+    base: Affine,
+    j: Affine,
+    width: int,
+) -> None:
+    """Reads a block of one argument, transposes it, writes it to the stack."""
+    f = frame.function
+    strides, constant = crossing.strides[number]
+    pointer = frame.pointers[number]
+    kind = elements.memory_type(f, region.arguments[number].element)
+    at = [*outer, j]
+    at.insert(crossing.group, base)
+    offset = Affine((), constant)
+    for stride, one in zip(strides, at, strict=True):
+        offset = offset + one * stride
+    vector = llvm.vector(width, kind)
+    columns = [
+        f.load(vector, f.pointer(pointer, staged.indexer.scalar(offset + k * strides[-1]), kind))
+        for k in range(width)
+    ]
+    target = staged.blocks[pointer.name]
+    for r, row in enumerate(transposed(f, columns)):
+        f.store(row, f.pointer(target, r * width, kind))
+
+
+def transposed(f: llvm.Function, rows: list[llvm.Value]) -> list[llvm.Value]:
+    """The columns of a square block given as rows: log2(n) rounds of two-operand shuffles."""
+    n = len(rows)
+    distance = n // 2
+    while distance:
+        # Swap off-diagonal quarters of all 2*distance blocks.
+        low = [lane if not lane & distance else lane - distance + n for lane in range(n)]
+        high = [lane + distance if not lane & distance else lane + n for lane in range(n)]
+        result = list(rows)
+        for r in range(n):
+            if not r & distance:
+                a, b = rows[r], rows[r + distance]
+                result[r] = f.shuffle(a, b, low)
+                result[r + distance] = f.shuffle(a, b, high)
+        rows = result
+        distance //= 2
+    return rows

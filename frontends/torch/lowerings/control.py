@@ -1,0 +1,125 @@
+"""Control flow and what is no computation: cond, while_loop, gradient modes, assertions, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....hlo.graph import Value
+from ....hlo.types import I1, SymbolicDim
+from ..context import Blocked, Context, static
+from ..program import Graph
+
+
+def ignored(c: Context, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """Nothing: a check that the export already made, or a hint."""
+    return ()
+
+
+def with_gradients(c: Context, enabled: bool, graph: Graph, *operands: Any) -> tuple[Any, ...]:
+    """The nested graph; gradients are no part of a program."""
+    return tuple(c.inline(graph, operands))
+
+
+def with_autocast(
+    c: Context, device: Any, dtype: Any, enabled: bool, cache: Any, graph: Graph, *operands: Any
+) -> tuple[Any, ...]:
+    """The nested graph where autocast is off; the export has resolved the types where it is on."""
+    if enabled:
+        raise Blocked("runs under autocast", "run_decompositions() before saving, or .to(dtype)")
+    return tuple(c.inline(graph, operands))
+
+
+def cond(
+    c: Context, predicate: Any, yes: Graph, no: Graph, operands: Sequence[Any] = ()
+) -> tuple[Any, ...]:
+    """One of two nested graphs."""
+    if isinstance(predicate, bool):
+        return tuple(c.inline(yes if predicate else no, operands))
+    if not isinstance(predicate, Value):
+        raise Blocked("branches on a symbolic size", "export this dimension with a fixed size")
+    chosen = c.builder.reshape(c.convert(predicate, I1), ())
+    regions = [c.region(yes, operands), c.region(no, operands)]
+    return c.builder.op("if", [chosen], {}, regions, regions[0].result_types).results
+
+
+def while_loop(
+    c: Context, condition: Graph, body: Graph, carried: Sequence[Any], extra: Sequence[Any] = ()
+) -> tuple[Any, ...]:
+    """`carried` replaced by the body's results while the condition holds."""
+    if not all(isinstance(value, Value) for value in carried):
+        raise Blocked("carries something that is no tensor", "make the counter a tensor")
+    types = [value.tensor for value in carried]
+
+    def test(*values: Value) -> list[Value]:
+        (holds,) = c.inline(condition, [*values, *extra])
+        return [c.builder.reshape(c.convert(holds, I1), ())]
+
+    def step(*values: Value) -> list[Value]:
+        return c.inline(body, [*values, *extra])
+
+    regions = [c.nested(types, test), c.nested(types, step)]
+    return c.builder.op("while", list(carried), {}, regions, types).results
+
+
+def size_arithmetic(name: str) -> Callable[..., Any]:
+    """Arithmetic on sizes, as far as the result stays a sum of multiples of symbols."""
+
+    def lower(c: Context, left: Any, right: Any) -> Any:
+        if not isinstance(left, SymbolicDim) and not isinstance(right, SymbolicDim):
+            return _FIXED[name](left, right)
+        if name == "add":
+            return left + right
+        if name == "sub":
+            return left - right if isinstance(left, SymbolicDim) else right * -1 + left
+        if name == "mul" and not (isinstance(left, SymbolicDim) and isinstance(right, SymbolicDim)):
+            return left * right if isinstance(left, SymbolicDim) else right * left
+        raise Blocked(
+            f"computes '{name}' of the sizes {left} and {right}",
+            "export this dimension with a fixed size",
+        )
+
+    return lower
+
+
+_FIXED: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "floordiv": lambda x, y: x // y,
+    "truediv": lambda x, y: x / y,
+    "mod": lambda x, y: x % y,
+    "pow": lambda x, y: x**y,
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+    "lt": lambda x, y: x < y,
+    "le": lambda x, y: x <= y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+}
+
+
+def size_extreme(choose: Callable[..., int]) -> Callable[..., int]:
+    def lower(c: Context, *sizes: Any) -> int:
+        return choose(*map(static, sizes))
+
+    return lower
+
+
+_IGNORED = (
+    "aten._assert_async.default", "aten._assert_async.msg", "aten._assert_scalar.default",
+    "aten._assert_tensor_metadata.default", "aten._functional_assert_async.msg",
+    "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
+    "torch._check", "torch._constrain_as_size", "aten._print.default", "torch._set_grad_enabled",
+)  # fmt: skip
+
+TABLE: dict[str, Callable[..., Any]] = {
+    **{name: ignored for name in _IGNORED},
+    **{f"sym.{name}": size_arithmetic(name) for name in _FIXED},
+    "sym.max": size_extreme(max),
+    "sym.min": size_extreme(min),
+    "cond": cond,
+    "while_loop": while_loop,
+    "wrap_with_autocast": with_autocast,
+    "wrap_with_set_grad_enabled": with_gradients,
+}

@@ -1,0 +1,323 @@
+"""Normalisation: layer, group, batch, instance and root-mean-square norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+
+from ....hlo.graph import Value
+from ..context import Blocked, Context, static
+from .reductions import mean_and_variance
+
+
+def _affine(
+    c: Context, x: Value, weight: Value | None, bias: Value | None, axes: Sequence[int]
+) -> Value:
+    """x * weight + bias, both spread from `axes`."""
+    if weight is not None:
+        x = c("multiply", x, c.builder.broadcast(c.convert(weight, x.element), x.dims, axes))
+    if bias is not None:
+        x = c("add", x, c.builder.broadcast(c.convert(bias, x.element), x.dims, axes))
+    return x
+
+
+def _normalized(
+    c: Context, x: Value, axes: Sequence[int], eps: float
+) -> tuple[Value, Value, Value]:
+    """(x - mean) / sqrt(variance + eps), the mean, and the factor."""
+    middle, variance, centred = mean_and_variance(c, x, axes)
+    factor = c("rsqrt", c.add(variance, eps))
+    return c("multiply", centred, c.along(factor, x.dims, axes)), middle, factor
+
+
+def native_layer_norm(
+    c: Context,
+    input: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None,
+    bias: Value | None,
+    eps: float,
+) -> tuple[Value, Value | None, Value | None]:
+    """The normalised input, the mean, and 1 / deviation."""
+    axes = list(range(input.rank - len(normalized_shape), input.rank))
+    result, middle, factor = _normalized(c, c.wide(input), axes, eps)
+    result = c.narrow(_affine(c, result, weight, bias, axes))
+    extra = [
+        c.convert(c.builder.reshape(value, c.type_of(index).dims), c.type_of(index).element)
+        if c.used[index] else None
+        for index, value in ((1, middle), (2, factor))
+    ]  # fmt: skip
+    return result, extra[0], extra[1]
+
+
+def layer_norm(
+    c: Context,
+    input: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-05,
+    cudnn_enable: bool = True,
+) -> Value:
+    axes = list(range(input.rank - len(normalized_shape), input.rank))
+    result = _normalized(c, c.wide(input), axes, eps)[0]
+    return c.narrow(_affine(c, result, weight, bias, axes))
+
+
+def rms_norm(
+    c: Context,
+    input: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    eps: float | None = None,
+) -> Value:
+    """x / sqrt(mean(x²) + eps) * weight."""
+    return c.narrow(_rms(c, input, normalized_shape, weight, eps)[0])
+
+
+def fused_rms_norm(
+    c: Context,
+    input: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    eps: float | None = None,
+) -> tuple[Value, Value | None]:
+    result, factor = _rms(c, input, normalized_shape, weight, eps)
+    kept = c.builder.reshape(factor, c.type_of(1).dims) if c.used[1] else None
+    return c.narrow(result), kept
+
+
+def _rms(
+    c: Context, input: Value, shape: Sequence[int], weight: Value | None, eps: float | None
+) -> tuple[Value, Value]:
+    axes = list(range(input.rank - len(shape), input.rank))
+    x = c.wide(input)
+    if eps is None:
+        eps = _epsilon(input)
+    squares = c.reduce("add", c("multiply", x, x), axes)
+    factor = c("rsqrt", c.add(c.divide(squares, c.count(x.dims, axes)), eps))
+    result = c("multiply", x, c.along(factor, x.dims, axes))
+    return _affine(c, result, weight, None, axes), factor
+
+
+def _epsilon(value: Value) -> float:
+    return float(ml_dtypes.finfo(value.element.dtype).eps)
+
+
+def _grouped(
+    c: Context, input: Value, groups: int, weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    """Normalised over the channels of a group and all space."""
+    batch, channels, *space = input.dims
+    dims = (batch, groups, static(channels) // groups, *space)
+    x = c.builder.reshape(c.wide(input), dims)
+    result, middle, factor = _normalized(c, x, range(2, x.rank), eps)
+    flat = c.builder.reshape(result, input.dims)
+    return _affine(c, flat, weight, bias, [1]), middle, factor
+
+
+def group_norm(
+    c: Context,
+    input: Value,
+    num_groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-05,
+    cudnn_enabled: bool = True,
+) -> Value:
+    return c.narrow(_grouped(c, input, num_groups, weight, bias, eps)[0])
+
+
+def native_group_norm(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    N: Any,
+    C: Any,
+    HxW: Any,
+    group: int,
+    eps: float,
+) -> tuple[Value, Value | None, Value | None]:
+    result, middle, factor = _grouped(c, input, group, weight, bias, eps)
+    return (
+        c.narrow(result),
+        c.narrow(middle, 1) if c.used[1] else None,
+        c.narrow(factor, 2) if c.used[2] else None,
+    )
+
+
+def _batch_inference(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value,
+    variance: Value,
+    eps: float,
+) -> Value:
+    """input * scale + shift, with one scale and shift per channel."""
+    x = c.wide(input)
+    element = x.element
+    scale = c("rsqrt", c.add(c.convert(variance, element), eps))
+    if weight is not None:
+        scale = c("multiply", c.convert(weight, element), scale)
+    shift = c("multiply", c.convert(mean, element), scale)
+    shift = c("negate", shift) if bias is None else c("subtract", c.convert(bias, element), shift)
+    return c.narrow(_affine(c, x, scale, shift, [1]))
+
+
+def batch_norm_no_training(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value | None, Value | None]:
+    _unused(c)
+    return (
+        _batch_inference(c, input, weight, bias, running_mean, running_var, eps), None, None
+    )  # fmt: skip
+
+
+def _unused(c: Context) -> None:
+    if any(c.used[1:]):
+        raise Blocked("its saved statistics are used", "export the model without gradients")
+
+
+def batch_norm(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Value:
+    """By the running statistics, or without any by the batch's own."""
+    if training and running_mean is not None:
+        raise Blocked("updates its running statistics", "call model.eval() before exporting")
+    if running_mean is None or running_var is None:
+        return _by_batch(c, input, weight, bias, eps)
+    return _batch_inference(c, input, weight, bias, running_mean, running_var, eps)
+
+
+def _by_batch(
+    c: Context, input: Value, weight: Value | None, bias: Value | None, eps: float
+) -> Value:
+    axes = [axis for axis in range(input.rank) if axis != 1]
+    result = _normalized(c, c.wide(input), axes, eps)[0]
+    return c.narrow(_affine(c, result, weight, bias, [1]))
+
+
+def native_batch_norm(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value | None, Value | None]:
+    _unused(c)
+    result = batch_norm(
+        c, input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+    return result, None, None
+
+
+def batch_norm_without_statistics(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value | None, Value | None]:
+    _unused(c)
+    return _by_batch(c, input, weight, bias, eps), None, None
+
+
+def batch_norm_functional(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    """The result, saved mean and 1 / deviation (unused), and the new running statistics."""
+    if any(c.used[1:3]):
+        raise Blocked("its saved statistics are used", "export the model without gradients")
+    if not training:
+        result = _batch_inference(c, input, weight, bias, running_mean, running_var, eps)
+        return result, None, None, running_mean, running_var
+    x = c.wide(input)
+    axes = [axis for axis in range(x.rank) if axis != 1]
+    middle, variance, centred = mean_and_variance(c, x, axes)
+    factor = c.along(c("rsqrt", c.add(variance, eps)), x.dims, axes)
+    result = _affine(c, c("multiply", centred, factor), weight, bias, [1])
+    count = c.count(x.dims, axes)
+    unbiased = c.multiply(variance, count / max(count - 1, 1) if count > 1 else math.nan)
+    news = [
+        c.convert(
+            c("add", c.multiply(c.convert(old, x.element), 1 - momentum),
+              c.multiply(new, momentum)),
+            old.element,
+        )
+        for old, new in ((running_mean, middle), (running_var, unbiased))
+    ]  # fmt: skip
+    return c.narrow(result), None, None, news[0], news[1]
+
+
+def instance_norm(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Value:
+    """Over space, for each sample and channel; by running statistics in eval mode with them."""
+    if not use_input_stats and running_mean is not None and running_var is not None:
+        return _batch_inference(c, input, weight, bias, running_mean, running_var, eps)
+    if running_mean is not None:
+        raise Blocked("updates its running statistics", "call model.eval() before exporting")
+    result = _normalized(c, c.wide(input), range(2, input.rank), eps)[0]
+    return c.narrow(_affine(c, result, weight, bias, [1]))
+
+
+TABLE: dict[str, Callable[..., Any]] = {
+    "aten._fused_rms_norm.default": fused_rms_norm,
+    "aten._native_batch_norm_legit.default": native_batch_norm,
+    "aten._native_batch_norm_legit.no_stats": batch_norm_without_statistics,
+    "aten._native_batch_norm_legit_functional.default": batch_norm_functional,
+    "aten._native_batch_norm_legit_no_training.default": batch_norm_no_training,
+    "aten.batch_norm.default": batch_norm,
+    "aten.group_norm.default": group_norm,
+    "aten.instance_norm.default": instance_norm,
+    "aten.layer_norm.default": layer_norm,
+    "aten.native_batch_norm.default": native_batch_norm,
+    "aten.native_group_norm.default": native_group_norm,
+    "aten.native_layer_norm.default": native_layer_norm,
+    "aten.rms_norm.default": rms_norm,
+}

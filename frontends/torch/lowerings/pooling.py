@@ -1,0 +1,195 @@
+"""Pooling: the maximum or mean of windows, with PyTorch's ceil_mode and divisors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....hlo.graph import Value
+from ..context import Blocked, Context, identity, scalar_region, static
+from .convolution import Sizes, per_dim
+
+
+def windows(
+    c: Context,
+    body: str,
+    value: Value,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    dilations: Sequence[int] = (),
+) -> Value:
+    """reduce_window over the trailing dimensions; a negative padding cuts first."""
+    lead = value.rank - len(sizes)
+    for axis, (low, high) in enumerate(pads):
+        size = static(value.dims[lead + axis])
+        value = c.slice(value, lead + axis, max(-low, 0), size - max(-high, 0))
+    padding = [(max(low, 0), max(high, 0)) for low, high in pads]
+    neutral = c.scalar(identity(body, value.element), value.element)
+    region = scalar_region(value.element, lambda b, x, y: b(body, x, y))
+    op = c.builder.op(
+        "reduce_window", [value, neutral],
+        {
+            "window_dimensions": (*(1,) * lead, *sizes),
+            "window_strides": (*(1,) * lead, *strides),
+            "base_dilations": (1,) * value.rank,
+            "window_dilations": (*(1,) * lead, *(dilations or (1,) * len(sizes))),
+            "padding": (*((0, 0),) * lead, *padding),
+        },
+        [region],
+    )  # fmt: skip
+    return op.result
+
+
+class Windows:
+    """The geometry of one pooling: what fits the declared result exactly."""
+
+    def __init__(
+        self, c: Context, value: Value, kernel: Sizes, stride: Sizes, padding: Sizes,
+        dilation: Sizes, count: int,
+    ) -> None:  # fmt: skip
+        self.sizes = per_dim(kernel, count)
+        no_stride = stride is None or (isinstance(stride, (list, tuple)) and not stride)
+        self.strides = list(self.sizes) if no_stride else per_dim(stride, count)
+        self.low = per_dim(padding, count)
+        self.dilations = per_dim(dilation, count)
+        self.inputs = [static(size) for size in value.dims[-count:]]
+        self.outputs = [static(size) for size in c.dims[-count:]]
+        reach = [d * (k - 1) + 1 for d, k in zip(self.dilations, self.sizes, strict=True)]
+        self.pads = [
+            (low, (out - 1) * stride + extent - size - low)
+            for low, out, stride, extent, size in zip(
+                self.low, self.outputs, self.strides, reach, self.inputs, strict=True
+            )
+        ]
+
+
+def max_pool(count: int, with_indices: bool) -> Callable[..., Any]:
+    """max_poolNd; its indices are computed only where they are used."""
+
+    def lower(
+        c: Context,
+        self: Value,
+        kernel_size: Sizes,
+        stride: Sizes = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+    ) -> Any:
+        w = Windows(c, self, kernel_size, stride, padding, dilation, count)
+        result = windows(c, "maximum", self, w.sizes, w.strides, w.pads, w.dilations)
+        if not with_indices:
+            return result
+        if c.used[1]:
+            raise Blocked("the positions of the maxima are used", "use return_indices=False")
+        return result, None
+
+    return lower
+
+
+def avg_pool(count: int) -> Callable[..., Value]:
+    """avg_poolNd: window sums divided by PyTorch's count of elements."""
+
+    def lower(
+        c: Context,
+        self: Value,
+        kernel_size: Sizes,
+        stride: Sizes = None,
+        padding: Sizes = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Value:
+        w = Windows(c, self, kernel_size, stride, padding, 1, count)
+        x = c.wide(self)
+        sums = windows(c, "add", x, w.sizes, w.strides, w.pads)
+        if divisor_override:
+            return c.narrow(c.divide(sums, divisor_override))
+        return c.narrow(_divided(c, sums, _counts(w, count_include_pad)))
+
+    return lower
+
+
+def _counts(w: Windows, with_padding: bool) -> list[np.ndarray[Any, Any]]:
+    """Elements per window along each dimension; the count of a window is their product."""
+    lines = []
+    for low, size, stride, out, kernel in zip(
+        w.low, w.inputs, w.strides, w.outputs, w.sizes, strict=True
+    ):
+        start = np.arange(out) * stride - low
+        stop = np.minimum(start + kernel, size + low)
+        if not with_padding:
+            start, stop = np.maximum(start, 0), np.minimum(stop, size)
+        lines.append(stop - start)
+    return lines
+
+
+def _divided(c: Context, sums: Value, lines: Sequence[np.ndarray[Any, Any]]) -> Value:
+    """Window sums divided by the product of the counts along each dimension."""
+    counts: np.ndarray[Any, Any] = np.ones((), np.int64)
+    for line in lines:
+        counts = counts[..., None] * line
+    if counts.size and (counts == counts.flat[0]).all():
+        return c.divide(sums, int(counts.flat[0]))
+    return c("divide", sums, c.spread(c.array(counts, sums.element), sums.dims))
+
+
+def _edges(size: int, count: int) -> list[tuple[int, int]]:
+    """Start and stop of each of `count` adaptive windows."""
+    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def adaptive(count: int, largest: bool, with_indices: bool = False) -> Callable[..., Any]:
+    """adaptive_avg_poolNd and adaptive_max_poolNd: as many windows as the result has elements."""
+
+    def lower(c: Context, self: Value, output_size: Sizes) -> Any:
+        if with_indices and c.used[1]:
+            raise Blocked("the positions of the maxima are used", "use return_indices=False")
+        lead = self.rank - count
+        inputs = [static(size) for size in self.dims[lead:]]
+        outputs = [static(size) for size in c.dims[lead:]]
+        x = self if largest else c.wide(self)
+        body = "maximum" if largest else "add"
+        axes = range(lead, self.rank)
+        if all(out == 1 for out in outputs):
+            result = c.builder.reshape(c.reduce(body, x, axes), c.dims)
+        elif all(size % out == 0 for size, out in zip(inputs, outputs, strict=True)):
+            steps = [size // out for size, out in zip(inputs, outputs, strict=True)]
+            result = windows(c, body, x, steps, steps, [(0, 0)] * count)
+        else:
+            result = x
+            for axis, size, out in zip(axes, inputs, outputs, strict=True):
+                result = _adaptive_axis(c, body, result, axis, _edges(size, out))
+        if not largest:
+            lines = [
+                np.asarray([stop - start for start, stop in _edges(size, out)])
+                for size, out in zip(inputs, outputs, strict=True)
+            ]
+            result = c.narrow(_divided(c, result, lines))
+        return (result, None) if with_indices else result
+
+    return lower
+
+
+def _adaptive_axis(
+    c: Context, body: str, value: Value, axis: int, edges: Sequence[tuple[int, int]]
+) -> Value:
+    """One reduction per window along an axis, for windows of different sizes."""
+    dims = (*value.dims[:axis], 1, *value.dims[axis + 1 :])
+    parts = [
+        c.builder.reshape(c.reduce(body, c.slice(value, axis, start, stop), [axis]), dims)
+        for start, stop in edges
+    ]
+    return c.concatenate(parts, axis)
+
+
+TABLE: dict[str, Callable[..., Any]] = {
+    **{f"aten.avg_pool{n}d.default": avg_pool(n) for n in (1, 2, 3)},
+    **{f"aten.max_pool{n}d.default": max_pool(n, False) for n in (1, 2, 3)},
+    **{f"aten.max_pool{n}d_with_indices.default": max_pool(n, True) for n in (1, 2, 3)},
+    **{f"aten.adaptive_avg_pool{n}d.default": adaptive(n, False) for n in (1, 2, 3)},
+    **{f"aten._adaptive_avg_pool{n}d.default": adaptive(n, False) for n in (2, 3)},
+    **{f"aten.adaptive_max_pool{n}d.default": adaptive(n, True, True) for n in (1, 2, 3)},
+}

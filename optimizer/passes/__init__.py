@@ -1,0 +1,18 @@
+"""Passes: frozen dataclasses, Module -> Module; a pass that changes nothing returns its argument."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from ...hlo.graph import Module
+from ...hlo.verify import Level
+
+
+class Pass(Protocol):
+    """What a pipeline runs. `takes` and `gives` are the levels that are checked on both sides."""
+
+    name: ClassVar[str]
+    takes: ClassVar[Level]
+    gives: ClassVar[Level]
+
+    def __call__(self, module: Module) -> Module: ...

@@ -1,0 +1,123 @@
+"""Compiles single kernels and runs them through ctypes, beside the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from girih.backends.cpu import codegen, image, kernels
+from girih.hlo.graph import Function, Module, Op, Region, arguments
+from girih.hlo.build import make_op
+from girih.hlo.interpret import interpret
+
+_alive: list[Any] = []  # mapped code must outlive the calls
+
+
+def fusion(kind: str, region: Region) -> Op:
+    """A fusion operation around a region, with fresh operands."""
+    operands = arguments(region.argument_types)
+    return make_op("fusion", operands, {"kind": kind}, (region,), region.result_types, check=False)
+
+
+def compiled(code: codegen.KernelCode, target: codegen.Target) -> Any:
+    """A callable (addresses, begin, end, scratch address)."""
+    linked = image.link([codegen.compile_object(code.ir_text, target)])
+    buffer = _map(linked.data)
+    address = buffer + linked.symbols[code.symbol]
+    function = ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+    )(address)
+    return function
+
+
+def _map(data: bytes) -> int:
+    import mmap
+
+    memory = mmap.mmap(-1, len(data), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    memory.write(data)
+    _alive.append(memory)
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+class Kernel:
+    """One kernel, ready to be called on numpy arrays."""
+
+    def __init__(self, op: Op, target: codegen.Target | None = None) -> None:
+        self.target = target or codegen.host_target()
+        self.op = op
+        self.code = kernels.emit(op, self.target)
+        self.function = compiled(self.code, self.target)
+        self.scratch = _aligned(self.code.scratch_bytes + 64)
+
+    def outputs(self) -> list[np.ndarray]:
+        """Results full of a pattern that no kernel may leave behind."""
+        made = []
+        for result in self.op.results:
+            array = np.empty(result.tensor.dims, result.tensor.dtype)
+            array.reshape(-1).view(np.uint8)[:] = 0xA5
+            made.append(array)
+        return made
+
+    def call(
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], splits: int = 1
+    ) -> None:
+        """Runs all tiles in `splits` ranges, last range first."""
+        addresses = [array.ctypes.data for array in (*inputs, *outputs)]
+        table = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+        tiles = self.code.tiles
+        bounds = [tiles * n // splits for n in range(splits + 1)]
+        for begin, end in reversed(list(zip(bounds, bounds[1:], strict=False))):
+            if begin < end:
+                self.function(table, begin, end, self.scratch.ctypes.data)
+
+    def __call__(self, *inputs: np.ndarray, splits: int = 1) -> list[np.ndarray]:
+        ready = [np.ascontiguousarray(array) for array in inputs]
+        results = self.outputs()
+        self.call(ready, results, splits)
+        return results
+
+
+def _aligned(size: int) -> np.ndarray:
+    block = np.empty(size + 64, np.uint8)
+    offset = -block.ctypes.data % 64
+    return block[offset : offset + size]
+
+
+def expected(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What the interpreter computes."""
+    own = arguments([value.type for value in op.operands])
+    copy = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
+    module = Module({"main": Function("main", Region(own, (copy,), copy.results))})
+    return [np.asarray(result) for result in interpret(module, list(inputs))]
+
+
+def check(
+    op: Op, inputs: Sequence[np.ndarray], *, tolerance: float = 0.0, target: Any = None
+) -> list[np.ndarray]:
+    """Kernel and interpreter agree, and splitting the tiles changes no bit."""
+    kernel = Kernel(op, target)
+    results = kernel(*inputs)
+    for parts in (2, 3):
+        for first, again in zip(results, kernel(*inputs, splits=parts), strict=True):
+            np.testing.assert_array_equal(_bytes(first), _bytes(again))
+    for got, wanted in zip(results, expected(op, inputs), strict=True):
+        compare(got, wanted, tolerance)
+    return results
+
+
+def compare(got: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
+    assert got.shape == wanted.shape and got.dtype == wanted.dtype
+    if tolerance == 0 and got.dtype.kind not in "fcV":
+        np.testing.assert_array_equal(got, wanted)
+        return
+    if got.dtype.kind == "V":
+        got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    scale = np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0)
+    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * scale)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,177 @@
+"""What fuses, what must not, and that fusing changes nothing."""
+
+import numpy as np
+import pytest
+
+from girih.hlo.build import build_module, build_region
+from girih.hlo.interpret import interpret
+from girih.hlo.types import F32, I1, I32, TensorType
+from girih.hlo.verify import FUSED, HLO, verify
+from girih.optimizer.fusion import Fuse
+from girih.optimizer.motion import SinkReshapes
+
+from .transformer import SCALAR, dot, layer_norm, softmax, transformer_layer
+
+MATRIX = TensorType((4, 6), F32)
+
+
+def fused(module):
+    """The fused module, checked against the source on random inputs."""
+    verify(module, HLO)
+    result = Fuse()(SinkReshapes()(module))
+    verify(result, FUSED)
+    rng = np.random.default_rng(0)
+    inputs = [
+        rng.standard_normal(a.dims).astype(a.tensor.dtype)
+        if a.element is F32
+        else rng.integers(0, 3, a.dims).astype(a.tensor.dtype)
+        for a in module.body.arguments
+    ]
+    for left, right in zip(interpret(module, inputs), interpret(result, inputs), strict=True):
+        np.testing.assert_array_equal(left, right)
+    return result
+
+
+def kinds(module) -> list[str]:
+    return [op.kind if op.name == "fusion" else op.name for op in module.body.ops]
+
+
+def test_a_transformer_layer_is_eleven_kernels():
+    assert sorted(kinds(fused(transformer_layer()))) == ["contract"] * 8 + ["rows"] * 3
+
+
+def test_layer_norm_and_softmax_are_one_kernel_each():
+    vector = TensorType((6,), F32)
+    assert kinds(fused(build_module([MATRIX, vector, vector], lambda b, *v: [layer_norm(b, *v)]))) == ["rows"]
+    assert kinds(fused(build_module([MATRIX], lambda b, x: [softmax(b, x)]))) == ["rows"]
+
+
+def test_softmax_over_the_first_dim_is_no_rows_kernel():
+    def body(b, x):
+        top = b.reduce("maximum", x, b.constant(-np.inf, SCALAR), (0,))
+        return [b("exponential", b("subtract", x, b.broadcast(top, x.dims, (1,))))]
+
+    assert kinds(fused(build_module([MATRIX], body))) == ["reduce", "loop"]
+
+
+def test_an_expensive_value_with_two_far_users_is_stored_once():
+    def body(b, x):
+        e = b("exponential", x)
+        return [b.transpose(e, (1, 0)), b("negate", b.reverse(e) if False else b("add", e, x))]
+
+    module = fused(build_module([MATRIX], body))
+    inside = [inner.name for op in module.body.ops if op.name == "fusion" for inner in op.regions[0].ops]
+    assert inside.count("exponential") == 1
+
+
+def test_a_shared_cheap_value_is_computed_twice():
+    def body(b, x, y):
+        s = b("add", x, y)
+        return [b.transpose(s, (1, 0)), b("exponential", s)]
+
+    module = fused(build_module([MATRIX, MATRIX], body))
+    inside = [inner.name for op in module.body.ops if op.name == "fusion" for inner in op.regions[0].ops]
+    assert inside.count("add") == 2
+
+
+def test_equal_dims_that_feed_each_other_share_a_kernel():
+    def body(b, p, m, g):  # a momentum update: two results, one kernel
+        m = b("add", b("multiply", m, b.constant(0.9, m.tensor)), g)
+        return [b("subtract", p, b("tanh", m)), m]
+
+    assert kinds(fused(build_module([MATRIX] * 3, body))) == ["loop"]
+
+
+def test_a_cycle_through_a_third_kernel_is_never_made():
+    def body(b, x):
+        e = b("exponential", x)
+        column = b.reduce("add", e, b.constant(0.0, SCALAR), (0,))
+        return [b("add", e, b.broadcast(column, x.dims, (1,))), e]
+
+    assert kinds(fused(build_module([MATRIX], body))) == ["loop", "reduce", "loop"]
+
+
+def test_the_operand_of_a_contraction_is_stored():
+    def body(b, x, w):
+        return [dot(b, b("tanh", x), w, 0, 1, 0)]
+
+    module = fused(build_module([MATRIX, TensorType((6, 5), F32)], body))
+    assert kinds(module) == ["loop", "contract"]
+
+
+def test_a_value_that_leaves_twice_ends_the_epilogue():
+    def body(b, x, w):
+        z = dot(b, x, w, 0, 1, 0)
+        return [b("tanh", z), z]
+
+    module = fused(build_module([MATRIX, TensorType((6, 5), F32)], body))
+    assert kinds(module) == ["contract", "loop"]
+
+
+def test_bodies_of_loops_are_fused_and_see_renamed_values():
+    scalar = TensorType((), I32)
+
+    def body(b, x):
+        y = b("tanh", b("add", x, x))  # captured by the loop
+        condition = build_region(
+            [scalar, MATRIX],
+            lambda b, i, v: [b.compare("LT", i, b.constant(3, scalar))],
+        )
+        step = build_region(
+            [scalar, MATRIX],
+            lambda b, i, v: [b("add", i, b.constant(1, scalar)), b("tanh", b("add", v, y))],
+        )
+        start = b.constant(0, scalar)
+        loop = b.op("while", [start, y], {}, (condition, step), [scalar, MATRIX])
+        return [loop.results[1]]
+
+    module = fused(build_module([MATRIX], body))
+    loop = next(op for op in module.body.ops if op.name == "while")
+    assert [op.name for op in loop.regions[0].ops] == ["fusion"]
+    assert sum(op.name == "fusion" for op in loop.regions[1].ops) == 2
+
+
+def test_branches():
+    def body(b, p, x):
+        def branch(f):
+            return build_region([], lambda b: [f(b)])
+
+        made = b("if", p, type=MATRIX, regions=(
+            branch(lambda b: b("negate", b("tanh", x))), branch(lambda b: b("abs", x)),
+        ))  # fmt: skip
+        return [b("negate", made)]
+
+    assert "if" in kinds(fused(build_module([TensorType((), I1), MATRIX], body)))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_graphs_keep_their_meaning(seed):
+    rng = np.random.default_rng(seed)
+
+    def body(b, x, y):
+        pool = [x, y]
+        for _ in range(25):
+            v = pool[int(rng.integers(len(pool)))]
+            w = pool[int(rng.integers(len(pool)))]
+            choice = int(rng.integers(8))
+            if choice == 0 and v.dims == w.dims:
+                pool.append(b("add", v, w))
+            elif choice == 1:
+                pool.append(b("tanh", v))
+            elif choice == 2 and v.rank == 2:
+                pool.append(b.transpose(v, (1, 0)))
+            elif choice == 3 and v.rank == 2:
+                axis = int(rng.integers(2))
+                total = b.reduce("add", v, b.constant(0.0, SCALAR), (axis,))
+                pool.append(b.broadcast(total, v.dims, (1 - axis,)))
+            elif choice == 4 and v.rank == 2:
+                pool.append(b.reduce("maximum", v, b.constant(-np.inf, SCALAR), (1,)))
+            elif choice == 5 and v.rank == 2 and w.rank == 2 and v.dims[1] == w.dims[0]:
+                pool.append(dot(b, v, w, 0, 1, 0))
+            elif choice == 6:
+                pool.append(b.reshape(v, (v.tensor.size,)))
+            elif choice == 7 and v.rank == 1 and v.tensor.size == 24:
+                pool.append(b.reshape(v, (4, 6)))
+        return pool[-4:]
+
+    fused(build_module([MATRIX, MATRIX], body))

@@ -1,0 +1,344 @@
+"""Calls: structure, errors that name the argument, foreign arrays, threads, donation, profiles."""
+
+from __future__ import annotations
+
+import json
+import threading
+import timeit
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import girih
+from girih import UserError
+from girih.hlo.signature import Signature, Tree
+from girih.runtime.program import Program
+from girih.specs.generated import plan_pb2
+
+from .fakes import FLAT, NESTED, AddingVariant, adding_program, plan_for
+
+ONES = np.ones((2, 3), np.float32)
+
+
+def one(element="f32", dims=(), **changes) -> Program:
+    """A program of one argument `x`, whose result is that argument."""
+    signature = Signature.plain([(dims, element)], [(dims, element)], names=["x"])
+    return adding_program(signature, **changes)
+
+
+def refusal(action) -> str:
+    with pytest.raises(UserError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_flat_programs_give_a_list():
+    program = adding_program()
+    (result,) = program(ONES, 2 * ONES)
+    assert isinstance(program(ONES, ONES), list)
+    assert result.tolist() == (3 * ONES).tolist()
+    assert result.ctypes.data % 64 == 0
+    assert result.flags.writeable
+
+
+def test_nested_structure_and_keywords():
+    program = adding_program(NESTED)
+    x = np.arange(3, dtype=np.float32)
+    params = {"w": [x, x], "b": None}
+    for result in (
+        program(params, x),
+        program(params, x=x),
+        program(x=x, params=params),
+        program({"b": None, "w": (x, x)}, x),
+    ):
+        assert list(result) == ["loss", "more"]
+        assert isinstance(result["more"], tuple) and isinstance(result["more"][1], list)
+        assert result["more"][1][0].tolist() == [0, 3, 6]
+
+
+def test_state_comes_beside_the_outputs():
+    signature = Signature.build(
+        Tree.flat(1), [((2,), "f32")], Tree.leaf(), [((2,), "f32")] * 2, state=["bn.mean"]
+    )
+    output, state = adding_program(signature)(np.ones(2, np.float32))
+    assert output.tolist() == state["bn.mean"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ((ONES,), "inputs: the program takes 2 positional inputs (input[0]: f32[2,3], "),
+        ((ONES, ONES, ONES), "got 3"),
+        ((ONES, ONES.T), "input[1]: expected float32[2,3], got float32[3,2]"),
+        ((ONES.astype("f8"), ONES), "input[0]: expected float32[2,3], got float64[2,3]; types"),
+        ((ONES, ONES.astype(">f4")), "foreign byte order"),
+        ((ONES, [[1.0] * 3] * 2), "input[1]: expected an array, got a list of 2"),
+        ((ONES, None), "input[1]: expected an array, got None"),
+        ((ONES, 1.0), "input[1]: expected float32[2,3], got the scalar 1.0"),
+        ((ONES, "abc"), "input[1]: expected float32[2,3], got str"),
+        ((ONES, np.ma.masked_array(ONES)), "masked array"),
+        ((ONES, ONES.astype(object)), "got object[2,3]"),
+    ],
+)
+def test_wrong_arguments(inputs, words):
+    assert words in refusal(lambda: adding_program()(*inputs))
+
+
+def test_errors_name_the_path():
+    x = np.ones(3, np.float32)
+    bad = {"w": [x, x[:2]], "b": None}
+    assert "params['w'][1]: expected float32[3]" in refusal(lambda: adding_program(NESTED)(bad, x))
+
+
+@pytest.mark.parametrize(
+    ("element", "value", "stored"),
+    [
+        ("f32", 2, 2.0),
+        ("f32", 0.1, np.float32(0.1)),
+        ("f32", np.float32(3), 3.0),
+        ("f64", float("inf"), float("inf")),
+        ("bf16", 1.5, 1.5),
+        ("i32", 7, 7),
+        ("i4", -8, -8),
+        ("ui8", 255, 255),
+        ("i1", True, True),
+        ("complex<f32>", 1 + 2j, 1 + 2j),
+        ("complex<f32>", 3, 3),
+    ],
+)
+def test_scalars(element, value, stored):
+    assert one(element)(value)[0] == stored
+
+
+@pytest.mark.parametrize(
+    ("element", "value"),
+    [
+        ("i32", 1.0),
+        ("i32", True),
+        ("i1", 1),
+        ("f32", True),
+        ("f32", 1j),
+        ("i8", 128),
+        ("ui8", -1),
+        ("i4", 8),
+        ("f32", 2**24 + 1),
+        ("f32", 1e300),
+        ("f32", np.float64(1)),
+    ],
+)
+def test_scalars_that_would_be_cast(element, value):
+    assert refusal(lambda: one(element)(value)).startswith("x: expected ")
+
+
+def test_arrays_that_are_copied_are_counted():
+    program = one(dims=(3, 2))
+    wide = np.ones((3, 4), np.float32)
+    shifted = np.ones(25, np.uint8)[1:].view(np.float32).reshape(3, 2)
+    for array in (ONES.T, wide[:, ::2], shifted):
+        before = program.copies
+        program(array)
+        assert program.copies == before + 1
+    program(np.ones((3, 2), np.float32))
+    assert program.copies == 3
+
+
+class Exporter:
+    """Speaks DLPack alone, as a tensor of some other library does."""
+
+    def __init__(self, array, device=(1, 0)):
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **_):
+        return self.array.__dlpack__()
+
+
+def test_dlpack_is_not_copied(monkeypatch):
+    seen = []
+    run = AddingVariant.run
+    monkeypatch.setattr(
+        AddingVariant, "run", lambda self, c, i, o, p: (seen.append(i[0]), run(self, c, i, o, p))[1]
+    )
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert one(dims=(2, 3))(Exporter(array))[0].tolist() == array.tolist()
+    assert np.shares_memory(seen[0], array)
+    assert one(dims=(3, 2))(Exporter(array.T))[0].tolist() == array.T.tolist()
+    assert one(dims=(0, 3))(Exporter(array[:0]))[0].shape == (0, 3)
+    assert one()(Exporter(array[0, 1:2].reshape(())))[0] == 1
+
+
+def test_dlpack_keeps_its_owner_alive():
+    from girih.hlo.signature import Argument
+    from girih.runtime.inputs import Leaf
+
+    array, _ = Leaf(Argument("x", (1 << 16,), "f32")).accept(Exporter(np.ones(1 << 16, np.float32)))
+    junk = [np.zeros(1 << 16, np.float32) for _ in range(20)]
+    assert array.sum() == 1 << 16 and junk
+
+
+def test_arrays_elsewhere():
+    words = refusal(lambda: one(dims=(2, 3))(Exporter(ONES, (2, 1))))
+    assert "x: " in words and "cuda:1" in words and "runs on the CPU" in words
+
+
+def test_torch_tensors():
+    torch = pytest.importorskip("torch")
+    program = one("bf16", (2, 3))
+    tensor = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    (result,) = program(tensor)
+    assert result.dtype == ml_dtypes.bfloat16 and program.copies == 0
+    assert result.astype(np.float32).tolist() == tensor.float().tolist()
+    assert "requires grad" in refusal(
+        lambda: one(dims=(3,))(torch.ones(3, requires_grad=True))
+    ) or "detach" in refusal(lambda: one(dims=(3,))(torch.ones(3, requires_grad=True)))
+
+
+def test_jax_arrays():
+    jnp = pytest.importorskip("jax.numpy")
+    for dtype, element in ((jnp.bfloat16, "bf16"), (jnp.float32, "f32"), (jnp.bool_, "i1")):
+        array = jnp.arange(3).astype(dtype)
+        assert np.array_equal(one(element, (3,))(array)[0], np.asarray(array))
+
+
+def test_concurrent_calls():
+    program = adding_program()
+    AddingVariant.contexts_made = 0
+    failures = []
+
+    def work(number: int) -> None:
+        x = np.full((2, 3), number, np.float32)
+        for _ in range(200):
+            if program(x, ONES)[0][0, 0] != number + 1:
+                failures.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert AddingVariant.contexts_made <= 8
+
+
+def test_a_context_is_used_again():
+    program = adding_program()
+    AddingVariant.contexts_made = 0
+    for _ in range(5):
+        program(ONES, ONES)
+    assert AddingVariant.contexts_made == 1
+
+
+def donating() -> Program:
+    """f(a donated, b): the result is computed into a's memory."""
+    signature = FLAT.donating({0: 0})
+    plan = plan_for(signature)
+    plan.outputs[0] = plan.inputs[0]
+    return Program.from_parts(b"", signature, {"adding": (plan, b"")})
+
+
+def test_donated_memory_is_the_result():
+    a = np.ones((2, 3), np.float32)
+    (result,) = donating()(a, ONES)
+    assert np.shares_memory(result, a) and a[0, 0] == 2
+
+
+def test_donated_but_read_only_is_copied():
+    program = donating()
+    a = np.ones((2, 3), np.float32)
+    a.flags.writeable = False
+    (result,) = program(a, ONES)
+    assert result[0, 0] == 2 and a[0, 0] == 1 and program.copies == 1
+
+
+def test_donated_and_passed_twice():
+    a = np.ones((2, 3), np.float32)
+    words = refusal(lambda: donating()(a, a))
+    assert words.startswith("input[0] is donated") and "input[1]" in words
+
+
+def test_results_without_a_buffer_of_their_own():
+    signature = Signature.plain([((2,), "f32")], [((2,), "f32")] * 3)
+    plan = plan_for(signature)
+    plan.buffers.add(place=plan_pb2.WEIGHT, weight="w", bytes=8)
+    plan.outputs[:] = [plan.inputs[0], plan.outputs[1], len(plan.buffers) - 1]
+    weights = {"w": np.array([5, 6], np.float32)}
+    x = np.array([1, 2], np.float32)
+    same, computed, weight = Program.from_parts(b"", signature, {"adding": (plan, b"")}, weights)(x)
+    assert same.tolist() == computed.tolist() == [1, 2] and weight.tolist() == [5, 6]
+    assert not np.shares_memory(same, x) and not np.shares_memory(weight, weights["w"])
+
+
+def test_a_default_stands_for_what_is_left_out():
+    from dataclasses import replace
+
+    signature = Signature.build(
+        Tree.flat(1), [((2,), "f32")] * 2, Tree.leaf(), [((2,), "f32")], (), Tree.of({"cache": 0})
+    )
+    arguments = (signature.arguments[0], replace(signature.arguments[1], default="cache.0"))
+    signature = replace(signature, arguments=arguments)
+    program = adding_program(signature, weights={"cache.0": np.full(2, 10, np.float32)})
+    x = np.ones(2, np.float32)
+    assert program(x).tolist() == [11, 11]
+    assert program(x, cache=x).tolist() == [2, 2]
+
+
+def test_plan_and_signature_must_agree():
+    signature = Signature.plain([((2,), "f32")], [((2,), "f32")])
+    plan = plan_for(signature)
+    plan.inputs.append(0)
+    words = refusal(lambda: Program.from_parts(b"", signature, {"adding": (plan, b"")}))
+    assert "plan takes 2 arguments" in words
+
+
+def test_symbolic_sizes_are_refused():
+    assert "sizes are not fixed" in refusal(lambda: one(dims=("n",)))
+
+
+def test_null_target():
+    program = Program.from_parts(b"", FLAT, {"null": (plan_for(FLAT, "null"), b"")})
+    assert program.memory.arena_bytes == 512 and program.plan.kernels[0].name == "add_0"
+    assert "target 'null'" in refusal(lambda: program(ONES, ONES))
+
+
+def test_unknown_target():
+    plan = plan_for(FLAT, "abacus")
+    assert "'abacus'" in refusal(lambda: Program.from_parts(b"", FLAT, {"abacus": (plan, b"")}))
+
+
+def test_profile(tmp_path):
+    profile = adding_program().profile(ONES, ONES)
+    assert profile.outputs[0][0, 0] == 2
+    (kernel,) = profile.kernels()
+    assert (kernel.kernel, kernel.time, kernel.origin) == ("add_0", 3.0, "model.py:41")
+    assert profile.duration == 3.5 and "add_0" in str(profile)
+    profile.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [(e["name"], e["tid"], e["dur"]) for e in events if e["ph"] == "X"] == [
+        ("add_0", 0, 2.0),
+        ("add_0", 1, 3.0),
+    ]
+
+
+def test_golden_checks():
+    program = adding_program().with_checks([ONES, ONES])
+    assert program.run_checks() == [(0.0, 1e-3)]
+    biased = adding_program(weights={"bias": np.float32(1).reshape(())})
+    assert biased.with_golden(program.parts.checks).run_checks()[0][0] == pytest.approx(0.5)
+
+
+def test_many_leaves_are_not_slow(tmp_path):
+    """The quick way for flat arrays; a bound far above what is measured, for busy machines."""
+    program = adding_program()
+    best = min(timeit.repeat(lambda: program(ONES, ONES), number=200, repeat=5)) / 200
+    baseline = min(timeit.repeat(lambda: ONES + ONES, number=200, repeat=5)) / 200
+    assert best < 100e-6 + 20 * baseline
+
+
+def test_load_needs_a_bundle(tmp_path):
+    (tmp_path / "x.pt2").write_bytes(b"PK\3\4" + bytes(100))
+    refusal(lambda: girih.load(tmp_path / "x.pt2"))
+    refusal(lambda: girih.load(b""))
