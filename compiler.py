@@ -49,10 +49,11 @@ def compile(  # noqa: A001 - the public name of the API
     options = options or Options()
     say = progress or (lambda stage: None)
     from .backends import find
+    from .optimizer.encode import Encode, stored_module
     from .optimizer.fusion import Fuse
     from .optimizer.motion import SinkReshapes
     from .optimizer.order import Order
-    from .optimizer.pipeline import run_pipeline, simplify_pipeline
+    from .optimizer.pipeline import Pass, run_pipeline, simplify_pipeline
     from .optimizer.schedule import schedule
     from .runtime.program import Program
 
@@ -60,13 +61,19 @@ def compile(  # noqa: A001 - the public name of the API
     say("import")
     source_module = import_model(source, *example_inputs, **keywords)
     simple = run_pipeline(source_module, simplify_pipeline(options), on_pass=say)
-    stored = simple
-    fused = run_pipeline(simple, (SinkReshapes(), Fuse(), Order()), on_pass=say)
+    passes: list[Pass] = [SinkReshapes(), Fuse(), Order()]
+    if backend.packing is not None and options.pack_weights:
+        passes.append(Encode(backend.packing))
+    fused = run_pipeline(simple, passes, on_pass=say)
     steps = schedule(fused)
     say("emit")
     plan, image = backend.build(steps, fused.notes)
-    constants = {name: dense.array for name, dense in steps.constants.items()}
     say("package")
+    stored = stored_module(simple, fused)
+    constants = {name: dense.array for name, dense in steps.constants.items()}
+    for name in steps.weights:
+        if name not in stored.weights:
+            constants[name] = fused.weights[name].array
     return Program.from_parts(
         stored,
         signature_of(stored),

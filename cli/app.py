@@ -65,10 +65,24 @@ Settings = Annotated[
 ]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from .. import __version__
+
+        print(f"girih {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            is_eager=True,
+            callback=_print_version,
+        ),
     ] = False,
 ) -> None:
     """[bold]girih[/bold] compiles exports of JAX and PyTorch into one file that runs without them.
@@ -81,11 +95,6 @@ def _root(
 
     Errors are one sentence on stderr with exit code 2; --traceback shows where they come from.
     """
-    if version:
-        from .. import __version__
-
-        print(f"girih {__version__}")
-        raise typer.Exit
 
 
 @app.command(name="compile")

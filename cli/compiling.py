@@ -115,7 +115,7 @@ def read_options(settings: Sequence[str]) -> Options:
     """girih.Options from OPTION=VALUE texts."""
     from ..options import Options
 
-    known = {field.name: getattr(Options(), field.name) for field in fields(Options)}
+    known = {field.name: str(field.type) for field in fields(Options)}
     chosen: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -128,20 +128,20 @@ def read_options(settings: Sequence[str]) -> Options:
         raise UserError(f"--set: {error}") from error
 
 
-def _option_value(name: str, default: Any, text: str) -> Any:
-    """The text as a value of the default's type."""
-    if text == "none":
+def _option_value(name: str, kind: str, text: str) -> Any:
+    """The text as a value of the field's declared type."""
+    if text == "none" and kind.endswith("None"):
         return None
-    if isinstance(default, bool):
+    if kind.startswith("bool"):
         if text not in ("true", "false"):
             raise UserError(f"--set {name}: true or false, not {text!r}")
         return text == "true"
-    if isinstance(default, tuple):
-        return tuple(part for part in text.split(",") if part)
-    if isinstance(default, int) or (default is None and text.isdecimal()):
-        if not text.lstrip("-").isdecimal():
+    if kind.startswith("int"):
+        if not text.isdecimal():
             raise UserError(f"--set {name}: a whole number, not {text!r}")
         return int(text)
+    if kind.startswith("tuple"):
+        return tuple(part for part in text.split(",") if part)
     return text
 
 

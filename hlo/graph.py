@@ -297,10 +297,11 @@ _UNOWNED = Region((), (), ())
 class Weight:
     """External data by name: loaded when first asked for, never part of the program's text.
 
-    `aliases` are further names of the same tensor (tied weights).
+    `aliases` are further names of the same tensor (tied weights). `inverse` says that this weight
+    holds another one in another order: (its name, a region that gives it back from this one).
     """
 
-    __slots__ = ("name", "type", "aliases", "_source")
+    __slots__ = ("name", "type", "aliases", "inverse", "_source")
 
     def __init__(
         self,
@@ -308,12 +309,14 @@ class Weight:
         source: Array | Callable[[], Array],
         type: TensorType | None = None,
         aliases: Sequence[str] = (),
+        inverse: tuple[str, Region] | None = None,
     ) -> None:
         if type is None:
             if callable(source):
                 raise CompilerBug(f"weight '{name}' is lazy and has no type")
             type = tensor_of(source)
         self.name, self.type, self.aliases = name, type, tuple(aliases)
+        self.inverse = inverse
         self._source: Array | Callable[[], Array] = source
 
     @property

@@ -17,13 +17,17 @@ from ..hlo.ops import find
 from ..hlo.types import TensorType
 from .licence import Ledger
 
+# These only move elements: of a splat they make another splat, whatever their other operands are.
+MOVES = frozenset(
+    {"broadcast_in_dim", "reshape", "transpose", "reverse", "slice", "dynamic_slice", "gather"}
+)
 FOLDED_PATTERNS = frozenset({"elementwise", "index", "reduce", "contract"})
 
 
 class Folder:
     """Evaluates operations whose operands are constants.
 
-    `limit` bounds the bytes of one result, `elements` those read and written altogether.
+    `limit` bounds the bytes of one result (0: nothing is folded), `elements` those read and written altogether.
     """
 
     def __init__(
@@ -39,7 +43,7 @@ class Folder:
     def fold(self, op: Op) -> Dense | None:
         """The constant that an operation computes; None if it is none, or too large."""
         definition = op.definition
-        if len(op.results) != 1 or definition.effects:
+        if not self.limit or len(op.results) != 1 or definition.effects:
             return None
         type = op.results[0].type
         if not isinstance(type, TensorType) or not type.is_static:
@@ -56,6 +60,8 @@ class Folder:
             if not isinstance(owner, Op) or owner.definition.name != "constant":
                 return None
             constants.append(owner.attributes["value"])
+        if definition.name in MOVES and constants[0].is_splat:
+            return None  # rule "move-of-splat" keeps it a splat
         if definition.pattern == "elementwise" and all(dense.is_splat for dense in constants):
             return Dense.splat(self._on_scalars(op, constants), type)
         work = type.size + sum(dense.type.size for dense in constants)

@@ -132,6 +132,28 @@ def fusable(op: Op) -> bool:
     return op.definition.pattern in ("elementwise", "index", "reduce") or is_splat_constant(op)
 
 
+def reshape_moves(before: Sequence[int], after: Sequence[int]) -> tuple[bool, bool]:
+    """Whether a reshape splits dims, and whether it merges dims; (True, True) for uneven ones."""
+    left = [d for d in before if d != 1]
+    right = [d for d in after if d != 1]
+    splits = merges = False
+    while left and right:
+        a, b = left.pop(0), right.pop(0)
+        if a == b:
+            continue
+        if a > b:
+            splits = True
+            while b < a and right:
+                b *= right.pop(0)
+        else:
+            merges = True
+            while a < b and left:
+                a *= left.pop(0)
+        if a != b:
+            return True, True
+    return splits, merges
+
+
 def trailing_reduction(op: Op) -> int | None:
     """Number of outer dims if a reduce runs over all the others, which stand last; else None."""
     if op.name != "reduce":
@@ -265,7 +287,7 @@ class _Fuser:
             return False
         if user.name in CONTRACTIONS or self.operand_view(user, group):
             # Operands of a contraction are read from memory, but through any view of it.
-            return op.name in VIEWS and len(self.uses[op.result]) == 1
+            return op.name in VIEWS and len(self.uses[op.result]) == 1 and self.even(op, group)
         if user.name == "reduce" and op.result in user.operands[len(user.operands) // 2 :]:
             return is_splat_constant(op)
         if is_splat_constant(op) or op.name == "iota":
@@ -293,6 +315,18 @@ class _Fuser:
         if len(users) != 1 or reader is None or reader not in group.members:
             return False
         return reader.name in CONTRACTIONS or self.operand_view(reader, group)
+
+    def even(self, op: Op, group: Group) -> bool:
+        """Whether the contraction still sees plain strides: a dimension is merged only after all
+        splits (here: no split above a merge), and on one side of the contraction alone."""
+        if op.name != "reshape":
+            return True
+        splits, merges = reshape_moves(op.operands[0].dims, op.result.dims)
+        below = [m for m in group.members if m.name == "reshape" and self.operand_view(m, group)]
+        moves = [reshape_moves(m.operands[0].dims, m.result.dims) for m in below]
+        if splits and merges or merges and any(m for _, m in moves):
+            return False
+        return not (merges and any(s for s, _ in moves))
 
     def affordable(self, op: Op, group: Group) -> bool:
         """A value smaller than the group's root is computed again for each element it spreads to."""

@@ -34,7 +34,7 @@ class Engine:
     """Applies rules to the regions of one module.
 
     `fold_bytes` bounds a folded constant, `fold_elements` the work of all folding together.
-    `check` verifies every operation that a rule builds.
+    `check` verifies every operation that a rule builds; without `merge` equal operations stay apart.
     """
 
     def __init__(
@@ -46,8 +46,10 @@ class Engine:
         fold_bytes: int = 64 << 10,
         fold_elements: int = 1 << 26,
         check: bool = False,
+        merge: bool = True,
     ) -> None:
         self.module = module
+        self.merge = merge
         self.licences = licences
         self.ledger = Ledger() if ledger is None else ledger
         self.check = check
@@ -275,7 +277,7 @@ class Rewriter(Builder):
     def emit(self, op: Op, new: bool) -> tuple[Value, ...]:
         """Results equal to the operation's, after every rule that applies here."""
         engine = self.engine
-        key = engine.keys.op(op)
+        key = engine.keys.op(op) if engine.merge else None
         if key is not None:
             known = self.table.get(key)
             if known is not None:

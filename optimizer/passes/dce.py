@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...hlo.graph import Module, Region
+from ...hlo.graph import Module
 from ...hlo.verify import HLO, Level
-from ..keys import Keys
+from ..rewrite import Engine
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Dce:
     gives: ClassVar[Level] = HLO
 
     def __call__(self, module: Module) -> Module:
-        keys = Keys()
         functions = {}
         for name, function in module.functions.items():
-            functions[name] = function.with_body(live_region(function.body, keys))
+            engine = Engine(module, fold_bytes=0, merge=False)
+            functions[name] = function.with_body(engine.simplify(function.body))
         if any(functions[name] is not old for name, old in module.functions.items()):
             module = module.with_functions(functions)
         called = {
@@ -40,37 +40,3 @@ class Dce:
             module = module.with_weights({n: w for n, w in module.weights.items() if n in used})
         return module
 
-
-def live_region(region: Region, keys: Keys) -> Region:
-    """The region without dead operations; itself if there are none."""
-    wanted = set(region.results)
-    kept = []
-    for op in reversed(region.ops):
-        if not any(value in wanted for value in op.results) and not keys.has_effects(op):
-            continue
-        regions = [live_region(inner, keys) for inner in op.regions]
-        if any(new is not old for new, old in zip(regions, op.regions, strict=True)):
-            return _rebuilt(region, keys)
-        kept.append(op)
-        wanted.update(op.operands)
-        for inner in op.regions:
-            wanted.update(keys.captures(inner))
-    if len(kept) == len(region.ops):
-        return region
-    return Region(region.arguments, kept[::-1], region.results)
-
-
-def _rebuilt(region: Region, keys: Keys) -> Region:
-    """The same where a nested region loses operations: users of its owner are rebuilt."""
-    values = {}
-    ops = []
-    for op in region.ops:
-        regions = [live_region(inner, keys) for inner in op.regions]
-        fresh = op.with_operands([values.get(v, v) for v in op.operands], regions)
-        for old, new in zip(op.results, fresh.results, strict=True):
-            if old is not new:
-                values[old] = new
-        ops.append(fresh)
-    return live_region(
-        Region(region.arguments, ops, [values.get(v, v) for v in region.results]), keys
-    )

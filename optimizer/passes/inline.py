@@ -8,7 +8,7 @@ from typing import ClassVar
 from ...hlo.errors import UserError
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.verify import HLO, INLINED, Level
-from ..licence import Ledger
+from ..licence import BITWISE, Ledger
 from ..rewrite import copied, copied_region
 
 CALLEES = {"call": "callee", "composite": "decomposition"}
@@ -78,7 +78,7 @@ class _Inliner:
         if name in stack:
             raise UserError(f"function '{name}' calls itself: {' -> '.join((*stack, name))}")
         body = self.module.functions[name].body
-        self.ledger.hits["inline"] += 1
+        self.ledger.record("inline", BITWISE, op)
         given = [values.get(value, value) for value in op.operands]
         inner: dict[Value, Value] = dict(zip(body.arguments, given, strict=True))
         self.ops_into(ops, body, inner, (*stack, name))

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...hlo.graph import Op, Value
 from ...hlo.types import F32, I32, TensorType
+from ..fold import MOVES
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .common import groups, inverse, made_by, map_of_ones
@@ -21,9 +22,6 @@ ONES = TensorType((2, 1, 3), F32)
 ROW = TensorType((3,), F32)
 SCALAR = TensorType((), F32)
 
-MOVES = frozenset(
-    {"broadcast_in_dim", "reshape", "transpose", "reverse", "slice", "dynamic_slice", "gather"}
-)
 
 
 # Constants and broadcasts.

@@ -92,7 +92,7 @@ def test_something_appended_or_put_before(tmp_path):
     assert "does not start as one" in refusal(b"\0" + data)
 
 
-def entry_offset(data: bytes, name: bytes) -> int:
+def entry_offset(data: bytes | bytearray, name: bytes) -> int:
     """Where the directory entry of a member begins."""
     return data.rindex(b"PK\1\2", 0, data.rindex(name))
 

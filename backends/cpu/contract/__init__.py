@@ -7,9 +7,11 @@ from collections.abc import Callable
 from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ..codegen import KernelCode, Target
+from .convolution import emit_convolution
 from .dot import emit_dot, origin_of
 
 _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
+    "convolution": emit_convolution,
     "dot_general": emit_dot,
 }
 

@@ -112,28 +112,42 @@ def emit_dot(
         form.column_count,
         tuple(size for size, *_ in form.depth),
         left,
-        _right_side(form, right_source, target),
+        right_side(
+            right_source,
+            [Segment(size, right) for size, _, right in form.depth],
+            form.columns,
+            form.column_count,
+            form.row_count,
+            target,
+        ),
         epilogue,
     )
     return emit_product(module, name, product)
 
 
-def _right_side(form: _Form, source: Source, target: Target) -> RightSide:
-    """How the columns are brought to the micro-kernel."""
+def right_side(
+    source: Source,
+    depth: Sequence[Segment],
+    segments: Sequence[Segment],
+    count: int,
+    rows: int,
+    target: Target,
+) -> RightSide:
+    """How `count` columns that lie in segments are brought to the micro-kernel."""
     lanes = target.lanes(source.accumulator)
-    depth = [Segment(size, right) for size, _, right in form.depth]
-    vectors = column_vectors(target, form.row_count, form.column_count, lanes)
-    columns = Columns.of(form.columns, form.column_count, lanes)
+    vectors = column_vectors(target, rows, count, lanes)
+    columns = Columns.of(segments, count, lanes)
+    steps = [loop for loop in depth if loop.size > 1]
     if columns is not None and columns.fits(vectors * lanes):
         # Steps that lie close together stream from memory; others use one page and line each.
-        near = not depth or abs(depth[-1].stride) <= 2 * vectors * lanes
-        if source.plain and (near or form.row_count < _COPY_FROM_ROWS):
+        near = not steps or abs(steps[-1].stride) <= 2 * vectors * lanes
+        if source.plain and (near or rows < _COPY_FROM_ROWS):
             return DirectRight(source, depth, columns)
         return CopiedRight(source, depth, columns)
     contiguous = depth and depth[-1].stride == 1 and depth[-1].size >= lanes // 2
-    if contiguous and len(form.columns) == 1:
-        return TransposedRight(source, depth, form.columns[0].stride)
-    return GatheredRight(source, depth, form.columns, form.column_count)
+    if contiguous and len(segments) == 1:
+        return TransposedRight(source, depth, segments[0].stride)
+    return GatheredRight(source, depth, segments, count)
 
 
 def _form(op: Op) -> _Form:

@@ -132,6 +132,18 @@ class LeftSide:
         base = self.source.base(f, args, outer)
         return self.source.at(f, base, f.mul(row, self.row_stride))
 
+    def pack(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        first: Value,
+        last: Value,
+        scratch: Value,
+    ) -> None:
+        """Copies rows [first, last) to scratch, `row_stride` apart; only if `packed`."""
+        raise NotImplementedError
+
 
 class PackedLeftSide(LeftSide):
     """Rows copied into scratch, each as one contiguous run over the whole depth."""
@@ -151,7 +163,6 @@ class PackedLeftSide(LeftSide):
         last: Value,
         scratch: Value,
     ) -> None:
-        """Copies rows [first, last) to scratch."""
         base = self.source.base(f, args, outer)
         accumulator = self.source.accumulator
         with f.for_range(first, last) as loop:

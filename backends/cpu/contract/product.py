@@ -16,7 +16,7 @@ from .. import llvm
 from ..codegen import Target
 from .epilogue import Epilogue
 from .micro import Depth, Micro, emit_micro, largest_rows
-from .operands import Group, LeftSide, PackedLeftSide, RightSide, unravel
+from .operands import Group, LeftSide, RightSide, unravel
 
 Value = llvm.Value
 
@@ -137,7 +137,7 @@ def emit_product(module: llvm.Module, name: str, product: Product) -> tuple[int,
         def call(suffix: str, column: Value) -> None:
             f.call(name + suffix, "void", args, flat, first, final, column, scratch)  # noqa: B023
 
-        if isinstance(product.left, PackedLeftSide):
+        if product.left.packed:
             coordinates = unravel(f, flat, product.outer)
             product.left.pack(
                 f, args, coordinates, rows.first(f, first), rows.first(f, final), scratch

@@ -17,9 +17,9 @@ from .views import Segment
 Value = llvm.Value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Spatial:
-    """One spatial dimension. Strides named *_step are of the stored arrays, in elements."""
+    """One spatial dimension, compared by identity. Strides named *_step are of the stored arrays, in elements."""
 
     size: int  # of the input
     outputs: int
@@ -323,7 +323,6 @@ class WindowLeft(LeftSide):
         last: Value,
         scratch: Value,
     ) -> None:
-        """Copies rows [first, last) to scratch."""
         base = self.source.base(f, args, outer)
         with f.for_range(first, last) as loop:
             walked = dict(

@@ -218,10 +218,6 @@ def round_decimals(c: Context, self: Value, decimals: int) -> Value:
     return c.narrow(c.multiply(c("round_nearest_even", c.divide(x, scale)), scale))
 
 
-def erfc(c: Context, x: Value) -> Value:
-    return c("chlo.erfc", x)
-
-
 def lerp(c: Context, self: Value, end: Value, weight: Operand) -> Value:
     """self + weight * (end - self), from the nearer end."""
     x, y, w = (c.wide(c.fill(v, c.type)) for v in (self, end, weight))
@@ -344,62 +340,6 @@ def _reciprocal(c: Context, x: Value) -> Value:
     return c.divide(1, x)
 
 
-def _sinh(c: Context, x: Value) -> Value:
-    # (e^x - e^-x) / 2 loses small x; by e^x - 1 it is exact there, and overflows no earlier.
-    grown = c("exponential_minus_one", x)
-    near = c.multiply(c("add", grown, c("divide", grown, c.add(grown, 1))), 0.5)
-    half = math.log(0.5)
-    far = c(
-        "subtract",
-        c("exponential", c.add(x, half)),
-        c("exponential", c.add(c("negate", x), half)),
-    )
-    small = c.builder.compare("LT", c("abs", x), c.full(1, x.dims, x.element))
-    return c("select", small, near, far)
-
-
-def _cosh(c: Context, x: Value) -> Value:
-    half = math.log(0.5)
-    rising = c("exponential", c.add(x, half))
-    return c("add", rising, c("exponential", c.add(c("negate", x), half)))
-
-
-def _asin(c: Context, x: Value) -> Value:
-    root = c("sqrt", c("multiply", c.subtract(1, x), c.add(x, 1)))
-    return c.multiply(c("atan2", x, c.add(root, 1)), 2)
-
-
-def _acos(c: Context, x: Value) -> Value:
-    root = c("sqrt", c("multiply", c.subtract(1, x), c.add(x, 1)))
-    angle = c.multiply(c("atan2", root, c.add(x, 1)), 2)
-    end = c.builder.compare("EQ", x, c.full(-1, x.dims, x.element))
-    return c.select(end, math.pi, angle)
-
-
-def _atan(c: Context, x: Value) -> Value:
-    return c("atan2", x, c.full(1, x.dims, x.element))
-
-
-def _asinh(c: Context, x: Value) -> Value:
-    size = c("abs", x)
-    root = c("sqrt", c.add(c("multiply", size, size), 1))
-    inner = c("divide", c("multiply", size, size), c.add(root, 1))
-    near = c("log_plus_one", c("add", size, inner))
-    far = c.add(c("log", size), math.log(2))
-    large = c.builder.compare("GT", size, c.full(1e10, x.dims, x.element))
-    return c("multiply", c("sign", x), c("select", large, far, near))
-
-
-def _acosh(c: Context, x: Value) -> Value:
-    root = c("multiply", c("sqrt", c.add(x, 1)), c("sqrt", c.subtract(x, 1)))
-    return c("log", c("add", x, root))
-
-
-def _atanh(c: Context, x: Value) -> Value:
-    gap = c("subtract", c("log_plus_one", x), c("log_plus_one", c("negate", x)))
-    return c.multiply(gap, 0.5)
-
-
 def _log_by(base: float) -> Callable[[Context, Value], Value]:
     return lambda c, x: c.multiply(c("log", x), 1 / math.log(base))
 
@@ -410,10 +350,6 @@ def _exp2(c: Context, x: Value) -> Value:
 
 def _fraction(c: Context, x: Value) -> Value:
     return c("subtract", x, truncate(c, x))
-
-
-def _erf(c: Context, x: Value) -> Value:
-    return c("chlo.erf", x)
 
 
 def square(c: Context, self: Value) -> Value:
@@ -447,14 +383,15 @@ _LEFT, _RIGHT = shift("shift_left"), shift("shift_right_arithmetic")
 _UNARY = {
     "exp": "exponential", "expm1": "exponential_minus_one", "log": "log", "log1p": "log_plus_one",
     "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sine", "cos": "cosine", "tan": "tan", "tanh": "tanh",
-    "sigmoid": "logistic", "neg": "negate",
+    "sigmoid": "logistic", "neg": "negate", "sinh": "chlo.sinh", "cosh": "chlo.cosh",
+    "asin": "chlo.asin", "acos": "chlo.acos", "atan": "chlo.atan", "asinh": "chlo.asinh",
+    "acosh": "chlo.acosh", "atanh": "chlo.atanh", "erf": "chlo.erf", "erfc": "chlo.erfc",
+    "erfinv": "chlo.erf_inv", "lgamma": "chlo.lgamma", "digamma": "chlo.digamma",
 }  # fmt: skip
 
 _FORMULAS = {
-    "reciprocal": _reciprocal, "sinh": _sinh, "cosh": _cosh, "asin": _asin, "acos": _acos,
-    "atan": _atan, "asinh": _asinh, "acosh": _acosh, "atanh": _atanh, "log2": _log_by(2),
-    "log10": _log_by(10), "exp2": _exp2, "frac": _fraction, "erf": _erf, "erfc": erfc,
-    "deg2rad": _scaled(math.pi / 180), "rad2deg": _scaled(180 / math.pi),
+    "reciprocal": _reciprocal, "log2": _log_by(2), "log10": _log_by(10), "exp2": _exp2,
+    "frac": _fraction, "deg2rad": _scaled(math.pi / 180), "rad2deg": _scaled(180 / math.pi),
 }  # fmt: skip
 
 

@@ -397,10 +397,10 @@ _SAME = (
     "alias.default", "clone.default", "contiguous.default", "detach.default", "detach_.default",
     "lift.default", "lift_fresh.default", "lift_fresh_copy.default", "positive.default",
     "alias_copy.default", "detach_copy.default", "requires_grad_.default", "resolve_conj.default",
-    "resolve_neg.default", "to.device", "_conj_physical.default",
+    "resolve_neg.default", "_conj_physical.default",
 )  # fmt: skip
 _CONVERTED = (
-    "_to_copy.default", "to.dtype", "to.dtype_layout", "to.other", "type_as.default",
+    "_to_copy.default", "to.device", "to.dtype", "to.dtype_layout", "to.other", "type_as.default",
     "to.prim_Device", "to.prim_dtype", "float.default", "_cast_Float.default",
 )  # fmt: skip
 _RESHAPED = (

@@ -1,0 +1,322 @@
+"""Convolutions with any dimension numbers as products over windows (implicit GEMM).
+
+What runs innermost in the result decides the sides: where neighbours are pixels (NCHW), weights are
+the left side and unfolded windows the right one; where they are features (NHWC), windows are the
+left side and weights the right one. Windows are unfolded into scratch a tile at a time, or read in
+place where a 1x1 kernel makes them plain rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....hlo.errors import CompilerBug
+from ....hlo.graph import Op, Region
+from ....hlo.ops.convolution import window_attributes
+from .. import llvm
+from ..codegen import Target
+from .depthwise import emit_depthwise
+from .dot import accumulator_of, origin_of, right_side
+from .epilogue import Epilogue
+from .operands import LeftSide, PackedLeftSide, RightSide, Source
+from .product import Product, emit_product
+from .views import Dimension, Segment, View, merge, view_of
+from .window import Position, Spatial, WindowLeft, WindowRight
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution in terms of what is stored; strides in elements.
+
+    groups: (count, input stride, output features of one). Features: `inputs` of one group.
+    """
+
+    op: Op
+    input: View
+    kernel: View
+    batch: int
+    batch_step: int
+    groups: int
+    group_step: int
+    inputs: int
+    input_step: int
+    outputs: int  # output features of one group
+    kernel_input_step: int
+    kernel_outputs: Dimension
+    spatial: tuple[Spatial, ...]
+    result_steps: tuple[int, ...]  # stride per dim of the result
+
+    @property
+    def result_batch_step(self) -> int:
+        return self.result_steps[self.op.output_batch_dimension]
+
+    @property
+    def result_feature_step(self) -> int:
+        return self.result_steps[self.op.output_feature_dimension]
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether every window is one element, never padding."""
+        return all(s.inside and s.kernel == 1 for s in self.spatial)
+
+
+def geometry_of(op: Op) -> Geometry:
+    views = [view_of(value) for value in op.operands]
+    strides: list[list[int]] = []
+    outputs_dim = op.kernel_output_feature_dimension
+    for which, view in enumerate(views):
+        if view is None:
+            raise CompilerBug(f"{origin_of(op)}: a fused operand of {op.name} has no strides")
+        strides.append([
+            0 if which == 1 and i == outputs_dim else _stride(op, dim)
+            for i, dim in enumerate(view.dims)
+        ])  # fmt: skip
+    image, kernel = views
+    assert image is not None and kernel is not None
+    dims = op.type.dims
+    result_steps = tuple(math.prod(dims[i + 1 :]) for i in range(len(dims)))
+    window = zip(*window_attributes(op), strict=True)
+    spatial = []
+    for number, (stride, (low, _), base, dilation, reverse) in enumerate(window):
+        i, k = op.input_spatial_dimensions[number], op.kernel_spatial_dimensions[number]
+        o = op.output_spatial_dimensions[number]
+        spatial.append(
+            Spatial(
+                op.lhs.dims[i], op.type.dims[o], op.rhs.dims[k], stride, low, base, dilation,
+                strides[0][i], -strides[1][k] if reverse else strides[1][k], result_steps[o],
+            )
+        )  # fmt: skip
+    groups = op.feature_group_count * op.batch_group_count
+    batch = op.type.dims[op.output_batch_dimension]
+    batch_step = strides[0][op.input_batch_dimension]
+    feature_step = strides[0][op.input_feature_dimension]
+    inputs = op.rhs.dims[op.kernel_input_feature_dimension]
+    by_batch = op.batch_group_count > 1
+    return Geometry(
+        op, image, kernel, batch, batch_step, groups,
+        batch * batch_step if by_batch else inputs * feature_step,
+        inputs, feature_step, op.rhs.dims[outputs_dim] // groups,
+        strides[1][op.kernel_input_feature_dimension], kernel.dims[outputs_dim],
+        tuple(spatial), result_steps,
+    )  # fmt: skip
+
+
+def _stride(op: Op, dim: Dimension) -> int:
+    """The stride of a dimension that is one segment (0 for a single index)."""
+    if len(dim.segments) > 1:
+        raise CompilerBug(f"{origin_of(op)}: a fused operand of {op.name} lies unevenly")
+    return dim.segments[0].stride if dim.segments else 0
+
+
+def emit_convolution(
+    module: llvm.Module,
+    name: str,
+    op: Op,
+    body: Region | None,
+    arguments: Sequence[object],
+    target: Target,
+) -> tuple[int, int]:
+    """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands."""
+    geometry = geometry_of(op)
+    accumulator = accumulator_of(op)
+    found = emit_depthwise(module, name, geometry, body, arguments, accumulator, target)
+    if found is not None:
+        return found
+    minor = _minor_run(op)
+    if minor == [op.output_feature_dimension]:
+        product = _features_as_columns(geometry, body, arguments, accumulator, target)
+    else:
+        product = _pixels_as_columns(geometry, minor, body, arguments, accumulator, target)
+    return emit_product(module, name, product)
+
+
+def _minor_run(op: Op) -> list[int]:
+    """The innermost result dims that columns run over: features, or pixels, or the batch."""
+    order = range(op.type.rank)
+    spatial = list(op.output_spatial_dimensions)
+    last = next((d for d in reversed(order) if op.type.dims[d] > 1), order[-1])
+    if last not in spatial:
+        return [last]
+    run: list[int] = []
+    wanted = len(spatial) - 1
+    for dim in reversed(order):
+        if wanted >= 0 and dim == spatial[wanted]:
+            run.insert(0, dim)
+            wanted -= 1
+        elif op.type.dims[dim] > 1:
+            break
+    return run or [last]
+
+
+def _sources(
+    geometry: Geometry,
+    arguments: Sequence[object],
+    accumulator: str,
+    outer: Sequence[tuple[int, int, int, int]],
+) -> tuple[Source, Source]:
+    """The image and the kernel; outer entries are (size, image stride, kernel stride, result)."""
+    image = Source(
+        arguments.index(geometry.input.source), geometry.input.source.element, accumulator,
+        geometry.input.offset, tuple(a for _, a, _, _ in outer),
+    )  # fmt: skip
+    reversed_taps = sum(
+        -s.kernel_step * (s.kernel - 1) for s in geometry.spatial if s.kernel_step < 0
+    )
+    kernel = Source(
+        arguments.index(geometry.kernel.source), geometry.kernel.source.element, accumulator,
+        geometry.kernel.offset + reversed_taps, tuple(b for _, _, b, _ in outer),
+    )  # fmt: skip
+    return image, kernel
+
+
+def _outer(
+    geometry: Geometry, inner: Sequence[int]
+) -> tuple[list[tuple[int, int, int, int]], dict[Spatial, int]]:
+    """Loops over what is neither rows nor columns: batch, groups, other spatial dims."""
+    op = geometry.op
+    outer: list[tuple[int, int, int, int]] = []
+    places: dict[Spatial, int] = {}
+    if op.output_batch_dimension not in inner:
+        outer.append((geometry.batch, geometry.batch_step, 0, geometry.result_batch_step))
+    if geometry.groups > 1:
+        step = geometry.kernel_outputs.segments[-1].stride
+        outer.append((
+            geometry.groups, geometry.group_step, geometry.outputs * step,
+            geometry.outputs * geometry.result_feature_step,
+        ))  # fmt: skip
+    for spatial, dim in zip(geometry.spatial, op.output_spatial_dimensions, strict=True):
+        if dim not in inner:
+            places[spatial] = len(outer)
+            # Windows find their own way from the coordinate; 1x1 kernels step evenly.
+            step = spatial.stride * spatial.input_step if geometry.pointwise else 0
+            outer.append((spatial.outputs, step, 0, spatial.output_step))
+    return outer, places
+
+
+def _window_offset(geometry: Geometry) -> int:
+    """Where the first window of a pointwise convolution begins: negative padding cuts the input."""
+    return sum(-s.low * s.input_step for s in geometry.spatial) if geometry.pointwise else 0
+
+
+def _kernel_depth(geometry: Geometry, features_first: bool) -> list[Segment]:
+    features = Segment(geometry.inputs, geometry.kernel_input_step)
+    taps = [Segment(s.kernel, s.kernel_step) for s in geometry.spatial]
+    return [features, *taps] if features_first else [*taps, features]
+
+
+def _pixels_as_columns(
+    geometry: Geometry,
+    minor: Sequence[int],
+    body: Region | None,
+    arguments: Sequence[object],
+    accumulator: str,
+    target: Target,
+) -> Product:
+    op = geometry.op
+    outer, places = _outer(geometry, minor)
+    image, kernel = _sources(geometry, arguments, accumulator, outer)
+    by_dim = dict(zip(op.output_spatial_dimensions, geometry.spatial, strict=True))
+    walk: list[tuple[int, Spatial | int]] = [
+        (op.type.dims[d], by_dim[d] if d in by_dim else geometry.batch_step) for d in minor
+    ]
+    columns = math.prod(size for size, _ in walk)
+    depth = _kernel_depth(geometry, True)
+    left = _left_side(geometry, kernel, depth)
+    right: RightSide
+    if geometry.pointwise:
+        segments = merge([
+            Segment(size, what.stride * what.input_step if isinstance(what, Spatial) else what)
+            for size, what in walk
+        ])  # fmt: skip
+        image = Source(
+            image.argument, image.element, accumulator,
+            image.offset + _window_offset(geometry), image.outer,
+        )  # fmt: skip
+        steps = [Segment(geometry.inputs, geometry.input_step)]
+        steps += [Segment(1, 0) for _ in geometry.spatial]
+        right = right_side(image, steps, segments, columns, geometry.outputs, target)
+    else:
+        positions = [Position(s, places.get(s)) for s in geometry.spatial]
+        features = Segment(geometry.inputs, geometry.input_step)
+        right = WindowRight(image, features, positions, walk, columns)
+    epilogue = Epilogue(
+        op, body, len(arguments), accumulator,
+        tuple((size, result) for size, _, _, result in outer),
+        (geometry.outputs, geometry.result_feature_step),
+        (columns, geometry.result_steps[minor[-1]]),
+    )  # fmt: skip
+    return Product(
+        target, accumulator, tuple(size for size, *_ in outer), geometry.outputs, columns,
+        tuple(loop.size for loop in depth), left, right, epilogue,
+    )  # fmt: skip
+
+
+def _left_side(geometry: Geometry, kernel: Source, depth: Sequence[Segment]) -> LeftSide:
+    """Weights as rows."""
+    segments = geometry.kernel_outputs.segments
+    if kernel.plain:
+        step = segments[-1].stride if segments else 0
+        return LeftSide(kernel, step, [loop.stride for loop in depth])
+    rows = [Segment(geometry.outputs, segments[-1].stride)] if segments else []
+    return PackedLeftSide(kernel, rows, depth)
+
+
+def _features_as_columns(
+    geometry: Geometry,
+    body: Region | None,
+    arguments: Sequence[object],
+    accumulator: str,
+    target: Target,
+) -> Product:
+    op = geometry.op
+    rows = _row_run(geometry)
+    outer, places = _outer(geometry, [op.output_feature_dimension, *rows])
+    image, kernel = _sources(geometry, arguments, accumulator, outer)
+    by_dim = dict(zip(op.output_spatial_dimensions, geometry.spatial, strict=True))
+    walk = [(op.type.dims[d], by_dim[d]) for d in rows]
+    count = math.prod(size for size, _ in walk)
+    depth = _kernel_depth(geometry, False)
+    features = Segment(geometry.inputs, geometry.input_step)
+    segments = merge([Segment(size, s.stride * s.input_step) for size, s in walk])
+    left: LeftSide
+    if geometry.pointwise and image.plain and len(segments) <= 1:
+        image = Source(
+            image.argument, image.element, accumulator,
+            image.offset + _window_offset(geometry), image.outer,
+        )  # fmt: skip
+        step = segments[0].stride if segments else 0
+        left = LeftSide(image, step, [*(0 for _ in geometry.spatial), features.stride])
+    else:
+        image = Source(
+            image.argument, image.element, accumulator, image.offset,
+            tuple(0 if i in places.values() else s for i, s in enumerate(image.outer)),
+        )  # fmt: skip
+        positions = [Position(s, places.get(s)) for s in geometry.spatial]
+        left = WindowLeft(image, features, positions, walk, target.lanes(accumulator))
+    segments = geometry.kernel_outputs.segments
+    if geometry.groups > 1:
+        segments = (Segment(geometry.outputs, segments[-1].stride),)
+    right = right_side(kernel, depth, segments, geometry.outputs, count, target)
+    epilogue = Epilogue(
+        op, body, len(arguments), accumulator,
+        tuple((size, result) for size, _, _, result in outer),
+        (count, geometry.result_steps[rows[-1]] if rows else 0),
+        (geometry.outputs, geometry.result_feature_step),
+    )  # fmt: skip
+    return Product(
+        target, accumulator, tuple(size for size, *_ in outer), count, geometry.outputs,
+        tuple(loop.size for loop in depth), left, right, epilogue,
+    )  # fmt: skip
+
+
+def _row_run(geometry: Geometry) -> list[int]:
+    """Spatial result dims, outermost first, that step evenly: the rows of a pixel block."""
+    run: list[int] = []
+    dims = geometry.op.type.dims
+    for dim in reversed(geometry.op.output_spatial_dimensions):
+        if run and geometry.result_steps[dim] != geometry.result_steps[run[0]] * dims[run[0]]:
+            break
+        run.insert(0, dim)
+    return run

@@ -1,0 +1,333 @@
+"""Programs in memory: an `nn.Module` is exported, an ExportedProgram becomes a `Program`.
+
+The only modules of the compiler that import torch stand here; they do so when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...hlo.errors import UserError
+from ...hlo.graph import Module, Weight
+from ...hlo.signature import Tree
+from ...hlo.types import ElementType, TensorType, element_type
+from .lower import lower, unsupported
+from .origins import origin
+from .program import Graph, Input, Node, NotAffine, Output, Program, Ref, parse_size
+
+_ELEMENTS = {
+    "bool": "i1", "uint8": "ui8", "uint16": "ui16", "uint32": "ui32", "uint64": "ui64",
+    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "float16": "f16",
+    "bfloat16": "bf16", "float32": "f32", "float64": "f64", "complex64": "complex<f32>",
+    "complex128": "complex<f64>", "float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2",
+    "float8_e4m3fnuz": "f8E4M3FNUZ", "float8_e5m2fnuz": "f8E5M2FNUZ",
+    "float8_e8m0fnu": "f8E8M0FNU",
+}  # fmt: skip
+
+
+def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Module:
+    """The module of an ExportedProgram, or of an `nn.Module` called with these inputs."""
+    import torch
+
+    if isinstance(source, torch.nn.Module) and not isinstance(source, torch.fx.GraphModule):
+        name = type(source).__name__
+        if not inputs and not keywords:
+            raise UserError(f"{name}: give example inputs, so that it can be exported")
+        with torch.no_grad():
+            source = torch.export.export(source, tuple(inputs), dict(keywords), strict=False)
+        return _import_exported(source, name)
+    if not isinstance(source, torch.export.ExportedProgram):
+        if isinstance(source, torch.nn.Module):
+            raise UserError("give the model itself or torch.export.export(model, inputs), not a graph")
+        raise UserError(f"a {type(source).__name__} is no export of PyTorch")
+    if inputs or keywords:
+        raise UserError("an ExportedProgram already has its inputs; give no example inputs")
+    return _import_exported(source, "exported")
+
+
+def _import_exported(exported: Any, name: str) -> Module:
+    """Lower as exported where every operator is known; else decompose the unknown ones first."""
+    program = read_exported(exported, name)
+    if unsupported(program.graph):
+        program = read_exported(_decomposed(exported), name)
+    return lower(program)
+
+
+def _decomposed(exported: Any) -> Any:
+    """The export made functional, with only those operators decomposed that have no lowering."""
+    import torch
+
+    from .lowerings import LOWERINGS
+
+    table = torch.export.default_decompositions()
+    for overload in list(table):
+        if isinstance(overload, torch._ops.OpOverload) and str(overload) in LOWERINGS:
+            # What mutates its inputs is not functional and cannot be kept.
+            if not overload._schema.is_mutable:
+                del table[overload]
+    return exported.run_decompositions(table)
+
+
+def read_exported(exported: Any, name: str) -> Program:
+    """A `Program` with everything that an ExportedProgram says; weights share its memory."""
+    signature = exported.graph_signature
+    reader = _Reader()
+    graph = reader.graph(exported.graph_module)
+    call = exported.module_call_graph[0].signature
+    return Program(
+        graph=graph,
+        inputs=tuple(_input(spec) for spec in signature.input_specs),
+        outputs=tuple(_output(spec) for spec in signature.output_specs),
+        tensors=_tensors(exported),
+        input_tree=tree_of_spec(exported.call_spec.in_spec),
+        output_tree=tree_of_spec(exported.call_spec.out_spec),
+        names=tuple(getattr(call, "forward_arg_names", None) or ()),
+        symbols={
+            str(symbol): (int(limits.lower), _upper(limits.upper))
+            for symbol, limits in exported.range_constraints.items()
+        },
+        name=name,
+    )
+
+
+def _upper(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+def _input(spec: Any) -> Input:
+    kind, argument = spec.kind.name, spec.arg
+    if kind in ("PARAMETER", "BUFFER"):
+        return Input("weight", argument.name, spec.target)
+    if kind == "CONSTANT_TENSOR":
+        return Input("constant", argument.name, spec.target)
+    if kind == "USER_INPUT":
+        if type(argument).__name__ == "ConstantArgument":
+            return Input("fixed", argument.name, value=argument.value)
+        return Input("user", argument.name)
+    raise UserError(f"input '{argument.name}' is of the kind {kind}, which is not supported")
+
+
+def _output(spec: Any) -> Output:
+    kinds = {
+        "USER_OUTPUT": "user", "LOSS_OUTPUT": "user", "BUFFER_MUTATION": "buffer",
+        "PARAMETER_MUTATION": "buffer", "USER_INPUT_MUTATION": "input",
+    }  # fmt: skip
+    kind = kinds.get(spec.kind.name)
+    if kind is None:
+        raise UserError(f"an output is of the kind {spec.kind.name}, which is not supported")
+    return Output(kind, spec.target or "")
+
+
+# Tensors.
+
+
+def _tensors(exported: Any) -> dict[str, Weight]:
+    """Parameters, buffers and constants by name; names of one tensor share one Weight."""
+    named = {**exported.state_dict, **exported.constants}
+    groups: dict[Any, list[str]] = {}
+    for name, tensor in named.items():
+        if hasattr(tensor, "untyped_storage"):
+            groups.setdefault(_identity(name, tensor), []).append(name)
+    found = {}
+    for names in groups.values():
+        tensor = named[names[0]]
+        type = TensorType(tensor.shape, element_of(tensor.dtype))
+        weight = Weight(names[0], _lazy(tensor), type, names[1:])
+        found.update(dict.fromkeys(names, weight))
+    return found
+
+
+def _identity(name: str, tensor: Any) -> Any:
+    """Equal for tensors of the same memory and shape."""
+    if not tensor.numel() or tensor.device.type == "meta":
+        return name
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
+
+
+def _lazy(tensor: Any) -> Any:
+    return lambda: array_of(tensor)
+
+
+def array_of(tensor: Any) -> np.ndarray[Any, Any]:
+    """A torch tensor as a numpy array over the same memory (copied only from another device)."""
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
+    element = element_of(tensor.dtype)
+    if element.dtype.type.__module__.startswith("ml_dtypes") or hasattr(
+        ml_dtypes, element.dtype.name
+    ):
+        raw = {1: torch.uint8, 2: torch.int16}[element.itemsize]
+        return tensor.view(raw).numpy().view(element.dtype)
+    return tensor.numpy()
+
+
+def element_of(dtype: Any) -> ElementType:
+    """The element type of a torch dtype."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _ELEMENTS:
+        raise UserError(f"tensors of {dtype} are not supported")
+    return element_type(_ELEMENTS[name])
+
+
+# The graph.
+
+
+class _Reader:
+    """Reads one fx graph; nested graphs by readers of their own."""
+
+    def graph(self, graph_module: Any) -> Graph:
+        self.module = graph_module
+        self.types: dict[str, TensorType] = {}
+        self.graphs: dict[str, Graph] = {}
+        inputs: list[str] = []
+        nodes: list[Node] = []
+        outputs: tuple[Any, ...] = ()
+        for node in graph_module.graph.nodes:
+            if node.op == "placeholder":
+                inputs.append(node.name)
+                self.note(node.name, node.meta.get("val"))
+            elif node.op == "get_attr":
+                self.attribute(node)
+            elif node.op == "output":
+                outputs = tuple(self.argument(value) for value in node.args[0])
+            elif not _is_getitem(node):
+                nodes.append(self.call(node))
+        return Graph(tuple(inputs), tuple(nodes), outputs, self.types)
+
+    def attribute(self, node: Any) -> None:
+        value = self.module
+        for part in node.target.split("."):
+            value = getattr(value, part)
+        if not hasattr(value, "graph"):
+            raise UserError(f"the export holds '{node.target}' outside its signature")
+        self.graphs[node.name] = _Reader().graph(value)
+
+    def note(self, name: str, value: Any) -> None:
+        """Remember the type of a named tensor, if it can be said."""
+        if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+            return
+        try:
+            dims = [size if type(size) is int else _size(size) for size in value.shape]
+            self.types[name] = TensorType(dims, element_of(value.dtype))
+        except NotAffine:
+            return
+
+    def call(self, node: Any) -> Node:
+        value = node.meta.get("val")
+        several = isinstance(value, (tuple, list)) or any(_is_getitem(user) for user in node.users)
+        if several:
+            parts = list(value) if isinstance(value, (tuple, list)) else []
+            names = [""] * len(parts)
+            for user in node.users:
+                index = user.args[1]
+                names += [""] * (index + 1 - len(names))
+                if not names[index]:
+                    names[index] = user.name
+                self.same[user.name] = names[index]
+                part = user.meta.get("val")
+                self.note(names[index], part)
+        else:
+            names = [node.name] if value is not None or node.users else []
+            self.note(node.name, value)
+        stack = node.meta.get("nn_module_stack") or {}
+        path = next(reversed(stack.values()))[0] if stack else ""
+        return Node(
+            target_name(node.target),
+            tuple(map(self.argument, node.args)),
+            {key: self.argument(item) for key, item in node.kwargs.items()},
+            tuple(names),
+            origin(node.meta.get("stack_trace") or "", path),
+        )
+
+    def __init__(self) -> None:
+        self.same: dict[str, str] = {}
+
+    def argument(self, value: Any) -> Any:
+        kind = type(value).__name__
+        if kind == "Node":
+            if value.name in self.graphs:
+                return self.graphs[value.name]
+            return Ref(self.same.get(value.name, value.name))
+        if isinstance(value, (tuple, list)):
+            return tuple(map(self.argument, value))
+        if kind == "dtype":
+            return element_of(value)
+        if value is None or isinstance(value, (bool, int, float, complex, str)):
+            return value
+        if kind in ("SymInt", "SymFloat", "SymBool"):
+            return _size(value)
+        return str(value)  # devices, layouts, memory formats: no part of a program
+
+
+def _is_getitem(node: Any) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
+
+
+def _size(size: Any) -> Any:
+    """A SymInt as a dim; NotAffine if it is no affine expression."""
+    import sympy
+
+    return parse_size(sympy.srepr(size.node.expr))
+
+
+_SYMBOLIC = {"_operator", "operator", "math", "torch"}
+
+
+def target_name(target: Any) -> str:
+    """ "aten.add.Tensor", "cond", or "sym.mul" for arithmetic on sizes."""
+    module = getattr(target, "__module__", "")
+    name = getattr(target, "__name__", str(target))
+    if hasattr(target, "_schema"):
+        return str(target)
+    if module in _SYMBOLIC or name.startswith("sym_"):
+        return f"sym.{name.removeprefix('sym_')}"
+    return str(target).removeprefix("torch.ops.higher_order.")
+
+
+# Structure.
+
+
+def tree_of_spec(spec: Any) -> Tree:
+    """The `Tree` of a torch TreeSpec."""
+    if spec.is_leaf():
+        return Tree.leaf()
+    children = tuple(tree_of_spec(child) for child in spec.children())
+    kind = spec.type
+    return make_tree(f"{kind.__module__}.{kind.__qualname__}", spec.context, children)
+
+
+def make_tree(type_name: str, context: Any, children: tuple[Tree, ...]) -> Tree:
+    """The tree of a container that a TreeSpec names, in memory or in a file."""
+    short = type_name.rpartition(".")[2]
+    if short in ("tuple", "list", "deque"):
+        return Tree("tuple" if short == "tuple" else "list", children)
+    if short in ("dict", "OrderedDict", "defaultdict"):
+        keys = context[1] if short == "defaultdict" else context
+        return Tree("dict", children, tuple(_key(key) for key in keys))
+    fields = getattr(context, "_fields", None)
+    if fields is not None:
+        return Tree("namedtuple", children, tuple(fields), f"{context.__module__}.{context.__qualname__}")
+    keys = context if _names_children(context, len(children)) else range(len(children))
+    return Tree("custom", children, tuple(keys), type_name)
+
+
+def _names_children(context: Any, count: int) -> bool:
+    return (
+        isinstance(context, (list, tuple))
+        and len(context) == count
+        and all(isinstance(key, str) for key in context)
+    )
+
+
+def _key(key: Any) -> Any:
+    return key if isinstance(key, (str, int)) else str(key)
+
+

@@ -1,0 +1,262 @@
+"""Operations whose shape is an operand. They run on the shape that the result type fixes, or, where
+it is symbolic, on the one that the operand holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Op
+from ..room import Case, OpDefinition, attribute, constraint, operand
+from ..room import operand as second
+from ..types import F32, TensorType
+from .clauses import any_result, same_dim, same_element, unique, within
+from .convolution import Convolution, convolved, numbers
+from .indexing import Gather, gathered
+from .shape import broadcast_to, counted, counting, padded
+
+
+def _is_shape(value: Any) -> bool:
+    return value.rank == 1 and value.element.is_integer
+
+
+def _dims(array: Any) -> tuple[int, ...]:
+    return tuple(map(int, np.asarray(array).reshape(-1)))
+
+
+def _shape_case(name: str, inputs: tuple[Any, ...], dims: Sequence[int], **attributes: Any) -> Case:
+    return Case(name, inputs, attributes, (TensorType(dims, F32),))
+
+
+class DynamicReshape(OpDefinition, name="dynamic_reshape"):
+    """result = operand's elements in the dimensions output_shape."""
+
+    pattern = "index"
+    operand = operand()
+    output_shape = second()
+    C1 = constraint(
+        "operand and result have the same element type",
+        any_result(lambda o: same_element(o.operand.element, o.result.element)),
+    )
+    C3 = constraint("output_shape is a vector of integers", lambda o: _is_shape(o.output_shape))
+    C4 = constraint(
+        "output_shape has rank(result) entries",
+        any_result(lambda o: same_dim(o.output_shape.dims[0], o.result.rank)),
+    )
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.reshape(arrays[0], _dims(arrays[1]))
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        return [b.reshape(values[0], o.type.dims)] if o.type.is_static else None
+
+    def cases(self) -> Iterator[Case]:
+        yield _shape_case("dynamic_reshape", (counting(2, 3), np.int64([3, 2])), (3, 2))
+
+
+class DynamicBroadcastInDim(OpDefinition, name="dynamic_broadcast_in_dim"):
+    """result[i] = operand[i_broadcast_dimensions] in the dimensions output_dimensions."""
+
+    pattern = "index"
+    operand = operand()
+    output_dimensions = second()
+    broadcast_dimensions = attribute(tuple)
+    known_expanding_dimensions = attribute(tuple, ())
+    known_nonexpanding_dimensions = attribute(tuple, ())
+    C2 = constraint(
+        "size(broadcast_dimensions) = rank(operand)",
+        lambda o: len(o.broadcast_dimensions) == o.operand.rank,
+    )
+    C3 = constraint(
+        "0 <= broadcast_dimensions < rank(result)",
+        any_result(lambda o: within(o.broadcast_dimensions, o.result.rank)),
+    )
+    C4 = constraint("broadcast_dimensions are unique", lambda o: unique(o.broadcast_dimensions))
+    C6 = constraint(
+        "output_dimensions is a vector of rank(result) integers",
+        any_result(
+            lambda o: (
+                _is_shape(o.output_dimensions)
+                and same_dim(o.output_dimensions.dims[0], o.result.rank)
+            )
+        ),
+    )
+    C7 = constraint(
+        "known dimensions are unique",
+        lambda o: unique((*o.known_expanding_dimensions, *o.known_nonexpanding_dimensions)),
+    )
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return broadcast_to(arrays[0], _dims(arrays[1]), o.broadcast_dimensions)
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        if not o.type.is_static:
+            return None
+        return [b.broadcast(values[0], o.type.dims, o.broadcast_dimensions)]
+
+    def cases(self) -> Iterator[Case]:
+        inputs = (counting(1, 3), np.int32([2, 3, 2]))
+        dims = (2, 3, 2)
+        yield _shape_case("dynamic_broadcast", inputs, dims, broadcast_dimensions=(2, 1))
+
+
+class DynamicIota(OpDefinition, name="dynamic_iota"):
+    """result[i] = i[iota_dimension] in the dimensions output_shape."""
+
+    pattern = "index"
+    output_shape = operand()
+    iota_dimension = attribute(int)
+    C1 = constraint(
+        "0 <= iota_dimension < size(output_shape)",
+        lambda o: (
+            o.iota_dimension >= 0
+            and (
+                not isinstance(o.output_shape.dims[0], int)
+                or o.iota_dimension < o.output_shape.dims[0]
+            )
+        ),
+    )
+    C2 = constraint(
+        "output_shape is a vector of rank(result) integers",
+        any_result(
+            lambda o: (
+                _is_shape(o.output_shape) and same_dim(o.output_shape.dims[0], o.result.rank)
+            )
+        ),
+    )
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return counted(_dims(arrays[0]), o.iota_dimension, o.result.element)
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        return [b("iota", type=o.type, iota_dimension=o.iota_dimension)] if o.type.is_static else None
+
+    def cases(self) -> Iterator[Case]:
+        yield _shape_case("dynamic_iota", (np.int64([2, 3]),), (2, 3), iota_dimension=1)
+
+
+class DynamicPad(OpDefinition, name="dynamic_pad"):
+    """result = operand padded as `pad` does, with the paddings given as operands."""
+
+    pattern = "index"
+    operand = operand()
+    padding_value = second()
+    edge_padding_low = second()
+    edge_padding_high = second()
+    interior_padding = second()
+    C1 = constraint(
+        "operand and padding_value have the same element type, padding_value is a scalar",
+        lambda o: (
+            same_element(o.operand.element, o.padding_value.element) and o.padding_value.rank == 0
+        ),
+    )
+    C2 = constraint(
+        "the paddings are vectors of rank(operand) integers",
+        lambda o: all(
+            _is_shape(v) and same_dim(v.dims[0], o.operand.rank) for v in o.operands[2:]
+        ),
+    )
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return padded(arrays[0], arrays[1], *map(_dims, arrays[2:]))
+
+    def cases(self) -> Iterator[Case]:
+        paddings = (np.int64([1, -1]), np.int64([0, 2]), np.int64([1, 0]))
+        yield _shape_case("dynamic_pad", (counting(2, 3), np.float32(-7), *paddings), (4, 4))
+
+
+class RealDynamicSlice(OpDefinition, name="real_dynamic_slice"):
+    """result[i] = operand[start_indices + i * strides], with all bounds given as operands."""
+
+    pattern = "index"
+    operand = operand()
+    start_indices = second()
+    limit_indices = second()
+    strides = second()
+    C2 = constraint(
+        "start_indices, limit_indices and strides are vectors of rank(operand) integers",
+        lambda o: all(
+            _is_shape(v) and same_dim(v.dims[0], o.operand.rank) for v in o.operands[1:]
+        ),
+    )
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return arrays[0][tuple(map(slice, *map(_dims, arrays[1:])))]
+
+    def cases(self) -> Iterator[Case]:
+        bounds = (np.int64([1, 0]), np.int64([3, 5]), np.int64([1, 2]))
+        yield _shape_case("real_dynamic_slice", (counting(3, 5), *bounds), (2, 3))
+
+
+class DynamicGather(OpDefinition, name="dynamic_gather"):
+    """result = gather with slice_sizes given as an operand."""
+
+    pattern = "index"
+    operand = operand()
+    start_indices = second()
+    slice_sizes = second()
+    offset_dims = attribute(tuple)
+    collapsed_slice_dims = attribute(tuple)
+    operand_batching_dims = attribute(tuple, ())
+    start_indices_batching_dims = attribute(tuple, ())
+    start_index_map = attribute(tuple)
+    index_vector_dim = attribute(int)
+    indices_are_sorted = attribute(bool, False)
+    C2 = constraint(
+        "0 <= index_vector_dim <= rank(start_indices)",
+        lambda o: 0 <= o.index_vector_dim <= o.start_indices.rank,
+    )
+    C8 = constraint(
+        "slice_sizes is a vector of rank(operand) integers",
+        lambda o: _is_shape(o.slice_sizes) and same_dim(o.slice_sizes.dims[0], o.operand.rank),
+    )
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return gathered(o, arrays[0], arrays[1], _dims(arrays[2]))
+
+    def cases(self) -> Iterator[Case]:
+        case = next(iter(Gather().cases()))
+        facts = dict(case.attributes)
+        sizes = np.asarray(facts.pop("slice_sizes"), np.int32)
+        yield _shape_case("dynamic_gather", (*case.inputs, sizes), (4, 3), **facts)
+
+
+class DynamicConvolution(OpDefinition, name="dynamic_conv"):
+    """result = convolution with the padding given as an operand, [spatial dimensions, 2]."""
+
+    pattern = "opaque"
+    lhs = operand()
+    rhs = second()
+    d_padding = second()
+    C1 = constraint("lhs and rhs have the same rank", lambda o: o.lhs.rank == o.rhs.rank)
+    C2 = constraint(
+        "d_padding is a matrix of two integers per spatial dimension",
+        lambda o: (
+            o.d_padding.rank == 2
+            and o.d_padding.element.is_integer
+            and o.d_padding.dims == (o.lhs.rank - 2, 2)
+        ),
+    )
+    attributes = {  # noqa: RUF012
+        name: spec for name, spec in Convolution.attributes.items() if name != "padding"
+    }
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        padding = [(int(low), int(high)) for low, high in np.asarray(arrays[2])]
+        return convolved(o, arrays[0], arrays[1], padding)
+
+    def flops(self, o: Op) -> float:
+        return Convolution().flops(o)
+
+    def cases(self) -> Iterator[Case]:
+        inputs = (counting(1, 4, 2), counting(3, 2, 3), np.int32([[1, 1]]))
+        yield _shape_case("dynamic_conv", inputs, (1, 4, 3), **numbers(1))
+
+
+ROOMS = (
+    DynamicReshape(), DynamicBroadcastInDim(), DynamicIota(), DynamicPad(), RealDynamicSlice(),
+    DynamicGather(), DynamicConvolution(),
+)  # fmt: skip

@@ -1,0 +1,223 @@
+"""Encodes weights: stored in the order in which contraction kernels read them.
+
+An encoding is plain HLO. The backend says how a contraction wants an operand to lie (`Packing`: a
+forward and an inverse function of ordinary reshapes, transposes and pads); the weight goes through
+`forward` when the program is compiled, and the fusion reads it through `inverse`, which the kernel
+emitter recognises. So the meaning never changes and the interpreter needs to know nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..hlo.build import Builder, build_region
+from ..hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
+from ..hlo.interpret import interpret
+from ..hlo.types import TensorType
+from .fusion import CONTRACTIONS, CONTROL_BODIES, rename
+
+Move = Callable[[Builder, Value], Value]
+
+
+class Packing(NamedTuple):
+    """How operand number `operand` of a contraction should lie. `name` tells packings apart."""
+
+    operand: int
+    name: str
+    forward: Move
+    inverse: Move
+
+
+@dataclass(frozen=True)
+class Encode:
+    """FUSED -> FUSED; `packing` gives the order that a contraction wants, or None."""
+
+    packing: Callable[[Op], Packing | None]
+    name = "encode"
+
+    def __call__(self, module: Module) -> Module:
+        encoder = _Encoder(module, self.packing)
+        functions = {
+            name: function.with_body(encoder.region(function.body))
+            for name, function in module.functions.items()
+        }
+        if not encoder.made:
+            return module
+        changed = module.with_functions(functions)
+        used = used_weights(functions.values())
+        weights = {name: w for name, w in module.weights.items() if name in used}
+        weights.update(encoder.made)
+        notes = [
+            f"weight '{weight.inverse[0]}' is stored twice, plain and as '{name}': "
+            f"+{weight.type.bytes / 1e6:.1f} MB"
+            for name, weight in encoder.made.items()
+            if weight.inverse and weight.inverse[0] in used
+        ]
+        return changed.with_weights(weights).with_notes(*notes)
+
+
+def used_weights(functions: Iterable[Function]) -> set[str]:
+    """Names of the weights that any operation reads."""
+    return {
+        op.weight for function in functions for op in function.body.walk() if op.name == "weight"
+    }
+
+
+class _Encoder:
+    def __init__(self, module: Module, packing: Callable[[Op], Packing | None]) -> None:
+        self.module, self.packing = module, packing
+        self.made: dict[str, Weight] = {}
+
+    def region(self, region: Region) -> Region:
+        mapping: dict[Value, Value] = {}
+        ops: list[Op] = []
+        placed: dict[str, Value] = {}
+        for op in region.ops:
+            operands = [mapping.get(value, value) for value in op.operands]
+            if op.name in CONTROL_BODIES:
+                nested = [self.region(rename(body, mapping)) for body in op.regions]
+                new = op.with_operands(operands, nested)
+            else:
+                new = op.with_operands(operands)
+                if op.name == "fusion" and op.kind == "contract":
+                    new = self.fusion(new, ops, placed)
+            mapping.update(zip(op.results, new.results, strict=True))
+            ops.append(new)
+        if all(new is old for new, old in zip(ops, region.ops, strict=False)):
+            return region
+        results = [mapping.get(value, value) for value in region.results]
+        return Region(region.arguments, _without_dead_weights(ops, results), results)
+
+    def fusion(self, op: Op, ops: list[Op], placed: dict[str, Value]) -> Op:
+        body = op.regions[0]
+        contraction = next((inner for inner in body.ops if inner.name in CONTRACTIONS), None)
+        wanted = self.packing(op)
+        if contraction is None or wanted is None:
+            return op
+        argument = contraction.operands[wanted.operand]
+        if argument.owner is not body or len(body.uses[argument]) != 1:
+            return op
+        source = op.operands[argument.index].op
+        if source is None or source.name != "weight":
+            return op
+        packed = self.weight(source.weight, wanted)
+        value = placed.get(packed.name)
+        if value is None:
+            made = Op(
+                source.definition, (), {"weight": packed.name}, (), (packed.type,), source.origin
+            )
+            ops.append(made)
+            value = placed[packed.name] = made.result
+        operands = list(op.operands)
+        operands[argument.index] = value
+        region = _read_through(body, argument, packed.type, wanted.inverse)
+        return Op(op.definition, operands, op.attributes, (region,), op.result_types, op.origin)
+
+    def weight(self, name: str, packing: Packing) -> Weight:
+        """The weight in that order; its data is computed when it is first needed."""
+        key = f"{name}|{packing.name}"
+        known = self.made.get(key)
+        if known is not None:
+            return known
+        original = self.module.weights[name]
+        forward = build_region([original.type], lambda b, x: [packing.forward(b, x)])
+        packed = forward.results[0].tensor
+        inverse = build_region([packed], lambda b, x: [packing.inverse(b, x)])
+        made = Weight(
+            key, _Transformed(original, forward), packed, original.aliases, (name, inverse)
+        )
+        self.made[key] = made
+        return made
+
+
+@dataclass(frozen=True)
+class _Transformed:
+    """Computes a weight from another one, on demand."""
+
+    source: Weight
+    region: Region
+
+    def __call__(self) -> np.ndarray[Any, Any]:
+        module = Module({"main": Function("main", self.region)})
+        return np.ascontiguousarray(interpret(module, [self.source.array])[0])
+
+
+def _read_through(body: Region, argument: Value, type: TensorType, inverse: Move) -> Region:
+    """The body with one argument of another type, read through `inverse`."""
+    own = arguments(
+        [type if value is argument else value.type for value in body.arguments]
+    )
+    builder = Builder()
+    mapping: dict[Value, Value] = dict(zip(body.arguments, own, strict=True))
+    mapping[argument] = inverse(builder, own[argument.index])
+    ops = list(builder.ops)
+    for op in body.ops:
+        new = op.with_operands([mapping.get(value, value) for value in op.operands])
+        mapping.update(zip(op.results, new.results, strict=True))
+        ops.append(new)
+    return Region(own, ops, [mapping.get(value, value) for value in body.results])
+
+
+def _without_dead_weights(ops: list[Op], results: list[Value]) -> list[Op]:
+    used = {value for op in ops for value in op.operands} | set(results)
+    for op in ops:
+        for body in op.regions:
+            used.update(body.captures())
+    return [op for op in ops if op.name != "weight" or op.result in used]
+
+
+def stored_module(simple: Module, encoded: Module) -> Module:
+    """`simple` as a bundle keeps it: a weight that only the encoded form still has is read from
+    there through the inverse, so that every tensor is stored once."""
+    used = used_weights(encoded.functions.values())
+    replaced: dict[str, Weight] = {}
+    for weight in encoded.weights.values():
+        if weight.inverse and weight.inverse[0] not in used:
+            replaced.setdefault(weight.inverse[0], weight)
+    if not replaced:
+        return simple
+    functions = {
+        name: function.with_body(_substitute(function.body, replaced))
+        for name, function in simple.functions.items()
+    }
+    weights = {
+        (replaced[name].name if name in replaced else name): replaced.get(name, weight)
+        for name, weight in simple.weights.items()
+    }
+    return simple.with_functions(functions).with_weights(weights)
+
+
+def _substitute(region: Region, replaced: dict[str, Weight]) -> Region:
+    mapping: dict[Value, Value] = {}
+    builder = Builder()
+    for op in region.ops:
+        if op.name == "weight" and op.weight in replaced:
+            weight = replaced[op.weight]
+            assert weight.inverse is not None
+            with builder.at(op.origin):
+                packed = builder("weight", type=weight.type, weight=weight.name)
+                mapping[op.result] = inline(builder, weight.inverse[1], [packed])[0]
+            continue
+        nested = [_substitute(rename(body, mapping), replaced) for body in op.regions]
+        new = op.with_operands([mapping.get(v, v) for v in op.operands], nested)
+        mapping.update(zip(op.results, new.results, strict=True))
+        builder.append(new)
+    if not mapping:
+        return region
+    results = [mapping.get(value, value) for value in region.results]
+    return Region(region.arguments, builder.ops, results)
+
+
+def inline(builder: Builder, region: Region, inputs: list[Value]) -> list[Value]:
+    """Copies of a region's operations on those inputs; its results."""
+    mapping: dict[Value, Value] = dict(zip(region.arguments, inputs, strict=True))
+    for op in region.ops:
+        operands = [mapping.get(value, value) for value in op.operands]
+        new = Op(op.definition, operands, op.attributes, op.regions, op.result_types, builder.origin)
+        builder.append(new)
+        mapping.update(zip(op.results, new.results, strict=True))
+    return [mapping.get(value, value) for value in region.results]

@@ -1,0 +1,130 @@
+"""fold-constants: what depends on constants and iotas alone is computed, within a budget of bytes.
+
+Masks and other short formulas over an iota stay formulas: a kernel computes them faster than it
+reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...hlo.build import make_op
+from ...hlo.graph import Dense, Module, Op, Region, Value
+from ...hlo.interpret import Interpreter
+from ...hlo.types import TensorType
+from ...hlo.verify import INLINED, Level
+from ..fold import FOLDED_PATTERNS
+from ..licence import BITWISE, Ledger
+from ..rewrite import Engine
+
+TINY = 256  # bytes: always better as a constant
+CHEAP_OPERATIONS = 6  # a formula over iotas with so many operations is computed where it is used
+CHEAP = frozenset({
+    "add", "subtract", "multiply", "and", "or", "xor", "not", "compare", "select", "convert",
+    "negate", "maximum", "minimum", "broadcast_in_dim", "reshape", "transpose", "iota", "constant",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FoldConstants:
+    """INLINED -> INLINED: constants of at most `limit` bytes take the place of what computes them."""
+
+    name: ClassVar[str] = "fold-constants"
+    takes: ClassVar[Level] = INLINED
+    gives: ClassVar[Level] = INLINED
+    limit: int = 64 << 10
+    elements: int = 1 << 24  # work of one constant, in elements of all values before it
+    ledger: Ledger = field(default_factory=Ledger, compare=False)
+
+    def __call__(self, module: Module) -> Module:
+        if not self.limit:
+            return module
+        body = _Folder(self, module).region(module.body)
+        if body is module.body:
+            return module
+        return module.with_main(Engine(module, fold_bytes=0, merge=False).simplify(body))
+
+
+class _Folder:
+    def __init__(self, options: FoldConstants, module: Module) -> None:
+        self.options = options
+        self.interpreter = Interpreter(module)
+        self.arrays: dict[Value, Any] = {}
+        self.work: dict[Value, int] = {}  # elements computed before a value, itself included
+        self.cost: dict[Value, int] = {}  # operations of its formula if all are CHEAP
+
+    def region(self, region: Region) -> Region:
+        """The region with constants in place of the last known values; itself if there are none."""
+        for op in region.ops:
+            self.note(op)
+        replaced: dict[Value, Value] = {}
+        ops: list[Op] = []
+        for op in region.ops:
+            nested = [self.region(inner) for inner in op.regions if op.name != "fusion"]
+            fresh = op.with_operands([replaced.get(v, v) for v in op.operands], nested)
+            if fresh is not op:
+                # Captured values keep their operation: `wanted` leaves those alone.
+                replaced.update(zip(op.results, fresh.results, strict=True))
+            if self.wanted(op, region):
+                fresh = self.constant(op)
+                replaced[op.results[0]] = fresh.results[0]
+            ops.append(fresh)
+        if all(new is old for new, old in zip(ops, region.ops, strict=True)):
+            return region
+        return Region(region.arguments, ops, [replaced.get(v, v) for v in region.results])
+
+    def note(self, op: Op) -> None:
+        if len(op.results) != 1 or not isinstance(op.results[0].type, TensorType):
+            return
+        (result,) = op.results
+        type = result.tensor
+        if not type.is_static or type.element.kind == "quantized":
+            return
+        if op.name not in ("constant", "iota") and (
+            op.definition.pattern not in FOLDED_PATTERNS
+            or not op.operands
+            or any(value not in self.work for value in op.operands)
+            or any(inner.captures() for inner in op.regions)
+        ):
+            return
+        self.work[result] = type.size + sum(self.work[value] for value in op.operands)
+        splat = op.name != "constant" or op.attributes["value"].is_splat
+        if op.name in CHEAP and splat and all(value in self.cost for value in op.operands):
+            own = op.name not in ("constant", "iota", "broadcast_in_dim", "reshape")
+            self.cost[result] = own + sum(self.cost[value] for value in op.operands)
+
+    def wanted(self, op: Op, region: Region) -> bool:
+        """Whether a known value should become a constant: needed by what is not known, and small."""
+        if op.name in ("constant", "iota") or len(op.results) != 1:
+            return False
+        (result,) = op.results
+        if result not in self.work or result.tensor.bytes > self.options.limit:
+            return False
+        if self.work[result] > self.options.elements:
+            return False
+        cheap = self.cost.get(result, CHEAP_OPERATIONS + 1) <= CHEAP_OPERATIONS
+        if cheap and result.tensor.bytes > TINY:
+            return False
+        users = region.uses.get(result, ())
+        if any(number < 0 for _, number in users):
+            return False
+        return any(user is None or user.results[0] not in self.work for user, _ in users)
+
+    def constant(self, op: Op) -> Op:
+        self.options.ledger.record("fold-constants", BITWISE, op)
+        array = np.array(self.array(op.results[0]), order="C")
+        self.options.ledger.folded_elements += self.work[op.results[0]]
+        dense = Dense(op.type, array)
+        return make_op("constant", [], {"value": dense}, origin=op.origin, check=False)
+
+    def array(self, value: Value) -> Any:
+        if value not in self.arrays:
+            op = value.op
+            assert op is not None
+            operands = [self.array(operand) for operand in op.operands]
+            with np.errstate(all="ignore"):
+                (self.arrays[value],) = self.interpreter.evaluate(op, operands, {})
+        return self.arrays[value]

@@ -1,0 +1,234 @@
+"""fold-weights: what depends on weights and constants alone is computed when the bundle is built.
+
+Transposes, slices, conversions, scales and products of weights become new weights, named after what
+was done (`w#transpose(1,0)`) and computed only when they are first asked for. A set of weights that
+are used together is folded if the bundle does not grow by more than `growth` bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...hlo.build import make_op
+from ...hlo.graph import Dense, Module, Op, Region, Value, Weight
+from ...hlo.interpret import Interpreter
+from ...hlo.types import TensorType
+from ...hlo.verify import INLINED, Level
+from ..fold import FOLDED_PATTERNS
+from ..licence import BITWISE, Ledger
+from ..rewrite import Engine
+from .dce import Dce
+
+MAXIMUM_FLOPS = 1e11  # of one product of weights
+MAXIMUM_RATIO = 2  # a result larger than that many times its operands is left to the kernels
+LONGEST_NAME = 160
+
+
+@dataclass(frozen=True)
+class FoldWeights:
+    """INLINED -> INLINED: no operation on weights and constants alone is left that would pay."""
+
+    name: ClassVar[str] = "fold-weights"
+    takes: ClassVar[Level] = INLINED
+    gives: ClassVar[Level] = INLINED
+    growth: int = 1 << 16
+    ledger: Ledger = field(default_factory=Ledger, compare=False)
+
+    def __call__(self, module: Module) -> Module:
+        if not module.weights:
+            return module
+        folder = _WeightFolder(self, module)
+        body = folder.fold(module.body)
+        if body is module.body:
+            return module
+        weights = {**module.weights, **folder.derived}
+        before = sum(weight.type.bytes for weight in module.weights.values())
+        cleaned = Engine(module, fold_bytes=0).simplify(body)
+        changed = Dce()(module.with_main(cleaned).with_weights(weights))
+        after = sum(weight.type.bytes for weight in changed.weights.values())
+        return changed.with_notes(folder.note(before, after))
+
+
+class _WeightFolder:
+    def __init__(self, options: FoldWeights, module: Module) -> None:
+        self.options, self.module = options, module
+        self.interpreter = Interpreter(module)
+        self.roots: dict[Value, frozenset[str]] = {}  # the weights that a known value depends on
+        self.derived: dict[str, Weight] = {}
+        self.kinds: Counter[str] = Counter()
+
+    def fold(self, region: Region) -> Region:
+        """The region with derived weights in place of what is worth it; itself if nothing is."""
+        for op in region.ops:
+            self.visit(op)
+        frontier = [op for op in region.ops if self.is_last(op, region)]
+        chosen = set(self.worth_it(frontier, region))
+        if not chosen:
+            return region
+        replaced: dict[Value, Value] = {}
+        ops: list[Op] = []
+        for op in region.ops:
+            fresh = op.with_operands([replaced.get(v, v) for v in op.operands])
+            if op in chosen:
+                fresh = self.weight(op)
+            for old, new in zip(op.results, fresh.results, strict=True):
+                if old is not new:
+                    replaced[old] = new
+            ops.append(fresh)
+        return Region(region.arguments, ops, [replaced.get(v, v) for v in region.results])
+
+    def visit(self, op: Op) -> None:
+        if op.name == "weight":
+            self.roots[op.results[0]] = frozenset([op.attributes["weight"]])
+        elif op.name in ("constant", "iota"):
+            self.roots[op.results[0]] = frozenset()
+        elif self.is_foldable(op):
+            found = [self.roots[value] for value in op.operands]
+            self.roots[op.results[0]] = frozenset().union(*found)
+
+    def is_foldable(self, op: Op) -> bool:
+        if len(op.results) != 1 or op.definition.pattern not in FOLDED_PATTERNS or not op.operands:
+            return False
+        if any(value not in self.roots for value in op.operands):
+            return False
+        type = op.results[0].type
+        if not isinstance(type, TensorType) or not type.is_static or type.element.kind == "quantized":
+            return False
+        if any(inner.captures() for inner in op.regions):
+            return False
+        if op.definition.pattern == "contract" and op.definition.flops(op) > MAXIMUM_FLOPS:
+            return False
+        given = sum(value.tensor.bytes for value in op.operands)
+        return type.bytes <= max(MAXIMUM_RATIO * given, 4096)
+
+    def is_last(self, op: Op, region: Region) -> bool:
+        """Whether an operation on weights has a user that is none."""
+        if op.name == "weight" or len(op.results) != 1 or not self.roots.get(op.results[0]):
+            return False
+        users = region.uses.get(op.results[0], ())
+        if any(number < 0 for _, number in users):
+            return False
+        return any(user is None or user.results[0] not in self.roots for user, _ in users)
+
+    def worth_it(self, frontier: list[Op], region: Region) -> Iterable[Op]:
+        """The operations to be replaced, decided for each set of weights that belong together."""
+        raw = self.raw_weights(region)
+        for group in self.components(frontier):
+            names = frozenset().union(*(self.roots[op.results[0]] for op in group))
+            if self.growth(group, names - raw) <= self.options.growth:
+                yield from group
+                continue
+            needed = Counter(name for op in group for name in self.roots[op.results[0]])
+            for op in group:
+                alone = [n for n in self.roots[op.results[0]] if needed[n] == 1 and n not in raw]
+                if self.growth([op], alone) <= min(self.options.growth, op.type.bytes // 8):
+                    yield op
+
+    def growth(self, group: Iterable[Op], dropped: Iterable[str]) -> int:
+        """Bytes that the bundle gains if the group's results are stored and `dropped` is not."""
+        gained = sum(op.type.bytes for op in group)
+        return gained - sum(self.module.weights[name].type.bytes for name in dropped)
+
+    def raw_weights(self, region: Region) -> set[str]:
+        """Weights that something needs as they are."""
+        found = {
+            op.attributes["weight"]
+            for op in self.module.walk()
+            if op.name == "weight" and op.results[0] not in self.roots
+        }
+        for op in region.ops:
+            if op.name == "weight" and any(
+                user is None or number < 0 or user.results[0] not in self.roots
+                for user, number in region.uses.get(op.results[0], ())
+            ):
+                found.add(op.attributes["weight"])
+        return found
+
+    def components(self, frontier: list[Op]) -> list[list[Op]]:
+        """The operations, together where they depend on a common weight; in program order."""
+        groups: list[tuple[set[str], list[Op]]] = []
+        for op in frontier:
+            names, members = set(self.roots[op.results[0]]), [op]
+            for other in [group for group in groups if group[0] & names]:
+                groups.remove(other)
+                names |= other[0]
+                members = other[1] + members
+            groups.append((names, members))
+        return [members for _, members in groups]
+
+    # Making a derived weight.
+
+    def weight(self, op: Op) -> Op:
+        """A `weight` operation for the value that `op` computes."""
+        (value,) = op.results
+        name = self.name_of(value)
+        if name not in self.derived:
+            self.derived[name] = Weight(name, self.loader(value), value.tensor)
+            self.kinds[op.name] += 1
+            self.options.ledger.record("fold-weights", BITWISE, op)
+        return make_op(
+            "weight", [], {"weight": name}, result_types=[value.type], origin=op.origin, check=False
+        )
+
+    def loader(self, value: Value) -> Callable[[], Any]:
+        def load() -> Any:
+            with np.errstate(all="ignore"):
+                return np.array(self.array(value), order="C")
+
+        return load
+
+    def array(self, value: Value) -> Any:
+        op = value.op
+        assert op is not None
+        if op.name == "weight":
+            return self.module.weights[op.attributes["weight"]].array
+        arrays = [self.array(operand) for operand in op.operands]
+        (result,) = self.interpreter.evaluate(op, arrays, {})
+        return result
+
+    def name_of(self, value: Value) -> str:
+        op = value.op
+        assert op is not None
+        if op.name == "weight":
+            return op.attributes["weight"]
+        if op.name == "constant":
+            return op.attributes["value"].digest.hex()
+        names = [self.name_of(operand) for operand in op.operands]
+        base = next(n for n, v in zip(names, op.operands, strict=True) if self.roots[v]) if any(
+            self.roots[v] for v in op.operands
+        ) else names[0] if names else op.name
+        if op.name == "transpose":
+            name = f"{base}#transpose({','.join(map(str, op.permutation))})"
+        elif op.name == "reshape":
+            name = f"{base}#reshape({','.join(map(str, op.type.dims))})"
+        else:
+            name = f"{base}#{op.name}[{_digest(op, names)}]"
+        if len(name) > LONGEST_NAME:
+            root = min(self.roots[value], default="constant")
+            name = f"{root}#folded[{_digest(op, names)}]"
+        return name
+
+    def note(self, before: int, after: int) -> str:
+        parts = ", ".join(f"{count} {name}" for name, count in sorted(self.kinds.items()))
+        change = "unchanged" if after == before else f"{(after - before) / 1e6:+.3f} MB"
+        return (
+            f"fold-weights: {len(self.derived)} weights are stored transformed ({parts}); "
+            f"their size is {change}"
+        )
+
+
+def _digest(op: Op, names: Iterable[str]) -> str:
+    def shown(attribute: Any) -> str:
+        return attribute.digest.hex() if isinstance(attribute, Dense) else repr(attribute)
+
+    parts = [op.name, repr(op.type), *names]
+    parts += [f"{name}={shown(op.attributes[name])}" for name in sorted(op.attributes)]
+    for region in op.regions:
+        parts += [inner.name for inner in region.ops]
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=6).hexdigest()
