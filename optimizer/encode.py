@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ..hlo.build import Builder, build_region
 from ..hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
 from ..hlo.interpret import interpret
 from ..hlo.types import TensorType
+from ..hlo.verify import FUSED, Level
 from .fusion import CONTRACTIONS, CONTROL_BODIES, rename
 
 Move = Callable[[Builder, Value], Value]
@@ -37,7 +38,9 @@ class Encode:
     """FUSED -> FUSED; `packing` gives the order that a contraction wants, or None."""
 
     packing: Callable[[Op], Packing | None]
-    name = "encode"
+    name: ClassVar[str] = "encode"
+    takes: ClassVar[Level] = FUSED
+    gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
         encoder = _Encoder(module, self.packing)

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..hlo.build import make_op
 from ..hlo.graph import Dense, Module, Op, Region, Value, arguments, union_origins
 from ..hlo.types import TensorType
+from ..hlo.verify import FUSED, INLINED, Level
 
 CONTRACTIONS = frozenset({"dot_general", "convolution"})
 CONTROL_BODIES = frozenset({"while", "if", "case"})
@@ -64,7 +66,9 @@ class Group:
 class Fuse:
     """INLINED -> FUSED."""
 
-    name = "fuse"
+    name: ClassVar[str] = "fuse"
+    takes: ClassVar[Level] = INLINED
+    gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
         functions = {

@@ -4,9 +4,11 @@ have the contraction's own dims and can be computed on its tiles."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..hlo.build import make_op
 from ..hlo.graph import Dense, Function, Module, Op, Region, Value, constant_of
+from ..hlo.verify import INLINED, Level
 from .fusion import CONTRACTIONS, rename
 
 
@@ -27,7 +29,9 @@ def prune(region: Region) -> Region:
 class SinkReshapes:
     """INLINED -> INLINED: f(reshape(dot), y) becomes reshape(f(dot, reshape(y)))."""
 
-    name = "sink-reshapes"
+    name: ClassVar[str] = "sink-reshapes"
+    takes: ClassVar[Level] = INLINED
+    gives: ClassVar[Level] = INLINED
 
     def __call__(self, module: Module) -> Module:
         functions = {name: self.function(f) for name, f in module.functions.items()}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..hlo.graph import Module, Op, Region, Value
 from ..hlo.types import TensorType
+from ..hlo.verify import FUSED, Level
 from .schedule import ALIASING
 
 EXTERNAL = frozenset({"constant", "weight"})  # no bytes of the arena
@@ -17,7 +19,9 @@ EXTERNAL = frozenset({"constant", "weight"})  # no bytes of the arena
 class Order:
     """FUSED -> FUSED: every region of control flow, and the entry, in its best order."""
 
-    name = "order"
+    name: ClassVar[str] = "order"
+    takes: ClassVar[Level] = FUSED
+    gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
         functions = {

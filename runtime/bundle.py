@@ -401,41 +401,6 @@ class Bundle:
         return _Malformed(self._archive, name)
 
 
-class _Variants(Mapping[str, Variant]):
-    """A bundle's variants: one may be run without the others being read."""
-
-    def __init__(self, read: Callable[[str], Variant], targets: Sequence[str]) -> None:
-        self._read = functools.cache(read)
-        self._targets = targets
-
-    def __getitem__(self, target: str) -> Variant:
-        if target not in self._targets:
-            raise KeyError(target)
-        return self._read(target)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._targets)
-
-    def __len__(self) -> int:
-        return len(self._targets)
-
-
-class _Malformed:
-    """Turns what Python raises on malformed documents into the one-sentence error."""
-
-    def __init__(self, archive: Archive, name: str) -> None:
-        self._archive, self._name = archive, name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        kinds = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
-        if isinstance(error, kinds):
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            raise self._archive.damaged(f"{self._name} is malformed ({reason})") from error
-
-
 class PendingCheck:
     """A digest comparison that runs beside the caller; `wait` ends it and raises what it found."""
 

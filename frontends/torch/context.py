@@ -49,7 +49,7 @@ class Context:
     def __init__(self, inline: Callable[[Graph, Sequence[Any]], list[Any]]) -> None:
         self.builder = Builder()
         self.inline = inline
-        self.node = Node("", (), {}, (), ())
+        self.node = Node("", (), {}, ())
         self.types: tuple[TensorType | None, ...] = ()
         self.used: tuple[bool, ...] = ()
 
@@ -58,7 +58,7 @@ class Context:
         """Inside, what is built belongs to that node; nodes of nested graphs nest."""
         before = self.node, self.types, self.used, self.builder.origin
         self.node, self.types = node, types
-        self.used = tuple(map(bool, node.outputs))
+        self.used = node.used
         self.builder.origin = node.origin
         try:
             yield

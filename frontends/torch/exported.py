@@ -13,11 +13,11 @@ import numpy as np
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Module, Weight
-from ...hlo.signature import Tree
 from ...hlo.types import ElementType, TensorType, element_type
 from .lower import lower, unsupported
 from .origins import origin
 from .program import Graph, Input, Node, NotAffine, Output, Program, Ref, parse_size
+from .trees import tree_of_spec
 
 _ELEMENTS = {
     "bool": "i1", "uint8": "ui8", "uint16": "ui16", "uint32": "ui32", "uint64": "ui64",
@@ -185,6 +185,7 @@ class _Reader:
 
     def graph(self, graph_module: Any) -> Graph:
         self.module = graph_module
+        self.same: dict[str, str] = {}  # a second getitem of one result -> the first
         self.types: dict[str, TensorType] = {}
         self.graphs: dict[str, Graph] = {}
         inputs: list[str] = []
@@ -224,18 +225,10 @@ class _Reader:
         value = node.meta.get("val")
         several = isinstance(value, (tuple, list)) or any(_is_getitem(user) for user in node.users)
         if several:
-            parts = list(value) if isinstance(value, (tuple, list)) else []
-            names = [""] * len(parts)
-            for user in node.users:
-                index = user.args[1]
-                names += [""] * (index + 1 - len(names))
-                if not names[index]:
-                    names[index] = user.name
-                self.same[user.name] = names[index]
-                part = user.meta.get("val")
-                self.note(names[index], part)
+            names, used = self.parts(node, value if isinstance(value, (tuple, list)) else ())
         else:
             names = [node.name] if value is not None or node.users else []
+            used = [bool(node.users)] * len(names)
             self.note(node.name, value)
         stack = node.meta.get("nn_module_stack") or {}
         path = next(reversed(stack.values()))[0] if stack else ""
@@ -244,11 +237,27 @@ class _Reader:
             tuple(map(self.argument, node.args)),
             {key: self.argument(item) for key, item in node.kwargs.items()},
             tuple(names),
+            tuple(used),
             origin(node.meta.get("stack_trace") or "", path),
         )
 
-    def __init__(self) -> None:
-        self.same: dict[str, str] = {}
+    def parts(self, node: Any, values: Any) -> tuple[list[str], list[bool]]:
+        """Names of a node's several results, those of the getitems that take them."""
+        names = [f"{node.name}#{index}" for index in range(len(values))]
+        used = [False] * len(names)
+        for name, value in zip(names, values, strict=True):
+            self.note(name, value)
+        for user in node.users:
+            index = user.args[1]
+            for missing in range(len(names), index + 1):
+                names.append(f"{node.name}#{missing}")
+                used.append(False)
+            if used[index]:
+                self.same[user.name] = names[index]
+                continue
+            names[index], used[index] = user.name, True
+            self.note(user.name, user.meta.get("val"))
+        return names, used
 
     def argument(self, value: Any) -> Any:
         kind = type(value).__name__
@@ -290,44 +299,3 @@ def target_name(target: Any) -> str:
     if module in _SYMBOLIC or name.startswith("sym_"):
         return f"sym.{name.removeprefix('sym_')}"
     return str(target).removeprefix("torch.ops.higher_order.")
-
-
-# Structure.
-
-
-def tree_of_spec(spec: Any) -> Tree:
-    """The `Tree` of a torch TreeSpec."""
-    if spec.is_leaf():
-        return Tree.leaf()
-    children = tuple(tree_of_spec(child) for child in spec.children())
-    kind = spec.type
-    return make_tree(f"{kind.__module__}.{kind.__qualname__}", spec.context, children)
-
-
-def make_tree(type_name: str, context: Any, children: tuple[Tree, ...]) -> Tree:
-    """The tree of a container that a TreeSpec names, in memory or in a file."""
-    short = type_name.rpartition(".")[2]
-    if short in ("tuple", "list", "deque"):
-        return Tree("tuple" if short == "tuple" else "list", children)
-    if short in ("dict", "OrderedDict", "defaultdict"):
-        keys = context[1] if short == "defaultdict" else context
-        return Tree("dict", children, tuple(_key(key) for key in keys))
-    fields = getattr(context, "_fields", None)
-    if fields is not None:
-        return Tree("namedtuple", children, tuple(fields), f"{context.__module__}.{context.__qualname__}")
-    keys = context if _names_children(context, len(children)) else range(len(children))
-    return Tree("custom", children, tuple(keys), type_name)
-
-
-def _names_children(context: Any, count: int) -> bool:
-    return (
-        isinstance(context, (list, tuple))
-        and len(context) == count
-        and all(isinstance(key, str) for key in context)
-    )
-
-
-def _key(key: Any) -> Any:
-    return key if isinstance(key, (str, int)) else str(key)
-
-

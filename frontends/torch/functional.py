@@ -79,8 +79,9 @@ class Aliases:
         before = self.view(source)
         types = self.graph.types
         for index, output in enumerate(node.outputs):
-            if not output or types[output].element is not types[source].element:
-                continue
+            before_type, after_type = types.get(source), types.get(output)
+            if before_type and after_type and before_type.element is not after_type.element:
+                continue  # a conversion is a copy
             unsure = before.unsure or name in MAYBE_VIEWS
             self.views[output] = View(before.base, (*before.steps, (node, index)), unsure)
             self.fresh[output] = (self.versions.get(before.base, 0), known[output])
@@ -126,7 +127,7 @@ class Aliases:
         self._store(view, value, known)
         version = self.versions[view.base]
         self.fresh[target.name] = (version, value)
-        for output in filter(None, node.outputs):
+        for output in node.outputs:
             self.views[output] = view
             self.fresh[output] = (version, value)
         return value

@@ -17,7 +17,8 @@ from ...hlo.types import F64, I1, I64, TensorType
 from .context import Blocked, Context
 from .functional import Aliases, is_in_place
 from .lowerings import LOWERINGS, REMEDIES
-from .program import Graph, Input, Node, Program, Ref, tree_of_leaves
+from .program import Graph, Input, Node, Program, Ref
+from .trees import without_leaves
 
 SMALL_CONSTANT = 4096
 """Tensor constants up to so many bytes become part of the program, larger ones weights."""
@@ -131,8 +132,8 @@ class _Lowering:
         present = [
             bound.kind == "user" for bound in program.inputs if bound.kind in ("user", "fixed")
         ]
-        inputs, keywords = tree_of_leaves(program.input_tree, present).children
-        outputs = tree_of_leaves(program.output_tree, [value is not None for value in plain])
+        inputs, keywords = without_leaves(program.input_tree, present).children
+        outputs = without_leaves(program.output_tree, [value is not None for value in plain])
         return Signature.build(
             inputs,
             [_spelled(type) for type in types],
@@ -152,14 +153,14 @@ class _Lowering:
         try:
             for node in graph.nodes:
                 results = self.lower_node(node, graph, known)
-                known.update((n, r) for n, r in zip(node.outputs, results, strict=False) if n)
+                known.update(zip(node.outputs, results, strict=False))
                 self.aliases[-1].note(node, known)
             return [self.output(self.resolve(value, known)) for value in graph.outputs]
         finally:
             self.outer_aliases = self.aliases.pop()
 
     def lower_node(self, node: Node, graph: Graph, known: dict[str, Any]) -> Sequence[Any]:
-        types = tuple(graph.types.get(name) if name else None for name in node.outputs)
+        types = tuple(map(graph.types.get, node.outputs))
         try:
             with self.context.entered(node, types):
                 args = [self.resolve(argument, known) for argument in node.args]
@@ -193,12 +194,12 @@ class _Lowering:
     ) -> None:
         """CompilerBug where a result is not what the export declares."""
         if len(results) != len(node.outputs):
-            if any(node.outputs):
+            if any(node.used):
                 count = f"{len(results)} results of {len(node.outputs)}"
                 raise CompilerBug(f"{_place(node)}: the lowering of {node.target} gave {count}")
             return
         for name, type, result in zip(node.outputs, types, results, strict=True):
-            if name and isinstance(result, Value) and type is not None and result.type is not type:
+            if isinstance(result, Value) and type is not None and result.type is not type:
                 raise CompilerBug(
                     f"{_place(node)}: the lowering of {node.target} gave {result.type} for '{name}',"
                     f" the export declares {type}"

@@ -27,14 +27,15 @@ class Node:
     """One call: `target` is "aten.add.Tensor", "cond", "sym.mul", ...
 
     Arguments are Ref, Graph, ElementType (a dtype), Python's scalars and strings, None, and tuples
-    of these. `outputs` has one name per result; "" where nothing uses it.
+    of these. `outputs` names each result, `used` tells which of them something reads.
     """
 
     target: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     outputs: tuple[str, ...]
-    origin: tuple[Origin, ...]
+    used: tuple[bool, ...] = ()
+    origin: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +133,3 @@ def _size(node: ast.expr, text: str) -> Dim:
             if name in ("Add", "Mul"):
                 return total
     raise NotAffine(f"the size '{text}' is not a sum of multiples of symbols")
-
-
-def tree_of_leaves(tree: Tree, present: list[bool]) -> Tree:
-    """`tree` with the leaves that are not `present` (consumed from the front) turned into None."""
-    if tree.kind == "leaf":
-        return tree if present.pop(0) else Tree.none()
-    if not tree.children:
-        return tree
-    children = tuple(tree_of_leaves(child, present) for child in tree.children)
-    return Tree(tree.kind, children, tree.keys, tree.type_name)

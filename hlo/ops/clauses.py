@@ -60,6 +60,11 @@ def any_result(holds: Callable[[Op], bool]) -> Callable[[Op], bool]:
     return lambda o: not o.results or holds(o)
 
 
+def result_element(o: Op, usual: Any) -> Any:
+    """The result's element type where an operation may choose it, `usual` while it is not given."""
+    return o.results[0].element if o.results else usual
+
+
 def per_dim(values: Any, count: int, default: Any) -> tuple[Any, ...]:
     """An attribute with one entry per dimension, all `default` where it is left out."""
     return tuple(values) if values else (default,) * count

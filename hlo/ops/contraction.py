@@ -12,7 +12,7 @@ from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import BF16, C64, F32, F64, I8, I32, TensorType, Type
 from . import numerics
-from .clauses import any_result, same_dim, same_element, unique, within
+from .clauses import any_result, result_element, same_dim, unique, within
 from .shape import counting
 
 
@@ -71,13 +71,11 @@ class DotGeneral(OpDefinition, name="dot_general"):
         "precision_config is empty or has two entries", lambda o: len(o.precision_config) in (0, 2)
     )
 
-    def infer(self, o: Op) -> Sequence[Type] | None:
-        if not same_element(o.lhs.element, o.rhs.element):
-            return None
+    def infer(self, o: Op) -> Sequence[Type]:
         batch = [o.lhs.dims[d] for d in o.lhs_batching_dimensions]
         left = [o.lhs.dims[d] for d in free_dims(o, "lhs")]
         right = [o.rhs.dims[d] for d in free_dims(o, "rhs")]
-        return [TensorType((*batch, *left, *right), o.lhs.element)]
+        return [TensorType((*batch, *left, *right), result_element(o, o.lhs.element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         batch = o.lhs_batching_dimensions, o.rhs_batching_dimensions
@@ -177,7 +175,8 @@ class Dot(OpDefinition, name="dot"):
     )
 
     def infer(self, o: Op) -> Sequence[Type]:
-        return [o.lhs.tensor.with_dims((*o.lhs.dims[:-1], *o.rhs.dims[1:]))]
+        dims = (*o.lhs.dims[:-1], *o.rhs.dims[1:])
+        return [TensorType(dims, result_element(o, o.lhs.element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         last = arrays[0].ndim - 1

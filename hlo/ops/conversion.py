@@ -167,7 +167,9 @@ def reduced_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
         too_small = exponent <= np.uint64((bias - reduced) << source_mantissa)
         result = np.where(too_large, (result & sign) | exponent_mask, result)
         result = np.where(too_small, result & sign, result)
-    result = np.where(not_a_number, bits, result)
+    # without a mantissa there is no NaN, it becomes infinite
+    kept = bits if mantissa_bits else (bits & sign) | exponent_mask
+    result = np.where(not_a_number, kept, result)
     return result.astype(kind).view(x.dtype).reshape(x.shape)
 
 

@@ -12,7 +12,7 @@ from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import I32, TensorType, Type
 from . import numerics
-from .clauses import per_dim, same_dim, unique
+from .clauses import per_dim, result_element, same_dim, unique
 from .contraction import accumulator
 from .reduction import windowed_dims
 from .shape import counting, padded
@@ -128,7 +128,7 @@ class Convolution(OpDefinition, name="convolution"):
         dims[o.output_feature_dimension] = o.rhs.dims[o.kernel_output_feature_dimension]
         for dimension, size in zip(o.output_spatial_dimensions, spatial, strict=True):
             dims[dimension] = size
-        return [TensorType(dims, o.lhs.element)]
+        return [TensorType(dims, result_element(o, o.lhs.element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return convolved(o, *arrays, window_attributes(o)[1])

@@ -27,7 +27,7 @@ from ..types import (
     Type,
 )
 from . import numerics
-from .clauses import is_tensor, merge_dims, same_dims, same_element
+from .clauses import is_tensor, merge_dims, result_element, same_dims, same_element
 
 NUMBERS = "int uint float complex"
 FLOATS = "float complex"
@@ -55,6 +55,8 @@ class Elementwise(OpDefinition):
     def infer(self, o: Op) -> Sequence[Type]:
         first = o.operands[0].tensor
         dims = merge_dims(*(v.dims for v in o.operands))
+        if isinstance(first.element, QuantizedType):
+            return [TensorType(dims, result_element(o, first.element))]
         return [first if dims == first.dims else first.with_dims(dims)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:

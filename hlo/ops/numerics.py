@@ -188,12 +188,12 @@ def convert(x: Array, element: ElementType) -> Array:
     if x.dtype == dtype:
         return x
     with np.errstate(all="ignore"):
-        if element.is_bool:
-            return wide(x) != 0
         if element.is_complex:
             return np.asarray(wide(x)).astype(dtype)
         if x.dtype.kind == "c":
             x = x.real
+        if element.is_bool:
+            return wide(x) != 0
         if element.is_integer:
             return _to_integer(x, element)
         return to_float(x, dtype)

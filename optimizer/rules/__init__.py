@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..rule import Rule
-from . import arithmetic, choose, conversion, functions, shape, sinking
+from . import arithmetic, choose, contractions, conversion, functions, shape, sinking
 
 RULES: tuple[Rule, ...] = (
     *arithmetic.RULES,
@@ -12,4 +12,5 @@ RULES: tuple[Rule, ...] = (
     *conversion.RULES,
     *shape.RULES,
     *sinking.RULES,
+    *contractions.RULES,
 )

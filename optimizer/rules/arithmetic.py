@@ -48,11 +48,6 @@ def _reciprocal_is_normal(m: Match) -> bool:
     return bool(np.isfinite(reciprocal)) and bool(abs(reciprocal) >= smallest)
 
 
-def _after_contraction(m: Match) -> bool:
-    owner = m.value("x").op
-    return owner is not None and owner.name in ("convolution", "dot_general")
-
-
 ADDITION: tuple[Rule, ...] = (
     rule("add-zero", x + zero, x, licence=IGNORES_ZERO_SIGN, kinds=NUMBER),
     rule("add-neg-zero", x + neg_zero, x, kinds=FLOAT),
@@ -87,9 +82,6 @@ MULTIPLICATION: tuple[Rule, ...] = (
          licence=REASSOCIATES | ASSUMES_FINITE),
     rule("square-of-rsqrt", rsqrt(x) * rsqrt(x), one / x, licence=REASSOCIATES | ASSUMES_FINITE,
          kinds=FLOAT, ulps=4),
-    # Batch normalisation after a convolution: the scale passes the bias and goes into the weights.
-    rule("scale-of-biased-contraction", (x + k1) * k2, x * k2 + k1 * k2, licence=REASSOCIATES,
-         kinds=FLOAT, single=True, where=_after_contraction, lowers="distance of scales"),
 )  # fmt: skip
 
 DIVISION: tuple[Rule, ...] = (

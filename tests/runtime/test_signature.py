@@ -6,7 +6,7 @@ import json
 from collections import namedtuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.hlo.signature import Argument, Node, Result, Signature, StructureError, Tree
@@ -26,6 +26,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(values)
 def test_flatten_and_unflatten_are_inverse(value):
     tree = Tree.of(value)
@@ -36,6 +37,7 @@ def test_flatten_and_unflatten_are_inverse(value):
     assert tree.flatten(numbered) == list(range(len(leaves)))
 
 
+@settings(deadline=None)
 @given(values)
 def test_json_keeps_the_tree(value):
     tree = Tree.of(value)

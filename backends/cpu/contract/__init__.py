@@ -9,6 +9,9 @@ from ....hlo.graph import Op, Region
 from ..codegen import KernelCode, Target
 from .convolution import emit_convolution
 from .dot import emit_dot, origin_of
+from .packing import Packing, packing_for, source_of
+
+__all__ = ["Packing", "emit", "packing_for", "source_of"]
 
 _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
     "convolution": emit_convolution,

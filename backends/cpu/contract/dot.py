@@ -74,27 +74,7 @@ def emit_dot(
     """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands."""
     form = _swapped(_form(op))
     accumulator = accumulator_of(op)
-    left_source = Source(
-        arguments.index(form.left.source),
-        form.left.source.element,
-        accumulator,
-        form.left.offset,
-        tuple(left for _, left, _, _ in form.outer),
-    )
-    right_source = Source(
-        arguments.index(form.right.source),
-        form.right.source.element,
-        accumulator,
-        form.right.offset,
-        tuple(right for _, _, right, _ in form.outer),
-    )
-    depth = [Segment(size, left) for size, left, _ in form.depth]
-    inner = form.rows[-1].stride if form.rows else 0
-    left: LeftSide
-    if left_source.plain and len(form.rows) <= 1:
-        left = LeftSide(left_source, inner, [segment.stride for segment in depth])
-    else:
-        left = PackedLeftSide(left_source, form.rows, depth)
+    left, right = _sides(form, arguments, accumulator, target)
     epilogue = Epilogue(
         op,
         body,
@@ -112,17 +92,52 @@ def emit_dot(
         form.column_count,
         tuple(size for size, *_ in form.depth),
         left,
-        right_side(
-            right_source,
-            [Segment(size, right) for size, _, right in form.depth],
-            form.columns,
-            form.column_count,
-            form.row_count,
-            target,
-        ),
+        right,
         epilogue,
     )
     return emit_product(module, name, product)
+
+
+def reads_in_place(op: Op, target: Target) -> bool:
+    """Whether the operands, seen through the views above them, need no slow packing."""
+    try:
+        form = _swapped(_form(op))
+        accumulator = accumulator_of(op)
+    except CompilerBug:
+        return False
+    left, right = _sides(form, [form.left.source, form.right.source], accumulator, target)
+    return not (left.packed and left.source.plain) and not isinstance(right, GatheredRight)
+
+
+def _sides(
+    form: _Form, arguments: Sequence[object], accumulator: str, target: Target
+) -> tuple[LeftSide, RightSide]:
+    left_source = Source(
+        arguments.index(form.left.source),
+        form.left.source.element,
+        accumulator,
+        form.left.offset,
+        tuple(left for _, left, _, _ in form.outer),
+    )
+    right_source = Source(
+        arguments.index(form.right.source),
+        form.right.source.element,
+        accumulator,
+        form.right.offset,
+        tuple(right for _, _, right, _ in form.outer),
+    )
+    depth = [Segment(size, left) for size, left, _ in form.depth]
+    left: LeftSide
+    if left_source.plain and len(form.rows) <= 1:
+        inner = form.rows[-1].stride if form.rows else 0
+        left = LeftSide(left_source, inner, [segment.stride for segment in depth])
+    else:
+        left = PackedLeftSide(left_source, form.rows, depth)
+    steps = [Segment(size, right) for size, _, right in form.depth]
+    right = right_side(
+        right_source, steps, form.columns, form.column_count, form.row_count, target
+    )
+    return left, right
 
 
 def right_side(

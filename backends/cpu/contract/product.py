@@ -20,6 +20,7 @@ from .operands import Group, LeftSide, RightSide, unravel
 
 Value = llvm.Value
 
+PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 1 << 20  # of a row block: what may stay in half of an L2 cache of 2 MB
 _PACKED_ROWS = 4  # panels of a row block that is packed
 _ENOUGH_TILES = 16
@@ -54,7 +55,7 @@ class Product:
 def column_vectors(target: Target, rows: int, columns: int, lanes: int) -> int:
     """Vectors of a column group: two where there are rows enough, more for few rows."""
     registers = target.vector_registers
-    vectors = 2
+    vectors = PANEL_VECTORS
     if rows <= 6:
         # One load of the left side serves more products, and enough sums hide FMA's latency.
         while vectors < 8 and rows * (vectors + 2) + vectors + 3 <= registers and rows * vectors < 16:

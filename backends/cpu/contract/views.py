@@ -177,7 +177,16 @@ def _outermost(dim: Dimension, wanted: int) -> tuple[Segment | None, Dimension |
     return taken, Dimension(rest, tuple(left)) if rest > 1 else None
 
 
+def _convert(op: Op, view: View) -> View | None:
+    """Loads widen floats by themselves; a widening loses nothing, so it may be left to them."""
+    old, new = op.operands[0].element, op.type.element
+    widens = old.is_float and new.is_float and {old.name, new.name} <= _WIDENED
+    return view if widens and old.bits < new.bits else None
+
+
+_WIDENED = {"f16", "bf16", "f32", "f64"}
 _STEPS = {
+    "convert": _convert,
     "transpose": _transpose,
     "reshape": _reshape,
     "slice": _slice,

@@ -39,7 +39,7 @@ class Reduction:
         self.initial = op.operands[count:]
         self.body = op.regions[0]
         self.single = body_operation(self.body)
-        self.elements = [value.element for value in self.inputs]
+        self.elements = [result.element for result in self.body.results]
 
     def identity(self, width: int) -> list[Register]:
         """What leaves a recognised body's other operand as it is."""
@@ -67,6 +67,17 @@ class Reduction:
         if dense is None or not dense.is_splat or self.single is None:
             return False
         return bool(dense.splat_value == self._identity())
+
+    def read(
+        self, f: llvm.Function, registers: Sequence[Register]
+    ) -> list[Register]:
+        """Inputs in the element types that the body accumulates in."""
+        return [
+            arithmetic.convert(f, register, value.element, element)
+            for register, value, element in zip(
+                registers, self.inputs, self.elements, strict=True
+            )
+        ]
 
     def combine(
         self, f: llvm.Function, left: Sequence[Register], right: Sequence[Register], width: int

@@ -1,0 +1,121 @@
+"""Weights in the order in which contractions read them, and which views a contraction reads through.
+
+A weight that is the right side of a product is stored as panels of columns, [panels, depth, width]:
+one tile streams one panel from memory, line after line. The packing and its inverse are ordinary
+operations, so that a program with packed weights means the same to everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ....hlo.build import Builder
+from ....hlo.graph import Op, Value
+from ....hlo.ops.contraction import free_dims
+from ..codegen import Target
+from .dot import accumulator_of, reads_in_place
+from .product import PANEL_VECTORS
+from .views import view_of
+
+_STREAMED_ROWS = 4  # products of so few rows read weights once, in whatever order they lie
+_SMALLEST = 1 << 14  # elements of a weight worth packing
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How one operand of a contraction is to be stored: dims of it in the order (depth, columns)."""
+
+    operand: int
+    depth: tuple[int, ...]  # operand dims that are summed, in order
+    columns: tuple[int, ...]  # operand dims that are not
+    width: int  # columns of a panel
+
+    def pack(self, b: Builder, weight: Value) -> Value:
+        """weight -> [panels, depth, width], zeros behind the last column."""
+        depth, columns = self._sizes(weight)
+        matrix = b.reshape(b.transpose(weight, (*self.depth, *self.columns)), (depth, columns))
+        extra = -columns % self.width
+        if extra:
+            zero = b.constant(0, weight.tensor.with_dims(()))
+            matrix = b(
+                "pad", matrix, zero, edge_padding_low=(0, 0), edge_padding_high=(0, extra),
+                interior_padding=(0, 0),
+            )  # fmt: skip
+        panels = (columns + extra) // self.width
+        return b.transpose(b.reshape(matrix, (depth, panels, self.width)), (1, 0, 2))
+
+    def unpack(self, b: Builder, packed: Value, original: Value) -> Value:
+        """The inverse; `original` gives the dims that the weight had."""
+        depth, columns = self._sizes(original)
+        padded = packed.dims[0] * packed.dims[2]
+        matrix = b.reshape(b.transpose(packed, (1, 0, 2)), (depth, padded))
+        if padded != columns:
+            matrix = b(
+                "slice", matrix, start_indices=(0, 0), limit_indices=(depth, columns),
+                strides=(1, 1),
+            )  # fmt: skip
+        order = (*self.depth, *self.columns)
+        spread = b.reshape(matrix, [original.dims[d] for d in order])
+        return b.transpose(spread, [order.index(d) for d in range(len(order))])
+
+    def _sizes(self, weight: Value) -> tuple[int, int]:
+        return (
+            math.prod(weight.dims[d] for d in self.depth),
+            math.prod(weight.dims[d] for d in self.columns),
+        )
+
+
+def packing_for(op: Op, target: Target) -> Packing | None:
+    """How the right operand of a contraction should be stored if it is a weight; None = as it is."""
+    if op.name not in ("dot_general", "convolution"):
+        return None
+    weight = op.operands[1]
+    if weight.element.name not in ("f32", "f64") or weight.tensor.size < _SMALLEST:
+        return None
+    width = PANEL_VECTORS * target.lanes(accumulator_of(op))
+    if op.name == "convolution":
+        return _convolution_packing(op, width)
+    if op.rhs_batching_dimensions:
+        return None
+    columns = free_dims(op, "rhs")
+    count = math.prod(weight.dims[d] for d in columns)
+    rows = math.prod(op.lhs.dims[d] for d in free_dims(op, "lhs"))
+    depth = tuple(op.rhs_contracting_dimensions)
+    if rows <= _STREAMED_ROWS and depth == (weight.rank - 1,):
+        return None
+    if count < width or (count % width and len(columns) > 1) or not depth:
+        return None
+    return Packing(1, depth, tuple(columns), width)
+
+
+def _convolution_packing(op: Op, width: int) -> Packing | None:
+    """Kernels are the right side only where features are innermost in the result."""
+    features = op.output_feature_dimension
+    if features != op.type.rank - 1 or op.feature_group_count * op.batch_group_count != 1:
+        return None
+    if any(op.window_reversal or ()):
+        return None
+    outputs = op.kernel_output_feature_dimension
+    depth = (*op.kernel_spatial_dimensions, op.kernel_input_feature_dimension)
+    if op.rhs.dims[outputs] < width:
+        return None
+    return Packing(1, depth, (outputs,), width)
+
+
+def source_of(op: Op, operand: int, target: Target) -> Value:
+    """The value that the kernel of `op` would read for an operand if all reshapes, transposes,
+    slices and broadcasts above it became part of the kernel; the operand itself if that is slow or
+    impossible."""
+    value = op.operands[operand]
+    view = view_of(value)
+    if view is None or view.source is value:
+        return value
+    if op.name == "convolution":
+        simple = all(
+            len(dim.segments) <= 1
+            for number, dim in enumerate(view.dims)
+            if (operand, number) != (1, op.kernel_output_feature_dimension)
+        )
+        return view.source if simple and operand == 1 else value
+    return view.source if reads_in_place(op, target) else value

@@ -1,0 +1,412 @@
+"""`rows` fusions: reductions over trailing dims with what surrounds them, one row per tile.
+
+A row is worked on in passes: each pass reads the row once and computes all reductions that depend
+on earlier passes only; the last passes compute the roots. What costs more to compute again than to
+read is kept in scratch between passes. The order of additions depends on the row's length alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ....hlo.graph import Op, Region, Value
+from .. import elements, llvm
+from ..codegen import KernelCode, Target
+from ..elementwise import Mask, Override, delinear, splat
+from ..elements import Register
+from ..index import CONSECUTIVE, Affine, linear
+from .frame import Frame, cost, lanes_for, steps, tile_range, weight
+from .monoid import Reduction, flat, unflat
+
+MAXIMUM_SCRATCH = 4 << 20
+
+
+@dataclass
+class Pass:
+    """One run over the elements of a row: reductions of one stage, or roots."""
+
+    inner: tuple[int, ...]
+    reductions: list[Reduction] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
+    saves: list[Value] = field(default_factory=list)
+
+    def targets(self, region: Region) -> list[Value]:
+        wanted = [value for r in self.reductions for value in r.inputs]
+        return wanted + [region.results[number] for number in self.roots]
+
+
+def outer_rank(region: Region) -> int | None:
+    """The number of row dims if all reductions are over the dims after them; else None."""
+    ranks = set()
+    for op in region.ops:
+        if op.name == "reduce":
+            rank = op.operands[0].rank
+            outer = rank - len(op.dimensions)
+            if sorted(op.dimensions) != list(range(outer, rank)):
+                return None
+            ranks.add((outer, op.operands[0].dims[:outer]))
+    if len(ranks) != 1:
+        return None
+    ((outer, rows),) = ranks
+    fits = all(root.dims[:outer] == rows for root in region.results)
+    return outer if fits else None
+
+
+class _Rows:
+    def __init__(self, region: Region, target: Target, outer: int) -> None:
+        self.region, self.target, self.outer = region, target, outer
+        self.frame = Frame(target, region.argument_types, region.result_types)
+        self.f = self.frame.function
+        self.emitter = self.frame.emitter(region)
+        self.rows = region.results[0].dims[:outer]
+        self.width = lanes_for(target, region)
+        self.passes = plan(region, outer)
+        self.scratch = 0
+        self.saved: dict[Value, llvm.Value] = {}
+
+    def emit(self, flops: float) -> KernelCode:
+        """The whole kernel: a loop over rows, the passes inside."""
+        tiles = math.prod(self.rows)
+        if not all(root.tensor.size for root in self.region.results):
+            tiles = 0
+        if tiles:
+            with tile_range(self.frame, 0, tiles) as (low, high):
+                scopes = self.frame.scopes
+                with scopes.loop(low, high, extent=tiles) as (row, _):
+                    # Nothing that belongs to one row may move out of the loop over rows.
+                    self.emitter.base = scopes.depth
+                    self.row = delinear(self.emitter, row, self.rows, 1)
+                    for step in self.passes:
+                        self.run(step)
+        biggest = max((math.prod(step.inner) for step in self.passes), default=1)
+        work = cost(self.region) * biggest * tiles / 8
+        return self.frame.finish(tiles, flops, scratch=self.scratch, work=work)
+
+    # Passes.
+
+    def run(self, step: Pass) -> None:
+        count = math.prod(step.inner)
+        for value in step.saves:
+            size = -(-count * llvm.bits_of(elements.register_type(value.element)) // 8)
+            size = -(-max(size, count) * (2 if value.element.is_complex else 1) // 64) * 64
+            self.saved[value] = self.f.pointer(self.frame.scratch, self.scratch, "i8")
+            self.scratch += size
+        recognised = [r for r in step.reductions if r.single is not None]
+        others = [r for r in step.reductions if r.single is None]
+        if recognised:
+            self.reduce(step, recognised, count)
+        for reduction in others:
+            self.fold(step, reduction, count)
+        if step.roots:
+            self.finish(step, count)
+        for value in step.saves:
+            self.emitter.overrides[value] = self.reload(value, step.inner)
+
+    def index(self, step: Pass, j: Affine, width: int) -> tuple[Affine, ...]:
+        return (*self.row, *delinear(self.emitter, j, step.inner, width))
+
+    def reduce(self, step: Pass, reductions: Sequence[Reduction], count: int) -> None:
+        """All recognised reductions of a pass, several accumulators each."""
+        f, scopes = self.f, self.frame.scopes
+        width = self.width
+        while width > 1 and width > count:
+            width //= 2
+        unroll = max(1, min(self.unroll(step, len(reductions)), count // width))
+        start = [r.identity(width) for r in reductions for _ in range(unroll)]
+        like = [register for registers in start for register in registers]
+        values: list[Register] = like
+        stride = width * unroll
+        whole = count - count % stride
+        if whole:
+            lanes = CONSECUTIVE if width > 1 else 0
+            with scopes.loop(
+                0, whole, stride, flat(like), extent=count, lanes=lanes, multiple=stride
+            ) as (j, loop):
+                carried = unflat(loop.carried, like)
+                updated: list[Register] = list(carried)
+                for copy in range(unroll):
+                    at = self.index(step, j + copy * width, width)
+                    self.save(step, at, width, None)
+                    for number, reduction in enumerate(reductions):
+                        place = number * unroll + copy
+                        read = self.read(reduction, at, width, None)
+                        (updated[place],) = reduction.combine(f, [carried[place]], read, width)
+                loop.carry(*flat(updated))
+            values = unflat(loop.results, like)
+        sums = [
+            self.joined(reduction, values[n * unroll : (n + 1) * unroll], width)
+            for n, reduction in enumerate(reductions)
+        ]
+        if whole < count:
+            sums = self.rest(step, reductions, sums, whole, count, width)
+        for reduction, total in zip(reductions, sums, strict=True):
+            scalar = reduction.across(f, [total], total_lanes(total))
+            self.conclude(reduction, scalar)
+
+    def joined(self, reduction: Reduction, parts: Sequence[Register], width: int) -> Register:
+        """Accumulators of one reduction in a fixed tree."""
+        values = list(parts)
+        while len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [reduction.combine(self.f, [a], [b], width)[0] for a, b in pairs]
+        return values[0]
+
+    def rest(
+        self,
+        step: Pass,
+        reductions: Sequence[Reduction],
+        sums: list[Register],
+        whole: int,
+        count: int,
+        width: int,
+    ) -> list[Register]:
+        """What the main loop leaves: masked vectors, or single elements."""
+        f, scopes = self.f, self.frame.scopes
+        masks = self.target.vector_bits == 512 and width > 1
+        if not masks and width > 1:
+            sums = [
+                reduction.across(f, [total], width)[0]
+                for reduction, total in zip(reductions, sums, strict=True)
+            ]
+            width = 1
+        lanes = CONSECUTIVE if width > 1 else 0
+        with scopes.loop(
+            whole, count, width, flat(sums), extent=count, lanes=lanes, multiple=width
+        ) as (j, loop):
+            mask = None
+            if masks:
+                left = f.sub(f.lift(count, "i64"), loop.index)
+                mask = Mask(f.tail_mask(left, width), scopes.depth)
+            carried = unflat(loop.carried, sums)
+            at = self.index(step, j, width)
+            self.save(step, at, width, mask)
+            updated: list[Register] = []
+            for reduction, total in zip(reductions, carried, strict=True):
+                read = self.read(reduction, at, width, mask)
+                if mask is not None:
+                    read = reduction.masked(f, mask.value, read, width)
+                updated.extend(reduction.combine(f, [total], read, width))
+            loop.carry(*flat(updated))
+        return unflat(loop.results, sums)
+
+    def fold(self, step: Pass, reduction: Reduction, count: int) -> None:
+        """A reduction with another body: in the order of the elements."""
+        f, scopes = self.f, self.frame.scopes
+        start = self.initial(reduction)
+        with scopes.loop(0, count, 1, flat(start), extent=count) as (j, loop):
+            at = self.index(step, j, 1)
+            read = self.read(reduction, at, 1, None)
+            loop.carry(*flat(reduction.combine(f, unflat(loop.carried, start), read, 1)))
+        self.publish(reduction, unflat(loop.results, start))
+
+    def unroll(self, step: Pass, count: int) -> int:
+        """Independent accumulators hide the latency of additions; long bodies hide it themselves."""
+        heavy = sum(weight(op) for op in cone(step.targets(self.region), set(self.saved)))
+        return max(1, (4 if heavy <= 6 else 2 if heavy <= 24 else 1) // (2 if count > 2 else 1))
+
+    # Elements and results.
+
+    def read(
+        self, reduction: Reduction, at: tuple[Affine, ...], width: int, mask: Mask | None
+    ) -> list[Register]:
+        registers = [self.emitter.value(value, at, width, mask) for value in reduction.inputs]
+        return reduction.read(self.f, registers)
+
+    def initial(self, reduction: Reduction) -> list[Register]:
+        registers = [self.emitter.value(value, (), 1) for value in reduction.initial]
+        return [
+            register if value.element is element else reduction.read(self.f, [register])[0]
+            for register, value, element in zip(
+                registers, reduction.initial, reduction.elements, strict=True
+            )
+        ]
+
+    def conclude(self, reduction: Reduction, scalar: list[Register]) -> None:
+        """Joins the initial value and makes the result known."""
+        if not all(map(reduction.is_identity, reduction.initial)):
+            scalar = reduction.combine(self.f, self.initial(reduction), scalar, 1)
+        self.publish(reduction, scalar)
+
+    def publish(self, reduction: Reduction, scalar: Sequence[Register]) -> None:
+        rounded = reduction.finished(self.f, scalar)
+        for result, register in zip(reduction.op.results, rounded, strict=True):
+            self.emitter.overrides[result] = self.given(register)
+
+    def given(self, register: Register) -> Override:
+        return lambda index, width: splat(self.f, register, width)
+
+    def save(
+        self, step: Pass, at: tuple[Affine, ...], width: int, mask: Mask | None
+    ) -> None:
+        """Keeps what later passes need again."""
+        for value in step.saves:
+            register = self.emitter.value(value, at, width, mask)
+            place = linear(at[self.outer :], step.inner)
+            for part, raw in enumerate(flat([register])):
+                if raw.element == "i1":
+                    raw = self.f.cast("zext", raw, "i8")
+                base = self.part(value, part, step.inner)
+                self.emitter._store(base, raw, raw.element, place, mask)
+
+    def reload(self, value: Value, inner: Sequence[int]) -> Override:
+        """Reads a kept value; lanes past the row's end read the padding of the scratch."""
+        kind = elements.register_type(value.element)
+        raw_kind = "i8" if kind == "i1" else kind
+        parts = 2 if value.element.is_complex else 1
+
+        def read(index: Sequence[Affine], width: int) -> Register:
+            place = linear(index[self.outer :], inner)
+            found = []
+            for part in range(parts):
+                base = self.part(value, part, inner)
+                raw = self.emitter._load(base, raw_kind, place, width, None)
+                found.append(self.f.compare("ne", raw, 0) if kind == "i1" else raw)
+            return elements.Pair(*found) if parts == 2 else found[0]
+
+        return read
+
+    def part(self, value: Value, number: int, inner: Sequence[int]) -> llvm.Value:
+        if not number:
+            return self.saved[value]
+        kind = elements.register_type(value.element)
+        return self.f.pointer(self.saved[value], math.prod(inner), kind)
+
+    def finish(self, step: Pass, count: int) -> None:
+        """Computes and stores roots of one shape."""
+        roots = [self.region.results[number] for number in step.roots]
+        heavy = sum(weight(op) for op in cone(roots, set(self.saved)))
+        width = self.width
+        if self.target.vector_bits < 512 or count == 1:
+            while width > count:
+                width //= 2
+        unroll = max(1, min(4 if heavy <= 3 else 2 if heavy <= 16 else 1, count // width))
+        for j, lanes, copies, mask in steps(
+            self.frame.scopes, self.target, 0, count, count, width, unroll
+        ):
+            for copy in range(copies):
+                at = self.index(step, j + copy * lanes, lanes)
+                registers = [self.emitter.value(root, at, lanes, mask) for root in roots]
+                for number, root, register in zip(step.roots, roots, registers, strict=True):
+                    place = linear(at, root.dims)
+                    pointer = self.frame.outputs[number]
+                    self.emitter.store(pointer, register, root.element, place, lanes, mask)
+
+
+def total_lanes(register: Register) -> int:
+    return flat([register])[0].lanes
+
+
+# Planning.
+
+
+def plan(region: Region, outer: int) -> list[Pass]:
+    """The passes in order, with what each keeps for later ones."""
+    stages: dict[Value, int] = {}
+
+    def stage(value: Value) -> int:
+        """How many reductions lie behind a value, one after another."""
+        for op in _before(value):
+            if op.results[0] in stages:
+                continue
+            own = max((stages[v] for v in op.operands if v in stages), default=0)
+            for result in op.results:
+                stages[result] = own + (op.name == "reduce")
+        return stages.get(value, 0)
+
+    passes: dict[tuple[int, bool, tuple[int, ...]], Pass] = {}
+    for op in region.ops:
+        if op.name == "reduce":
+            inner = op.operands[0].dims[outer:]
+            key = max(map(stage, op.operands)), False, inner
+            passes.setdefault(key, Pass(inner)).reductions.append(Reduction(op))
+    last = len(region.ops)
+    for number, root in enumerate(region.results):
+        inner = root.dims[outer:]
+        passes.setdefault((last, True, inner), Pass(inner)).roots.append(number)
+    ordered = [passes[key] for key in sorted(passes)]
+    _choose_saves(region, outer, ordered)
+    return ordered
+
+
+def _before(value: Value) -> Iterator[Op]:
+    """The operations behind a value, each after those it uses."""
+    seen: set[Op] = set()
+
+    def visit(op: Op | None) -> Iterator[Op]:
+        if op is None or op in seen:
+            return
+        seen.add(op)
+        for operand in op.operands:
+            yield from visit(operand.op)
+        yield op
+
+    yield from visit(value.op)
+
+
+def cone(targets: Sequence[Value], stop: set[Value]) -> dict[Op, None]:
+    """The operations computed per element for these values, without those behind reductions or
+    kept values."""
+    found: dict[Op, None] = {}
+    stack = [value for value in targets if value not in stop]
+    while stack:
+        op = stack.pop().op
+        if op is None or op in found or op.name == "reduce":
+            continue
+        found[op] = None
+        stack.extend(value for value in op.operands if value not in stop)
+    return found
+
+
+def _choose_saves(region: Region, outer: int, passes: Sequence[Pass]) -> None:
+    saved: set[Value] = set()
+    total = 0
+    for number, step in enumerate(passes):
+        if any(r.single is None for r in step.reductions):
+            continue
+        mine = cone(step.targets(region), saved)
+        for later in passes[number + 1 :]:
+            if math.prod(later.inner) != math.prod(step.inner):
+                continue
+            targets = later.targets(region)
+            theirs = cone(targets, saved)
+            shared = {op for op in theirs if op in mine and _per_element(op, outer)}
+            if not shared:
+                continue
+            frontier = [
+                op.results[0]
+                for op in theirs
+                if op in shared
+                and op.results[0].dims[outer:] == step.inner
+                and (
+                    op.results[0] in targets
+                    or any(op.results[0] in user.operands for user in theirs if user not in shared)
+                )
+            ]
+            kept = cone(frontier, saved)
+            behind = sum(weight(op) for op in kept)
+            behind += len({v for op in kept for v in op.operands if v.op is None and v.rank > outer})
+            size = sum(math.prod(step.inner) * max(4, v.element.itemsize) for v in frontier)
+            if behind > 3 * len(frontier) and total + size <= MAXIMUM_SCRATCH:
+                for value in frontier:
+                    if value not in saved:
+                        step.saves.append(value)
+                        saved.add(value)
+                total += size
+
+
+def _per_element(op: Op, outer: int) -> bool:
+    """Whether it is computed for each element of a row rather than once per row."""
+    return math.prod(op.results[0].dims[outer:]) > 1 and op.name not in ("constant", "iota")
+
+
+def emit(region: Region, target: Target, flops: float) -> KernelCode:
+    """The kernel of a `rows` fusion's region."""
+    from .. import composite
+
+    outer = outer_rank(region)
+    if outer is None or any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands):
+        return composite.emit(region, target, flops)
+    return _Rows(region, target, outer).emit(flops)
+

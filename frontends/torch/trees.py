@@ -1,0 +1,85 @@
+"""PyTorch's pytrees as the signature's trees, from memory and from their JSON text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ...hlo.signature import Tree
+
+
+def tree_of_spec(spec: Any) -> Tree:
+    """The tree of a torch TreeSpec in memory."""
+    if spec.is_leaf():
+        return Tree.leaf()
+    children = tuple(tree_of_spec(child) for child in spec.children())
+    kind, context = spec.type, spec.context
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    fields = getattr(context, "_fields", None)
+    if fields is not None:
+        return namedtuple_tree(f"{context.__module__}.{context.__qualname__}", fields, children)
+    if name == "collections.defaultdict":
+        context = context[1]
+    return container_tree(name, context, children)
+
+
+def tree_of_json(text: str) -> Tree:
+    """The tree of a TreeSpec as `[1, {type, context, children_spec}]`; ValueError otherwise."""
+    version, spec = json.loads(text)
+    if version != 1:
+        raise ValueError(f"structures of version {version} are not known")
+    return _tree_of_object(spec)
+
+
+def _tree_of_object(spec: Any) -> Tree:
+    if spec["type"] is None:
+        return Tree.leaf()
+    children = tuple(map(_tree_of_object, spec["children_spec"]))
+    context = spec["context"]
+    if isinstance(context, str):
+        try:
+            context = json.loads(context)
+        except json.JSONDecodeError:
+            pass  # a class may write its context as any text
+    if isinstance(context, dict) and "dict_context" in context:
+        context = context["dict_context"]
+    if isinstance(context, dict) and "field_names" in context:
+        return namedtuple_tree(context.get("class_name", ""), context["field_names"], children)
+    return container_tree(spec["type"], context, children)
+
+
+def namedtuple_tree(name: str, fields: Sequence[str], children: tuple[Tree, ...]) -> Tree:
+    return Tree("namedtuple", children, tuple(fields), name)
+
+
+def container_tree(name: str, context: Any, children: tuple[Tree, ...]) -> Tree:
+    """A tuple, list, dict, or the user's own class with its children's names, if it has any."""
+    short = name.rpartition(".")[2]
+    if short in ("tuple", "list", "deque"):
+        return Tree("tuple" if short == "tuple" else "list", children)
+    if short in ("dict", "OrderedDict", "defaultdict", "immutable_dict"):
+        keys = (key if isinstance(key, (str, int)) else str(key) for key in context)
+        return Tree("dict", children, tuple(keys))
+    if short in ("immutable_list",):
+        return Tree("list", children)
+    named = (
+        isinstance(context, (list, tuple))
+        and len(context) == len(children)
+        and all(isinstance(key, str) for key in context)
+    )
+    return Tree("custom", children, tuple(context if named else range(len(children))), name)
+
+
+def without_leaves(tree: Tree, present: list[bool]) -> Tree:
+    """`tree` with None for the leaves that are not `present`, one flag per leaf in order."""
+    flags = iter(present)
+
+    def walk(node: Tree) -> Tree:
+        if node.kind == "leaf":
+            return node if next(flags) else Tree.none()
+        if not node.children:
+            return node
+        return Tree(node.kind, tuple(map(walk, node.children)), node.keys, node.type_name)
+
+    return walk(tree)

@@ -1,0 +1,533 @@
+"""Rules for dot_general and convolution: operands' shape changes go into dimension numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...hlo.graph import Op, Value
+from ...hlo.types import F32, TensorType
+from ..licence import IGNORES_ZERO_SIGN, REASSOCIATES
+from ..rewrite import Rewriter
+from ..rule import Example, Rule, example, structural
+from .common import groups, made_by, map_of_ones, without
+
+Dims = tuple[int, ...]
+
+
+def f32(*dims: int) -> TensorType:
+    return TensorType(dims, F32)
+
+
+class Sides:
+    """A dot_general's dimension numbers, per side: `batch`, `contract` and `free` dims in order."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.values = list(op.operands)
+        self.batch = [list(op.lhs_batching_dimensions), list(op.rhs_batching_dimensions)]
+        self.contract = [list(op.lhs_contracting_dimensions), list(op.rhs_contracting_dimensions)]
+
+    def free(self, side: int) -> list[int]:
+        taken = {*self.batch[side], *self.contract[side]}
+        return [d for d in range(self.values[side].rank) if d not in taken]
+
+    def result_dims(self) -> tuple[Any, ...]:
+        left, right = self.values
+        return (
+            *(left.dims[d] for d in self.batch[0]),
+            *(left.dims[d] for d in self.free(0)),
+            *(right.dims[d] for d in self.free(1)),
+        )
+
+    def build(self, b: Rewriter) -> Value:
+        """The dot_general with these numbers; other attributes and the element type stay."""
+        attributes = {
+            **self.op.attributes,
+            "lhs_batching_dimensions": tuple(self.batch[0]),
+            "rhs_batching_dimensions": tuple(self.batch[1]),
+            "lhs_contracting_dimensions": tuple(self.contract[0]),
+            "rhs_contracting_dimensions": tuple(self.contract[1]),
+        }
+        type = TensorType(self.result_dims(), self.op.type.element)
+        return b.build("dot_general", self.values, attributes, (), (type,))[0]
+
+
+def dot(b: Any, left: Value, right: Value, contract: Any, batch: Any = ((), ())) -> Value:
+    """A dot_general for examples."""
+    return b(
+        "dot_general", left, right, lhs_contracting_dimensions=tuple(contract[0]),
+        rhs_contracting_dimensions=tuple(contract[1]), lhs_batching_dimensions=tuple(batch[0]),
+        rhs_batching_dimensions=tuple(batch[1]),
+    )  # fmt: skip
+
+
+# dot_general and transposes.
+
+
+def _dot_of_transpose_examples() -> Iterator[Example]:
+    yield example(
+        "right", [f32(2, 3), f32(4, 3)],
+        lambda b, x, y: dot(b, x, b.transpose(y, (1, 0)), ((1,), (0,))),
+    )
+    yield example(
+        "left", [f32(3, 2), f32(3, 4)],
+        lambda b, x, y: dot(b, b.transpose(x, (1, 0)), y, ((1,), (0,))),
+    )
+    yield example(
+        "heads", [f32(1, 5, 2, 3), f32(1, 5, 2, 3)],
+        lambda b, q, k: dot(
+            b, b.transpose(q, (0, 2, 1, 3)), b.transpose(k, (0, 2, 3, 1)), ((3,), (2,)),
+            ((0, 1), (0, 1)),
+        ),
+    )
+    yield example(
+        "free dimensions swap", [f32(2, 3, 4), f32(4, 5)],
+        lambda b, x, y: dot(b, b.transpose(x, (1, 0, 2)), y, ((2,), (0,))),
+        fires=False,
+    )
+
+
+@structural("dot-of-transpose", "dot_general", examples=_dot_of_transpose_examples,
+            lowers="transposes")  # fmt: skip
+def dot_of_transpose(op: Op, b: Rewriter) -> Value | None:
+    """dot(transpose x, y) -> dot(x, y) with other dimension numbers"""
+    sides = Sides(op)
+    changed = False
+    for side in (0, 1):
+        inner = made_by(op.operands[side], "transpose")
+        if inner is None:
+            continue
+        permutation = inner.permutation
+        free = [permutation[d] for d in sides.free(side)]
+        if free != sorted(free):
+            continue
+        sides.values[side] = inner.operands[0]
+        sides.batch[side] = [permutation[d] for d in sides.batch[side]]
+        sides.contract[side] = [permutation[d] for d in sides.contract[side]]
+        changed = True
+    return sides.build(b) if changed else None
+
+
+def _transpose_of_dot_examples() -> Iterator[Example]:
+    yield example(
+        "swapped", [f32(2, 3), f32(3, 4)],
+        lambda b, x, y: b.transpose(dot(b, x, y, ((1,), (0,))), (1, 0)),
+    )
+    yield example(
+        "batched", [f32(5, 2, 3), f32(5, 3, 4)],
+        lambda b, x, y: b.transpose(dot(b, x, y, ((2,), (1,)), ((0,), (0,))), (0, 2, 1)),
+    )
+    yield example(
+        "batch moves", [f32(5, 2, 3), f32(5, 3, 4)],
+        lambda b, x, y: b.transpose(dot(b, x, y, ((2,), (1,)), ((0,), (0,))), (1, 0, 2)),
+        fires=False,
+    )
+
+
+@structural("transpose-of-dot", "transpose", examples=_transpose_of_dot_examples,
+            lowers="transposes")  # fmt: skip
+def transpose_of_dot(op: Op, b: Rewriter) -> Value | None:
+    """transpose(dot(x, y)) -> dot(y, x) [free dimensions of the two sides swap as blocks]"""
+    inner = made_by(op.operands[0], "dot_general")
+    if inner is None or not b.single_use(op.operands[0]):
+        return None
+    sides = Sides(inner)
+    batch, left = len(sides.batch[0]), len(sides.free(0))
+    rank = op.type.rank
+    wanted = (*range(batch), *range(batch + left, rank), *range(batch, batch + left))
+    if op.permutation != wanted or inner.attributes.get("precision_config"):
+        return None
+    sides.values.reverse()
+    sides.batch.reverse()
+    sides.contract.reverse()
+    return sides.build(b)
+
+
+# dot_general and reshapes.
+
+
+def _dot_of_reshape_examples() -> Iterator[Example]:
+    yield example(
+        "free merged", [f32(2, 3, 4), f32(4, 5)],
+        lambda b, x, y: dot(b, b.reshape(x, (6, 4)), y, ((1,), (0,))),
+    )
+    yield example(
+        "free merged right", [f32(5, 4), f32(2, 3, 4)],
+        lambda b, x, y: dot(b, x, b.reshape(y, (6, 4)), ((1,), (1,))),
+    )
+    yield example(
+        "ones", [f32(1, 3, 4, 1), f32(3, 4, 5)],
+        lambda b, x, y: dot(b, b.reshape(x, (3, 4)), y, ((1,), (1,)), ((0,), (0,))),
+    )
+    yield example(
+        "batch merged after a transpose", [f32(2, 5, 3, 4), f32(6, 7, 4)],
+        lambda b, x, y: dot(
+            b, b.reshape(b.transpose(x, (0, 2, 1, 3)), (6, 5, 4)), y, ((2,), (2,)), ((0,), (0,))
+        ),
+    )
+    yield example(
+        "contracted merged", [f32(2, 3, 4), f32(12, 5)],
+        lambda b, x, y: dot(b, b.reshape(x, (2, 12)), y, ((1,), (0,))),
+        fires=False,
+    )
+
+
+@structural("dot-of-reshape", "dot_general", examples=_dot_of_reshape_examples,
+            lowers="height of reshapes")  # fmt: skip
+def dot_of_reshape(op: Op, b: Rewriter) -> Value | None:
+    """dot(reshape x, y) -> reshape dot(x, y) [dimensions of one role are merged or split]"""
+    for side in (0, 1):
+        inner = made_by(op.operands[side], "reshape")
+        if inner is not None:
+            result = _without_reshape(op, side, inner, b)
+            if result is not None:
+                return result
+    return None
+
+
+def _without_reshape(op: Op, side: int, inner: Op, b: Rewriter) -> Value | None:
+    source, target = inner.operands[0], inner.type
+    if not (target.is_static and op.type.is_static) or target.size == 0:
+        return None
+    sides = Sides(op)
+    role = dict.fromkeys(sides.batch[side], "batch") | dict.fromkeys(sides.contract[side], "contract")
+    new: dict[int, Dims] = {}  # what became of a batching or contracting dimension
+    for before, after in groups(source.dims, target.dims):
+        roles = {role.get(d, "free") for d in after}
+        if roles == {"free"}:
+            continue
+        places = map_of_ones([target.dims[d] for d in after], [source.dims[d] for d in before])
+        if places is None:
+            large = [d for d in after if target.dims[d] != 1]
+            if roles != {"batch"} or len(large) != 1 or len(after) != 1:
+                return None
+            if made_by(source, "transpose") is None:
+                return None
+            new[after[0]] = before
+            continue
+        for d, place in zip(after, places, strict=True):
+            if d in role:
+                if place is None:
+                    return None
+                new[d] = (before[place],)
+    old_dims = sides.result_dims()
+    other = 1 - side
+    splits = {  # dimensions of the other operand that must be split alike
+        pair: [source.dims[d] for d in new[own]]
+        for own, pair in zip(sides.batch[side], sides.batch[other], strict=True)
+        if len(new[own]) > 1
+    }
+    sides.values[side] = source
+    sides.contract[side] = [d for own in sides.contract[side] for d in new[own]]
+    sides.batch[side] = [d for own in sides.batch[side] for d in new[own]]
+    if splits:
+        _split(sides, other, splits, b)
+    return b.reshape(sides.build(b), old_dims)
+
+
+def _split(sides: Sides, side: int, splits: dict[int, list[int]], b: Rewriter) -> None:
+    """Reshape one operand so that some of its dimensions fall into several."""
+    value = sides.values[side]
+    dims: list[int] = []
+    places: dict[int, list[int]] = {}
+    for d, size in enumerate(value.dims):
+        parts = splits.get(d, [size])
+        places[d] = list(range(len(dims), len(dims) + len(parts)))
+        dims.extend(parts)
+    sides.values[side] = b.reshape(value, dims)
+    sides.batch[side] = [place for d in sides.batch[side] for place in places[d]]
+    sides.contract[side] = [place for d in sides.contract[side] for place in places[d]]
+
+
+def _dot_ones_examples() -> Iterator[Example]:
+    yield example(
+        "batch", [f32(1, 3, 4), f32(1, 4, 5)],
+        lambda b, x, y: dot(b, x, y, ((2,), (1,)), ((0,), (0,))),
+    )
+    yield example(
+        "contracted", [f32(3, 1, 4), f32(4, 1, 5)],
+        lambda b, x, y: dot(b, x, y, ((1, 2), (1, 0))),
+    )
+    yield example(
+        "outer product", [f32(3, 1), f32(1, 5)], lambda b, x, y: dot(b, x, y, ((1,), (0,))),
+        fires=False,
+    )
+
+
+@structural("dot-dimensions-of-one", "dot_general", examples=_dot_ones_examples,
+            lowers="batching and contracting dimensions")  # fmt: skip
+def dot_dimensions_of_one(op: Op, b: Rewriter) -> Value | None:
+    """dot over batching or contracting dimensions of size one -> reshape(dot) with them free"""
+    sides = Sides(op)
+    dims = sides.values[0].dims
+    batch = [i for i, d in enumerate(sides.batch[0]) if dims[d] == 1]
+    contract = [i for i, d in enumerate(sides.contract[0]) if dims[d] == 1]
+    if not op.type.is_static or not (batch or contract):
+        return None
+    if len(contract) == len(sides.contract[0]):
+        contract = contract[1:]  # at least one dimension is summed over
+        if not (batch or contract):
+            return None
+    for side in (0, 1):
+        sides.batch[side] = list(without(sides.batch[side], batch))
+        sides.contract[side] = list(without(sides.contract[side], contract))
+    return b.reshape(sides.build(b), op.type.dims)
+
+
+def _outer_examples() -> Iterator[Example]:
+    yield example(
+        "contracted one", [f32(3, 1), f32(1, 5)], lambda b, x, y: dot(b, x, y, ((1,), (0,)))
+    )
+    yield example("nothing contracted", [f32(3), f32(5)], lambda b, x, y: dot(b, x, y, ((), ())))
+    yield example(
+        "batched", [f32(2, 3), f32(2, 5)],
+        lambda b, x, y: dot(b, x, y, ((), ()), ((0,), (0,))),
+    )
+    yield example(
+        "a sum", [f32(3, 2), f32(2, 5)], lambda b, x, y: dot(b, x, y, ((1,), (0,))), fires=False
+    )
+
+
+@structural("dot-without-sum", "dot_general", licence=IGNORES_ZERO_SIGN, examples=_outer_examples,
+            lowers="contractions")  # fmt: skip
+def dot_without_sum(op: Op, b: Rewriter) -> Value | None:
+    """dot(x, y) -> broadcast x * broadcast y [one product per element]"""
+    sides = Sides(op)
+    if any(sides.values[0].dims[d] != 1 for d in sides.contract[0]) or not op.type.is_static:
+        return None
+    if any(value.element is not op.type.element for value in sides.values):
+        return None
+    factors = []
+    count = len(sides.batch[0])
+    for side in (0, 1):
+        value, free = sides.values[side], sides.free(side)
+        order = [*sides.batch[side], *free, *sides.contract[side]]
+        moved = b.transpose(value, order)
+        moved = b.reshape(moved, [value.dims[d] for d in (*sides.batch[side], *free)])
+        first = count if side == 0 else count + len(sides.free(0))
+        mapped = (*range(count), *range(first, first + len(free)))
+        factors.append(b.broadcast(moved, op.type.dims, mapped))
+    return b("multiply", *factors)
+
+
+def _dot_of_broadcast_examples() -> Iterator[Example]:
+    yield example(
+        "new rows", [f32(4), f32(4, 5)],
+        lambda b, x, y: dot(b, b.broadcast(x, (3, 4), (1,)), y, ((1,), (0,))),
+    )
+    yield example(
+        "right", [f32(3, 4), f32(4, 2)],
+        lambda b, x, y: dot(b, x, b.broadcast(y, (4, 7, 2), (0, 2)), ((1,), (0,))),
+    )
+    yield example(
+        "batched", [f32(4, 3), f32(2, 3, 5)],
+        lambda b, x, y: dot(b, b.broadcast(x, (2, 4, 3), (1, 2)), y, ((2,), (1,)), ((0,), (0,))),
+        fires=False,
+    )
+
+
+@structural("dot-of-broadcast", "dot_general", examples=_dot_of_broadcast_examples,
+            lowers="computed elements")  # fmt: skip
+def dot_of_broadcast(op: Op, b: Rewriter) -> Value | None:
+    """dot(broadcast x, y) -> broadcast dot(x, y) [only free dimensions are new]"""
+    for side in (0, 1):
+        inner = made_by(op.operands[side], "broadcast_in_dim")
+        if inner is None or not inner.type.is_static:
+            continue
+        sides = Sides(op)
+        mapped, source = inner.broadcast_dimensions, inner.operands[0]
+        kept = {d for i, d in enumerate(mapped) if source.dims[i] == inner.type.dims[d]}
+        free = sides.free(side)
+        if not all(d in kept for d in range(inner.type.rank) if d not in free):
+            continue
+        if list(mapped) != sorted(mapped) or len(kept) != len(mapped):
+            continue
+        place = {d: i for i, d in enumerate(mapped)}
+        sides.values[side] = source
+        sides.batch[side] = [place[d] for d in sides.batch[side]]
+        sides.contract[side] = [place[d] for d in sides.contract[side]]
+        small = sides.build(b)
+        first = len(sides.batch[0]) + (len(Sides(op).free(0)) if side == 1 else 0)
+        stay = [first + i for i, d in enumerate(free) if d in kept]
+        positions = [*range(first), *stay, *range(first + len(free), op.type.rank)]
+        return b.broadcast(small, op.type.dims, positions)
+    return None
+
+
+# Scales that go into static operands.
+
+
+def _scale_examples() -> Iterator[Example]:
+    def weights(b: Any, *dims: int) -> Value:
+        return b.constant([[[[1.0, 2.0], [3.0, 4.0]]]] * 2 if dims == (2, 1, 2, 2) else
+                          [[1.0, 2.0, 0.5], [3.0, -1.0, 4.0]], f32(*dims))  # fmt: skip
+
+    yield example(
+        "splat", [f32(4, 2)],
+        lambda b, x: b(
+            "multiply", dot(b, x, weights(b, 2, 3), ((1,), (0,))), b.constant(0.5, f32(4, 3))
+        ),
+    )
+    yield example(
+        "columns", [f32(4, 2)],
+        lambda b, x: b(
+            "multiply", dot(b, x, weights(b, 2, 3), ((1,), (0,))),
+            b.broadcast(b.constant([1.0, 2.0, -4.0], f32(3)), (4, 3), (1,)),
+        ),
+    )
+    yield example(
+        "rows", [f32(4, 2)],
+        lambda b, x: b(
+            "multiply", dot(b, x, weights(b, 2, 3), ((1,), (0,))),
+            b.broadcast(b.constant([1.0, 2.0, -4.0, 8.0], f32(4)), (4, 3), (0,)),
+        ),
+        fires=False,
+    )
+    yield example(
+        "both arguments", [f32(4, 2), f32(2, 3)],
+        lambda b, x, y: b("multiply", dot(b, x, y, ((1,), (0,))), b.constant(0.5, f32(4, 3))),
+        fires=False,
+    )
+    yield example(
+        "channels", [f32(1, 1, 3, 3)],
+        lambda b, x: b(
+            "multiply", convolution(b, x, weights(b, 2, 1, 2, 2)),
+            b.broadcast(b.constant([1.0, 2.0], f32(2)), (1, 2, 2, 2), (1,)),
+        ),
+    )
+
+
+def convolution(b: Any, x: Value, kernel: Value, **attributes: Any) -> Value:
+    """A channels-first two-dimensional convolution for examples."""
+    numbers: dict[str, Any] = {
+        "input_batch_dimension": 0, "input_feature_dimension": 1,
+        "input_spatial_dimensions": (2, 3), "kernel_output_feature_dimension": 0,
+        "kernel_input_feature_dimension": 1, "kernel_spatial_dimensions": (2, 3),
+        "output_batch_dimension": 0, "output_feature_dimension": 1,
+        "output_spatial_dimensions": (2, 3), **attributes,
+    }  # fmt: skip
+    return b("convolution", x, kernel, **numbers)
+
+
+def scale_of(value: Value, target: Value, along: Sequence[int], b: Rewriter) -> Any:
+    """How to have a static factor as a broadcast along some dims of another tensor; None if not.
+
+    `along[d]` is the dim of `target` that dim d of the value's type is, or -1 for none.
+    """
+    if not b.is_static(value):
+        return None
+    number = b.scalar(value)
+    if number is not None:
+        return lambda: b.splat(number, target.tensor.with_dims(target.dims))
+    inner = made_by(value, "broadcast_in_dim")
+    if inner is None:
+        return None
+    source = inner.operands[0]
+    mapped = []
+    for i, d in enumerate(inner.broadcast_dimensions):
+        if along[d] < 0:
+            return None
+        if source.dims[i] != inner.type.dims[d]:
+            return None
+        mapped.append(along[d])
+    return lambda: b.broadcast(source, target.dims, mapped)
+
+
+def static_side(inner: Op, b: Rewriter) -> tuple[int, list[int]] | None:
+    """A contraction's static operand that nothing else uses, and where result dims are in it."""
+    rank = inner.type.rank
+    if inner.name == "convolution":
+        if not b.is_static(inner.operands[1]) or b.uses(inner.operands[1]) > 1:
+            return None
+        along = [-1] * rank
+        along[inner.output_feature_dimension] = inner.kernel_output_feature_dimension
+        return 1, along
+    sides = Sides(inner)
+    for side in (1, 0):
+        value = inner.operands[side]
+        if b.is_static(value) and b.uses(value) <= 1 and not b.is_static(inner.operands[1 - side]):
+            along = [-1] * rank
+            first = len(sides.batch[0]) + (len(sides.free(0)) if side else 0)
+            for i, d in enumerate(sides.batch[side]):
+                along[i] = d
+            for i, d in enumerate(sides.free(side)):
+                along[first + i] = d
+            return side, along
+    return None
+
+
+@structural("scale-into-weight", "multiply", licence=REASSOCIATES, examples=_scale_examples,
+            lowers="multiplications", ulps=2)  # fmt: skip
+def scale_into_weight(op: Op, b: Rewriter) -> Value | None:
+    """dot(x, w) * s -> dot(x, w * s), conv alike [w and s are known when the bundle is built]"""
+    for value, factor in (op.operands, op.operands[::-1]):
+        inner = made_by(value, "dot_general", "convolution")
+        if inner is None or not b.single_use(value) or not op.type.is_static:
+            continue
+        if not op.type.element.is_float or inner.operands[1].element is not op.type.element:
+            continue
+        found = static_side(inner, b)
+        if found is None:
+            continue
+        side, along = found
+        make = scale_of(factor, inner.operands[side], along, b)
+        if make is None:
+            continue
+        operands = list(inner.operands)
+        operands[side] = b("multiply", operands[side], make())
+        return b.like(inner, *operands, type=inner.type)
+    return None
+
+
+def _biased_examples() -> Iterator[Example]:
+    def body(b: Any, x: Value) -> Value:
+        weights = b.constant([[1.0, 2.0, 0.5], [3.0, -1.0, 4.0]], f32(2, 3))
+        bias = b.broadcast(b.constant([1.0, 0.5, -2.0], f32(3)), (4, 3), (1,))
+        scale = b.broadcast(b.constant([2.0, 0.25, -1.0], f32(3)), (4, 3), (1,))
+        biased = b("add", dot(b, x, weights, ((1,), (0,))), bias)
+        return b("multiply", biased, scale)
+
+    yield example("columns", [f32(4, 2)], body)
+    yield example(
+        "no contraction", [f32(4)],
+        lambda b, x: b(
+            "multiply", b("add", x, b.constant([1.0, 2.0, 3.0, 4.0], f32(4))),
+            b.constant(2.0, f32(4)),
+        ),
+        fires=False,
+    )
+
+
+@structural("scale-of-biased-contraction", "multiply", licence=REASSOCIATES,
+            examples=_biased_examples, lowers="distance of scales", ulps=2)  # fmt: skip
+def scale_of_biased_contraction(op: Op, b: Rewriter) -> Value | None:
+    """(dot(x, w) + k1) * k2 -> dot(x, w) * k2 + k1 * k2 [known when the bundle is built]"""
+    for value, factor in (op.operands, op.operands[::-1]):
+        added = made_by(value, "add")
+        if added is None or not b.single_use(value) or not b.is_static(factor):
+            continue
+        for product, bias in (added.operands, added.operands[::-1]):
+            inner = made_by(product, "dot_general", "convolution")
+            if inner is None or not b.is_static(bias) or not b.single_use(product):
+                continue
+            found = static_side(inner, b)
+            if found is None or not op.type.element.is_float:
+                continue
+            if scale_of(factor, inner.operands[found[0]], found[1], b) is None:
+                continue
+            return b("add", b("multiply", product, factor), b("multiply", bias, factor))
+    return None
+
+
+RULES: tuple[Rule, ...] = (
+    dot_of_transpose,
+    transpose_of_dot,
+    dot_of_reshape,
+    dot_dimensions_of_one,
+    dot_without_sum,
+    dot_of_broadcast,
+    scale_into_weight,
+    scale_of_biased_contraction,
+)
+
