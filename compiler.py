@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .hlo.errors import UserError
 from .hlo.graph import Module
 from .hlo.signature import Signature
 from .hlo.verify import verify
 from .options import Options
 
 if TYPE_CHECKING:
+    from .optimizer.passes import Pass
     from .runtime.program import Program
 
 Progress = Callable[[str], None]
@@ -53,21 +55,28 @@ def compile(  # noqa: A001 - the public name of the API
     from .optimizer.fusion import Fuse
     from .optimizer.motion import SinkReshapes
     from .optimizer.order import Order
-    from .optimizer.pipeline import Pass, run_pipeline, simplify_pipeline
+    from .optimizer.pipeline import run_pipeline, simplify_pipeline
     from .optimizer.schedule import schedule
     from .runtime.program import Program
 
     backend = find(target, options)
     say("import")
     source_module = import_model(source, *example_inputs, **keywords)
-    simple = run_pipeline(source_module, simplify_pipeline(options), on_pass=say)
+    first = simplify_pipeline(options)
+    simple = run_pipeline(
+        source_module, first, on_pass=say, disable=_named(options.disable, first)
+    )
     passes: list[Pass] = [SinkReshapes(), Fuse(), Order()]
     if backend.packing is not None and options.pack_weights:
         passes.append(Encode(backend.packing))
-    fused = run_pipeline(simple, passes, on_pass=say)
+    fused = run_pipeline(
+        simple, passes, on_pass=say, disable=_named(options.disable, passes)
+    )
     steps = schedule(fused)
     say("emit")
     plan, image = backend.build(steps, fused.notes)
+    if options.strict:
+        _refuse_notes(plan)
     say("package")
     stored = stored_module(simple, fused)
     constants = {name: dense.array for name, dense in steps.constants.items()}
@@ -82,6 +91,19 @@ def compile(  # noqa: A001 - the public name of the API
         threads=options.threads,
         provenance={"girih": _version(), "numerics": options.numerics},
     )
+
+
+def _named(disable: Sequence[str], passes: Sequence[Pass]) -> list[str]:
+    """Those of the disabled names that mean one of these passes."""
+    names = {step.name for step in passes}
+    return [name for name in disable if name.partition(":")[0] in names]
+
+
+def _refuse_notes(plan: Any) -> None:
+    """UserError if anything happened that a user may not want to happen silently."""
+    notes = [*plan.notes, *(f"{k.name}: {note}" for k in plan.kernels for note in k.notes)]
+    if notes:
+        raise UserError("strict: " + "; ".join(dict.fromkeys(notes)))
 
 
 def signature_of(module: Module) -> Signature:

@@ -276,7 +276,7 @@ def dump(
 
       girih dump model.pt2
 
-      girih dump model.pt2 --after fusion -o fused.txt
+      girih dump model.pt2 --after fuse -o fused.txt
     """
     from .compiling import dump_source
 

@@ -32,8 +32,8 @@ def compile_source(
     times: dict[str, float] = {}
     with _Stage("import", times):
         module = import_source(source)
-    with _Stage("compile", times):
-        program = compile_program(module, target=target, options=options)
+    with _Stage("compile", times) as stage:
+        program = compile_program(module, target=target, options=options, progress=stage.update)
     if checks:
         with _Stage("golden checks", times):
             program = program.with_golden(_golden(module, program, checks))
@@ -67,16 +67,13 @@ def dump_source(
     module = import_source(source)
     name = "import"
     if after is not None:
-        from ..optimizer import pipeline
+        from ..optimizer.fusion import Fuse
+        from ..optimizer.motion import SinkReshapes
+        from ..optimizer.order import Order
+        from ..optimizer.pipeline import run_pipeline, simplify_pipeline
 
-        passes = pipeline.passes(read_options(settings))
-        names = [step.name for step in passes]
-        if after not in names:
-            raise UserError(f"--after {after}: there is no such pass; there are {', '.join(names)}")
-        # A pass may stand in the pipeline several times: its last run is shown.
-        last = len(names) - names[::-1].index(after)
-        for step in passes[:last]:
-            module = step(module)
+        passes = (*simplify_pipeline(read_options(settings)), SinkReshapes(), Fuse(), Order())
+        module = run_pipeline(module, passes, stop_after=after)
         name = after
     text = str(module)
     if as_json:
@@ -165,10 +162,15 @@ class _Stage:
         self._name, self._times = name, times
         self._status = show.progress_console.status(f"{name} ...")
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Stage:
         self._begin = perf_counter()
         if show.progress_console.is_terminal:
             self._status.start()
+        return self
+
+    def update(self, part: str) -> None:
+        """Show which part of the stage is under way."""
+        self._status.update(f"{self._name}: {part} ...")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._status.stop()

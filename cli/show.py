@@ -25,7 +25,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "
     shown.show_header = any(headings)
     for heading in headings:
         right = heading.startswith(">")
-        shown.add_column(heading.lstrip(">"), justify="right" if right else "left", no_wrap=right)
+        shown.add_column(
+            heading.lstrip(">"),
+            justify="right" if right else "left",
+            no_wrap=right,
+            overflow="fold",
+        )
     for row in rows:
         shown.add_row(*(str(cell) for cell in row))
     console.print(shown)

@@ -27,7 +27,8 @@ FOLDED_PATTERNS = frozenset({"elementwise", "index", "reduce", "contract"})
 class Folder:
     """Evaluates operations whose operands are constants.
 
-    `limit` bounds the bytes of one result (0: nothing is folded), `elements` those read and written altogether.
+    `limit` bounds the bytes of one result (0: nothing is folded), `elements` the elements read and
+    written altogether.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Folder:
             return None
         if definition.pattern not in FOLDED_PATTERNS or not op.operands:
             return None
+        if definition.name == "broadcast_in_dim":
+            return None  # only makes it larger
         constants = []
         for operand in op.operands:
             owner = operand.owner

@@ -133,7 +133,8 @@ def fusable(op: Op) -> bool:
         return False
     if not all(isinstance(value.type, TensorType) for value in (*op.operands, *op.results)):
         return False
-    return op.definition.pattern in ("elementwise", "index", "reduce") or is_splat_constant(op)
+    inside = op.definition.pattern in ("elementwise", "index", "reduce")
+    return inside or op.name == "iota" or is_splat_constant(op)
 
 
 def reshape_moves(before: Sequence[int], after: Sequence[int]) -> tuple[bool, bool]:

@@ -34,7 +34,7 @@ class Engine:
     """Applies rules to the regions of one module.
 
     `fold_bytes` bounds a folded constant, `fold_elements` the work of all folding together.
-    `check` verifies every operation that a rule builds; without `merge` equal operations stay apart.
+    `check` verifies every operation that a rule builds; without `merge` equal ones stay apart.
     """
 
     def __init__(
@@ -160,6 +160,7 @@ class Rewriter(Builder):
         self.table: dict[Any, tuple[Value, ...]] = {}
         self.depth = 0
         self.rewriting: Op | None = None
+        self.replacing: Op | None = None  # the operation of the old region that is brought over
 
     # What rules ask.
 
@@ -230,6 +231,7 @@ class Rewriter(Builder):
         """The results of an operation, simplified."""
         origin = self._origin_of_new()
         op = make_op(name, operands, attributes, regions, types, origin, self.check)
+        self.replacing = None
         return self.emit(op, new=True)
 
     def like(self, op: Op, *operands: Value, type: Type | None = None) -> Value:
@@ -265,7 +267,9 @@ class Rewriter(Builder):
             fresh = Op(
                 op.definition, operands, op.attributes, fresh.regions, op.result_types, origin
             )
+        self.replacing = op
         results = self.emit(fresh, new=False)
+        self.replacing = None
         if results is not op.results:
             uses, users = self.engine.uses, self.engine.users
             for old, new in zip(op.results, results, strict=True):

@@ -52,7 +52,8 @@ class Rule:
     `rewrite` returns None where the rule does not apply, and must then have built nothing.
     `lowers` names the measure that every application lowers, so that rules terminate together.
     `ulps` is how far results may be apart on small dyadic values where the licence says
-    REASSOCIATES: 0 where the formulas are exact on such values.
+    REASSOCIATES: 0 where the formulas are exact on such values. `sums` says that both sides sum in
+    an order that is the implementation's own, so that any licence is checked on such values.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Rule:
     lowers: str = "operations"
     ulps: int = 0
     text: str = ""
+    sums: bool = False
 
     def needs(self, op: Op) -> Licence:
         """The licence that rewriting `op` needs: none where no float or complex is involved."""
@@ -82,11 +84,13 @@ def structural(
     examples: Callable[[], Iterable[Example]],
     lowers: str = "operations",
     ulps: int = 0,
+    sums: bool = False,
 ) -> Callable[[Rewrite], Rule]:
     """Decorator: the function below it is a rule; its docstring's first line is the formula."""
 
     def make(function: Rewrite) -> Rule:
         text = (function.__doc__ or "").strip().splitlines()
-        return Rule(name, roots, function, licence, examples, lowers, ulps, text[0] if text else "")
+        shown = text[0] if text else ""
+        return Rule(name, roots, function, licence, examples, lowers, ulps, shown, sums)
 
     return make

@@ -79,7 +79,8 @@ class Program:
         results = tuple(Leaf(result) for result in signature.results)
         self._check_plan(len(self._leaves), len(results))
         weights = {**parts.weights, **variant.weights}
-        self._device = devices.open_variant(self._plan, variant.image, weights, threads)
+        used = _used_weights(self._plan, weights)
+        self._device = devices.open_device(self._plan, variant.image, used, threads)
         self._contexts: deque[Any] = deque()
         self._copies = 0
         self._copies_lock = threading.Lock()
@@ -274,7 +275,7 @@ class Program:
         try:
             context = self._contexts.pop()
         except IndexError:
-            context = self._device.new_context()
+            context = self._device.context()
         events = self._device.run(context, inputs, outputs, profile)
         self._contexts.append(context)  # after an error it is not: its state is unknown
         if self._pending is not None:
@@ -443,6 +444,17 @@ def _module_weights(module: Module) -> dict[str, Array]:
         arrays[name] = weight.array
         arrays.update(dict.fromkeys(weight.aliases, weight.array))
     return arrays
+
+
+def _used_weights(plan: plan_pb2.Plan, weights: Mapping[str, Array]) -> dict[str, Array]:
+    """The plan's weights, C-contiguous as kernels read them."""
+    names = {buffer.weight for buffer in plan.buffers if buffer.weight in weights}
+    return {
+        name: weights[name]
+        if weights[name].flags.c_contiguous
+        else np.array(weights[name], order="C")
+        for name in sorted(names)
+    }
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any], room: int) -> Array:

@@ -9,7 +9,7 @@ from ...hlo.graph import Op, Region, arguments
 from ...hlo.types import TensorType
 from . import arithmetic, elementwise
 from .codegen import KernelCode, Target
-from .loops import loop
+from .loops import loop, reduce, rows
 
 
 def emit(op: Op, target: Target) -> KernelCode:
@@ -50,4 +50,6 @@ def _check(op: Op) -> None:
 
 _KINDS: dict[str, Callable[[Region, Target, float], KernelCode]] = {
     "loop": loop.emit,
+    "rows": rows.emit,
+    "reduce": reduce.emit,
 }

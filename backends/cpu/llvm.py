@@ -458,6 +458,9 @@ class Function:
         """Lane i is true where i < count (an i64)."""
         # Narrow lanes compare in one instruction; counts above the lanes are clamped first.
         narrow = self.cast("trunc", self.min(count, lanes), "i32")
+        # A mask known to hold one lane makes LLVM 22 store 32 bits of a truncated 16-bit lane,
+        # so the count is hidden from constant folding.
+        narrow = self.emit("i32", f'call i32 asm "", "=r,0"({narrow})')
         return self.compare("ult", self.iota(lanes, "i32"), self.splat(narrow, lanes))
 
     # Memory. `align` defaults to the element's own alignment, which is always safe.

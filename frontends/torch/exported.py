@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ...hlo.errors import UserError
+from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
 from ...hlo.types import ElementType, TensorType, element_type
 from .lower import lower, unsupported
@@ -50,11 +50,14 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
 
 
 def _import_exported(exported: Any, name: str) -> Module:
-    """Lower as exported where every operator is known; else decompose the unknown ones first."""
+    """Lower as exported where that can be done, else decompose what cannot be lowered first."""
     program = read_exported(exported, name)
-    if unsupported(program.graph):
-        program = read_exported(_decomposed(exported), name)
-    return lower(program)
+    if not unsupported(program.graph):
+        try:
+            return lower(program)
+        except ImportBlockers:
+            pass  # PyTorch's own decompositions and functionalisation may know more
+    return lower(read_exported(_decomposed(exported), name))
 
 
 def _decomposed(exported: Any) -> Any:

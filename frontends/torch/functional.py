@@ -19,9 +19,12 @@ from .program import Graph, Node, Ref
 
 Call = Callable[[Node, Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 
-NOT_WRITES = {"detach_", "requires_grad_"}
+# The same tensor: dropout in place writes nothing either once the model is in eval mode.
+NOT_WRITES = {"detach_", "requires_grad_", "dropout_", "alpha_dropout_", "feature_dropout_"}
 
-RESHAPES = {"view", "unsqueeze", "squeeze", "alias", "detach", "detach_", "view_as", "lift_fresh"}
+RESHAPES = NOT_WRITES | {
+    "view", "unsqueeze", "squeeze", "alias", "detach", "view_as", "lift_fresh",
+}  # fmt: skip
 PERMUTATIONS = {"permute", "transpose", "t", "numpy_T", "movedim"}
 PARTS = {"slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind"}
 VIEWS = RESHAPES | PERMUTATIONS | PARTS | {"expand", "expand_as", "diagonal", "unfold"}
@@ -43,6 +46,14 @@ def is_in_place(target: str) -> bool:
     """Whether the operator changes its first argument."""
     name = operator(target)
     return name.endswith("_") and not name.endswith("__") and name not in NOT_WRITES
+
+
+def functional_target(target: str) -> str:
+    """The operator that computes what an in-place one writes; others are their own."""
+    if not is_in_place(target):
+        return target
+    name = operator(target)
+    return target.replace(f".{name}.", f".{name[:-1]}.")
 
 
 class View(NamedTuple):
@@ -119,9 +130,8 @@ class Aliases:
             raise Blocked("changes a tensor in place that may be a view of another", COPY)
         if view.base in self.locked:
             raise Blocked("changes a tensor of the enclosing graph in place", COPY)
-        name = operator(node.target)
         type = args[0].tensor
-        plain = replace(node, target=node.target.replace(f".{name}.", f".{name[:-1]}."))
+        plain = replace(node, target=functional_target(node.target))
         value = self._as(plain, (type,), lambda: self.call(plain, args, kwargs))[0]
         value = self.context.fill(value, type)
         self._store(view, value, known)

@@ -15,7 +15,7 @@ from ...hlo.graph import Function, Module, Op, Region, Value, Weight
 from ...hlo.signature import Signature
 from ...hlo.types import F64, I1, I64, TensorType
 from .context import Blocked, Context
-from .functional import Aliases, is_in_place
+from .functional import Aliases, functional_target, is_in_place
 from .lowerings import LOWERINGS, REMEDIES
 from .program import Graph, Input, Node, Program, Ref
 from .trees import without_leaves
@@ -30,11 +30,11 @@ def lower(program: Program) -> Module:
 
 
 def unsupported(graph: Graph) -> set[str]:
-    """Targets in the graph that no lowering covers, and in-place operators."""
+    """Targets in the graph that no lowering covers."""
     return {
         node.target
         for node in graph.walk()
-        if node.target not in LOWERINGS or is_in_place(node.target)
+        if functional_target(node.target) not in LOWERINGS
     }
 
 

@@ -25,10 +25,13 @@ def at_most(left: Any, right: Any) -> bool:
 
 
 def same_element(left: Any, right: Any) -> bool:
-    """Equal elements; quantised ones may differ in their parameters."""
-    if isinstance(left, QuantizedType) or isinstance(right, QuantizedType):
-        return True
+    """One element type; quantised ones with the same parameters."""
     return left is right
+
+
+def same_or_quantized(left: Any, right: Any) -> bool:
+    """One element type, or at least one is quantised: operations on real values allow that."""
+    return left is right or isinstance(left, QuantizedType) or isinstance(right, QuantizedType)
 
 
 def merge_dims(*shapes: Sequence[Any]) -> tuple[Any, ...]:

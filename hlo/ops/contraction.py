@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UnsupportedError
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
-from ..types import BF16, C64, F32, F64, I8, I32, TensorType, Type
+from ..types import BF16, C64, F32, F64, I8, I32, QuantizedType, TensorType, Type
 from . import numerics
 from .clauses import any_result, result_element, same_dim, unique, within
 from .shape import counting
@@ -80,7 +81,12 @@ class DotGeneral(OpDefinition, name="dot_general"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         batch = o.lhs_batching_dimensions, o.rhs_batching_dimensions
         contract = o.lhs_contracting_dimensions, o.rhs_contracting_dimensions
-        return contracted(*arrays, batch, contract, o.type.dtype)
+        if not numerics.is_quantized(o):
+            return contracted(*arrays, batch, contract, o.type.dtype)
+        real = expressed_dtype(o)
+        return numerics.through_real_numbers(
+            o, arrays, lambda x, y: contracted(x, y, batch, contract, real), real
+        )
 
     def flops(self, o: Op) -> float:
         depth = math.prod(o.lhs.dims[d] for d in o.lhs_contracting_dimensions)
@@ -146,6 +152,12 @@ def contracted(
         return numerics.narrow(product, dtype).reshape((*batches, *left_dims, *right_dims))
 
 
+def expressed_dtype(o: Op) -> np.dtype[Any]:
+    """The float type that a quantised contraction is computed in."""
+    element = o.results[0].element
+    return element.expressed.dtype if isinstance(element, QuantizedType) else element.dtype
+
+
 def accumulator(
     left: np.dtype[Any], right: np.dtype[Any], result: np.dtype[Any]
 ) -> np.dtype[Any]:
@@ -179,8 +191,10 @@ class Dot(OpDefinition, name="dot"):
         return [TensorType(dims, result_element(o, o.lhs.element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        last = arrays[0].ndim - 1
-        return contracted(*arrays, ((), ()), ((last,), (0,)), o.type.dtype)
+        last = (arrays[0].ndim - 1,)
+        if numerics.is_quantized(o):
+            raise UnsupportedError("'dot' is not supported on quantised tensors, dot_general is")
+        return contracted(*arrays, ((), ()), (last, (0,)), o.type.dtype)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         return [

@@ -32,7 +32,7 @@ from ..types import (
     tensor_of,
 )
 from . import numerics
-from .clauses import any_result, same_dims
+from .clauses import any_result, result_element, same_dims
 from .elementwise import hostile
 
 
@@ -259,11 +259,15 @@ class Abs(OpDefinition, name="abs"):
     )
 
     def infer(self, o: Op) -> Sequence[Type]:
-        return [o.operand.tensor.with_element(real_type(o.operand.element))]
+        element = o.operand.element
+        if isinstance(element, QuantizedType):
+            return [o.operand.tensor.with_element(result_element(o, element))]
+        return [o.operand.tensor.with_element(real_type(element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        (x,) = arrays
-        dtype = np.empty(0, x.dtype).real.dtype if x.dtype.kind == "c" else x.dtype
+        if numerics.is_quantized(o):
+            return numerics.through_real_numbers(o, arrays, np.abs)
+        dtype = np.abs(np.empty(0, arrays[0].dtype)).dtype
         return numerics.elementwise(np.abs, arrays, dtype)
 
     def cases(self) -> Iterator[Case]:

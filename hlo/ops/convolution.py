@@ -13,7 +13,7 @@ from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import I32, TensorType, Type
 from . import numerics
 from .clauses import per_dim, result_element, same_dim, unique
-from .contraction import accumulator
+from .contraction import accumulator, expressed_dtype
 from .reduction import windowed_dims
 from .shape import counting, padded
 
@@ -131,7 +131,13 @@ class Convolution(OpDefinition, name="convolution"):
         return [TensorType(dims, result_element(o, o.lhs.element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return convolved(o, *arrays, window_attributes(o)[1])
+        padding = window_attributes(o)[1]
+        if not numerics.is_quantized(o):
+            return convolved(o, *arrays, padding, o.type.dtype)
+        real = expressed_dtype(o)
+        return numerics.through_real_numbers(
+            o, arrays, lambda x, k: convolved(o, x, k, padding, real), real
+        )
 
     def flops(self, o: Op) -> float:
         rhs = o.rhs.tensor
@@ -197,9 +203,10 @@ def window_attributes(o: Op) -> tuple[Any, Any, Any, Any, Any]:
     )
 
 
-def convolved(o: Op, lhs: Any, rhs: Any, padding: Sequence[tuple[int, int]]) -> Any:
+def convolved(
+    o: Op, lhs: Any, rhs: Any, padding: Sequence[tuple[int, int]], dtype: np.dtype[Any]
+) -> Any:
     """The convolution as a matrix product of unfolded windows and the kernel, one per group."""
-    dtype = o.type.dtype
     computing = accumulator(lhs.dtype, rhs.dtype, dtype)
     strides, _, base, dilation, reversal = window_attributes(o)
     x = np.transpose(

@@ -246,7 +246,7 @@ class DynamicConvolution(OpDefinition, name="dynamic_conv"):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         padding = [(int(low), int(high)) for low, high in np.asarray(arrays[2])]
-        return convolved(o, arrays[0], arrays[1], padding)
+        return convolved(o, arrays[0], arrays[1], padding, o.type.dtype)
 
     def flops(self, o: Op) -> float:
         return Convolution().flops(o)

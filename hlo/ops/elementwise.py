@@ -27,7 +27,7 @@ from ..types import (
     Type,
 )
 from . import numerics
-from .clauses import is_tensor, merge_dims, result_element, same_dims, same_element
+from .clauses import is_tensor, merge_dims, result_element, same_dims, same_or_quantized
 
 NUMBERS = "int uint float complex"
 FLOATS = "float complex"
@@ -60,9 +60,8 @@ class Elementwise(OpDefinition):
         return [first if dims == first.dims else first.with_dims(dims)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        element = o.operands[0].element
-        if isinstance(element, QuantizedType):
-            return _through_real_numbers(o, arrays, self.formula)
+        if isinstance(o.operands[0].element, QuantizedType):
+            return numerics.through_real_numbers(o, arrays, self.formula)
         return numerics.elementwise(self.formula, arrays, arrays[0].dtype)
 
     def cases(self) -> Iterator[Case]:
@@ -103,21 +102,6 @@ def hostile(element: Any, count: int, domain: str = "all") -> tuple[Any, ...]:
     return tuple(line[grid.reshape(-1)] for grid in grids)
 
 
-def _through_real_numbers(o: Op, arrays: Sequence[Any], formula: Callable[..., Any]) -> Any:
-    """Dequantise, compute, quantise: what the specification says for quantised operands."""
-    reals = []
-    for value, array in zip(o.operands, arrays, strict=True):
-        kind = value.element
-        if isinstance(kind, QuantizedType):
-            array = numerics.dequantize(array, kind, numerics.along_axis(kind, value.rank))
-        reals.append(array)
-    result = numerics.elementwise(formula, reals, reals[0].dtype)
-    kind = o.results[0].element
-    if not isinstance(kind, QuantizedType):
-        return result
-    return numerics.quantize(result, kind, numerics.along_axis(kind, result.ndim))
-
-
 def _legal(o: Op) -> bool:
     if not is_tensor(o.operands[0]):
         return False
@@ -140,7 +124,7 @@ class Binary(Elementwise):
         lambda o: (
             is_tensor(o.rhs)
             and same_dims(o.lhs.dims, o.rhs.dims)
-            and same_element(o.lhs.element, o.rhs.element)
+            and same_or_quantized(o.lhs.element, o.rhs.element)
         ),
     )
 
@@ -220,6 +204,8 @@ class IsFinite(Unary):
         return [TensorType(o.operands[0].dims, I1)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        if isinstance(o.operands[0].element, QuantizedType):
+            return np.ones(arrays[0].shape, bool)
         return np.asarray(np.isfinite(numerics.wide(arrays[0])))
 
 

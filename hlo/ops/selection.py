@@ -10,9 +10,9 @@ import numpy as np
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
-from ..types import BF16, C64, F32, I1, I8, UI8, QuantizedType, TensorType, Type
+from ..types import BF16, C64, F32, I1, I8, UI8, TensorType, Type
 from . import numerics
-from .clauses import merge_dims, same_dims, same_element
+from .clauses import merge_dims, same_dims, same_element, same_or_quantized
 from .elementwise import hostile
 
 DIRECTIONS = {
@@ -36,7 +36,7 @@ class Compare(OpDefinition, name="compare"):
     compare_type = attribute(str, "NOTYPE")
     C1 = constraint(
         "lhs and rhs have the same element type",
-        lambda o: same_element(o.lhs.element, o.rhs.element),
+        lambda o: same_or_quantized(o.lhs.element, o.rhs.element),
     )
     C2 = constraint(
         "lhs and rhs have the same dimensions", lambda o: same_dims(o.lhs.dims, o.rhs.dims)
@@ -54,16 +54,14 @@ class Compare(OpDefinition, name="compare"):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         lhs, rhs = arrays
-        if isinstance(o.lhs.element, QuantizedType):
-            lhs, rhs = (
-                numerics.dequantize(x, v.element, numerics.along_axis(v.element, v.rank))
-                for x, v in zip(arrays, o.operands, strict=True)
-            )
+        direction = DIRECTIONS[o.comparison_direction]
+        if numerics.is_quantized(o):
+            return numerics.through_real_numbers(o, arrays, direction, np.dtype(bool))
         if o.compare_type == "TOTALORDER":
             lhs, rhs = numerics.total_order(lhs), numerics.total_order(rhs)
         lhs, rhs = numerics.wide(lhs), numerics.wide(rhs)
         with np.errstate(all="ignore"):
-            return np.asarray(DIRECTIONS[o.comparison_direction](lhs, rhs))
+            return np.asarray(direction(lhs, rhs))
 
     def cases(self) -> Iterator[Case]:
         for direction in DIRECTIONS:

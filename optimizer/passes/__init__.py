@@ -1,4 +1,4 @@
-"""Passes: frozen dataclasses, Module -> Module; a pass that changes nothing returns its argument."""
+"""Passes: frozen dataclasses, Module -> Module; one that changes nothing returns its argument."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ CHEAP = frozenset({
 
 @dataclass(frozen=True)
 class FoldConstants:
-    """INLINED -> INLINED: constants of at most `limit` bytes take the place of what computes them."""
+    """INLINED -> INLINED: constants of up to `limit` bytes take the place of what computes them."""
 
     name: ClassVar[str] = "fold-constants"
     takes: ClassVar[Level] = INLINED
@@ -97,7 +97,7 @@ class _Folder:
             self.cost[result] = own + sum(self.cost[value] for value in op.operands)
 
     def wanted(self, op: Op, region: Region) -> bool:
-        """Whether a known value should become a constant: needed by what is not known, and small."""
+        """Whether a known value should become a constant: small, and needed by what is unknown."""
         if op.name in ("constant", "iota") or len(op.results) != 1:
             return False
         (result,) = op.results
@@ -108,10 +108,19 @@ class _Folder:
         cheap = self.cost.get(result, CHEAP_OPERATIONS + 1) <= CHEAP_OPERATIONS
         if cheap and result.tensor.bytes > TINY:
             return False
-        users = region.uses.get(result, ())
-        if any(number < 0 for _, number in users):
+        if _grows(op) and result.tensor.bytes > TINY:
             return False
-        return any(user is None or user.results[0] not in self.work for user, _ in users)
+        users = region.uses.get(result, ())
+        return all(number >= 0 for _, number in users) and self.needed(result, region)
+
+    def needed(self, value: Value, region: Region) -> bool:
+        """Whether a known value has a user that is not known, past broadcasts that enlarge it."""
+        for user, _ in region.uses.get(value, ()):
+            if user is None or user.results[0] not in self.work:
+                return True
+            if _grows(user) and self.needed(user.results[0], region):
+                return True
+        return False
 
     def constant(self, op: Op) -> Op:
         self.options.ledger.record("fold-constants", BITWISE, op)
@@ -128,3 +137,7 @@ class _Folder:
             with np.errstate(all="ignore"):
                 (self.arrays[value],) = self.interpreter.evaluate(op, operands, {})
         return self.arrays[value]
+
+
+def _grows(op: Op) -> bool:
+    return op.name == "broadcast_in_dim" and op.type.size > op.operands[0].tensor.size

@@ -22,7 +22,7 @@ from ...hlo.types import TensorType
 from ...hlo.verify import INLINED, Level
 from ..fold import FOLDED_PATTERNS
 from ..licence import BITWISE, Ledger
-from ..rewrite import Engine
+from ..rewrite import Engine, copied_region
 from .dce import Dce
 
 MAXIMUM_FLOPS = 1e11  # of one product of weights
@@ -74,7 +74,11 @@ class _WeightFolder:
         replaced: dict[Value, Value] = {}
         ops: list[Op] = []
         for op in region.ops:
-            fresh = op.with_operands([replaced.get(v, v) for v in op.operands])
+            regions = [
+                copied_region(r, replaced) if replaced.keys() & r.captures() else r
+                for r in op.regions
+            ]
+            fresh = op.with_operands([replaced.get(v, v) for v in op.operands], regions)
             if op in chosen:
                 fresh = self.weight(op)
             for old, new in zip(op.results, fresh.results, strict=True):

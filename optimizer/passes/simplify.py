@@ -1,4 +1,4 @@
-"""simplify: licensed rules, common subexpressions, small constants, dead code, until none is left."""
+"""simplify: licensed rules, equal operations, small constants, dead code, until nothing applies."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _dot_of_transpose_examples() -> Iterator[Example]:
 
 
 @structural("dot-of-transpose", "dot_general", examples=_dot_of_transpose_examples,
-            lowers="transposes")  # fmt: skip
+            lowers="transposes", sums=True)  # fmt: skip
 def dot_of_transpose(op: Op, b: Rewriter) -> Value | None:
     """dot(transpose x, y) -> dot(x, y) with other dimension numbers"""
     sides = Sides(op)
@@ -126,7 +126,7 @@ def _transpose_of_dot_examples() -> Iterator[Example]:
 
 
 @structural("transpose-of-dot", "transpose", examples=_transpose_of_dot_examples,
-            lowers="transposes")  # fmt: skip
+            lowers="transposes", sums=True)  # fmt: skip
 def transpose_of_dot(op: Op, b: Rewriter) -> Value | None:
     """transpose(dot(x, y)) -> dot(y, x) [free dimensions of the two sides swap as blocks]"""
     inner = made_by(op.operands[0], "dot_general")
@@ -174,7 +174,7 @@ def _dot_of_reshape_examples() -> Iterator[Example]:
 
 
 @structural("dot-of-reshape", "dot_general", examples=_dot_of_reshape_examples,
-            lowers="height of reshapes")  # fmt: skip
+            lowers="height of reshapes", sums=True)  # fmt: skip
 def dot_of_reshape(op: Op, b: Rewriter) -> Value | None:
     """dot(reshape x, y) -> reshape dot(x, y) [dimensions of one role are merged or split]"""
     for side in (0, 1):
@@ -256,7 +256,8 @@ def _dot_ones_examples() -> Iterator[Example]:
 
 
 @structural("dot-dimensions-of-one", "dot_general", examples=_dot_ones_examples,
-            lowers="batching and contracting dimensions")  # fmt: skip
+            lowers="batching and contracting dimensions",
+            sums=True)  # fmt: skip
 def dot_dimensions_of_one(op: Op, b: Rewriter) -> Value | None:
     """dot over batching or contracting dimensions of size one -> reshape(dot) with them free"""
     sides = Sides(op)
@@ -290,7 +291,7 @@ def _outer_examples() -> Iterator[Example]:
 
 
 @structural("dot-without-sum", "dot_general", licence=IGNORES_ZERO_SIGN, examples=_outer_examples,
-            lowers="contractions")  # fmt: skip
+            lowers="contractions", sums=True)  # fmt: skip
 def dot_without_sum(op: Op, b: Rewriter) -> Value | None:
     """dot(x, y) -> broadcast x * broadcast y [one product per element]"""
     sides = Sides(op)
@@ -328,7 +329,7 @@ def _dot_of_broadcast_examples() -> Iterator[Example]:
 
 
 @structural("dot-of-broadcast", "dot_general", examples=_dot_of_broadcast_examples,
-            lowers="computed elements")  # fmt: skip
+            lowers="computed elements", sums=True)  # fmt: skip
 def dot_of_broadcast(op: Op, b: Rewriter) -> Value | None:
     """dot(broadcast x, y) -> broadcast dot(x, y) [only free dimensions are new]"""
     for side in (0, 1):
@@ -360,8 +361,9 @@ def dot_of_broadcast(op: Op, b: Rewriter) -> Value | None:
 
 def _scale_examples() -> Iterator[Example]:
     def weights(b: Any, *dims: int) -> Value:
-        return b.constant([[[[1.0, 2.0], [3.0, 4.0]]]] * 2 if dims == (2, 1, 2, 2) else
-                          [[1.0, 2.0, 0.5], [3.0, -1.0, 4.0]], f32(*dims))  # fmt: skip
+        kernels = [[[[1.0, 2.0], [3.0, 4.0]]], [[[0.5, -1.0], [0.0, 2.0]]]]
+        matrix = [[1.0, 2.0, 0.5], [3.0, -1.0, 4.0]]
+        return b.constant(kernels if len(dims) == 4 else matrix, f32(*dims))
 
     yield example(
         "splat", [f32(4, 2)],
@@ -411,7 +413,7 @@ def convolution(b: Any, x: Value, kernel: Value, **attributes: Any) -> Value:
 
 
 def scale_of(value: Value, target: Value, along: Sequence[int], b: Rewriter) -> Any:
-    """How to have a static factor as a broadcast along some dims of another tensor; None if not.
+    """How to have a static factor in another tensor's dims; None if that cannot be.
 
     `along[d]` is the dim of `target` that dim d of the value's type is, or -1 for none.
     """
@@ -446,7 +448,8 @@ def static_side(inner: Op, b: Rewriter) -> tuple[int, list[int]] | None:
     sides = Sides(inner)
     for side in (1, 0):
         value = inner.operands[side]
-        if b.is_static(value) and b.uses(value) <= 1 and not b.is_static(inner.operands[1 - side]):
+        other = inner.operands[1 - side]
+        if b.is_static(value) and b.uses(value) <= 1 and not b.is_static(other):
             along = [-1] * rank
             first = len(sides.batch[0]) + (len(sides.free(0)) if side else 0)
             for i, d in enumerate(sides.batch[side]):
@@ -457,8 +460,11 @@ def static_side(inner: Op, b: Rewriter) -> tuple[int, list[int]] | None:
     return None
 
 
-@structural("scale-into-weight", "multiply", licence=REASSOCIATES, examples=_scale_examples,
-            lowers="multiplications", ulps=2)  # fmt: skip
+LOOSE = REASSOCIATES | IGNORES_ZERO_SIGN
+
+
+@structural("scale-into-weight", "multiply", licence=LOOSE, examples=_scale_examples,
+            lowers="multiplications", sums=True, ulps=2)  # fmt: skip
 def scale_into_weight(op: Op, b: Rewriter) -> Value | None:
     """dot(x, w) * s -> dot(x, w * s), conv alike [w and s are known when the bundle is built]"""
     for value, factor in (op.operands, op.operands[::-1]):
@@ -499,8 +505,8 @@ def _biased_examples() -> Iterator[Example]:
     )
 
 
-@structural("scale-of-biased-contraction", "multiply", licence=REASSOCIATES,
-            examples=_biased_examples, lowers="distance of scales", ulps=2)  # fmt: skip
+@structural("scale-of-biased-contraction", "multiply", licence=LOOSE,
+            examples=_biased_examples, lowers="distance of scales", sums=True, ulps=2)  # fmt: skip
 def scale_of_biased_contraction(op: Op, b: Rewriter) -> Value | None:
     """(dot(x, w) + k1) * k2 -> dot(x, w) * k2 + k1 * k2 [known when the bundle is built]"""
     for value, factor in (op.operands, op.operands[::-1]):

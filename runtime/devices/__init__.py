@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,22 +16,16 @@ Array = np.ndarray[Any, Any]
 TARGETS = {"cpu": ("cpu", "CpuVariant"), "null": ("null", "NullVariant")}
 
 
-class DeviceVariant(Protocol):
-    """A plan, its code and weights, ready to run; immutable, shared by all threads."""
+class Device(NamedTuple):
+    """A plan, its code and weights, ready to run; shared by all threads.
 
-    def new_context(self) -> Any:
-        """What one call at a time needs: arena, scratch, tables."""
-        ...
+    context() makes what one call at a time needs: arena, scratch, tables. run(context, inputs,
+    outputs, profile) reads `inputs` and fills `outputs`, all C-contiguous and of the plan's types,
+    and returns the events of a profiled call.
+    """
 
-    def run(
-        self,
-        context: Any,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        profile: bool = False,
-    ) -> Sequence[Any] | None:
-        """Read `inputs`, fill `outputs`; all C-contiguous and of the plan's types."""
-        ...
+    context: Callable[[], Any]
+    run: Callable[[Any, Sequence[Array], Sequence[Array], bool], Sequence[Any]]
 
 
 def check_machine(plan: Any) -> None:
@@ -40,14 +34,14 @@ def check_machine(plan: Any) -> None:
         importlib.import_module(".cpu", __name__).check_machine(plan)
 
 
-def open_variant(
+def open_device(
     plan: Any, image: bytes | memoryview, weights: Mapping[str, Array], threads: int | None
-) -> DeviceVariant:
-    """The variant of a plan on this machine; UserError if the machine cannot run it."""
+) -> Device:
+    """The plan on this machine; UserError if the machine cannot run it."""
     if plan.target not in TARGETS:
         raise UserError(
             f"this girih runs the targets {', '.join(TARGETS)}; the program is for {plan.target!r}"
         )
-    module, name = TARGETS[plan.target]
-    variant = getattr(importlib.import_module(f".{module}", __name__), name)
-    return variant(plan, image, weights, threads)
+    name, variant = TARGETS[plan.target]
+    module = importlib.import_module(f".{name}", __name__)
+    return Device(getattr(module, variant)(plan, image, weights, threads).context, module.run)

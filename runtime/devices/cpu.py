@@ -378,7 +378,7 @@ class CpuContext:
 def _address(array: np.ndarray) -> int:
     try:
         # Three times as fast as array.ctypes, but for writable, plain arrays only.
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # pyright: ignore
     except (TypeError, ValueError, BufferError):
         return array.ctypes.data
 

@@ -22,18 +22,18 @@ class NullVariant:
     ) -> None:
         self.plan = plan
 
-    def new_context(self) -> None:
+    def context(self) -> None:
         """Nothing is kept between calls."""
 
-    def run(
-        self,
-        context: None,
-        inputs: Sequence[np.ndarray[Any, Any]],
-        outputs: Sequence[np.ndarray[Any, Any]],
-        profile: bool = False,
-    ) -> None:
-        """UserError, always."""
-        raise UserError(
-            "this program was compiled for target 'null', which has no code to run; "
-            "compile it with target='cpu'"
-        )
+
+def run(
+    context: None,
+    inputs: Sequence[np.ndarray[Any, Any]],
+    outputs: Sequence[np.ndarray[Any, Any]],
+    profile: bool = False,
+) -> list[Any]:
+    """UserError, always."""
+    raise UserError(
+        "this program was compiled for target 'null', which has no code to run; "
+        "compile it with target='cpu'"
+    )

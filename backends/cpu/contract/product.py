@@ -23,6 +23,7 @@ Value = llvm.Value
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 1 << 20  # of a row block: what may stay in half of an L2 cache of 2 MB
 _PACKED_ROWS = 4  # panels of a row block that is packed
+_LEAST_GROUPS = 4  # column groups that share a packed row block, if there are as many
 _ENOUGH_TILES = 16
 
 
@@ -123,42 +124,43 @@ def emit_product(module: llvm.Module, name: str, product: Product) -> tuple[int,
         if group is not None:
             _emit_group(module, name + suffix, product, group, rows, left_bytes)
 
+    # Groups of a tile: one, or, to use a packed left side often, many.
+    tile_groups = _groups_per_tile(outer * rows.blocks, groups) if product.left.packed else 1
+    parts = -(-groups // tile_groups)
     f = module.kernel(name)
     args, begin, end, scratch = f.arguments
     with f.for_range(begin, end) as loop:
-        tile = loop.index
-        if product.left.packed:
-            block, flat = f.urem(tile, rows.blocks), f.udiv(tile, rows.blocks)
-        else:
-            number, block = f.urem(tile, groups), f.udiv(tile, groups)
-            block, flat = f.urem(block, rows.blocks), f.udiv(block, rows.blocks)
+        part, block = f.urem(loop.index, parts), f.udiv(loop.index, parts)
+        block, flat = f.urem(block, rows.blocks), f.udiv(block, rows.blocks)
         first = f.mul(block, rows.per_block)
         final = f.min(f.add(first, rows.per_block), rows.panels)
-
-        def call(suffix: str, column: Value) -> None:
-            f.call(name + suffix, "void", args, flat, first, final, column, scratch)  # noqa: B023
-
         if product.left.packed:
             coordinates = unravel(f, flat, product.outer)
             product.left.pack(
                 f, args, coordinates, rows.first(f, first), rows.first(f, final), scratch
             )
-            if full:
-                with f.for_range(0, whole) as inner:
-                    call("_full", f.mul(inner.index, width))
-            if last:
-                call("_last", llvm.constant("i64", whole * width))
-        elif full and last:
-            branch = f.if_else(f.compare("ult", number, whole))
-            with branch.then():
-                call("_full", f.mul(number, width))
-            with branch.otherwise():
-                call("_last", llvm.constant("i64", whole * width))
-        else:
-            call("_full" if full else "_last", f.mul(number, width))
+        start = f.mul(part, tile_groups)
+        stop = f.min(f.add(start, tile_groups), groups)
+        with f.for_range(start, stop, at_least_once=True) as inner:
+            number = inner.index
+            column = f.mul(number, width)
+            operands = args, flat, first, final, column, scratch
+            if full and last:
+                branch = f.if_else(f.compare("ult", number, whole))
+                with branch.then():
+                    f.call(name + "_full", "void", *operands)
+                with branch.otherwise():
+                    f.call(name + "_last", "void", *operands)
+            else:
+                f.call(name + ("_full" if full else "_last"), "void", *operands)
     f.ret()
-    tiles = outer * rows.blocks * (1 if product.left.packed else groups)
-    return tiles, left_bytes + panel_bytes
+    return outer * rows.blocks * parts, left_bytes + panel_bytes
+
+
+def _groups_per_tile(others: int, groups: int) -> int:
+    """Column groups of a tile whose left side is packed for it; `others` tiles beside exist."""
+    parts = min(-(-_ENOUGH_TILES // max(1, others)), max(1, groups // _LEAST_GROUPS))
+    return -(-groups // parts)
 
 
 def _emit_group(

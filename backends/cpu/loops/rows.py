@@ -8,7 +8,7 @@ read is kept in scratch between passes. The order of additions depends on the ro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ....hlo.graph import Op, Region, Value
@@ -90,7 +90,8 @@ class _Rows:
         count = math.prod(step.inner)
         for value in step.saves:
             size = -(-count * llvm.bits_of(elements.register_type(value.element)) // 8)
-            size = -(-max(size, count) * (2 if value.element.is_complex else 1) // 64) * 64
+            size = max(size, count) * (2 if value.element.is_complex else 1)
+            size = -(-size // 64) * 64 + 64  # the last vector may read past the end
             self.saved[value] = self.f.pointer(self.frame.scratch, self.scratch, "i8")
             self.scratch += size
         recognised = [r for r in step.reductions if r.single is not None]
@@ -113,7 +114,7 @@ class _Rows:
         width = self.width
         while width > 1 and width > count:
             width //= 2
-        unroll = max(1, min(self.unroll(step, len(reductions)), count // width))
+        unroll = power_of_two(min(self.unroll(step, len(reductions)), count // width))
         start = [r.identity(width) for r in reductions for _ in range(unroll)]
         like = [register for registers in start for register in registers]
         values: list[Register] = like
@@ -294,6 +295,11 @@ class _Rows:
                     self.emitter.store(pointer, register, root.element, place, lanes, mask)
 
 
+def power_of_two(limit: int) -> int:
+    """The largest power of two up to the limit, at least 1."""
+    return 1 << max(0, limit.bit_length() - 1)
+
+
 def total_lanes(register: Register) -> int:
     return flat([register])[0].lanes
 
@@ -303,23 +309,17 @@ def total_lanes(register: Register) -> int:
 
 def plan(region: Region, outer: int) -> list[Pass]:
     """The passes in order, with what each keeps for later ones."""
-    stages: dict[Value, int] = {}
-
-    def stage(value: Value) -> int:
-        """How many reductions lie behind a value, one after another."""
-        for op in _before(value):
-            if op.results[0] in stages:
-                continue
-            own = max((stages[v] for v in op.operands if v in stages), default=0)
-            for result in op.results:
-                stages[result] = own + (op.name == "reduce")
-        return stages.get(value, 0)
-
+    stages: dict[Value, int] = {}  # how many reductions lie behind a value, one after another
+    for op in region.ops:
+        own = max((stages.get(value, 0) for value in op.operands), default=0)
+        for result in op.results:
+            stages[result] = own + (op.name == "reduce")
     passes: dict[tuple[int, bool, tuple[int, ...]], Pass] = {}
     for op in region.ops:
         if op.name == "reduce":
             inner = op.operands[0].dims[outer:]
-            key = max(map(stage, op.operands)), False, inner
+            stage = max(stages.get(value, 0) for value in op.operands)
+            key = stage, False, inner
             passes.setdefault(key, Pass(inner)).reductions.append(Reduction(op))
     last = len(region.ops)
     for number, root in enumerate(region.results):
@@ -328,21 +328,6 @@ def plan(region: Region, outer: int) -> list[Pass]:
     ordered = [passes[key] for key in sorted(passes)]
     _choose_saves(region, outer, ordered)
     return ordered
-
-
-def _before(value: Value) -> Iterator[Op]:
-    """The operations behind a value, each after those it uses."""
-    seen: set[Op] = set()
-
-    def visit(op: Op | None) -> Iterator[Op]:
-        if op is None or op in seen:
-            return
-        seen.add(op)
-        for operand in op.operands:
-            yield from visit(operand.op)
-        yield op
-
-    yield from visit(value.op)
 
 
 def cone(targets: Sequence[Value], stop: set[Value]) -> dict[Op, None]:

@@ -230,15 +230,17 @@ def native_dropout(c: Context, input: Value, p: float, train: bool | None) -> tu
 
 
 TABLE: dict[str, Callable[..., Any]] = {
+    **{
+        f"aten.{name}.default": dropout
+        for name in ("dropout", "dropout_", "alpha_dropout", "alpha_dropout_", "feature_dropout",
+                     "feature_dropout_")
+    },
     "aten._log_softmax.default": log_softmax,
     "aten._prelu_kernel.default": prelu,
     "aten._safe_softmax.default": safe_softmax,
     "aten._softmax.default": softmax,
-    "aten.alpha_dropout.default": dropout,
     "aten.celu.default": celu,
-    "aten.dropout.default": dropout,
     "aten.elu.default": elu,
-    "aten.feature_dropout.default": dropout,
     "aten.gelu.default": gelu,
     "aten.glu.default": glu,
     "aten.hardshrink.default": hardshrink,

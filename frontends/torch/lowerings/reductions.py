@@ -294,6 +294,25 @@ def running_of(c: Context, body: str, x: Value, axis: int) -> Value:
     return x
 
 
+def differences(
+    c: Context,
+    self: Value,
+    n: int = 1,
+    dim: int = -1,
+    prepend: Value | None = None,
+    append: Value | None = None,
+) -> Value:
+    """Each element minus the one before it, n times."""
+    axis = axis_of(dim, self.rank)
+    parts = [part for part in (prepend, self, append) if part is not None]
+    value = c.concatenate([c.convert(part, c.element) for part in parts], axis)
+    for _ in range(n):
+        size = static(value.dims[axis])
+        after, before = c.slice(value, axis, 1, size), c.slice(value, axis, 0, size - 1)
+        value = c("xor" if value.element is I1 else "subtract", after, before)
+    return value
+
+
 def running_extreme(largest: bool) -> Callable[..., tuple[Value, Value | None]]:
     """cummax and cummin; positions are blocked."""
 
@@ -322,6 +341,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.cummin.default": running_extreme(False),
     "aten.cumprod.default": running("multiply"),
     "aten.cumsum.default": running("add"),
+    "aten.diff.default": differences,
     "aten.linalg_vector_norm.default": vector_norm,
     "aten.logsumexp.default": logsumexp,
     "aten.max.default": extreme_all("maximum"),

@@ -13,6 +13,7 @@ from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.build import make_op
 from girih.hlo.interpret import interpret
 
+GUARD = 128  # bytes after each result that must stay as they are
 _alive: list[Any] = []  # mapped code must outlive the calls
 
 
@@ -50,15 +51,17 @@ class Kernel:
         self.op = op
         self.code = kernels.emit(op, self.target)
         self.function = compiled(self.code, self.target)
+        self._blocks: list[np.ndarray] = []
         self.scratch = _aligned(self.code.scratch_bytes + 64)
 
     def outputs(self) -> list[np.ndarray]:
         """Results full of a pattern that no kernel may leave behind."""
         made = []
         for result in self.op.results:
-            array = np.empty(result.tensor.dims, result.tensor.dtype)
-            array.reshape(-1).view(np.uint8)[:] = 0xA5
-            made.append(array)
+            block = np.full(result.tensor.bytes + GUARD, 0xA5, np.uint8)
+            self._blocks.append(block)
+            flat = block[: result.tensor.bytes].view(result.tensor.dtype)
+            made.append(flat.reshape(result.tensor.dims))
         return made
 
     def call(
@@ -77,6 +80,9 @@ class Kernel:
         ready = [np.ascontiguousarray(array) for array in inputs]
         results = self.outputs()
         self.call(ready, results, splits)
+        for block in self._blocks:
+            assert np.all(block[len(block) - GUARD :] == 0xA5), "written past the end of a result"
+        self._blocks.clear()
         return results
 
 

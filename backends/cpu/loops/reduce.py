@@ -1,0 +1,369 @@
+"""`reduce` fusions: one pass over the inputs, any dims reduced, producers computed on the fly.
+
+Kept dims are the tiles. If the last dim is kept, lanes run along it and the reduced dims are loops
+inside; if it is reduced, lanes are partial results of it, joined in a fixed tree at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from ....hlo.graph import Region, Value
+from .. import composite
+from ..codegen import KernelCode, Target
+from ..elementwise import Mask, delinear
+from ..elements import Register
+from ..index import CONSECUTIVE, SAME, Affine, Axis, linear, of_axis
+from .frame import Frame, cost, lanes_for, tile_range
+from .monoid import Reduction, flat, spread, unflat
+from .probe import collapse, probe
+
+COLUMNS = 4  # vectors of kept elements per tile
+
+
+def emit(region: Region, target: Target, flops: float) -> KernelCode:
+    """The kernel of a `reduce` fusion's region: reductions of one shape, no operations after."""
+    reductions = [Reduction(op) for op in region.ops if op.name == "reduce"]
+    roots = {result for r in reductions for result in r.op.results}
+    shapes = {(r.inputs[0].dims, tuple(sorted(r.op.dimensions))) for r in reductions}
+    simple = len(shapes) == 1 and set(region.results) <= roots
+    if not simple or _nested(reductions):
+        return composite.emit(region, target, flops)
+    return _Reduce(region, target, reductions).emit(flops)
+
+
+def _nested(reductions: Sequence[Reduction]) -> bool:
+    """Whether one reduction reads another's result."""
+    seen: set[Value] = set()
+    stack = [value for r in reductions for value in r.op.operands]
+    while stack:
+        value = stack.pop()
+        if value in seen or value.op is None:
+            continue
+        if value.op.name == "reduce":
+            return True
+        seen.add(value)
+        stack.extend(value.op.operands)
+    return False
+
+
+class _Reduce:
+    def __init__(self, region: Region, target: Target, reductions: list[Reduction]) -> None:
+        self.region, self.target, self.reductions = region, target, reductions
+        self.frame = Frame(target, region.argument_types, region.result_types)
+        self.f = self.frame.function
+        self.emitter = self.frame.emitter(region)
+        self.dims = reductions[0].inputs[0].dims
+        self.reduced = frozenset(reductions[0].op.dimensions)
+        self.width = lanes_for(target, region)
+        inputs = [value for r in reductions for value in r.inputs]
+        body = Region(region.arguments, region.ops, inputs)
+        found = probe(body, (0,) * len(self.dims), self.dims)
+        groups = collapse(self.dims, found)
+        self.groups = [part for group in groups for part in self.split(group)]
+
+    def split(self, group: list[int]) -> list[list[int]]:
+        """A group of dims cut where kept and reduced dims meet; dims of size 1 go anywhere."""
+        parts: list[list[int]] = []
+        for dim in group:
+            if parts and self.kind(parts[-1]) == (dim in self.reduced):
+                parts[-1].append(dim)
+            else:
+                parts.append([dim])
+        return parts
+
+    def kind(self, group: Sequence[int]) -> bool:
+        """Whether a group is reduced."""
+        return bool(group) and group[0] in self.reduced
+
+    def extent(self, group: Sequence[int]) -> int:
+        return math.prod(self.dims[d] for d in group)
+
+    def emit(self, flops: float) -> KernelCode:
+        size = math.prod(self.dims)
+        kept = math.prod(d for n, d in enumerate(self.dims) if n not in self.reduced)
+        work = cost(self.region) * size / 8
+        if kept == 0:
+            return self.frame.finish(0, flops)
+        if size == 0:
+            return self.frame.finish(self.initial_only(kept), flops)
+        if self.groups and not self.kind(self.groups[-1]) and self.extent(self.groups[-1]) > 1:
+            tiles = self.columns()
+        else:
+            tiles = self.lines()
+        return self.frame.finish(tiles, flops, work=work)
+
+    # Index of an input element from positions in each group.
+
+    def index(self, positions: Sequence[Affine], width: int) -> tuple[Affine, ...]:
+        at: list[Affine] = []
+        for group, position in zip(self.groups, positions, strict=True):
+            at.extend(delinear(self.emitter, position, [self.dims[d] for d in group], width))
+        return tuple(at)
+
+    def result_index(self, at: Sequence[Affine]) -> tuple[Affine, ...]:
+        return tuple(one for d, one in enumerate(at) if d not in self.reduced)
+
+    def nest(
+        self,
+        like: Sequence[Register],
+        groups: Sequence[int],
+        body: Callable[[dict[int, Affine], list[Register]], list[Register]],
+    ) -> list[Register]:
+        """Loops over the given groups with accumulators carried through all of them."""
+        scopes = self.frame.scopes
+
+        def level(
+            position: int, places: dict[int, Affine], values: list[Register]
+        ) -> list[Register]:
+            if position == len(groups):
+                return body(places, values)
+            number = groups[position]
+            extent = self.extent(self.groups[number])
+            with scopes.loop(0, extent, 1, flat(values), extent=extent) as (at, loop):
+                carried = unflat(loop.carried, values)
+                loop.carry(*flat(level(position + 1, {**places, number: at}, carried)))
+            return unflat(loop.results, values)
+
+        return level(0, {}, list(like))
+
+    def start(self, reduction: Reduction, width: int) -> list[Register]:
+        """The first accumulator: the identity, or the initial values of an ordered body."""
+        if reduction.single is not None:
+            return reduction.identity(width)
+        return spread(self.f, self.initial(reduction), width)
+
+    def initial(self, reduction: Reduction) -> list[Register]:
+        registers = [self.emitter.value(value, (), 1) for value in reduction.initial]
+        return reduction.read(self.f, registers)
+
+    def read(
+        self, reduction: Reduction, at: tuple[Affine, ...], width: int, mask: Mask | None
+    ) -> list[Register]:
+        registers = [self.emitter.value(value, at, width, mask) for value in reduction.inputs]
+        return reduction.read(self.f, registers)
+
+    def store(
+        self,
+        reduction: Reduction,
+        values: list[Register],
+        at: tuple[Affine, ...],
+        width: int,
+        mask: Mask | None,
+    ) -> None:
+        identity = all(map(reduction.is_identity, reduction.initial))
+        if reduction.single is not None and not identity:
+            first = spread(self.f, self.initial(reduction), width)
+            values = reduction.combine(self.f, first, values, width)
+        values = reduction.finished(self.f, values)
+        place = self.result_index(at)
+        for result, register in zip(reduction.op.results, values, strict=True):
+            for number, root in enumerate(self.region.results):
+                if root is result:
+                    offset = linear(place, root.dims)
+                    pointer = self.frame.outputs[number]
+                    self.emitter.store(pointer, register, root.element, offset, width, mask)
+
+    def initial_only(self, kept: int) -> int:
+        """Results of reducing nothing."""
+        with (
+            tile_range(self.frame, 0, kept) as (low, high),
+            self.frame.scopes.loop(low, high, extent=kept) as (at, _),
+        ):
+            for reduction in self.reductions:
+                values = reduction.finished(self.f, self.initial(reduction))
+                for result, register in zip(reduction.op.results, values, strict=True):
+                    for number, root in enumerate(self.region.results):
+                        if root is result:
+                            pointer = self.frame.outputs[number]
+                            self.emitter.store(pointer, register, root.element, at)
+        return kept
+
+    # Lanes along a kept dimension.
+
+    def columns(self) -> int:
+        """Tiles of up to COLUMNS vectors of the last group, per position of the other kept ones."""
+        f, scopes = self.f, self.frame.scopes
+        inner = self.extent(self.groups[-1])
+        outer = [n for n, g in enumerate(self.groups[:-1]) if not self.kind(g)]
+        inside = [n for n, g in enumerate(self.groups[:-1]) if self.kind(g)]
+        rows = math.prod(self.extent(self.groups[n]) for n in outer)
+        width = self.width
+        masks = self.target.vector_bits == 512
+        while width > 1 and width > inner and not (masks and inner > 1 and width < 2 * inner):
+            width //= 2
+        copies = max(1, min(COLUMNS // min(COLUMNS, len(self.reductions)), inner // width))
+        wide = inner // (width * copies)
+        rest_start = wide * width * copies
+        rest_width = width if masks and width > 1 else 1
+        rest = -(-(inner - rest_start) // rest_width)
+        tiles = rows * (wide + rest)
+        with (
+            tile_range(self.frame, 0, tiles) as (low, high),
+            scopes.loop(low, high, extent=tiles) as (_, loop),
+        ):
+            row = f.udiv(loop.index, wide + rest)
+            block = f.sub(loop.index, f.mul(row, wide + rest))
+            place = of_axis(Axis(row, rows, SAME, scopes.depth))
+            kept = dict(
+                zip(
+                    outer,
+                    delinear(self.emitter, place, [self.extent(self.groups[n]) for n in outer], 1),
+                    strict=True,
+                )
+            )
+            with ExitStack() as stack:
+                if wide:
+                    if rest:
+                        stack.enter_context(scopes.branch(f.compare("slt", block, wide)))
+                    stride = width * copies
+                    begin = f.mul(block, stride)
+                    lanes = CONSECUTIVE if width > 1 else SAME
+                    at = of_axis(Axis(begin, inner, lanes, scopes.depth, stride))
+                    self.column(kept, inside, at, width, copies, None)
+            if rest:
+                with ExitStack() as stack:
+                    if wide:
+                        stack.enter_context(scopes.branch(f.compare("sge", block, wide)))
+                    begin = f.add(f.mul(f.sub(block, wide), rest_width), rest_start)
+                    lanes = CONSECUTIVE if rest_width > 1 else SAME
+                    at = of_axis(Axis(begin, inner, lanes, scopes.depth, rest_width))
+                    mask = None
+                    if rest_width > 1:
+                        left = f.sub(f.lift(inner, "i64"), begin)
+                        mask = Mask(f.tail_mask(left, rest_width), scopes.depth)
+                    self.column(kept, inside, at, rest_width, 1, mask)
+        return tiles
+
+    def column(
+        self,
+        kept: dict[int, Affine],
+        inside: Sequence[int],
+        at: Affine,
+        width: int,
+        copies: int,
+        mask: Mask | None,
+    ) -> None:
+        """All reduced elements of some vectors of columns."""
+        last = len(self.groups) - 1
+        starts = [[self.start(r, width) for _ in range(copies)] for r in self.reductions]
+        like = [one for copy in starts for registers in copy for one in registers]
+
+        def body(places: dict[int, Affine], values: list[Register]) -> list[Register]:
+            source = iter(values)
+            updated: list[Register] = []
+            for reduction, copied in zip(self.reductions, starts, strict=True):
+                for copy, registers in enumerate(copied):
+                    total = [next(source) for _ in registers]
+                    full = {**kept, **places, last: at + copy * width}
+                    index = self.index([full[n] for n in range(last + 1)], width)
+                    read = self.read(reduction, index, width, mask)
+                    updated.extend(reduction.combine(self.f, total, read, width))
+            return updated
+
+        source = iter(self.nest(like, inside, body))
+        zero = {n: Affine((), 0) for n in inside}
+        for reduction, copied in zip(self.reductions, starts, strict=True):
+            for copy, registers in enumerate(copied):
+                total = [next(source) for _ in registers]
+                full = {**kept, **zero, last: at + copy * width}
+                index = self.index([full[n] for n in range(last + 1)], width)
+                self.store(reduction, total, index, width, mask)
+
+    # Lanes along the last reduced dimension.
+
+    def lines(self) -> int:
+        """One tile per kept element."""
+        scopes = self.frame.scopes
+        outer = [n for n, g in enumerate(self.groups) if not self.kind(g)]
+        inside = [n for n, g in enumerate(self.groups) if self.kind(g)]
+        tiles = math.prod(self.extent(self.groups[n]) for n in outer)
+        with (
+            tile_range(self.frame, 0, tiles) as (low, high),
+            scopes.loop(low, high, extent=tiles) as (place, _),
+        ):
+            self.emitter.base = scopes.depth
+            extents = [self.extent(self.groups[n]) for n in outer]
+            kept = dict(zip(outer, delinear(self.emitter, place, extents, 1), strict=True))
+            for reduction in self.reductions:
+                values = self.line(reduction, kept, inside)
+                zero = {n: Affine((), 0) for n in inside}
+                full = {**kept, **zero}
+                index = self.index([full[n] for n in range(len(self.groups))], 1)
+                self.store(reduction, values, index, 1, None)
+        return tiles
+
+    def line(
+        self, reduction: Reduction, kept: dict[int, Affine], inside: Sequence[int]
+    ) -> list[Register]:
+        """The reduction of one kept element."""
+        f = self.f
+        if reduction.single is None or not inside:
+
+            def one(places: dict[int, Affine], values: list[Register]) -> list[Register]:
+                full = {**kept, **places}
+                index = self.index([full[n] for n in range(len(self.groups))], 1)
+                return reduction.combine(f, values, self.read(reduction, index, 1, None), 1)
+
+            return self.nest(self.start(reduction, 1), inside, one)
+        *loops, last = inside
+        extent = self.extent(self.groups[last])
+        width = self.width
+        while width > 1 and width > extent:
+            width //= 2
+        copies = 1
+        while cost(self.region) <= 8 and copies < 4 and 2 * copies * width <= extent:
+            copies *= 2
+        start = [reduction.identity(width)[0] for _ in range(copies)]
+        scalar = reduction.identity(1)
+
+        def body(places: dict[int, Affine], values: list[Register]) -> list[Register]:
+            return self.run(reduction, {**kept, **places}, last, values, width, copies)
+
+        *vectors, single = self.nest([*start, *scalar], loops, body)
+        while len(vectors) > 1:
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            vectors = [reduction.combine(f, [a], [b], width)[0] for a, b in pairs]
+        total = reduction.across(f, vectors, width)
+        return reduction.combine(f, total, [single], 1)
+
+    def run(
+        self,
+        reduction: Reduction,
+        places: dict[int, Affine],
+        last: int,
+        values: list[Register],
+        width: int,
+        copies: int,
+    ) -> list[Register]:
+        """One stretch of the last reduced group: vectors, then what is left one by one."""
+        f, scopes = self.f, self.frame.scopes
+        extent = self.extent(self.groups[last])
+        stride = width * copies
+        whole = extent - extent % stride
+        *vectors, single = values
+
+        def step(at: Affine, total: Register, lanes: int) -> Register:
+            full = {**places, last: at}
+            index = self.index([full[n] for n in range(len(self.groups))], lanes)
+            read = self.read(reduction, index, lanes, None)
+            return reduction.combine(f, [total], read, lanes)[0]
+
+        lanes = CONSECUTIVE if width > 1 else SAME
+        with scopes.loop(
+            0, whole, stride, flat(vectors), extent=extent, lanes=lanes, multiple=stride
+        ) as (at, loop):
+            carried = unflat(loop.carried, vectors)
+            loop.carry(
+                *flat([step(at + n * width, total, width) for n, total in enumerate(carried)])
+            )
+        vectors = unflat(loop.results, vectors)
+        if whole < extent:
+            with scopes.loop(whole, extent, 1, flat([single]), extent=extent) as (at, loop):
+                (total,) = unflat(loop.carried, [single])
+                loop.carry(*flat([step(at, total, 1)]))
+            (single,) = unflat(loop.results, [single])
+        return [*vectors, single]
+
