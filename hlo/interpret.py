@@ -35,7 +35,9 @@ def _checked(index: int, value: Any, type: Any) -> Any:
         return value
     array = np.asarray(value)
     fits = array.ndim == type.rank and all(
-        size == wanted for size, wanted in zip(array.shape, type.dims) if isinstance(wanted, int)
+        size == wanted
+        for size, wanted in zip(array.shape, type.dims, strict=True)
+        if isinstance(wanted, int)
     )
     if not fits or array.dtype != type.dtype:
         raise UserError(f"input {index} must be {type}, got {array.dtype}{list(array.shape)}")

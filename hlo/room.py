@@ -53,7 +53,10 @@ class Constraint(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One example of an operation: what to call it with. `regions` is built by `build` if given."""
+    """One example of an operation: what to call it with. `regions` is built by `build` if given.
+
+    `input_types` is for operands whose type their array does not tell (quantised ones).
+    """
 
     name: str
     inputs: tuple[Array, ...]
@@ -61,6 +64,7 @@ class Case(NamedTuple):
     result_types: tuple[Type, ...] | None = None
     regions: Callable[[], tuple[Region, ...]] | None = None
     tolerance: float = 1e-5
+    input_types: tuple[Type, ...] | None = None
 
 
 def operand() -> Any:

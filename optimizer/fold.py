@@ -21,6 +21,7 @@ from .licence import Ledger
 MOVES = frozenset(
     {"broadcast_in_dim", "reshape", "transpose", "reverse", "slice", "dynamic_slice", "gather"}
 )
+SMALL = 256  # bytes
 FOLDED_PATTERNS = frozenset({"elementwise", "index", "reduce", "contract"})
 
 
@@ -67,6 +68,9 @@ class Folder:
             return None  # rule "move-of-splat" keeps it a splat
         if definition.pattern == "elementwise" and all(dense.is_splat for dense in constants):
             return Dense.splat(self._on_scalars(op, constants), type)
+        splats = all(dense.is_splat for dense in constants)
+        if definition.pattern == "index" and type.bytes > SMALL and splats:
+            return None  # a formula of two numbers; some rule may make it one
         work = type.size + sum(dense.type.size for dense in constants)
         if type.bytes > self.limit or self.ledger.folded_elements + work > self.elements:
             return None

@@ -43,6 +43,9 @@ FOLLOWED = FREE | {"dynamic_slice", "gather", "pad", "real", "imag"}
 # What a contraction may read its operands through: strides of what lies in memory.
 VIEWS = frozenset({"transpose", "reshape"})
 
+# Write a part of their first operand, in place where the schedule can arrange it: on their own.
+UPDATES = frozenset({"dynamic_update_slice"})
+
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
 MAXIMUM_CHAIN = 4  # elementwise operations in a row that may be computed twice
 SMALL_FULL_REDUCTION = 1 << 14  # elements; larger ones are split over workers
@@ -130,6 +133,8 @@ def is_splat_constant(op: Op) -> bool:
 def fusable(op: Op) -> bool:
     """Whether a kernel other than its own may compute it."""
     if op.definition.effects or len(op.results) != 1 and op.name != "reduce":
+        return False
+    if op.name in UPDATES:
         return False
     if not all(isinstance(value.type, TensorType) for value in (*op.operands, *op.results)):
         return False

@@ -160,6 +160,7 @@ class Rewriter(Builder):
         self.table: dict[Any, tuple[Value, ...]] = {}
         self.depth = 0
         self.rewriting: Op | None = None
+        self.local = False
         self.replacing: Op | None = None  # the operation of the old region that is brought over
 
     # What rules ask.
@@ -288,6 +289,8 @@ class Rewriter(Builder):
                 self._merge(known, op)
                 return known
         results = self._rewritten(op)
+        if self.local:
+            self.local, key = False, None
         if results is None:
             results = op.results
             self.ops.append(op)
@@ -324,6 +327,7 @@ class Rewriter(Builder):
                 single = isinstance(replacement, Value)
                 results = (replacement,) if single else tuple(replacement)
                 if self._same_types(rule, op, results):
+                    self.local = rule.local
                     engine.ledger.record(rule.name, rule.needs(op), op)
                     return results
         finally:

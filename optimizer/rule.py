@@ -54,6 +54,7 @@ class Rule:
     `ulps` is how far results may be apart on small dyadic values where the licence says
     REASSOCIATES: 0 where the formulas are exact on such values. `sums` says that both sides sum in
     an order that is the implementation's own, so that any licence is checked on such values.
+    `local` rules look at which results are used: what they make stands for no equal operation.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Rule:
     ulps: int = 0
     text: str = ""
     sums: bool = False
+    local: bool = False
 
     def needs(self, op: Op) -> Licence:
         """The licence that rewriting `op` needs: none where no float or complex is involved."""
@@ -85,12 +87,15 @@ def structural(
     lowers: str = "operations",
     ulps: int = 0,
     sums: bool = False,
+    local: bool = False,
 ) -> Callable[[Rewrite], Rule]:
     """Decorator: the function below it is a rule; its docstring's first line is the formula."""
 
     def make(function: Rewrite) -> Rule:
         text = (function.__doc__ or "").strip().splitlines()
         shown = text[0] if text else ""
-        return Rule(name, roots, function, licence, examples, lowers, ulps, shown, sums)
+        return Rule(
+            name, roots, function, licence, examples, lowers, ulps, shown, sums, local
+        )  # fmt: skip
 
     return make

@@ -26,9 +26,10 @@ _DEVICE_NAMES = {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda-manag
 class Leaf:
     """What one flat argument or result has to be."""
 
-    __slots__ = ("bytes", "donated", "dtype", "kind", "path", "shape")
+    __slots__ = ("bytes", "dtype", "kind", "overwritten", "path", "shape")
 
-    def __init__(self, declared: Argument | Result) -> None:
+    def __init__(self, declared: Argument | Result, overwritten: bool = False) -> None:
+        """`overwritten`: the plan gives a result in this argument's memory, which is donated."""
         if not all(isinstance(dim, int) for dim in declared.dims):
             raise UserError(
                 f"{declared}: this program's sizes are not fixed; compile it for fixed sizes"
@@ -39,7 +40,7 @@ class Leaf:
         self.kind = element.kind
         self.shape = tuple(int(dim) for dim in declared.dims)
         self.bytes = math.prod(self.shape) * self.dtype.itemsize
-        self.donated = isinstance(declared, Argument) and declared.donated
+        self.overwritten = overwritten
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
@@ -51,7 +52,7 @@ class Leaf:
             raise self._mismatch(array)
         flags = array.flags
         usable = flags.c_contiguous and flags.aligned
-        if usable and (flags.writeable or not self.donated):
+        if usable and (flags.writeable or not self.overwritten):
             return array, False
         return np.array(array, order="C", copy=True), True
 
@@ -132,12 +133,12 @@ class Leaf:
 def check_donations(leaves: Sequence[Leaf], arrays: Sequence[Array]) -> None:
     """UserError if memory that may be overwritten is passed a second time."""
     for index, leaf in enumerate(leaves):
-        if not leaf.donated or not arrays[index].nbytes:
+        if not leaf.overwritten or not arrays[index].nbytes:
             continue
         for other, array in enumerate(arrays):
             if other != index and np.may_share_memory(arrays[index], array):
                 raise UserError(
-                    f"{leaf.path} is donated, so its memory may be overwritten, but "
+                    f"{leaf.path} is donated and its memory is overwritten, but "
                     f"{leaves[other].path} lies in the same memory; pass a copy of one of them"
                 )
 

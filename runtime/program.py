@@ -21,6 +21,7 @@ from . import devices
 from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
 from .inputs import Leaf, check_donations
 from .profile import Profile
+from .structure import Differs, flattener, unflattener
 
 if TYPE_CHECKING:
     from ..hlo.graph import Module
@@ -75,23 +76,28 @@ class Program:
         self._signature = signature = parts.signatures["main"]
         self._module = module
         self._pending = pending
-        self._leaves = tuple(Leaf(argument) for argument in signature.arguments)
         results = tuple(Leaf(result) for result in signature.results)
-        self._check_plan(len(self._leaves), len(results))
+        self._check_plan(len(signature.arguments), len(results))
         weights = {**parts.weights, **variant.weights}
+        self._aliases = self._find_aliases(weights)
+        overwritten = {argument for _, argument in self._aliases.donated}
+        self._leaves = tuple(
+            Leaf(argument, index in overwritten)
+            for index, argument in enumerate(signature.arguments)
+        )
         used = _used_weights(self._plan, weights)
         self._device = devices.open_device(self._plan, variant.image, used, threads)
         self._contexts: deque[Any] = deque()
         self._copies = 0
         self._copies_lock = threading.Lock()
         self._defaults = [weights.get(a.default or "") for a in signature.arguments]
-        self._donates = any(leaf.donated for leaf in self._leaves)
-        # The quick way of a call is for flat inputs: these are all that it reads.
+        # What the quick ways of a call read: one for flat inputs, one for nested ones.
         plain = signature.inputs.is_flat and not signature.keywords.children
-        self._quick = plain and not self._donates
+        self._quick = plain and not overwritten
         self._accepts = tuple((leaf.dtype, leaf.shape) for leaf in self._leaves)
         self._gives = tuple((r.shape, r.dtype, r.bytes + _ALIGNMENT - 1) for r in results)
-        self._aliases = self._find_aliases(weights)
+        self._flatten = flattener(signature.inputs)
+        self._unflatten = unflattener(signature.outputs)
         self._outputs_are_flat_list = (
             signature.outputs.is_flat and signature.outputs.kind == "list" and not signature.state
         )
@@ -136,19 +142,9 @@ class Program:
         Inputs are numpy arrays, anything that speaks DLPack, or Python scalars. Types are never
         cast; an input that is not C-contiguous is copied, and counted in `copies`.
         """
-        if self._quick and not keywords and len(inputs) == len(self._accepts):
-            for value, (dtype, shape) in zip(inputs, self._accepts, strict=True):
-                if (
-                    type(value) is not np.ndarray
-                    or value.dtype is not dtype
-                    or value.shape != shape
-                ):
-                    break
-                flags = value.flags
-                if not (flags.c_contiguous and flags.aligned):
-                    break
-            else:
-                return self._pack(self._run(inputs)[0])
+        count = len(self._accepts)
+        if self._quick and not keywords and len(inputs) == count and self._are_ready(inputs):
+            return self._pack(self._run(inputs)[0])
         return self._pack(self._run(self._arrays(inputs, keywords))[0])
 
     def profile(self, *inputs: Any, **keywords: Any) -> Profile:
@@ -246,10 +242,18 @@ class Program:
 
     def _arrays(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> list[Array]:
         """The call's flat arguments as arrays that kernels can read."""
+        values: list[Any] = []
         try:
-            values = self._signature.flatten(inputs, keywords)
-        except StructureError as error:
-            raise UserError(str(error)) from None
+            if keywords or len(self._leaves) > self._signature.inputs.leaf_count:
+                raise Differs
+            self._flatten(inputs, values)
+        except Differs:
+            try:
+                values = self._signature.flatten(inputs, keywords)
+            except StructureError as error:
+                raise UserError(str(error)) from None
+        if not self._aliases.donated and self._are_ready(values):
+            return values
         arrays, copies = [], 0
         for leaf, value, default in zip(self._leaves, values, self._defaults, strict=True):
             if value is None and default is not None:
@@ -260,18 +264,27 @@ class Program:
         if copies:
             with self._copies_lock:
                 self._copies += copies
-        if self._donates:
+        if self._aliases.donated:
             check_donations(self._leaves, arrays)
         return arrays
+
+    def _are_ready(self, values: Sequence[Any]) -> bool:
+        """Whether all values are arrays that kernels can read as they are."""
+        for value, (dtype, shape) in zip(values, self._accepts, strict=True):
+            if type(value) is not np.ndarray or value.dtype is not dtype:
+                return False
+            flags = value.flags
+            if value.shape != shape or not (flags.c_contiguous and flags.aligned):
+                return False
+        return True
 
     def _run(
         self, inputs: Sequence[Array], profile: bool = False
     ) -> tuple[list[Array], Sequence[Any] | None]:
         """Fresh outputs, and the device's events if it was asked for them."""
         outputs = [_aligned(*result) for result in self._gives]
-        if self._aliases:
-            for result, argument in self._aliases.donated:
-                outputs[result] = inputs[argument]
+        for result, argument in self._aliases.donated:
+            outputs[result] = inputs[argument]
         try:
             context = self._contexts.pop()
         except IndexError:
@@ -281,12 +294,16 @@ class Program:
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
-        if self._aliases:
+        if self._aliases.copied:
             self._aliases.fill(inputs, outputs)
         return outputs, events
 
     def _pack(self, outputs: list[Array]) -> Any:
-        return outputs if self._outputs_are_flat_list else self._signature.unflatten(outputs)
+        if self._outputs_are_flat_list:
+            return outputs
+        if self._signature.state:
+            return self._signature.unflatten(outputs)
+        return self._unflatten(iter(outputs))
 
     def _check_plan(self, arguments: int, results: int) -> None:
         plan = self._plan
@@ -298,17 +315,18 @@ class Program:
         if any(index >= len(plan.buffers) for index in (*plan.inputs, *plan.outputs)):
             raise UserError("the plan names buffers that it does not have; compile it again")
 
-    def _find_aliases(self, weights: Mapping[str, Array]) -> _Aliases | None:
+    def _find_aliases(self, weights: Mapping[str, Array]) -> _Aliases:
         """Results that the plan does not compute into an output buffer of their own."""
         from ..specs.generated import plan_pb2
 
+        arguments = self._signature.arguments
         donated: list[tuple[int, int]] = []
         copied: list[tuple[int, str, Any]] = []
         for result, index in enumerate(self._plan.outputs):
             buffer = self._plan.buffers[index]
             if buffer.place == plan_pb2.OUTPUT and buffer.index != result:
                 copied.append((result, "output", buffer.index))
-            elif buffer.place == plan_pb2.INPUT and self._leaves[buffer.index].donated:
+            elif buffer.place == plan_pb2.INPUT and arguments[buffer.index].donated:
                 donated.append((result, buffer.index))
             elif buffer.place == plan_pb2.INPUT:
                 copied.append((result, "input", buffer.index))
@@ -316,7 +334,7 @@ class Program:
                 copied.append((result, "weight", weights[buffer.weight]))
             elif buffer.place != plan_pb2.OUTPUT:
                 raise CompilerBug(f"the plan gives result {result} in the arena")
-        return _Aliases(donated, copied) if donated or copied else None
+        return _Aliases(donated, copied)
 
 
 @dataclass(frozen=True)

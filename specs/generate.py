@@ -32,7 +32,7 @@ builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "girih.specs.{name}_pb2", _na
 
 def main(arguments: list[str] | None = None) -> int:
     """Generate or check; the number of stale files is the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="only say which files are stale")
     check = parser.parse_args(arguments).check
     stale = 0

@@ -78,6 +78,10 @@ class ElementEmitter:
         self._pointers = dict(zip(region.arguments, pointers, strict=False))
         self._axes: dict[tuple[str, int], Affine] = {}
 
+    def bind(self, value: Value, pointer: llvm.Value) -> None:
+        """Where an array lies that is not among the region's arguments."""
+        self._pointers[value] = pointer
+
     # What callers use.
 
     def value(
@@ -233,12 +237,11 @@ class ElementEmitter:
         if override is not None:
             return override(index, width)
         op = value.op
-        if op is None:
-            pointer = self._pointers.get(value)
-            if pointer is None:
-                raise CompilerBug(f"a kernel has no address of its operand {value}")
-            elements.check(value.element, "a kernel's operand")
+        pointer = self._pointers.get(value)
+        if pointer is not None:
             return self.load(pointer, value.element, linear(index, value.dims), width, mask)
+        if op is None:
+            raise CompilerBug(f"a kernel has no address of its operand {value}")
         rule = _RULES.get(arithmetic.short_name(op))
         if rule is not None:
             return rule(self, op, index, width, mask)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op, Region, arguments
 from ...hlo.types import TensorType
-from . import arithmetic, elementwise
+from . import arithmetic, contract, elementwise
 from .codegen import KernelCode, Target
 from .loops import loop, reduce, rows
 
@@ -17,6 +17,8 @@ def emit(op: Op, target: Target) -> KernelCode:
     _check(op)
     region = op.regions[0] if op.name == "fusion" else as_region(op)
     kind = op.attributes.get("kind", "") if op.name == "fusion" else kind_of(op)
+    if kind == "contract":
+        return contract.emit(op, target)
     rule = _KINDS.get(kind)
     if rule is None:
         raise arithmetic.unsupported(op)

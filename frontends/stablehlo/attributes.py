@@ -32,7 +32,6 @@ _DEFAULTS: dict[tuple[str, str], Any] = {
     ("composite", "composite_attributes"): {},
     ("custom_call", "api_version"): 1,
     ("custom_call", "has_side_effect"): False,
-    ("custom_call", "backend_config"): "",
     ("custom_call", "called_computations"): (),
     ("custom_call", "operand_layouts"): (),
     ("custom_call", "output_operand_aliases"): (),
@@ -59,6 +58,8 @@ _DEFAULTS: dict[tuple[str, str], Any] = {
 def _is_default(name: str, key: str, value: Any) -> bool:
     if key == "precision_config":
         return all(item == "DEFAULT" for item in value)
+    if key == "backend_config" and not value:
+        return True  # older forms have "", newer ones {}
     for owner in (name, "*"):
         if (owner, key) in _DEFAULTS:
             default = _DEFAULTS[owner, key]

@@ -13,7 +13,8 @@ T = TypeVar("T")
 MAX_DEPTH = 64
 """How deep regions, types and attributes may nest; real programs stay below twenty."""
 
-SKIP = r"(?:\s+|//[^\n]*)*"
+# Possessive, so that a token that does not follow is no reason to try the white space again.
+SKIP = r"(?:\s++|//[^\n]*+)*+"
 _SPACE = re.compile(SKIP)
 IDENTIFIER = re.compile(SKIP + r"([A-Za-z_$][\w$.]*)")
 BARE = re.compile(SKIP + r"([A-Za-z_$][\w$.\-]*)")

@@ -40,6 +40,8 @@ class TextReader(AttributeReader):
         """A value that was defined before."""
         name = self.read(VALUE, "a value")
         value = self._scope.get(name)
+        if value is None and name.endswith("#0"):
+            value = self._scope.get(name[:-2])
         if value is None:
             self.fail(f"'{name}' is not defined here", self.position - len(name))
         return value
@@ -166,6 +168,8 @@ class TextReader(AttributeReader):
             for name, value in zip(names, results, strict=True):
                 value.name = name
                 self.define(name, value)
+                if name.endswith("#0"):
+                    self.define(name[:-2], value)  # `%a` is short for `%a#0`
         return operation
 
     def _result_names(self) -> list[str]:

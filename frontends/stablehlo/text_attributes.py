@@ -6,6 +6,8 @@ import re
 import struct
 from typing import Any
 
+import numpy as np
+
 from ...hlo.errors import UserError
 from .. import tree
 from .scanner import BARE, IDENTIFIER, NUMBER, SKIP, Scanner
@@ -14,7 +16,7 @@ _SCALAR = re.compile(SKIP + r"((?:[us]?i\d+|bf16|tf32|f\d+(?:E\d+M\d+\w*)?|index
 _PLAIN_TENSOR = re.compile(
     SKIP + r"(tensor<((?:(?:\d+|\?)x)*)([us]?i\d+|bf16|tf32|f\d+(?:E\d+M\d+\w*)?|index|none)>)"
 )
-_DIMENSIONS = re.compile(SKIP + r"((?:(?:\d+|\?)\s*x\s*)*)")
+_DIMENSIONS = re.compile(SKIP + r"((?:(?:\d++|\?)\s*+x\s*+)*+)")
 _QUANTIZED = re.compile(
     r"<([iu]\d{1,2})(?:<(-?\d+):(-?\d+)>)?:([\w.]+)(?::(\d+))?,(?:\{([^{}]*)\}|([^{}]*))>"
 )
@@ -22,7 +24,7 @@ _DENSE_TEXT = re.compile(r'[^">]*')
 _ENUM_BODY = re.compile(r"<\s*([A-Z][A-Z0-9_]*)\s*>")
 _CONVOLUTION_RAW = re.compile(SKIP + r"raw\b")
 _PLAIN_LOCATION = re.compile(SKIP + r"loc\((#[\w$.]+|unknown)\)")
-_RESOURCE = re.compile(r'([\w.$-]+|"[^"]*")\s*:\s*"0x')
+_RESOURCE = re.compile(r'(?<![\w.$-])([\w.$-]++|"[^"]*+")\s*+:\s*+"0x')
 
 _RECORDS = (
     "dot",
@@ -46,6 +48,14 @@ def float_from_bits(bits: int, kind: tree.Type) -> float:
     value, pattern = _FLOAT_BITS[kind]
     mask = (1 << 8 * struct.calcsize(pattern)) - 1
     return struct.unpack(value, struct.pack(pattern, bits & mask))[0]
+
+
+def rounded(value: float, kind: tree.Type | None) -> float:
+    """The nearest float of the type, as the bit pattern of an artifact would give it."""
+    with np.errstate(over="ignore"):
+        if kind == "f32":
+            return float(np.float32(value))
+        return float(np.float16(value)) if kind == "f16" else value
 
 
 def parse_quantized(text: str) -> tree.Quantized | None:
@@ -253,7 +263,7 @@ class AttributeReader(Scanner):
         kind = self.type() if self.accept(":") else None
         try:
             if "." in text:
-                return tree.Float(float(text), kind or "f64")
+                return tree.Float(rounded(float(text), kind), kind or "f64")
             if isinstance(kind, str) and kind[0] in "fb":
                 return tree.Float(float_from_bits(int(text, 16), kind), kind)
             return tree.Integer(int(text, 0), kind or "i64")
@@ -391,7 +401,12 @@ class AttributeReader(Scanner):
         return self._alias("#" + name)
 
     def _stablehlo_attribute(self, kind: str) -> Any:
-        if kind in ("bounds", "type_extensions"):
+        if kind == "type_extensions":
+            self.expect("<")
+            fields = self.fields()
+            self.expect(">")
+            return tree.Structured("bounds", fields)
+        if kind == "bounds":
             bounds = tuple(self.sequence("<", ">", self.dimension))
             return tree.Structured("bounds", {"bounds": bounds})
         if kind == "conv":

@@ -169,7 +169,10 @@ def _keyword(reader: TextReader, base: str, word: str, attributes: dict[str, Any
         attributes[key] = _integers(reader)
     elif reader.at('"'):
         attributes[key] = reader.string()
-    elif NUMBER.match(reader.text, reader.position):
+    elif (number := NUMBER.match(reader.text, reader.position)) and "." in number[1]:
+        reader.position = number.end()
+        attributes[key] = tree.Float(float(number[1]), "f64")
+    elif number:
         # Typed by the op: a `:` behind the number starts the op's types.
         attributes[key] = tree.Integer(reader.integer(), "i64")
     else:
@@ -442,6 +445,23 @@ def _applied_body(
     return tree.Region([left, right], [body, end])
 
 
+def _scan(reader: TextReader, name: str) -> tree.Operation:
+    """`(%a, ..) inits(%b, ..) dimension = 0 attributes {..} { body } : (..) -> ..`"""
+    operation = tree.Operation(name)
+    start = reader.position
+    operation.operands = reader.sequence("(", ")", reader.use)
+    reader.expect_word("inits")
+    operation.operands += reader.sequence("(", ")", reader.use)
+    reader.expect_word("dimension")
+    reader.expect("=")
+    operation.attributes["dimension"] = tree.Integer(reader.integer(), "i64")
+    if reader.accept_word("attributes"):
+        operation.attributes.update(reader.dictionary())
+    operation.regions = [reader.region()]
+    reader.signature(operation, start)
+    return operation
+
+
 def _check(reader: TextReader, name: str) -> tree.Operation:
     """`check.expect_eq %a, %b : t`, `check.expect_eq_const %a, dense<..> : t` of test files."""
     operation = tree.Operation(name)
@@ -451,6 +471,7 @@ def _check(reader: TextReader, name: str) -> tree.Operation:
     while not reader.at(":"):
         if reader.at("dense"):
             operation.attributes["value"] = reader.attribute()
+            reader.attributes_into(operation)
             return operation
         word = reader.identifier()
         reader.expect("=")
@@ -510,6 +531,7 @@ FORMS: dict[str, Callable[[TextReader, str], tree.Operation]] = {
     "stablehlo.constant": _constant,
     "stablehlo.while": _while,
     "stablehlo.reduce": _reduce,
+    "chlo.scan": _scan,
     "check.expect_eq": _check,
     "check.expect_eq_const": _check,
     "check.expect_close": _check,

@@ -45,7 +45,7 @@ def stablehlo_form(operation: tree.Operation, parent: str) -> None:
     if base == "return":
         operation.name = "func.return" if parent == "func.func" else "stablehlo.return"
         return
-    operation.name = "stablehlo." + base.replace("-", "_")
+    operation.name = "stablehlo." + base
     if form == "dynamic_conv_v1":
         attributes.pop("padding", None)  # an operand says it
     if base in _COLLECTIVES and _number(attributes.get("channel_id")) == 0:

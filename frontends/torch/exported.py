@@ -98,10 +98,9 @@ def read_exported(exported: Any, name: str) -> Program:
 
 
 def _upper(value: Any) -> int | None:
-    try:
-        return int(value)
-    except (OverflowError, TypeError, ValueError):
-        return None
+    """A symbol's largest value; None where it has none (PyTorch's own kinds of infinity)."""
+    text = str(value)
+    return int(text) if text.isdigit() and int(text) < 2**62 else None
 
 
 def _input(spec: Any) -> Input:
@@ -201,7 +200,9 @@ class _Reader:
             elif node.op == "get_attr":
                 self.attribute(node)
             elif node.op == "output":
-                outputs = tuple(self.argument(value) for value in node.args[0])
+                given = node.args[0]
+                several = isinstance(given, (tuple, list))
+                outputs = tuple(map(self.argument, given if several else (given,)))
             elif not _is_getitem(node):
                 nodes.append(self.call(node))
         return Graph(tuple(inputs), tuple(nodes), outputs, self.types)
@@ -255,11 +256,11 @@ class _Reader:
             for missing in range(len(names), index + 1):
                 names.append(f"{node.name}#{missing}")
                 used.append(False)
-            if used[index]:
-                self.same[user.name] = names[index]
-                continue
-            names[index], used[index] = user.name, True
-            self.note(user.name, user.meta.get("val"))
+            used[index] = used[index] or bool(user.users)
+            if names[index].endswith(f"#{index}"):
+                names[index] = user.name
+                self.note(user.name, user.meta.get("val"))
+            self.same[user.name] = names[index]
         return names, used
 
     def argument(self, value: Any) -> Any:

@@ -12,7 +12,7 @@ from ...hlo.errors import (
     Blocker, CompilerBug, ImportBlockers, UnsupportedError, VerifyError,
 )  # fmt: skip
 from ...hlo.graph import Function, Module, Op, Region, Value, Weight
-from ...hlo.signature import Signature
+from ...hlo.signature import Signature, Tree
 from ...hlo.types import F64, I1, I64, TensorType
 from .context import Blocked, Context
 from .functional import Aliases, functional_target, is_in_place
@@ -56,6 +56,7 @@ class _Lowering:
     def module(self) -> Module:
         program = self.program
         users = [bound for bound in program.inputs if bound.kind == "user"]
+        paths = self.paths(users)
         types = [self.input_type(bound) for bound in users]
         arguments = dict(zip((b.name for b in users), self.context.builder.arguments(types)))
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
@@ -67,7 +68,7 @@ class _Lowering:
             if bound.kind == "user"
         ]  # fmt: skip
         state = {
-            bound.target or bound.name: value
+            paths.get(bound.target, bound.target): value
             for bound, value in zip(program.outputs, results, strict=True)
             if bound.kind != "user"
         }
@@ -75,7 +76,7 @@ class _Lowering:
             if isinstance(value, Value):
                 changed = self.outer_aliases.final(bound.name, value)
                 if changed is not value:
-                    state.setdefault(bound.target or bound.name, changed)
+                    state.setdefault(paths.get(bound.name, bound.target), changed)
         values = [value for value in plain if value is not None] + list(state.values())
         body = _live(self.context.builder.region(values))
         used = {op.attributes["weight"] for op in body.walk() if op.name == "weight"}
@@ -87,6 +88,21 @@ class _Lowering:
             symbols=dict(program.symbols),
             notes=tuple(self.notes),
         )
+
+    def paths(self, users: Sequence[Input]) -> dict[str, str]:
+        """The path of each input that a caller gives, by its name in the graph."""
+        inputs, keywords = self.trees()
+        roots = self.program.names[: len(inputs.children)] or [
+            f"input[{i}]" for i in range(len(inputs.children))
+        ]
+        found = inputs.paths("input", roots) + keywords.paths("", tuple(map(str, keywords.keys)))
+        return {bound.name: path for bound, path in zip(users, found, strict=True)}
+
+    def trees(self) -> tuple[Tree, Tree]:
+        """The structure of positional and of keyword inputs; fixed ones are None."""
+        bound = [b.kind == "user" for b in self.program.inputs if b.kind in ("user", "fixed")]
+        inputs, keywords = without_leaves(self.program.input_tree, bound).children
+        return inputs, keywords
 
     def input_type(self, bound: Input) -> TensorType:
         found = self.program.graph.types.get(bound.name)
@@ -129,10 +145,7 @@ class _Lowering:
         state: Sequence[str],
     ) -> Signature:
         program = self.program
-        present = [
-            bound.kind == "user" for bound in program.inputs if bound.kind in ("user", "fixed")
-        ]
-        inputs, keywords = without_leaves(program.input_tree, present).children
+        inputs, keywords = self.trees()
         outputs = without_leaves(program.output_tree, [value is not None for value in plain])
         return Signature.build(
             inputs,

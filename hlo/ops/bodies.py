@@ -1,4 +1,4 @@
-"""Regions that compute one element, applied to whole arrays: bodies of reduce, scatter, sort, map."""
+"""Regions that compute one element, applied to whole arrays: of reduce, scatter, sort, map."""
 
 from __future__ import annotations
 

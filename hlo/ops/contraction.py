@@ -14,7 +14,7 @@ from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import BF16, C64, F32, F64, I8, I32, QuantizedType, TensorType, Type
 from . import numerics
 from .clauses import any_result, result_element, same_dim, unique, within
-from .shape import counting
+from .examples import counting
 
 
 class DotGeneral(OpDefinition, name="dot_general"):
@@ -50,15 +50,11 @@ class DotGeneral(OpDefinition, name="dot_general"):
     )
     C5 = constraint(
         "0 <= lhs_batching and lhs_contracting dimensions < rank(lhs)",
-        lambda o: within(
-            (*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions), o.lhs.rank
-        ),
+        lambda o: within((*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions), o.lhs.rank),
     )
     C7 = constraint(
         "0 <= rhs_batching and rhs_contracting dimensions < rank(rhs)",
-        lambda o: within(
-            (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions), o.rhs.rank
-        ),
+        lambda o: within((*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions), o.rhs.rank),
     )
     C9 = constraint(
         "batching dimensions agree",
@@ -79,10 +75,11 @@ class DotGeneral(OpDefinition, name="dot_general"):
         return [TensorType((*batch, *left, *right), result_element(o, o.lhs.element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        lhs, rhs = arrays
         batch = o.lhs_batching_dimensions, o.rhs_batching_dimensions
         contract = o.lhs_contracting_dimensions, o.rhs_contracting_dimensions
         if not numerics.is_quantized(o):
-            return contracted(*arrays, batch, contract, o.type.dtype)
+            return contracted(lhs, rhs, batch, contract, o.type.dtype)
         real = expressed_dtype(o)
         return numerics.through_real_numbers(
             o, arrays, lambda x, y: contracted(x, y, batch, contract, real), real
@@ -158,9 +155,7 @@ def expressed_dtype(o: Op) -> np.dtype[Any]:
     return element.expressed.dtype if isinstance(element, QuantizedType) else element.dtype
 
 
-def accumulator(
-    left: np.dtype[Any], right: np.dtype[Any], result: np.dtype[Any]
-) -> np.dtype[Any]:
+def accumulator(left: np.dtype[Any], right: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:
     """The type that products are summed in: f32 at least for floats, the result's for integers."""
     if not numerics.is_integer(result) and result.kind != "b":
         wide = [numerics.wide(np.empty(0, d)).dtype for d in (left, right, result)]
@@ -175,9 +170,7 @@ class Dot(OpDefinition, name="dot"):
     lhs = operand()
     rhs = operand()
     precision_config = attribute(tuple, ())
-    C1 = constraint(
-        "lhs and rhs have rank 1 or 2", lambda o: {o.lhs.rank, o.rhs.rank} <= {1, 2}
-    )
+    C1 = constraint("lhs and rhs have rank 1 or 2", lambda o: {o.lhs.rank, o.rhs.rank} <= {1, 2})
     C2 = constraint(
         "the contracted dimensions agree", lambda o: same_dim(o.lhs.dims[-1], o.rhs.dims[0])
     )
@@ -191,10 +184,11 @@ class Dot(OpDefinition, name="dot"):
         return [TensorType(dims, result_element(o, o.lhs.element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        last = (arrays[0].ndim - 1,)
+        lhs, rhs = arrays
+        last = (lhs.ndim - 1,)
         if numerics.is_quantized(o):
             raise UnsupportedError("'dot' is not supported on quantised tensors, dot_general is")
-        return contracted(*arrays, ((), ()), (last, (0,)), o.type.dtype)
+        return contracted(lhs, rhs, ((), ()), (last, (0,)), o.type.dtype)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         return [

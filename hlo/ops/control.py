@@ -11,7 +11,7 @@ from ..graph import Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import F32, I1, I32, TOKEN, UI32, TensorType, TupleType, Type
 from .clauses import same_dims, same_element
-from .shape import counting
+from .examples import counting, f32, i1, i32
 
 
 def _same_types(left: Sequence[Type], right: Sequence[Type]) -> bool:
@@ -26,8 +26,10 @@ def _same_type(left: Type, right: Type) -> bool:
 
 
 def _is_predicate(types: Sequence[Type]) -> bool:
-    return len(types) == 1 and isinstance(types[0], TensorType) and (
-        types[0].rank == 0 and types[0].element is I1
+    return (
+        len(types) == 1
+        and isinstance(types[0], TensorType)
+        and (types[0].rank == 0 and types[0].element is I1)
     )
 
 
@@ -76,9 +78,9 @@ class While(OpDefinition, name="while"):
 
             return build_region(types, cond), build_region(types, body)
 
-        start = np.float32([0.5, 1.25])
-        yield Case("while_squares", (np.int32(2), start), regions=regions)
-        yield Case("while_never", (np.int32(7), start), regions=regions)
+        start = f32([0.5, 1.25])
+        yield Case("while_squares", (i32(2), start), regions=regions)
+        yield Case("while_never", (i32(7), start), regions=regions)
 
 
 class If(OpDefinition, name="if"):
@@ -88,9 +90,7 @@ class If(OpDefinition, name="if"):
     regions = ("true_branch", "false_branch")
     pred = operand()
     C0 = constraint("pred is an i1 scalar", lambda o: _is_predicate([o.pred.type]))
-    C1 = constraint(
-        "the branches take nothing", lambda o: not any(r.arguments for r in o.regions)
-    )
+    C1 = constraint("the branches take nothing", lambda o: not any(r.arguments for r in o.regions))
     C2 = constraint(
         "the branches return the same types",
         lambda o: _same_types(o.regions[0].result_types, o.regions[1].result_types),
@@ -104,7 +104,7 @@ class If(OpDefinition, name="if"):
 
     def cases(self) -> Iterator[Case]:
         for pred in (True, False):
-            yield Case(f"if_{pred}", (np.bool_(pred),), regions=lambda: _constants(1, 2))
+            yield Case(f"if_{pred}", (i1(pred),), regions=lambda: _constants(1, 2))
 
 
 def _constants(*values: float) -> tuple[Region, ...]:
@@ -143,7 +143,7 @@ class CaseOp(OpDefinition, name="case"):
 
     def cases(self) -> Iterator[Case]:
         for index in (0, 2, 3, -1):
-            yield Case(f"case_{index}", (np.int32(index),), regions=lambda: _constants(1, 2, 3))
+            yield Case(f"case_{index}", (i32(index),), regions=lambda: _constants(1, 2, 3))
 
 
 class Composite(OpDefinition, name="composite"):

@@ -1,4 +1,4 @@
-"""Operations that change the element type: convert, bitcast_convert, complex parts, quantisation."""
+"""Operations that change the element type: convert, bitcast_convert, complex parts, quantising."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..types import (
 )
 from . import numerics
 from .clauses import any_result, result_element, same_dims
-from .elementwise import hostile
+from .examples import hostile
 
 
 class Convert(OpDefinition, name="convert"):
@@ -267,7 +267,7 @@ class Abs(OpDefinition, name="abs"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         if numerics.is_quantized(o):
             return numerics.through_real_numbers(o, arrays, np.abs)
-        dtype = np.abs(np.empty(0, arrays[0].dtype)).dtype
+        dtype = o.results[0].tensor.dtype
         return numerics.elementwise(np.abs, arrays, dtype)
 
     def cases(self) -> Iterator[Case]:
@@ -306,9 +306,7 @@ class UniformDequantize(OpDefinition, name="uniform_dequantize"):
 
     pattern = "elementwise"
     operand = operand()
-    C1 = constraint(
-        "operand is quantised", lambda o: isinstance(o.operand.element, QuantizedType)
-    )
+    C1 = constraint("operand is quantised", lambda o: isinstance(o.operand.element, QuantizedType))
 
     def infer(self, o: Op) -> Sequence[Type]:
         return [o.operand.tensor.with_element(o.operand.element.expressed)]

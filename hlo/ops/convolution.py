@@ -14,8 +14,9 @@ from ..types import I32, TensorType, Type
 from . import numerics
 from .clauses import per_dim, result_element, same_dim, unique
 from .contraction import accumulator, expressed_dtype
+from .examples import counting
 from .reduction import windowed_dims
-from .shape import counting, padded
+from .shape import padded
 
 DIMENSION_NUMBERS = (
     "input_batch_dimension", "input_feature_dimension", "input_spatial_dimensions",
@@ -131,9 +132,10 @@ class Convolution(OpDefinition, name="convolution"):
         return [TensorType(dims, result_element(o, o.lhs.element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        lhs, rhs = arrays
         padding = window_attributes(o)[1]
         if not numerics.is_quantized(o):
-            return convolved(o, *arrays, padding, o.type.dtype)
+            return convolved(o, lhs, rhs, padding, o.type.dtype)
         real = expressed_dtype(o)
         return numerics.through_real_numbers(
             o, arrays, lambda x, k: convolved(o, x, k, padding, real), real
@@ -152,7 +154,8 @@ class Convolution(OpDefinition, name="convolution"):
              "lhs_dilation": (2, 1), "padding": ((-1, 2), (1, 0))},
         )  # fmt: skip
         yield Case(
-            "convolution_reversed", (image, kernel),
+            "convolution_reversed",
+            (image, kernel),
             {**numbers(2), "window_reversal": (True, False)},
         )
         depthwise = counting(3, 2, 1, 8) % 5 - 2
@@ -172,7 +175,7 @@ class Convolution(OpDefinition, name="convolution"):
 
 
 def numbers(spatial: int, channels_first: bool = False) -> dict[str, Any]:
-    """Dimension numbers of the usual layouts: [b, 0.., f] x [0.., i, o], or [b, f, 0..] x [o, i, 0..]."""
+    """Dimension numbers of [b, 0.., f] x [0.., i, o], or of [b, f, 0..] x [o, i, 0..]."""
     if channels_first:
         places = tuple(range(2, 2 + spatial))
         values: tuple[Any, ...] = (0, 1, places, 1, 0, places, 0, 1, places)
@@ -217,14 +220,12 @@ def convolved(
         (*o.kernel_spatial_dimensions, o.kernel_input_feature_dimension,
          o.kernel_output_feature_dimension),
     ).astype(computing, copy=False)  # fmt: skip
-    k = np.flip(k, [axis for axis, flipped in enumerate(reversal) if flipped])
+    k = np.flip(k, tuple(axis for axis, flipped in enumerate(reversal) if flipped))
     low, high = (0, *(p[0] for p in padding), 0), (0, *(p[1] for p in padding), 0)
     x = padded(x, computing.type(0), low, high, (0, *(d - 1 for d in base), 0))
     sizes = k.shape[:-2]
     ones = [1] * len(sizes)
-    spatial = windowed_dims(
-        x.shape[1:-1], sizes, strides, ones, dilation, [(0, 0)] * len(sizes)
-    )
+    spatial = windowed_dims(x.shape[1:-1], sizes, strides, ones, dilation, [(0, 0)] * len(sizes))
     groups, batches = o.feature_group_count, o.batch_group_count
     if batches > 1:
         # the batch's groups become feature groups: [g, b, ...] -> [b, ..., g * features]

@@ -34,7 +34,8 @@ def expansion(o: Op) -> Region | None:
     """The region that computes o's results from its operands with simpler operations."""
     key = tuple(sorted((name, repr(value)) for name, value in o.attributes.items()))
     try:
-        return _cached(o.definition, tuple(v.type for v in o.operands), o.result_types, key, _Keep(o))
+        types = tuple(v.type for v in o.operands)
+        return _cached(o.definition, types, o.result_types, key, _Keep(o))
     except UnsupportedError:
         return None
 

@@ -15,8 +15,9 @@ from ..room import operand as second
 from ..types import F32, TensorType
 from .clauses import any_result, same_dim, same_element, unique, within
 from .convolution import Convolution, convolved, numbers
+from .examples import counting, f32, i32, i64
 from .indexing import Gather, gathered
-from .shape import broadcast_to, counted, counting, padded
+from .shape import broadcast_to, counted, padded
 
 
 def _is_shape(value: Any) -> bool:
@@ -54,7 +55,7 @@ class DynamicReshape(OpDefinition, name="dynamic_reshape"):
         return [b.reshape(values[0], o.type.dims)] if o.type.is_static else None
 
     def cases(self) -> Iterator[Case]:
-        yield _shape_case("dynamic_reshape", (counting(2, 3), np.int64([3, 2])), (3, 2))
+        yield _shape_case("dynamic_reshape", (counting(2, 3), i64([3, 2])), (3, 2))
 
 
 class DynamicBroadcastInDim(OpDefinition, name="dynamic_broadcast_in_dim"):
@@ -98,7 +99,7 @@ class DynamicBroadcastInDim(OpDefinition, name="dynamic_broadcast_in_dim"):
         return [b.broadcast(values[0], o.type.dims, o.broadcast_dimensions)]
 
     def cases(self) -> Iterator[Case]:
-        inputs = (counting(1, 3), np.int32([2, 3, 2]))
+        inputs = (counting(1, 3), i32([2, 3, 2]))
         dims = (2, 3, 2)
         yield _shape_case("dynamic_broadcast", inputs, dims, broadcast_dimensions=(2, 1))
 
@@ -122,9 +123,7 @@ class DynamicIota(OpDefinition, name="dynamic_iota"):
     C2 = constraint(
         "output_shape is a vector of rank(result) integers",
         any_result(
-            lambda o: (
-                _is_shape(o.output_shape) and same_dim(o.output_shape.dims[0], o.result.rank)
-            )
+            lambda o: _is_shape(o.output_shape) and same_dim(o.output_shape.dims[0], o.result.rank)
         ),
     )
 
@@ -132,10 +131,12 @@ class DynamicIota(OpDefinition, name="dynamic_iota"):
         return counted(_dims(arrays[0]), o.iota_dimension, o.result.element)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
-        return [b("iota", type=o.type, iota_dimension=o.iota_dimension)] if o.type.is_static else None
+        if not o.type.is_static:
+            return None
+        return [b("iota", type=o.type, iota_dimension=o.iota_dimension)]
 
     def cases(self) -> Iterator[Case]:
-        yield _shape_case("dynamic_iota", (np.int64([2, 3]),), (2, 3), iota_dimension=1)
+        yield _shape_case("dynamic_iota", (i64([2, 3]),), (2, 3), iota_dimension=1)
 
 
 class DynamicPad(OpDefinition, name="dynamic_pad"):
@@ -155,17 +156,15 @@ class DynamicPad(OpDefinition, name="dynamic_pad"):
     )
     C2 = constraint(
         "the paddings are vectors of rank(operand) integers",
-        lambda o: all(
-            _is_shape(v) and same_dim(v.dims[0], o.operand.rank) for v in o.operands[2:]
-        ),
+        lambda o: all(_is_shape(v) and same_dim(v.dims[0], o.operand.rank) for v in o.operands[2:]),
     )
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return padded(arrays[0], arrays[1], *map(_dims, arrays[2:]))
 
     def cases(self) -> Iterator[Case]:
-        paddings = (np.int64([1, -1]), np.int64([0, 2]), np.int64([1, 0]))
-        yield _shape_case("dynamic_pad", (counting(2, 3), np.float32(-7), *paddings), (4, 4))
+        paddings = (i64([1, -1]), i64([0, 2]), i64([1, 0]))
+        yield _shape_case("dynamic_pad", (counting(2, 3), f32(-7), *paddings), (4, 4))
 
 
 class RealDynamicSlice(OpDefinition, name="real_dynamic_slice"):
@@ -178,16 +177,14 @@ class RealDynamicSlice(OpDefinition, name="real_dynamic_slice"):
     strides = second()
     C2 = constraint(
         "start_indices, limit_indices and strides are vectors of rank(operand) integers",
-        lambda o: all(
-            _is_shape(v) and same_dim(v.dims[0], o.operand.rank) for v in o.operands[1:]
-        ),
+        lambda o: all(_is_shape(v) and same_dim(v.dims[0], o.operand.rank) for v in o.operands[1:]),
     )
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return arrays[0][tuple(map(slice, *map(_dims, arrays[1:])))]
 
     def cases(self) -> Iterator[Case]:
-        bounds = (np.int64([1, 0]), np.int64([3, 5]), np.int64([1, 2]))
+        bounds = (i64([1, 0]), i64([3, 5]), i64([1, 2]))
         yield _shape_case("real_dynamic_slice", (counting(3, 5), *bounds), (2, 3))
 
 
@@ -252,7 +249,7 @@ class DynamicConvolution(OpDefinition, name="dynamic_conv"):
         return Convolution().flops(o)
 
     def cases(self) -> Iterator[Case]:
-        inputs = (counting(1, 4, 2), counting(3, 2, 3), np.int32([[1, 1]]))
+        inputs = (counting(1, 4, 2), counting(3, 2, 3), i32([[1, 1]]))
         yield _shape_case("dynamic_conv", inputs, (1, 4, 3), **numbers(1))
 
 

@@ -28,6 +28,7 @@ from ..types import (
 )
 from . import numerics
 from .clauses import is_tensor, merge_dims, result_element, same_dims, same_or_quantized
+from .examples import TOLERANCES, hostile
 
 NUMBERS = "int uint float complex"
 FLOATS = "float complex"
@@ -73,33 +74,6 @@ class Elementwise(OpDefinition):
                     hostile(element, count, self.domain),
                     tolerance=TOLERANCES.get(element.name, 1e-5),
                 )
-
-
-TOLERANCES = {"f16": 2e-3, "bf16": 1.6e-2, "f8E4M3FN": 0.13, "f64": 1e-12}
-
-
-def hostile(element: Any, count: int, domain: str = "all") -> tuple[Any, ...]:
-    """All combinations of `count` telling values of an element type, one array per operand.
-
-    `domain` leaves values out: `ordered` has no NaN, `finite` no infinity either, `small` nothing
-    whose result depends on the library for far-away or complex infinite arguments.
-    """
-    if element.is_bool:
-        values: Any = [False, True]
-    elif element.is_integer:
-        low, high = numerics.integer_bounds(element)
-        values = sorted({0, 1, 2, 3, 5, high, high - 1, low, low + 1, *((-1, -2) if low else ())})
-    elif element.is_complex:
-        values = [0, 1, -1, 1j, -1j, 0.5 + 2j, -3 + 0.25j, 1e-3 - 1e-3j]
-    else:
-        values = [0.0, -0.0, 1.0, -1.0, 0.5, -1.5, 2.5, 3.0, 1e-3, -0.125, 7.0]
-        if domain in ("all", "ordered", "infinite"):
-            values += [100.0, np.inf, -np.inf]
-        if domain == "all":
-            values += [np.nan]
-    line = np.asarray(values).astype(element.dtype)
-    grids = np.meshgrid(*[np.arange(len(line))] * count, indexing="ij")
-    return tuple(line[grid.reshape(-1)] for grid in grids)
 
 
 def _legal(o: Op) -> bool:

@@ -1,4 +1,4 @@
-"""chlo's trigonometric, hyperbolic and other simple functions, as formulas of StableHLO operations."""
+"""chlo's trigonometric, hyperbolic and other simple functions, as formulas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..types import (
 from . import numerics
 from .clauses import is_tensor, same_dims
 from .decomposed import Decomposed, Term, exp, expm1, in_f32, log, log1p, sqrt, where
-from .elementwise import TOLERANCES, hostile
+from .examples import TOLERANCES, f32, hostile
 
 Formula = Callable[..., Term]
 
@@ -44,8 +44,7 @@ class Function(Decomposed):
     C0 = constraint(
         "operand has a legal element type",
         lambda o: (
-            is_tensor(o.operand)
-            and o.operand.element.kind in o.definition.kinds  # type: ignore[attr-defined]
+            is_tensor(o.operand) and o.operand.element.kind in o.definition.kinds  # type: ignore[attr-defined]
         ),
     )
 
@@ -163,8 +162,10 @@ def _squared(x: Any) -> Any:
         return np.square(x)
     # (a + b)(a - b) neither overflows early nor cancels where a and b are close
     square = np.empty_like(x)
-    square.real = np.where(np.abs(x.real) == np.abs(x.imag), 0, (x.real + x.imag) * (x.real - x.imag))
-    square.imag = 2 * (x.real * x.imag)
+    real, imaginary = x.real, x.imag
+    difference = (real + imaginary) * (real - imaginary)
+    square.real = np.where(np.abs(real) == np.abs(imaginary), 0, difference)
+    square.imag = 2 * (real * imaginary)
     return square
 
 
@@ -300,7 +301,8 @@ class Broadcasting(Decomposed):
     C1 = constraint(
         "trailing dimensions agree or are 1",
         lambda o: all(
-            1 in pair or pair[0] == pair[1] for pair in zip(o.lhs.dims[::-1], o.rhs.dims[::-1])
+            1 in pair or pair[0] == pair[1]
+            for pair in zip(o.lhs.dims[::-1], o.rhs.dims[::-1], strict=False)
         ),
     )
 
@@ -322,7 +324,7 @@ class Broadcasting(Decomposed):
         return [b(self.base, *wide, **facts)]
 
     def cases(self) -> Iterator[Case]:
-        left, right = np.float32([[1], [2]]), np.float32([3, 5, 7])
+        left, right = f32([[1], [2]]), f32([3, 5, 7])
         if self.base in ("and", "or", "xor"):
             left, right = left.astype(np.int32), right.astype(np.int32)
         direction = {"comparison_direction": "LT"} if self.base == "compare" else {}

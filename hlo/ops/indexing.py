@@ -14,12 +14,12 @@ from ..room import operand as second
 from ..types import F32, Type
 from . import bodies, numerics
 from .clauses import ascending, at_most, same_dims, same_element, unique, within
-from .reduction import binary_body, scalar_body, scatter_elements
-from .shape import counting
+from .examples import binary_body, counting, i32, scalar_body
+from .reduction import scatter_elements
 
 
 class Gather(OpDefinition, name="gather"):
-    """result[batch, offset] = operand[start_indices[batch] + offset], starts clamped to stay inside."""
+    """result[batch, offset] = operand[start_indices[batch] + offset], starts clamped."""
 
     pattern = "index"
     operand = operand()
@@ -45,8 +45,10 @@ class Gather(OpDefinition, name="gather"):
     )
     C3 = constraint(
         "start_index_map has one entry per index component",
-        lambda o: at_most(len(o.start_index_map), _index_count(o))
-        and at_most(_index_count(o), len(o.start_index_map)),
+        lambda o: (
+            at_most(len(o.start_index_map), _index_count(o))
+            and at_most(_index_count(o), len(o.start_index_map))
+        ),
     )
     C4 = constraint(
         "offset_dims are unique and ascending",
@@ -56,7 +58,9 @@ class Gather(OpDefinition, name="gather"):
         "collapsed_slice_dims and operand_batching_dims are unique",
         lambda o: unique((*o.collapsed_slice_dims, *o.operand_batching_dims)),
     )
-    C7 = constraint("collapsed_slice_dims are ascending", lambda o: ascending(o.collapsed_slice_dims))
+    C7 = constraint(
+        "collapsed_slice_dims are ascending", lambda o: ascending(o.collapsed_slice_dims)
+    )
     C8 = constraint(
         "0 <= collapsed_slice_dims and operand_batching_dims < rank(operand)",
         lambda o: within((*o.collapsed_slice_dims, *o.operand_batching_dims), o.operand.rank),
@@ -100,11 +104,12 @@ class Gather(OpDefinition, name="gather"):
         return [o.operand.tensor.with_dims(dims)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return gathered(o, *arrays, o.slice_sizes)
+        x, indices = arrays
+        return gathered(o, x, indices, o.slice_sizes)
 
     def cases(self) -> Iterator[Case]:
         table = counting(5, 3)
-        rows = np.int32([[4], [0], [9], [-3]])
+        rows = i32([[4], [0], [9], [-3]])
         lookup = {
             "offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,),
             "index_vector_dim": 1, "slice_sizes": (1, 3),
@@ -115,13 +120,14 @@ class Gather(OpDefinition, name="gather"):
             "offset_dims": (0, 2), "collapsed_slice_dims": (), "start_index_map": (1, 0),
             "index_vector_dim": 0, "slice_sizes": (2, 2),
         }  # fmt: skip
-        yield Case("gather_windows", (table, np.int32([[0, 1, 2], [3, 0, 9]])), windows)
+        yield Case("gather_windows", (table, i32([[0, 1, 2], [3, 0, 9]])), windows)
         batched = {
             "offset_dims": (2,), "collapsed_slice_dims": (1,), "operand_batching_dims": (0,),
             "start_indices_batching_dims": (0,), "start_index_map": (1,), "index_vector_dim": 2,
             "slice_sizes": (1, 1, 3),
         }  # fmt: skip
-        yield Case("gather_batched", (counting(2, 4, 3), np.int32([[[1], [0]], [[3], [7]]])), batched)
+        starts = i32([[[1], [0]], [[3], [7]]])
+        yield Case("gather_batched", (counting(2, 4, 3), starts), batched)
 
 
 def _index_count(o: Op) -> Any:
@@ -135,7 +141,9 @@ def index_vectors(indices: Any, vector_dim: int) -> Any:
     if indices.dtype.kind == "u" and indices.dtype.itemsize == 8:
         indices = np.minimum(indices, np.iinfo(np.int64).max)  # still outside, and not negative
     indices = indices.astype(np.int64)
-    return indices[..., None] if vector_dim == indices.ndim else np.moveaxis(indices, vector_dim, -1)
+    if vector_dim == indices.ndim:
+        return indices[..., None]
+    return np.moveaxis(indices, vector_dim, -1)
 
 
 def gathered(o: Op, x: Any, indices: Any, sizes: Sequence[int]) -> Any:
@@ -216,8 +224,7 @@ class Scatter(OpDefinition, name="scatter"):
     C6 = constraint(
         "an update has its input's element type",
         lambda o: all(
-            same_element(v.element, u.element)
-            for v, u in zip(_inputs(o), _updates(o), strict=True)
+            same_element(v.element, u.element) for v, u in zip(_inputs(o), _updates(o), strict=True)
         ),
     )
     C7 = constraint(
@@ -251,7 +258,10 @@ class Scatter(OpDefinition, name="scatter"):
 
     def infer(self, o: Op) -> Sequence[Type]:
         results = o.regions[0].results
-        return [v.tensor.with_element(r.tensor.element) for v, r in zip(_inputs(o), results)]
+        return [
+            v.tensor.with_element(r.tensor.element)
+            for v, r in zip(_inputs(o), results, strict=True)
+        ]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         count = len(arrays) // 2
@@ -272,7 +282,7 @@ class Scatter(OpDefinition, name="scatter"):
         return tuple(results)
 
     def cases(self) -> Iterator[Case]:
-        table, rows = counting(5, 3), np.int32([[1], [4], [1], [7], [-1]])
+        table, rows = counting(5, 3), i32([[1], [4], [1], [7], [-1]])
         updates = counting(5, 3) * 10
         attributes = {
             "update_window_dims": (1,), "inserted_window_dims": (0,),
@@ -289,14 +299,14 @@ class Scatter(OpDefinition, name="scatter"):
             "update_window_dims": (0, 1), "inserted_window_dims": (),
             "scatter_dims_to_operand_dims": (0, 1), "index_vector_dim": 0,
         }  # fmt: skip
-        start = np.int32([3, 1])
+        start = i32([3, 1])
         yield Case("scatter_window", (table, start, counting(2, 2)), window, regions=sets)
         batched = {
             "update_window_dims": (), "inserted_window_dims": (1,), "input_batching_dims": (0,),
             "scatter_indices_batching_dims": (0,), "scatter_dims_to_operand_dims": (1,),
             "index_vector_dim": 2,
         }  # fmt: skip
-        columns = np.int32([[[0]], [[2]], [[1]], [[3]], [[0]]])
+        columns = i32([[[0]], [[2]], [[1]], [[3]], [[0]]])
         body = binary_body("add", F32)
         yield Case("scatter_batched", (table, columns, counting(5, 1)), batched, regions=body)
 
@@ -322,8 +332,10 @@ def _component_count(o: Op) -> int | None:
 
 def _adds_in_place(region: Any, dtype: np.dtype[Any]) -> bool:
     """Whether numpy's `ufunc.at` applies the body itself, element by element."""
-    return dtype.kind in "iufc" and bodies.monoid(region) is not None and (
-        region.results[0].tensor.dtype == dtype
+    return (
+        dtype.kind in "iufc"
+        and bodies.monoid(region) is not None
+        and (region.results[0].tensor.dtype == dtype)
     )
 
 
@@ -407,10 +419,10 @@ class TorchIndexSelect(OpDefinition, name="torch_index_select"):
         ]  # fmt: skip
 
     def cases(self) -> Iterator[Case]:
-        yield Case("index_select_rows", (counting(4, 3), np.int32([3, 0, 3])), {"dim": 0})
-        yield Case("index_select_columns", (counting(4, 3), np.int32([[2, 0]])), {"dim": 1})
+        yield Case("index_select_rows", (counting(4, 3), i32([3, 0, 3])), {"dim": 0})
+        yield Case("index_select_columns", (counting(4, 3), i32([[2, 0]])), {"dim": 1})
         yield Case(
-            "index_select_batched", (counting(2, 4, 3), np.int32([[1], [3]])),
+            "index_select_batched", (counting(2, 4, 3), i32([[1], [3]])),
             {"dim": 1, "batch_dims": 1},
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from ..room import operand as second
 from ..types import C64, C128, F32, F64, TensorType, Type
 from . import numerics
 from .clauses import same_dim, same_dims
-from .shape import counting
+from .examples import counting, f32
 
 
 class Cholesky(OpDefinition, name="cholesky"):
@@ -61,7 +61,7 @@ class Cholesky(OpDefinition, name="cholesky"):
             yield Case(f"cholesky_upper_{a.dtype}", (a,), {"lower": False})
         z = base + 1j * np.tril(base, -1)
         yield Case("cholesky_complex", ((z @ z.conj().T).astype(np.complex64),), {"lower": True})
-        yield Case("cholesky_indefinite", (np.float32([[1, 2], [2, 1]]),), {"lower": True})
+        yield Case("cholesky_indefinite", (f32([[1, 2], [2, 1]]),), {"lower": True})
 
 
 def _adjoint(a: Any) -> Any:
@@ -72,7 +72,7 @@ TRANSPOSES = ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")
 
 
 class TriangularSolve(OpDefinition, name="triangular_solve"):
-    """result = X with op(a) X = b (left_side) or X op(a) = b; op is nothing, transpose or adjoint."""
+    """result = X with op(a) X = b (left_side) or X op(a) = b; op is transpose_a."""
 
     pattern = "opaque"
     a = operand()
@@ -83,9 +83,7 @@ class TriangularSolve(OpDefinition, name="triangular_solve"):
     transpose_a = attribute(str)
     C1 = constraint(
         "a and b have the same element type, float or complex",
-        lambda o: (
-            o.a.element is o.b.element and o.a.element.kind in ("float", "complex")
-        ),
+        lambda o: o.a.element is o.b.element and o.a.element.kind in ("float", "complex"),
     )
     C2 = constraint("rank(a) = rank(b) >= 2", lambda o: o.a.rank == o.b.rank >= 2)
     C3 = constraint(
@@ -130,7 +128,7 @@ class TriangularSolve(OpDefinition, name="triangular_solve"):
         return float(o.b.tensor.size) * o.a.dims[-1]
 
     def cases(self) -> Iterator[Case]:
-        a = np.float32([[2, 7, 8], [1, 4, 9], [3, -1, 5]])
+        a = f32([[2, 7, 8], [1, 4, 9], [3, -1, 5]])
         b = counting(3, 2) - 2
         for left in (True, False):
             for lower in (True, False):
@@ -160,14 +158,14 @@ class Fft(OpDefinition, name="fft"):
     operand = operand()
     fft_type = attribute(str)
     fft_length = attribute(tuple)
-    C1 = constraint("size(fft_length) <= rank(operand)", lambda o: len(o.fft_length) <= o.operand.rank)
+    C1 = constraint(
+        "size(fft_length) <= rank(operand)", lambda o: len(o.fft_length) <= o.operand.rank
+    )
     C2 = constraint("fft_type fits the element type", lambda o: _fft_element(o) is not None)
     C3 = constraint("1 <= size(fft_length) <= 3", lambda o: 1 <= len(o.fft_length) <= 3)
     C5 = constraint(
         "operand's last dimensions are fft_length (half of the last one, for IRFFT)",
-        lambda o: same_dims(
-            o.operand.dims[o.operand.rank - len(o.fft_length) :], _fft_input(o)
-        ),
+        lambda o: same_dims(o.operand.dims[o.operand.rank - len(o.fft_length) :], _fft_input(o)),
     )
 
     def infer(self, o: Op) -> Sequence[Type]:

@@ -13,7 +13,7 @@ from ..room import operand as second
 from ..types import F32, Type
 from .clauses import same_dim, same_dims
 from .decomposed import Decomposed, Term, sqrt
-from .shape import counting
+from .examples import counting, f32
 
 
 def _has_feature_index(o: Op) -> bool:
@@ -85,7 +85,7 @@ class BatchNormInference(Decomposed, name="batch_norm_inference"):
 
     def cases(self) -> Iterator[Case]:
         x = counting(2, 3, 4) - 10
-        vectors = [np.float32(v) for v in ([1, 2, 3], [0, 1, -1], [2, 0, 5], [1, 4, 0])]
+        vectors = [f32(v) for v in ([1, 2, 3], [0, 1, -1], [2, 0, 5], [1, 4, 0])]
         for dtype in ("float32", "float16"):
             inputs = tuple(v.astype(dtype) for v in (x, *vectors))
             yield Case(
@@ -123,7 +123,7 @@ class BatchNormTraining(Decomposed, name="batch_norm_training"):
 
     def cases(self) -> Iterator[Case]:
         x = (counting(2, 3, 4) * 7) % 11
-        inputs = (x, np.float32([1, 2, 3]), np.float32([0, 1, -1]))
+        inputs = (x, f32([1, 2, 3]), f32([0, 1, -1]))
         yield Case("batch_norm_training", inputs, {"epsilon": 0.25, "feature_index": 1})
 
 
@@ -165,7 +165,7 @@ class BatchNormGrad(Decomposed, name="batch_norm_grad"):
     def cases(self) -> Iterator[Case]:
         x = (counting(2, 4, 3) * 7) % 11
         mean, variance = x.mean((0, 1)), x.var((0, 1))
-        inputs = (x, np.float32([1, 2, 3]), mean, variance, (counting(2, 4, 3) * 5) % 7)
+        inputs = (x, f32([1, 2, 3]), mean, variance, (counting(2, 4, 3) * 5) % 7)
         yield Case("batch_norm_grad", inputs, {"epsilon": 0.25, "feature_index": 2}, tolerance=1e-4)
 
 

@@ -107,7 +107,7 @@ def power(x: Array, y: Array) -> Array:
 
 
 def maximum(x: Array, y: Array) -> Array:
-    """The larger; NaN if either is NaN, +0 over -0; booleans or; complex numbers lexicographic."""
+    """The larger; NaN if either is NaN, +0 over -0; booleans: or; complex: lexicographic."""
     result = np.maximum(x, y)
     if result.dtype.kind == "f":
         zeros = (x == 0) & (y == 0)
@@ -117,7 +117,7 @@ def maximum(x: Array, y: Array) -> Array:
 
 
 def minimum(x: Array, y: Array) -> Array:
-    """The smaller; NaN if either is NaN, -0 over +0; booleans and; complex numbers lexicographic."""
+    """The smaller; NaN if either is NaN, -0 over +0; booleans: and; complex: lexicographic."""
     result = np.minimum(x, y)
     if result.dtype.kind == "f":
         zeros = (x == 0) & (y == 0)
@@ -183,7 +183,7 @@ def total_order(x: Array) -> Array:
 
 def convert(x: Array, element: ElementType) -> Array:
     """x in another element type: floats round to nearest even, float to integer truncates and
-    saturates (NaN gives 0), integers wrap, anything but zero is true, complex drops its imaginary part.
+    saturates (NaN gives 0), integers wrap, anything but zero is true, complex gives its real part.
     """
     dtype = element.dtype
     if x.dtype == dtype:
@@ -233,7 +233,7 @@ def to_float(x: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _round_to_odd(x: Array) -> Array:
-    """f64 or wide integers in f32 so that a second rounding is harmless: inexact ones become odd."""
+    """f64 or wide integers in f32, inexact ones odd, so that a second rounding is harmless."""
     near = x.astype(np.float32)
     back = near.astype(np.float64)
     if x.dtype.kind in "iu" and x.dtype.itemsize == 8:

@@ -11,10 +11,11 @@ import numpy as np
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
-from ..types import F32, I32, UI8, UI16, UI32, UI64, TensorType, Type
+from ..types import F32, I32, UI8, UI16, UI32, UI64, TensorType
 from . import numerics
 from .clauses import any_result
 from .decomposed import Decomposed, Term
+from .examples import f32, i32
 
 ALGORITHMS = ("DEFAULT", "THREE_FRY", "PHILOX")
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -258,10 +259,10 @@ class Rng(OpDefinition, name="rng"):
         shape = np.array([2, 3], np.int64)
         result = (TensorType((2, 3), F32),)
         for distribution in ("UNIFORM", "NORMAL"):
-            inputs = (np.float32(-1), np.float32(2), shape)
+            inputs = (f32(-1), f32(2), shape)
             facts = {"rng_distribution": distribution}
             yield Case(f"rng_{distribution}", inputs, facts, result)
-        integers = (np.int32(-3), np.int32(9), shape)
+        integers = (i32(-3), i32(9), shape)
         yield Case("rng_i32", integers, {"rng_distribution": "UNIFORM"}, (TensorType((2, 3), I32),))
 
 

@@ -12,6 +12,7 @@ from ..room import Case, attribute, constraint, operand
 from ..types import I32, TensorType, Type
 from .clauses import at_most
 from .decomposed import Decomposed
+from .examples import f32, i32
 
 
 class TopK(Decomposed, name="chlo.top_k"):
@@ -57,10 +58,10 @@ class TopK(Decomposed, name="chlo.top_k"):
         return [b("slice", result, **cut) for result in order.results]
 
     def cases(self) -> Iterator[Case]:
-        x = np.float32([[3, 1, np.nan, 3, -0.0, 0.0], [1, 2, 3, 4, 5, -np.inf]])
+        x = f32([[3, 1, np.nan, 3, -0.0, 0.0], [1, 2, 3, 4, 5, -np.inf]])
         yield Case("top_k_f32", (x,), {"k": 3})
-        yield Case("top_k_i32", (np.int32([5, -1, 5, 7]),), {"k": 2})
-        yield Case("top_k_none", (np.int32([5, -1]),), {"k": 0})
+        yield Case("top_k_i32", (i32([5, -1, 5, 7]),), {"k": 2})
+        yield Case("top_k_none", (i32([5, -1]),), {"k": 0})
 
 
 ROOMS = (TopK(),)

@@ -1,10 +1,10 @@
-"""Operations that combine many elements with a body: reduce, reduce_window, select_and_scatter, map."""
+"""Operations with a body over elements: reduce, reduce_window, select_and_scatter, map."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,8 @@ from ..room import operand as second
 from ..types import BF16, F32, I1, I8, I32, TensorType, Type
 from . import bodies
 from .clauses import merge_dims, per_dim, same_dims, same_element, unique, within
-from .shape import counting, padded
-
-
-def scalar_body(build: Callable[..., Any], *elements: Any) -> Callable[[], tuple[Region, ...]]:
-    """For cases: a region over scalars of those element types, from a function like Builder's."""
-
-    def regions() -> tuple[Region, ...]:
-        from ..build import build_region  # build imports the table of rooms
-
-        return (build_region([TensorType((), element) for element in elements], build),)
-
-    return regions
-
-
-def binary_body(name: str, element: Any) -> Callable[[], tuple[Region, ...]]:
-    """For cases: the body of one two-operand operation."""
-    return scalar_body(lambda b, x, y: [b(name, x, y)], element, element)
+from .examples import binary_body, counting, f32, i1, i8, i32, scalar_body
+from .shape import padded
 
 
 class Reduce(OpDefinition, name="reduce"):
@@ -107,23 +92,21 @@ class Reduce(OpDefinition, name="reduce"):
     def cases(self) -> Iterator[Case]:
         x = counting(2, 3, 4) - 5
         for name in ("add", "multiply", "maximum", "minimum"):
-            init = np.float32(1 if name == "multiply" else 0)
+            init = f32(1 if name == "multiply" else 0)
             yield Case(
                 f"reduce_{name}", (x, init), {"dimensions": (2,)}, regions=binary_body(name, F32)
             )
         yield Case(
-            "reduce_outer", (x, np.float32(0)), {"dimensions": (0, 1)},
+            "reduce_outer", (x, f32(0)), {"dimensions": (0, 1)},
+            regions=binary_body("add", F32),
+        )  # fmt: skip
+        yield Case("reduce_none", (x, f32(1)), {"dimensions": ()}, regions=binary_body("add", F32))
+        yield Case(
+            "reduce_empty", (counting(3, 0), f32(4)), {"dimensions": (1,)},
             regions=binary_body("add", F32),
         )  # fmt: skip
         yield Case(
-            "reduce_none", (x, np.float32(1)), {"dimensions": ()}, regions=binary_body("add", F32)
-        )
-        yield Case(
-            "reduce_empty", (counting(3, 0), np.float32(4)), {"dimensions": (1,)},
-            regions=binary_body("add", F32),
-        )  # fmt: skip
-        yield Case(
-            "reduce_i8_wraps", (np.full(5, 100, np.int8), np.int8(0)), {"dimensions": (0,)},
+            "reduce_i8_wraps", (np.full(5, 100, np.int8), i8(0)), {"dimensions": (0,)},
             regions=binary_body("add", I8),
         )  # fmt: skip
         yield Case(
@@ -132,15 +115,15 @@ class Reduce(OpDefinition, name="reduce"):
         )  # fmt: skip
         flags = np.array([[True, False], [True, True]])
         for name in ("and", "or", "add"):
-            init = np.bool_(name == "and")
+            init = i1(name == "and")
             yield Case(
                 f"reduce_i1_{name}", (flags, init), {"dimensions": (1,)},
                 regions=binary_body(name, I1),
             )  # fmt: skip
-        values = np.float32([[3, 7, 7, -1], [2, np.nan, 9, np.nan]])
+        values = f32([[3, 7, 7, -1], [2, np.nan, 9, np.nan]])
         indices = np.broadcast_to(np.arange(4, dtype=np.int32), (2, 4))
         yield Case(
-            "reduce_argmax", (values, indices, np.float32(-np.inf), np.int32(0)),
+            "reduce_argmax", (values, indices, f32(-np.inf), i32(0)),
             {"dimensions": (1,)}, regions=scalar_body(_argmax, F32, I32, F32, I32),
         )  # fmt: skip
 
@@ -228,7 +211,8 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
             padded(x.astype(dtype, copy=False), init, low, high, [d - 1 for d in base])
             for x, init, dtype in zip(arrays[:count], inits, wanted, strict=True)
         ]
-        dims = windowed_dims(arrays[0].shape, o.window_dimensions, strides, base, dilations, padding)
+        sizes = o.window_dimensions
+        dims = windowed_dims(arrays[0].shape, sizes, strides, base, dilations, padding)
         combine = bodies.body(o.regions[0], context)
         totals: list[Any] = [np.broadcast_to(init, dims) for init in inits]
         if 0 in dims:
@@ -247,24 +231,24 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
 
     def cases(self) -> Iterator[Case]:
         x = counting(4, 5) - 7
-        low = np.float32(-np.inf)
+        low = f32(-np.inf)
         yield Case(
             "reduce_window_max", (x, low), {"window_dimensions": (2, 2), "window_strides": (2, 1)},
             regions=binary_body("maximum", F32),
         )  # fmt: skip
         yield Case(
-            "reduce_window_sum", (x, np.float32(0)),
+            "reduce_window_sum", (x, f32(0)),
             {"window_dimensions": (3, 2), "padding": ((1, 1), (0, -1)), "base_dilations": (1, 2),
              "window_dilations": (1, 2), "window_strides": (1, 2)},
             regions=binary_body("add", F32),
         )  # fmt: skip
         yield Case(
-            "reduce_window_cumulative", (x, np.float32(0)),
+            "reduce_window_cumulative", (x, f32(0)),
             {"window_dimensions": (4, 1), "padding": ((3, 0), (0, 0))},
             regions=binary_body("add", F32),
         )  # fmt: skip
         yield Case(
-            "reduce_window_i8", (np.full((2, 3), 100, np.int8), np.int8(0)),
+            "reduce_window_i8", (np.full((2, 3), 100, np.int8), i8(0)),
             {"window_dimensions": (2, 2)}, regions=binary_body("add", I8),
         )  # fmt: skip
 
@@ -370,13 +354,13 @@ class SelectAndScatter(OpDefinition, name="select_and_scatter"):
             select = scalar_body(lambda b, x, y: [b.compare("GE", x, y)], F32, F32)
             return (*select(), *binary_body("add", F32)())
 
-        x = np.float32([[1, 5, 2, 0], [3, 5, 9, 4], [7, 8, 6, 9]])
+        x = f32([[1, 5, 2, 0], [3, 5, 9, 4], [7, 8, 6, 9]])
         yield Case(
-            "select_and_scatter", (x, np.float32([[1, 2, 3], [4, 5, 6]]), np.float32(0)),
+            "select_and_scatter", (x, f32([[1, 2, 3], [4, 5, 6]]), f32(0)),
             {"window_dimensions": (2, 2), "window_strides": (1, 1)}, regions=regions,
         )  # fmt: skip
         yield Case(
-            "select_and_scatter_padded", (x, np.float32([[1, 2], [4, 5]]), np.float32(0)),
+            "select_and_scatter_padded", (x, f32([[1, 2], [4, 5]]), f32(0)),
             {"window_dimensions": (3, 3), "window_strides": (2, 2), "padding": ((1, 1), (0, 1))},
             regions=regions,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from ..room import operand as second
 from ..types import BF16, C64, F32, I1, I8, UI8, TensorType, Type
 from . import numerics
 from .clauses import merge_dims, same_dims, same_element, same_or_quantized
-from .elementwise import hostile
+from .examples import f32, hostile
 
 DIRECTIONS = {
     "EQ": np.equal,
@@ -116,7 +116,7 @@ class Select(OpDefinition, name="select"):
         for element in (F32, BF16, I8, I1):
             values = np.resize(hostile(element, 1)[0], 8).reshape(2, 4)
             yield Case(f"select_{element.name}", (pred, values[0], values[1]))
-        left, right = np.float32([[1, 2], [3, 4]]), np.float32([[5, 6], [7, 8]])
+        left, right = f32([[1, 2], [3, 4]]), f32([[5, 6], [7, 8]])
         yield Case("select_scalar_pred", (np.array(False), left, right))
 
 
@@ -156,7 +156,7 @@ class Clamp(OpDefinition, name="clamp"):
         for element in (F32, BF16, I8, UI8):
             (values,) = hostile(element, 1)
             yield Case(f"clamp_{element.name}", (values[2], values, values[3]))
-        low, x, high = np.float32([0, 0, 2]), np.float32([-1, 5, 3]), np.float32([1, 1, 1])
+        low, x, high = f32([0, 0, 2]), f32([-1, 5, 3]), f32([1, 1, 1])
         yield Case("clamp_crossed_bounds", (low, x, high))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
-from ..types import BF16, C64, F32, I1, I4, I8, I32, UI32, TensorType, Type, tensor_of
+from ..types import BF16, C64, F32, I4, I32, UI32, TensorType, Type
 from . import numerics
 from .clauses import (
     any_result,
@@ -23,12 +23,7 @@ from .clauses import (
     unique,
     within,
 )
-
-
-def counting(*dims: int, dtype: Any = np.float32) -> Any:
-    """An array 0, 1, 2, ... of those dims: tells every element apart."""
-    size = int(np.prod(dims, dtype=np.int64))
-    return np.arange(size).astype(np.int64).astype(dtype).reshape(dims)
+from .examples import counting, f32, i32
 
 
 class Reshape(OpDefinition, name="reshape"):
@@ -104,9 +99,7 @@ class BroadcastInDim(OpDefinition, name="broadcast_in_dim"):
         "0 <= broadcast_dimensions < rank(result)",
         any_result(lambda o: within(o.broadcast_dimensions, o.result.rank)),
     )
-    C4 = constraint(
-        "broadcast_dimensions are unique", lambda o: unique(o.broadcast_dimensions)
-    )
+    C4 = constraint("broadcast_dimensions are unique", lambda o: unique(o.broadcast_dimensions))
     C5 = constraint(
         "a dimension of operand is 1 or that of the result it is mapped to",
         any_result(
@@ -238,9 +231,7 @@ class Slice(OpDefinition, name="slice"):
     strides = attribute(tuple)
     C2 = constraint(
         "start_indices, limit_indices and strides have rank(operand) entries",
-        lambda o: (
-            len(o.start_indices) == len(o.limit_indices) == len(o.strides) == o.operand.rank
-        ),
+        lambda o: len(o.start_indices) == len(o.limit_indices) == len(o.strides) == o.operand.rank,
     )
     C3 = constraint(
         "0 <= start_indices <= limit_indices <= dimensions of operand",
@@ -315,7 +306,7 @@ class Pad(OpDefinition, name="pad"):
             attributes = {
                 "edge_padding_low": low, "edge_padding_high": high, "interior_padding": interior,
             }  # fmt: skip
-            yield Case(f"pad_{name}", (counting(2, 3), np.float32(-7)), attributes)
+            yield Case(f"pad_{name}", (counting(2, 3), f32(-7)), attributes)
 
 
 def _padded_dims(o: Op) -> list[Any]:
@@ -415,10 +406,8 @@ class DynamicSlice(OpDefinition, name="dynamic_slice"):
 
     def cases(self) -> Iterator[Case]:
         for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
-            starts = tuple(np.int32(s) for s in start)
-            yield Case(
-                f"dynamic_slice_{name}", (counting(3, 5), *starts), {"slice_sizes": (2, 3)}
-            )
+            starts = tuple(i32(s) for s in start)
+            yield Case(f"dynamic_slice_{name}", (counting(3, 5), *starts), {"slice_sizes": (2, 3)})
 
 
 def window(dims: Sequence[int], sizes: Sequence[int], starts: Sequence[Any]) -> Any:
@@ -470,7 +459,7 @@ class DynamicUpdateSlice(OpDefinition, name="dynamic_update_slice"):
 
     def cases(self) -> Iterator[Case]:
         for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
-            starts = tuple(np.int32(s) for s in start)
+            starts = tuple(i32(s) for s in start)
             yield Case(
                 f"dynamic_update_slice_{name}", (counting(3, 5), -counting(2, 2) - 1, *starts)
             )
@@ -482,9 +471,7 @@ class GetDimensionSize(OpDefinition, name="get_dimension_size"):
     pattern = "index"
     operand = operand()
     dimension = attribute(int)
-    C1 = constraint(
-        "0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank
-    )
+    C1 = constraint("0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank)
 
     def infer(self, o: Op) -> Sequence[Type]:
         return [TensorType((), I32)]
@@ -503,12 +490,8 @@ class SetDimensionSize(OpDefinition, name="set_dimension_size"):
     operand = operand()
     size = second()
     dimension = attribute(int)
-    C1 = constraint(
-        "0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank
-    )
-    C2 = constraint(
-        "size is a scalar of i32", lambda o: o.size.rank == 0 and o.size.element is I32
-    )
+    C1 = constraint("0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank)
+    C2 = constraint("size is a scalar of i32", lambda o: o.size.rank == 0 and o.size.element is I32)
 
     def infer(self, o: Op) -> Sequence[Type]:
         return [o.operand.type]
@@ -518,7 +501,7 @@ class SetDimensionSize(OpDefinition, name="set_dimension_size"):
         return x[(slice(None),) * o.dimension + (slice(0, int(size)),)]
 
     def cases(self) -> Iterator[Case]:
-        yield Case("set_dimension_size", (counting(2, 3), np.int32(3)), {"dimension": 1})
+        yield Case("set_dimension_size", (counting(2, 3), i32(3)), {"dimension": 1})
 
 
 ROOMS = (

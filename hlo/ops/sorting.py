@@ -13,7 +13,7 @@ from ..room import Case, OpDefinition, attribute, constraint, variadic
 from ..types import F32, I1, I32, TensorType, Type
 from . import bodies
 from .clauses import same_dims
-from .reduction import scalar_body
+from .examples import f32, i32, scalar_body
 
 
 class Sort(OpDefinition, name="sort"):
@@ -71,14 +71,14 @@ class Sort(OpDefinition, name="sort"):
         def greater_key(b: Any, x: Any, y: Any, i: Any, j: Any) -> Any:
             return [b.compare("GT", i, j)]
 
-        hostile = np.float32([[3, np.nan, -0.0, 0.0, -np.inf], [1, 1, -np.nan, np.inf, -2]])
+        hostile = f32([[3, np.nan, -0.0, 0.0, -np.inf], [1, 1, -np.nan, np.inf, -2]])
         yield Case(
             "sort_total_order", (hostile,), {"dimension": 1}, regions=scalar_body(less, F32, F32)
         )
         yield Case(
             "sort_columns", (hostile,), {"dimension": 0}, regions=scalar_body(less, F32, F32)
         )
-        keys = np.int32([2, 1, 2, 3, 1, 2, 1])
+        keys = i32([2, 1, 2, 3, 1, 2, 1])
         yield Case(
             "sort_by_key", (np.arange(7, dtype=np.float32), keys), {"dimension": 0},
             regions=scalar_body(greater_key, F32, F32, I32, I32),

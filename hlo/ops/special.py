@@ -15,9 +15,10 @@ import numpy as np
 
 from ..graph import Op
 from ..room import Case, OpDefinition, constraint, operand
-from ..types import F32, F64, Type
+from ..types import F64, Type
 from .clauses import same_dims
 from .decomposed import Decomposed, Term, exp, in_f32, log, log1p, polynomial, sqrt, where
+from .examples import f32, f64
 from .functions import Function
 
 ERF_LIMIT = 3.832506856900711  # |erf| rounds to one in f32 from here on
@@ -217,8 +218,9 @@ BESSEL_FAR = (
     -2.512236237870209e-07, -2.6314688468895196e-08, -3.835380385964237e-09, -5.589743462196584e-10,
     -1.8974958123505413e-11, 3.2526035830154884e-11, 1.4125807436613782e-11, 2.0356285441470896e-12,
     -7.198551776245908e-13, -4.0835511110921974e-13, -2.1015418427726643e-14, 4.272440016711951e-14,
-    1.0420276984128802e-14, -3.8144030724370075e-15, -1.8803547755107825e-15, 3.3082023109209285e-16,
-    2.96262899764595e-16, -3.209525921993424e-17, -4.6503053684893586e-17, 4.414348323071708e-18,
+    1.0420276984128802e-14, -3.8144030724370075e-15, -1.8803547755107825e-15,
+    3.3082023109209285e-16, 2.96262899764595e-16, -3.209525921993424e-17, -4.6503053684893586e-17,
+    4.414348323071708e-18,
 )  # fmt: skip
 
 
@@ -261,9 +263,9 @@ class Zeta(Decomposed, name="chlo.zeta"):
         return in_f32(b, _zeta, values)
 
     def cases(self) -> Iterator[Case]:
-        x = np.float32([2, 3, 1.5, 4, 7, 1, 0.5])
-        yield Case("zeta_f32", (x, np.float32([1, 2, 0.5, 10, 3, 2, 2])))
-        yield Case("zeta_f64", (x.astype(np.float64), np.float64([1, 2, 0.5, 10, 3, 2, 2])))
+        x = f32([2, 3, 1.5, 4, 7, 1, 0.5])
+        yield Case("zeta_f32", (x, f32([1, 2, 0.5, 10, 3, 2, 2])))
+        yield Case("zeta_f64", (x.astype(np.float64), f64([1, 2, 0.5, 10, 3, 2, 2])))
 
 
 # (2j)! / B_2j: the reciprocals of Euler-Maclaurin's coefficients
@@ -314,7 +316,7 @@ class Polygamma(Decomposed, name="chlo.polygamma"):
         return in_f32(b, _polygamma, values)
 
     def cases(self) -> Iterator[Case]:
-        n, x = np.float32([0, 1, 2, 3, 1]), np.float32([0.5, 1, 2.5, 4, 10])
+        n, x = f32([0, 1, 2, 3, 1]), f32([0.5, 1, 2.5, 4, 10])
         yield Case("polygamma_f32", (n, x), tolerance=1e-4)
         yield Case("polygamma_f64", (n.astype(np.float64), x.astype(np.float64)))
 

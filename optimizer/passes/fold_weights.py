@@ -102,7 +102,9 @@ class _WeightFolder:
         if any(value not in self.roots for value in op.operands):
             return False
         type = op.results[0].type
-        if not isinstance(type, TensorType) or not type.is_static or type.element.kind == "quantized":
+        if not isinstance(type, TensorType) or not type.is_static:
+            return False
+        if type.element.kind == "quantized":
             return False
         if any(inner.captures() for inner in op.regions):
             return False

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from ..rule import Rule
-from . import arithmetic, choose, contractions, conversion, functions, shape, sinking
+from . import (
+    arithmetic,
+    choose,
+    contractions,
+    control,
+    conversion,
+    convolutions,
+    functions,
+    indexing,
+    reductions,
+    shape,
+    sinking,
+    slices,
+)
 
+# Rules of one root are tried in this order; any order ends with the same number of operations.
 RULES: tuple[Rule, ...] = (
     *arithmetic.RULES,
     *functions.RULES,
     *choose.RULES,
     *conversion.RULES,
     *shape.RULES,
-    *sinking.RULES,
+    *slices.RULES,
+    *indexing.RULES,
+    *reductions.RULES,
     *contractions.RULES,
+    *convolutions.RULES,
+    *control.RULES,
+    *sinking.RULES,
 )

@@ -191,13 +191,15 @@ def _without_reshape(op: Op, side: int, inner: Op, b: Rewriter) -> Value | None:
     if not (target.is_static and op.type.is_static) or target.size == 0:
         return None
     sides = Sides(op)
-    role = dict.fromkeys(sides.batch[side], "batch") | dict.fromkeys(sides.contract[side], "contract")
+    role = dict.fromkeys(sides.batch[side], "batch")
+    role |= dict.fromkeys(sides.contract[side], "contract")
     new: dict[int, Dims] = {}  # what became of a batching or contracting dimension
     for before, after in groups(source.dims, target.dims):
         roles = {role.get(d, "free") for d in after}
         if roles == {"free"}:
             continue
-        places = map_of_ones([target.dims[d] for d in after], [source.dims[d] for d in before])
+        old, fresh = [target.dims[d] for d in after], [source.dims[d] for d in before]
+        places = map_of_ones(old, fresh)
         if places is None:
             large = [d for d in after if target.dims[d] != 1]
             if roles != {"batch"} or len(large) != 1 or len(after) != 1:

@@ -58,11 +58,13 @@ def _pair_examples() -> Iterator[Example]:
         yield example(
             f"{first} {second} {third}",
             [_line(first)],
-            lambda b, x, second=second, third=third: b("abs", b.convert(b.convert(x, second), third))
-            if third.kind in ("float", "int")
-            else b("not", b.convert(b.convert(x, second), third)),
+            lambda b, x, second=second, third=third: b(
+                "abs" if third.kind in ("float", "int") else "not",
+                b.convert(b.convert(x, second), third),
+            ),
         )
-    for first, second, third in ((F32, BF16, F32), (I32, F32, I32), (I32, I8, I32), (F64, F32, F16)):
+    lossy = ((F32, BF16, F32), (I32, F32, I32), (I32, I8, I32), (F64, F32, F16))
+    for first, second, third in lossy:
         yield example(
             f"{first} {second} {third}",
             [_line(first)],
@@ -94,7 +96,9 @@ def _bitcast_examples() -> Iterator[Example]:
     yield example(
         "there and back",
         [_line(F32)],
-        lambda b, x: b("abs", b("bitcast_convert", b("bitcast_convert", x, type=ints), type=x.type)),
+        lambda b, x: b(
+            "abs", b("bitcast_convert", b("bitcast_convert", x, type=ints), type=x.type)
+        ),
     )
     yield example(
         "same", [ints], lambda b, x: b("negate", b("bitcast_convert", x, type=ints))

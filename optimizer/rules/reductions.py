@@ -73,14 +73,7 @@ def reduce_dimensions_of_one(op: Op, b: Rewriter) -> Value | None:
     if (not ones and op.dimensions) or plain(op, b) is None or not op.type.is_static:
         return None
     left = [d for d in op.dimensions if d not in ones]
-    if not left:
-        return b.reshape(x, op.type.dims)
-    place = {}
-    kept = [d for d in range(x.rank) if d not in ones]
-    for i, d in enumerate(kept):
-        place[d] = i
-    small = b.reshape(x, [x.dims[d] for d in kept])
-    return rebuilt(op, small, [place[d] for d in left], b)
+    return b.reshape(rebuilt(op, x, left, b) if left else x, op.type.dims)
 
 
 def _reshape_examples() -> Iterator[Example]:
@@ -117,7 +110,8 @@ def reduce_of_reshape(op: Op, b: Rewriter) -> Value | None:
         for d, place in zip(after, places, strict=True):
             if d in gone and place is not None:
                 dims.append(before[place])
-    if all(source.dims[d] == 1 for d in dims):
+    dims = [d for d in dims if source.dims[d] != 1]
+    if not dims:
         return None  # rule "reduce-dimensions-of-one" does better
     return b.reshape(rebuilt(op, source, dims, b), op.type.dims)
 
@@ -267,7 +261,8 @@ def _unused_examples() -> Iterator[Example]:
     yield example("second unused", [A], body)
 
 
-@structural("reduce-unused-results", "reduce", examples=_unused_examples, sums=True)
+@structural("reduce-unused-results", "reduce", examples=_unused_examples, sums=True,
+            local=True)  # fmt: skip
 def reduce_unused_results(op: Op, b: Rewriter) -> Sequence[Value] | None:
     """variadic reduce -> reduce without the results that nothing uses"""
     count = len(op.results)

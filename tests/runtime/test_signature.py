@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.hlo.signature import Argument, Node, Result, Signature, StructureError, Tree
+from girih.runtime.structure import Differs, flattener, unflattener
 
 Pair = namedtuple("Pair", "left right")
 
@@ -35,6 +36,34 @@ def test_flatten_and_unflatten_are_inverse(value):
     numbered = tree.unflatten(list(range(len(leaves))))
     assert Tree.of(numbered) == tree or "namedtuple" in repr(tree)  # made anew, in another module
     assert tree.flatten(numbered) == list(range(len(leaves)))
+
+
+@settings(deadline=None)
+@given(values)
+def test_the_quick_way_is_the_same(value):
+    tree = Tree.of(value)
+    numbers = list(range(tree.leaf_count))
+    leaves: list[object] = []
+    try:
+        flattener(tree)(value, leaves)
+    except Differs:
+        assert "custom" in repr(tree)
+    else:
+        assert leaves == tree.flatten(value)
+    rebuilt = unflattener(tree)(iter(numbers))
+    assert repr(rebuilt) == repr(tree.unflatten(numbers))
+
+
+@given(values, values)
+def test_the_quick_way_refuses_what_the_slow_one_refuses(one, other):
+    tree = Tree.of(one)
+    leaves: list[object] = []
+    try:
+        flattener(tree)(other, leaves)
+    except Differs:
+        return
+    if not any(isinstance(leaf, (tuple, list, dict, type(None))) for leaf in leaves):
+        assert tree.flatten(other) == leaves
 
 
 @settings(deadline=None)

@@ -9,9 +9,9 @@ from ....hlo.graph import Op, Region
 from ..codegen import KernelCode, Target
 from .convolution import emit_convolution
 from .dot import emit_dot, origin_of
-from .packing import Packing, packing_for, source_of
+from .packing import packing_for, source_of
 
-__all__ = ["Packing", "emit", "packing_for", "source_of"]
+__all__ = ["emit", "packing_for", "source_of"]
 
 _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
     "convolution": emit_convolution,
@@ -37,6 +37,9 @@ def emit(op: Op, target: Target) -> KernelCode:
             )
     module = target.module()
     symbol = contraction.name
+    if contraction.type.size == 0:
+        module.kernel(symbol).ret()
+        return KernelCode(module.text(), symbol, 0, 0, 0.0, 0.0, False)
     tiles, scratch = _EMITTERS[contraction.name](module, symbol, contraction, body, values, target)
     moved = sum(value.tensor.bytes for value in (*op.operands, *op.results))
     flops = sum(o.definition.flops(o) for o in (body.ops if body is not None else (op,)))

@@ -1,16 +1,34 @@
-"""Convolutions in which every output feature sees one input feature: plain loops over pixels."""
+"""Convolutions in which every output feature sees one input feature: plain loops over pixels.
+
+There is nothing to reuse across features, so a product over windows would unfold each pixel many
+times for one use. Where pixels are innermost, a tile is one plane: it is copied with its padding,
+columns of equal remainder by the stride side by side, and every tap is a shifted vector load. Where
+features are innermost, vectors run along features.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....hlo.graph import Region
 from .. import llvm
 from ..codegen import Target
+from .epilogue import Epilogue
+from .operands import Group, Source, unravel
+from .window import Spatial
 
 if TYPE_CHECKING:
     from .convolution import Geometry
+
+Value = llvm.Value
+
+_MOST_TAPS = 128  # unrolled in full
+_HELD_TAPS = 12  # weights that stay in registers
+_SUMS = 8  # accumulators at a time
+_FEATURE_VECTORS = 4
 
 
 def emit_depthwise(
@@ -22,5 +40,281 @@ def emit_depthwise(
     accumulator: str,
     target: Target,
 ) -> tuple[int, int] | None:
-    """Defines the kernel; None where the convolution is not of this kind."""
+    """Defines the kernel; its tiles and scratch bytes. None where it is no such convolution, or one
+    of a form that the general way handles."""
+    op = geometry.op
+    spatial = geometry.spatial
+    views = (geometry.input, geometry.kernel)
+    if geometry.inputs != 1 or op.batch_group_count != 1 or geometry.groups == 1:
+        return None
+    if not 1 <= len(spatial) <= 2 or any(s.base != 1 for s in spatial):
+        return None
+    if math.prod(s.kernel for s in spatial) > _MOST_TAPS:
+        return None
+    sources = []
+    for view, outer in zip(views, ((geometry.batch_step, geometry.group_step), ()), strict=True):
+        position = arguments.index(view.source)
+        sources.append(Source(position, view.source.element, accumulator, view.offset, outer))
+    if not all(source.plain for source in sources) or not llvm.is_float(accumulator):
+        return None
+    form = _Form(
+        module, name, geometry, body, len(arguments), accumulator, target.lanes(accumulator),
+        sources[0], sources[1],
+    )  # fmt: skip
+    columns = spatial[-1]
+    if columns.output_step == 1 and columns.input_step == 1 and columns.stride <= 2:
+        return form.emit_planes()
+    step = geometry.kernel_outputs.segments[-1].stride if geometry.kernel_outputs.segments else 0
+    if geometry.result_feature_step == geometry.group_step == step == geometry.outputs == 1:
+        return form.emit_features()
     return None
+
+
+@dataclass(frozen=True)
+class _Form:
+    module: llvm.Module
+    name: str
+    geometry: Geometry
+    body: Region | None
+    arguments: int
+    accumulator: str
+    lanes: int
+    image: Source
+    kernel: Source
+
+    @property
+    def lines(self) -> Spatial:
+        """The outer spatial dimension; one of a single line if there is none."""
+        if len(self.geometry.spatial) == 2:
+            return self.geometry.spatial[0]
+        return Spatial(1, 1, 1, 1, 0, 1, 1, 0, 0, 0)
+
+    @property
+    def columns(self) -> Spatial:
+        return self.geometry.spatial[-1]
+
+    def _epilogue(
+        self,
+        outer: tuple[tuple[int, int], ...],
+        rows: tuple[int, int],
+        columns: tuple[int, int],
+    ) -> Epilogue:
+        return Epilogue(
+            self.geometry.op, self.body, self.arguments, self.accumulator, outer, rows, columns
+        )
+
+    def _taps(self) -> list[tuple[int, int]]:
+        lines, columns = self.lines, self.columns
+        return [(i, j) for i in range(lines.kernel) for j in range(columns.kernel)]
+
+    def _tap_offset(self, tap: tuple[int, int]) -> int:
+        """Of a tap in the stored kernel, also where a dimension is reversed."""
+        offset = 0
+        for index, spatial in zip(tap, (self.lines, self.columns), strict=True):
+            step = spatial.kernel_step
+            offset += index * step if step >= 0 else (index - spatial.kernel + 1) * step
+        return offset
+
+    # Pixels innermost.
+
+    def emit_planes(self) -> tuple[int, int]:
+        """A tile is one plane of the result."""
+        geometry, lines, columns = self.geometry, self.lines, self.columns
+        vectors = -(-columns.outputs // self.lanes)
+        group = Group(self.lanes, vectors, columns.outputs % self.lanes)
+        reach = (columns.kernel - 1) * columns.dilation // columns.stride
+        width = -(-(group.columns + reach) // self.lanes) * self.lanes
+        height = (lines.outputs - 1) * lines.stride + (lines.kernel - 1) * lines.dilation + 1
+        pitch = width * columns.stride
+        features = geometry.groups * geometry.outputs
+        epilogue = self._epilogue(
+            ((geometry.batch, geometry.result_batch_step), (features, geometry.result_feature_step)),
+            (lines.outputs, lines.output_step),
+            (columns.outputs, 1),
+        )
+        f = self.module.kernel(self.name)
+        args, begin, end, scratch = f.arguments
+        lines_at_once = max(1, min(lines.outputs, _SUMS // vectors))
+        tile = f.alloca(self.accumulator, lines_at_once * group.columns)
+        with f.for_range(begin, end) as loop:
+            batch, feature = unravel(f, loop.index, (geometry.batch, features))
+            source = [batch, f.udiv(feature, geometry.outputs)]
+            plane = self.image.base(f, args, source)
+            self._copy_plane(f, plane, scratch, height, width)
+            weights = self._weights(f, args, feature)
+            held = None
+            if lines.kernel * columns.kernel <= _HELD_TAPS:
+                held = [self._weight(f, weights, tap) for tap in self._taps()]
+
+            def compute(line: Value, count: int) -> None:
+                at = f.pointer(scratch, f.mul(line, lines.stride * pitch), self.accumulator)
+                sums = self._plane_sums(f, at, weights, held, count, vectors, width)  # noqa: B023
+                for number, value in enumerate(sums):
+                    f.store(value, f.pointer(tile, number * self.lanes, self.accumulator))
+                zero, rows = llvm.constant("i64", 0), llvm.constant("i64", count)
+                epilogue.emit(f, args, (batch, feature), line, zero, rows, tile, group)  # noqa: B023
+
+            whole = lines.outputs // lines_at_once * lines_at_once
+            with f.for_range(0, whole, lines_at_once) as inner:
+                compute(inner.index, lines_at_once)
+            if whole < lines.outputs:
+                compute(llvm.constant("i64", whole), lines.outputs - whole)
+        f.ret()
+        size = height * pitch * llvm.bits_of(self.accumulator) // 8
+        return geometry.batch * features, size
+
+    def _copy_plane(
+        self, f: llvm.Function, plane: Value, scratch: Value, height: int, width: int
+    ) -> None:
+        """scratch[line, phase, j] = image[line - low, j * stride + phase - low], zero outside."""
+        lines, columns, lanes = self.lines, self.columns, self.lanes
+        with f.for_range(0, height) as outer:
+            line = f.sub(outer.index, lines.low)
+            there = f.splat(f.compare("ult", line, lines.size), lanes)
+            source = self.image.at(f, plane, f.mul(line, lines.input_step))
+            target = f.pointer(
+                scratch, f.mul(outer.index, width * columns.stride), self.accumulator
+            )
+            with f.for_range(0, width, lanes) as inner:
+                for phase in range(columns.stride):
+                    at = f.add(f.mul(inner.index, columns.stride), phase - columns.low)
+                    parts = [
+                        self._line_part(f, source, f.add(at, i * lanes), there)
+                        for i in range(columns.stride)
+                    ]
+                    value = parts[0]
+                    if columns.stride == 2:
+                        value = f.shuffle(parts[0], parts[1], range(0, 2 * lanes, 2))
+                    place = f.add(inner.index, phase * width)
+                    f.store(value, f.pointer(target, place, self.accumulator))
+
+    def _line_part(self, f: llvm.Function, source: Value, at: Value, there: Value) -> Value:
+        """A vector of one input line from column `at` on; zero outside."""
+        narrow = f.splat(f.cast("trunc", at, "i32"), self.lanes)
+        place = f.add(narrow, f.iota(self.lanes, "i32"))
+        inside = f.land(f.compare("ult", place, self.columns.size), there)
+        return self.image.masked_load(f, source, at, inside)
+
+    def _weights(self, f: llvm.Function, args: Value, feature: Value) -> Value:
+        """Pointer to the kernel of one output feature."""
+        segments = self.geometry.kernel_outputs.segments
+        step = segments[-1].stride if segments else 0
+        return self.kernel.at(f, self.kernel.base(f, args, ()), f.mul(feature, step))
+
+    def _weight(self, f: llvm.Function, weights: Value, tap: tuple[int, int]) -> Value:
+        return f.splat(self.kernel.load(f, weights, self._tap_offset(tap)), self.lanes)
+
+    def _plane_sums(
+        self,
+        f: llvm.Function,
+        at: Value,
+        weights: Value,
+        held: Sequence[Value] | None,
+        count: int,
+        vectors: int,
+        width: int,
+    ) -> list[Value]:
+        """The sums of `count` lines, vector by vector; `at` points to the first line's window."""
+        lines, columns = self.lines, self.columns
+        pitch = width * columns.stride
+        kind = llvm.vector(self.lanes, self.accumulator)
+        sums = [llvm.constant(kind, 0)] * (count * vectors)
+        for number, (i, j) in enumerate(self._taps()):
+            weight = held[number] if held is not None else self._weight(f, weights, (i, j))
+            shift, phase = divmod(j * columns.dilation, columns.stride)
+            for line in range(count):
+                start = (line * lines.stride + i * lines.dilation) * pitch + phase * width + shift
+                for vector in range(vectors):
+                    place = f.pointer(at, start + vector * self.lanes, self.accumulator)
+                    position = line * vectors + vector
+                    sums[position] = f.fma(f.load(kind, place), weight, sums[position])
+        return sums
+
+    # Features innermost.
+
+    def emit_features(self) -> tuple[int, int]:
+        """A tile is one line of result pixels."""
+        geometry, lines, columns = self.geometry, self.lines, self.columns
+        features = geometry.groups
+        vectors = min(_FEATURE_VECTORS, -(-features // self.lanes))
+        whole, rest = divmod(features, vectors * self.lanes)
+        epilogue = self._epilogue(
+            ((geometry.batch, geometry.result_batch_step), (lines.outputs, lines.output_step)),
+            (columns.outputs, columns.output_step),
+            (features, 1),
+        )
+        f = self.module.kernel(self.name)
+        args, begin, end, _ = f.arguments
+        tile = f.alloca(self.accumulator, vectors * self.lanes)
+        with f.for_range(begin, end) as loop:
+            batch, line = unravel(f, loop.index, (geometry.batch, lines.outputs))
+            image = self.image.base(f, args, (batch, llvm.constant("i64", 0)))
+            kernel = self.kernel.base(f, args, ())
+
+            def pixels(feature: Value, group: Group) -> None:
+                with f.for_range(0, columns.outputs) as inner:
+                    x = inner.index
+                    sums = self._feature_sums(f, image, kernel, feature, line, x, group)  # noqa: B023
+                    for number, value in enumerate(sums):
+                        f.store(value, f.pointer(tile, number * self.lanes, self.accumulator))
+                    one = llvm.constant("i64", 1)
+                    epilogue.emit(f, args, (batch, line), x, feature, one, tile, group)  # noqa: B023
+
+            with f.for_range(0, whole) as inner:
+                pixels(f.mul(inner.index, vectors * self.lanes), Group(self.lanes, vectors))
+            if rest:
+                last = Group(self.lanes, -(-rest // self.lanes), rest % self.lanes)
+                pixels(llvm.constant("i64", features - rest), last)
+        f.ret()
+        return geometry.batch * lines.outputs, 0
+
+    def _feature_sums(
+        self,
+        f: llvm.Function,
+        image: Value,
+        kernel: Value,
+        feature: Value,
+        line: Value,
+        column: Value,
+        group: Group,
+    ) -> Sequence[Value]:
+        """The sums of one pixel, for a group of features: loops over the taps inside the image."""
+        kind = llvm.vector(self.lanes, self.accumulator)
+        sums: Sequence[Value] = [llvm.constant(kind, 0)] * group.vectors
+        bounds = []
+        for spatial, at in ((self.lines, line), (self.columns, column)):
+            start = f.sub(f.mul(at, spatial.stride), spatial.low)
+            # start + k * dilation must lie in [0, size).
+            dilation = spatial.dilation
+            missing = f.max(f.sub(0, start), 0)
+            first = f.udiv(f.add(missing, dilation - 1), dilation)
+            room = f.max(f.sub(spatial.size + dilation - 1, start), 0)
+            last = f.min(f.udiv(room, dilation), spatial.kernel)
+            bounds.append((start, first, last))
+        (y, y_first, y_last), (x, x_first, x_last) = bounds
+        offset = self._tap_offset((0, 0))
+        with f.for_range(y_first, y_last, 1, sums) as outer:
+            row = f.mul(f.add(y, f.mul(outer.index, self.lines.dilation)), self.lines.input_step)
+            taps = f.add(f.mul(outer.index, self.lines.kernel_step), offset)
+            with f.for_range(x_first, x_last, 1, outer.carried) as inner:
+                at = f.add(x, f.mul(inner.index, self.columns.dilation))
+                pixel = f.add(f.add(row, f.mul(at, self.columns.input_step)), feature)
+                tap = f.add(f.add(taps, f.mul(inner.index, self.columns.kernel_step)), feature)
+                updated = []
+                for number, total in enumerate(inner.carried):
+                    loaded = [
+                        self._features(f, source, base, f.add(place, number * self.lanes), group, number)
+                        for source, base, place in ((self.image, image, pixel), (self.kernel, kernel, tap))
+                    ]
+                    updated.append(f.fma(loaded[0], loaded[1], total))
+                inner.carry(*updated)
+            outer.carry(*inner.results)
+        return outer.results
+
+    def _features(
+        self, f: llvm.Function, source: Source, base: Value, at: Value, group: Group, number: int
+    ) -> Value:
+        if group.tail and number == group.vectors - 1:
+            mask = llvm.vector_constant("i1", [i < group.tail for i in range(self.lanes)])
+            return source.masked_load(f, base, at, mask)
+        return source.load(f, base, at, self.lanes)

@@ -11,6 +11,7 @@ from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
 from .. import elements, llvm
 from ..codegen import Target
+from . import inner
 from .epilogue import Epilogue
 from .operands import (
     Columns,
@@ -84,6 +85,17 @@ def emit_dot(
         (form.row_count, form.column_count),
         (form.column_count, 1),
     )
+    row_segments = form.rows or (Segment(1, 0),)
+    lanes = target.lanes(accumulator)
+    plain = left.source.plain and right.source.plain and llvm.is_float(accumulator)
+    if plain and len(row_segments) == 1 and inner.applies(
+        form.row_count, form.columns, form.depth, lanes
+    ):
+        return inner.emit_inner_products(
+            module, name, lanes, [size for size, *_ in form.outer], form.row_count,
+            form.column_count, form.depth, (left.source, row_segments[0].stride),
+            (right.source, form.columns[0].stride), epilogue,
+        )  # fmt: skip
     product = Product(
         target,
         accumulator,
@@ -129,8 +141,8 @@ def _sides(
     depth = [Segment(size, left) for size, left, _ in form.depth]
     left: LeftSide
     if left_source.plain and len(form.rows) <= 1:
-        inner = form.rows[-1].stride if form.rows else 0
-        left = LeftSide(left_source, inner, [segment.stride for segment in depth])
+        step = form.rows[-1].stride if form.rows else 0
+        left = LeftSide(left_source, step, [segment.stride for segment in depth])
     else:
         left = PackedLeftSide(left_source, form.rows, depth)
     steps = [Segment(size, right) for size, _, right in form.depth]
@@ -227,14 +239,14 @@ def _swapped(form: _Form) -> _Form:
         )  # fmt: skip
     exact = form.row_count == math.prod(s.size for s in form.rows)
     if len(form.rows) > 1 and exact and form.rows[-1].size >= 6:
-        outer, inner = list(form.outer), form.rows[-1]
-        stride = inner.size * form.column_count
+        outer, last = list(form.outer), form.rows[-1]
+        stride = last.size * form.column_count
         added: list[tuple[int, int, int, int]] = []
         for segment in reversed(form.rows[:-1]):
             added.insert(0, (segment.size, segment.stride, 0, stride))
             stride *= segment.size
         return _Form(
-            outer + added, (inner,), inner.size, form.columns, form.column_count,
+            outer + added, (last,), last.size, form.columns, form.column_count,
             form.depth, form.left, form.right,
         )  # fmt: skip
     return form

@@ -99,7 +99,7 @@ class Epilogue:
             return
         end = f.add(row, count)
         with scopes.loop(row, end, extent=rows, at_least_once=True) as (index, loop):
-            offset = f.mul(f.sub(loop.index, row), group.columns)
+            offset = f.mul(f.sub(loop.index, row), group.tile_stride)
             finish(f.pointer(tile, offset, self.accumulator), index * stride)
 
     def _emitter(self, f: llvm.Function, args: llvm.Value, scopes: Scopes) -> ElementEmitter:

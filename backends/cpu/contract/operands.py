@@ -103,15 +103,21 @@ def segment_offset(f: llvm.Function, index: Value, segments: Sequence[Segment]) 
 
 @dataclass(frozen=True)
 class Group:
-    """A column group: `vectors` registers wide; in the last one `tail` lanes are real (0: all)."""
+    """A column group: `vectors` registers wide; in the last one `tail` lanes are real (0: all).
+    In a tile of sums, rows are `pitch` elements apart (0: no gap)."""
 
     lanes: int
     vectors: int
     tail: int = 0
+    pitch: int = 0
 
     @property
     def columns(self) -> int:
         return self.lanes * self.vectors
+
+    @property
+    def tile_stride(self) -> int:
+        return self.pitch or self.columns
 
     @property
     def valid(self) -> int:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ....hlo.build import Builder
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
+from ....optimizer.encode import Packing
+from ....optimizer.fusion import CONTRACTIONS
 from ..codegen import Target
 from .dot import accumulator_of, reads_in_place
 from .product import PANEL_VECTORS
@@ -23,17 +25,17 @@ _SMALLEST = 1 << 14  # elements of a weight worth packing
 
 
 @dataclass(frozen=True)
-class Packing:
-    """How one operand of a contraction is to be stored: dims of it in the order (depth, columns)."""
+class _Panels:
+    """Panels of a right operand, whose dims are summed (`depth`, in order) or not (`columns`)."""
 
-    operand: int
-    depth: tuple[int, ...]  # operand dims that are summed, in order
-    columns: tuple[int, ...]  # operand dims that are not
+    depth: tuple[int, ...]
+    columns: tuple[int, ...]
     width: int  # columns of a panel
+    dims: tuple[int, ...]  # of the operand
 
-    def pack(self, b: Builder, weight: Value) -> Value:
+    def forward(self, b: Builder, weight: Value) -> Value:
         """weight -> [panels, depth, width], zeros behind the last column."""
-        depth, columns = self._sizes(weight)
+        depth, columns = self._sizes
         matrix = b.reshape(b.transpose(weight, (*self.depth, *self.columns)), (depth, columns))
         extra = -columns % self.width
         if extra:
@@ -45,9 +47,9 @@ class Packing:
         panels = (columns + extra) // self.width
         return b.transpose(b.reshape(matrix, (depth, panels, self.width)), (1, 0, 2))
 
-    def unpack(self, b: Builder, packed: Value, original: Value) -> Value:
-        """The inverse; `original` gives the dims that the weight had."""
-        depth, columns = self._sizes(original)
+    def inverse(self, b: Builder, packed: Value) -> Value:
+        """[panels, depth, width] -> the weight."""
+        depth, columns = self._sizes
         padded = packed.dims[0] * packed.dims[2]
         matrix = b.reshape(b.transpose(packed, (1, 0, 2)), (depth, padded))
         if padded != columns:
@@ -56,20 +58,28 @@ class Packing:
                 strides=(1, 1),
             )  # fmt: skip
         order = (*self.depth, *self.columns)
-        spread = b.reshape(matrix, [original.dims[d] for d in order])
+        spread = b.reshape(matrix, [self.dims[d] for d in order])
         return b.transpose(spread, [order.index(d) for d in range(len(order))])
 
-    def _sizes(self, weight: Value) -> tuple[int, int]:
+    @property
+    def _sizes(self) -> tuple[int, int]:
         return (
-            math.prod(weight.dims[d] for d in self.depth),
-            math.prod(weight.dims[d] for d in self.columns),
+            math.prod(self.dims[d] for d in self.depth),
+            math.prod(self.dims[d] for d in self.columns),
         )
+
+    @property
+    def packing(self) -> Packing:
+        """The same for `optimizer.encode`."""
+        name = f"panels{self.width}:{self.depth}:{self.columns}".replace(" ", "")
+        return Packing(1, name, self.forward, self.inverse)
 
 
 def packing_for(op: Op, target: Target) -> Packing | None:
-    """How the right operand of a contraction should be stored if it is a weight; None = as it is."""
-    if op.name not in ("dot_general", "convolution"):
-        return None
+    """How the right operand of a contraction, or of the one inside a fusion, should be stored if it
+    is a weight; None = as it is."""
+    if op.name == "fusion":
+        op = next(inner for inner in op.regions[0].ops if inner.name in CONTRACTIONS)
     weight = op.operands[1]
     if weight.element.name not in ("f32", "f64") or weight.tensor.size < _SMALLEST:
         return None
@@ -86,7 +96,7 @@ def packing_for(op: Op, target: Target) -> Packing | None:
         return None
     if count < width or (count % width and len(columns) > 1) or not depth:
         return None
-    return Packing(1, depth, tuple(columns), width)
+    return _Panels(depth, tuple(columns), width, weight.dims).packing
 
 
 def _convolution_packing(op: Op, width: int) -> Packing | None:
@@ -100,7 +110,7 @@ def _convolution_packing(op: Op, width: int) -> Packing | None:
     depth = (*op.kernel_spatial_dimensions, op.kernel_input_feature_dimension)
     if op.rhs.dims[outputs] < width:
         return None
-    return Packing(1, depth, (outputs,), width)
+    return _Panels(depth, (outputs,), width, op.rhs.dims).packing
 
 
 def source_of(op: Op, operand: int, target: Target) -> Value:

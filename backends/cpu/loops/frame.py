@@ -99,10 +99,20 @@ def lanes_for(target: Target, region: Region) -> int:
         for value in (*op.operands, *op.results):
             if value.rank == 0 or _is_splat(value):
                 continue
-            widest = max(widest, llvm.bits_of(elements.register_type(value.element).replace("i1", "i8")))
+            widest = max(widest, _register_bits(value.element))
     if not region.ops:
         widest = 32
     return max(2, target.vector_bits // min(max(widest, 16), 64))
+
+
+def _register_bits(element: Any) -> int:
+    return 8 if element.is_bool else llvm.bits_of(elements.register_type(element))
+
+
+def lanes_for_types(target: Target, kinds: Sequence[Any]) -> int:
+    """Lanes of a register of the widest of these element types."""
+    widest = max(max(16, min(64, _register_bits(kind))) for kind in kinds)
+    return max(2, target.vector_bits // widest)
 
 
 def _is_splat(value: Any) -> bool:

@@ -43,7 +43,7 @@ def attention(
         query = c.spread(query, (*lead, *query.dims[-2:]))
     element = query.element
     factor = 1 / math.sqrt(static(query.dims[-1])) if scale is None else scale
-    query = c.convert(c.multiply(c.wide(query), factor), element)
+    query = _scaled(c, query, factor)
     places = tuple(range(len(lead)))
     wide = c.wide(c.scalar(0, element)).element
     last = query.rank - 1
@@ -53,6 +53,14 @@ def attention(
     shares = c.convert(shares, element)
     result = c.dot(shares, value, ((last,), (value.rank - 2,)), (places, places))
     return c.builder.reshape(result, c.dims)
+
+
+def _scaled(c: Context, query: Value, factor: float) -> Value:
+    """query * factor; below a transpose, which the dot then takes in."""
+    op = query.op
+    if op is not None and op.name == "transpose":
+        return c("transpose", _scaled(c, op.operands[0], factor), **op.attributes)
+    return c.convert(c.multiply(c.wide(query), factor), query.element)
 
 
 def _masked(

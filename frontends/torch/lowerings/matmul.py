@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....hlo.graph import Value
 from ....hlo.types import F32
-from ..context import Context, Number, Operand, broadcast_dims, is_low
+from ..context import Blocked, Context, Number, Operand, broadcast_dims, is_low
 
 
 def mm(c: Context, self: Value, mat2: Value) -> Value:
@@ -68,12 +68,88 @@ def outer(c: Context, self: Value, vec2: Value) -> Value:
     return c("multiply", left, c.builder.broadcast(c.convert(vec2, c.element), c.dims, [1]))
 
 
+# Einstein sums.
+
+Labelled = tuple[Value, str]  # one label per dimension
+
+
+def einsum(c: Context, equation: str, tensors: Sequence[Value], path: Any = None) -> Value:
+    """Any Einstein sum, contracted from left to right."""
+    terms, output = _labels(equation, tensors)
+    pending = [_summed(c, term, _needed(terms, at) | set(output)) for at, term in enumerate(terms)]
+    result = pending[0]
+    for at, term in enumerate(pending[1:], 1):
+        result = _contracted(c, result, term, _needed(pending, *range(at + 1)) | set(output))
+    value, labels = result
+    value = c.builder.transpose(value, [labels.index(label) for label in output])
+    return c.narrow(value)
+
+
+def _labels(equation: str, tensors: Sequence[Value]) -> tuple[list[Labelled], str]:
+    """The operands with their labels and the result's; "..." becomes digits, from the end."""
+    left, arrow, output = equation.replace(" ", "").partition("->")
+    terms = []
+    widest = 0
+    for labels, value in zip(left.split(","), tensors, strict=True):
+        if "..." in labels:
+            count = value.rank - len(labels) + 3
+            widest = max(widest, count)
+            labels = labels.replace("...", "".join(str(d) for d in range(10 - count, 10)))
+        if len(labels) != value.rank or len(set(labels)) != value.rank:
+            raise Blocked(f"takes a diagonal in '{equation}'", "use torch.diagonal first")
+        terms.append((value, labels))
+    every = "".join(str(d) for d in range(10 - widest, 10))
+    if not arrow:
+        once = {label for label in left if left.count(label) == 1 and label.isalpha()}
+        output = every + "".join(sorted(once))
+    return terms, output.replace("...", every)
+
+
+def _needed(terms: Sequence[Labelled], *skipped: int) -> set[str]:
+    """Labels of the operands other than the skipped ones."""
+    return {
+        label for at, (_, labels) in enumerate(terms) if at not in skipped for label in labels
+    }
+
+
+def _summed(c: Context, term: Labelled, needed: set[str]) -> Labelled:
+    """An operand without the dimensions that nothing else has."""
+    value, labels = term
+    gone = [d for d, label in enumerate(labels) if label not in needed]
+    kept = "".join(label for label in labels if label in needed)
+    return c.reduce("add", value, gone), kept
+
+
+def _contracted(c: Context, left: Labelled, right: Labelled, needed: set[str]) -> Labelled:
+    """The product of two operands, summed over shared labels that nothing else needs."""
+    first, second = left[1], right[1]
+    sizes = {label: size for value, labels in (right, left)
+             for label, size in zip(labels, value.dims, strict=True) if size != 1}  # fmt: skip
+    wide = [
+        c.spread(value, [sizes.get(label, 1) if label in first and label in second else size
+                         for label, size in zip(labels, value.dims, strict=True)])
+        for value, labels in (left, right)
+    ]  # fmt: skip
+    shared = [label for label in first if label in second]
+    batch = [label for label in shared if label in needed]
+    summed = [label for label in shared if label not in needed]
+    free = [label for label in first if label not in second]
+    rest = [label for label in second if label not in first]
+    value = c.dot(
+        wide[0], wide[1],
+        (tuple(map(first.index, summed)), tuple(map(second.index, summed))),
+        (tuple(map(first.index, batch)), tuple(map(second.index, batch))),
+    )  # fmt: skip
+    return value, "".join(batch + free + rest)
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "aten.addmm.default": added,
     "aten.addmv.default": added,
     "aten.baddbmm.default": added,
     "aten.bmm.default": mm,
     "aten.dot.default": mv,
+    "aten.einsum.default": einsum,
     "aten.ger.default": outer,
     "aten.inner.default": linear,
     "aten.linear.default": linear,

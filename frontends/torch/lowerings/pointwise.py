@@ -13,11 +13,14 @@ from ....hlo.types import I1, element_type
 from ..context import Blocked, Context, Number, Operand
 
 
-def binary(name: str, on_bool: str = "") -> Callable[..., Value]:
-    """An operation of the same meaning; on booleans the one named `on_bool`."""
+def binary(name: str, on_bool: str = "", exact: bool = False) -> Callable[..., Value]:
+    """An operation of the same meaning; on booleans the one named `on_bool`.
+
+    `exact`: bf16 and f16 meet a scalar in f32, as PyTorch's products do; sums round it first.
+    """
 
     def lower(c: Context, self: Operand, other: Operand) -> Value:
-        element = c.work_element(self, other)
+        element = c.work_element(self, other) if exact else c.element
         if element is I1 and not on_bool:
             raise Blocked("is not defined on booleans")
         left, right = c.together(self, other, element=element)
@@ -32,7 +35,7 @@ def sum_of(name: str, on_bool: str = "", reverse: bool = False) -> Callable[...,
     def lower(c: Context, self: Operand, other: Operand, alpha: Number = 1) -> Value:
         if reverse:
             self, other = other, self
-        element = c.work_element(self, other, alpha)
+        element = c.work_element(alpha)
         if alpha != 1:
             whole = isinstance(other, Value)
             other = c.multiply(c.convert(other, element), alpha) if whole else other * alpha
@@ -90,8 +93,7 @@ def _floor_fix(c: Context, rest: Value, right: Value) -> Value:
 
 def remainder(c: Context, self: Operand, other: Operand) -> Value:
     """self - floor(self / other) * other: has the sign of `other`."""
-    element = c.work_element(self, other)
-    left, right = c.together(self, other, element=element)
+    left, right = c.together(self, other, element=c.element)
     rest = c("remainder", left, right)
     return c.narrow(c("select", _floor_fix(c, rest, right), c("add", rest, right), rest))
 
@@ -121,7 +123,7 @@ def _floor_quotient(c: Context, left: Value, right: Value) -> Value:
 
 def floor_divide(c: Context, self: Operand, other: Operand) -> Value:
     """floor(self / other)."""
-    left, right = c.together(self, other, element=c.work_element(self, other))
+    left, right = c.together(self, other, element=c.element)
     return c.narrow(_floor_quotient(c, left, right))
 
 
@@ -138,13 +140,12 @@ def div(c: Context, self: Operand, other: Operand, rounding_mode: str | None = N
 
 def power(c: Context, self: Operand, exponent: Operand) -> Value:
     """self ** exponent; small constant exponents are products and roots, as in PyTorch."""
-    element = c.work_element(self)
     if isinstance(self, Value) and not isinstance(exponent, Value):
-        x = c.convert(self, element)
+        x = c.convert(self, c.element)
         simple = _constant_power(c, c.wide(x), exponent)
         if simple is not None:
             return c.narrow(simple)
-    left, right = c.together(self, exponent, element=element)
+    left, right = c.together(self, exponent, element=c.element)
     return c.narrow(c("power", left, right))
 
 
@@ -168,18 +169,16 @@ def _constant_power(c: Context, x: Value, exponent: Number) -> Value | None:
 
 def clamp(c: Context, self: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
     """minimum(maximum(self, min), max); a missing bound does not bound."""
-    limits = [limit for limit in (self, min, max) if limit is not None]
-    element = c.work_element(*limits)
-    x = c.fill(self, c.type.with_element(element))
+    x = c.fill(self, c.type)
     if all(not isinstance(limit, Value) for limit in (min, max) if limit is not None):
         if min is not None and max is not None:
-            low, high = c.scalar(min, element), c.scalar(max, element)
-            return c.narrow(c("clamp", low, x, high))
+            low, high = c.scalar(min, c.element), c.scalar(max, c.element)
+            return c("clamp", low, x, high)
     if min is not None:
         x = c("maximum", x, c.fill(min, x.tensor))
     if max is not None:
         x = c("minimum", x, c.fill(max, x.tensor))
-    return c.narrow(x)
+    return x
 
 
 def clamp_min(c: Context, self: Value, min: Operand) -> Value:
@@ -375,7 +374,7 @@ def _scaled(factor: float) -> Callable[[Context, Value], Value]:
 
 _ADD, _SUB = sum_of("add", "or"), sum_of("subtract")
 _RSUB = sum_of("subtract", reverse=True)
-_MUL = binary("multiply", "and")
+_MUL = binary("multiply", "and", exact=True)
 _AND, _OR, _XOR = binary("and", "and"), binary("or", "or"), binary("xor", "xor")
 _FMOD = binary("remainder")
 _LEFT, _RIGHT = shift("shift_left"), shift("shift_right_arithmetic")

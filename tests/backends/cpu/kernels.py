@@ -53,9 +53,10 @@ def run_kernel(
     inputs: Sequence[np.ndarray],
     outputs: Sequence[np.ndarray],
     threads: int = 2,
+    target: codegen.Target | None = None,
 ) -> None:
     """Compiles and runs one kernel over all its tiles."""
-    plan, linked = build([(code.ir_text, code.symbol)])
+    plan, linked = build([(code.ir_text, code.symbol)], target)
     plan.kernels[0].scratch_bytes = code.scratch_bytes
     numbers = add_buffers(plan, plan_pb2.INPUT, inputs) + add_buffers(plan, plan_pb2.OUTPUT, outputs)
     add_run(plan, 0, numbers, code.tiles, parallel=code.parallel)

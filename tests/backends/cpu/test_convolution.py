@@ -1,0 +1,97 @@
+"""Convolution kernels against the interpreter's evaluate, in several layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from girih.hlo.build import Builder
+
+from .test_contract import check, random, tensor_of
+
+# (batch, feature, spatial...) of the input; (output, input, spatial...) of the kernel; of the result.
+LAYOUTS = {
+    "NCHW": ((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)),
+    "NHWC": ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)),
+    "weight_gradient": ((1, 0, 2, 3), (1, 0, 2, 3), (1, 0, 2, 3)),
+    "mixed": ((2, 3, 0, 1), (0, 1, 2, 3), (3, 0, 2, 1)),
+    "batch_minor": ((3, 1, 0, 2), (0, 2, 1, 3), (3, 1, 0, 2)),
+}
+
+CASES: list[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 3, 8), (9, 11), (3, 3), {}),
+    ((2, 16, 40), (14, 14), (1, 1), {}),
+    ((2, 16, 40), (14, 14), (1, 1), {"window_strides": (2, 2)}),
+    ((1, 5, 70), (20, 18), (3, 3), {"padding": ((1, 1), (1, 1))}),
+    ((1, 5, 7), (20, 18), (3, 3), {"padding": ((1, 2), (0, 3)), "window_strides": (2, 1)}),
+    ((1, 3, 7), (20, 18), (7, 7), {"padding": ((3, 3), (3, 3)), "window_strides": (2, 2)}),
+    ((2, 8, 12), (7, 7), (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 4}),
+    ((4, 8, 12), (7, 7), (3, 3), {"padding": ((1, 1), (1, 1)), "batch_group_count": 2}),
+    ((1, 4, 6), (7, 7), (3, 3), {"padding": ((1, 1), (1, 1)), "lhs_dilation": (2, 3)}),
+    ((1, 4, 6), (12, 13), (3, 2), {"rhs_dilation": (2, 3), "window_reversal": (True, False)}),
+    ((1, 4, 6), (12, 13), (3, 2), {"padding": ((-1, 1), (1, -2)), "rhs_dilation": (2, 3)}),
+    ((1, 4, 6), (12, 13), (1, 1), {"padding": ((-1, 0), (0, -2))}),
+    ((2, 6, 6), (12, 33), (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 6}),
+    ((2, 6, 6), (12, 33), (3, 3),
+     {"padding": ((1, 0), (0, 1)), "feature_group_count": 6, "window_strides": (2, 2)}),
+    ((1, 48, 48), (7, 9), (7, 5), {"padding": ((3, 3), (2, 2)), "feature_group_count": 48}),
+    ((2, 6, 12), (12, 17), (5, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 6}),
+    ((1, 4, 6), (0, 3), (3, 2), {"padding": ((2, 1), (0, 2))}),
+]  # fmt: skip
+
+
+def run(
+    layout: Sequence[Sequence[int]],
+    sizes: tuple[int, int, int],
+    spatial: Sequence[int],
+    window: Sequence[int],
+    options: dict[str, Any],
+    dtype: Any = np.float32,
+) -> None:
+    batch, inputs, outputs = sizes
+    image, kernel, result = layout
+    lhs = random(*_placed(image, (batch, inputs, *spatial)), dtype=dtype)
+    group = inputs // options.get("feature_group_count", 1)
+    rhs = random(*_placed(kernel, (outputs, group, *window)), dtype=dtype)
+    b = Builder()
+    x, y = b.arguments([tensor_of(lhs), tensor_of(rhs)])
+    attributes = {
+        "input_batch_dimension": image[0], "input_feature_dimension": image[1],
+        "input_spatial_dimensions": tuple(image[2:]),
+        "kernel_output_feature_dimension": kernel[0], "kernel_input_feature_dimension": kernel[1],
+        "kernel_spatial_dimensions": tuple(kernel[2:]),
+        "output_batch_dimension": result[0], "output_feature_dimension": result[1],
+        "output_spatial_dimensions": tuple(result[2:]), **options,
+    }  # fmt: skip
+    check(b.op("convolution", [x, y], attributes), [lhs, rhs])
+
+
+def _placed(order: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    dims = [0] * len(order)
+    for dim, size in zip(order, sizes, strict=True):
+        dims[dim] = size
+    return dims
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_dimensions(layout: str, case: int) -> None:
+    run(LAYOUTS[layout], *CASES[case])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_element_types(layout: str, dtype: Any) -> None:
+    run(LAYOUTS[layout], (1, 4, 6), (12, 13), (3, 2), {"padding": ((1, 0), (0, 2))}, dtype)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_other_ranks(rank: int) -> None:
+    first = tuple(range(rank + 2))
+    last = (0, rank + 1, *range(1, rank + 1))
+    options = {"padding": ((1, 1),) * rank} if rank else {}
+    for layout in ((first,) * 3, (last, (rank + 1, rank, *range(rank)), last)):
+        run(layout, (2, 5, 9), (6, 5, 7)[:rank], (3, 2, 3)[:rank], options)
