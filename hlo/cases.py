@@ -1,7 +1,7 @@
 """Every room's cases as little modules: what the tests of every engine run.
 
-    for example in all_examples():
-        results = interpret(example.module, example.inputs)
+for example in all_examples():
+    results = interpret(example.module, example.inputs)
 """
 
 from __future__ import annotations

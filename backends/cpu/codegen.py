@@ -60,14 +60,15 @@ class Target:
     def attributes(self) -> str:
         """The attributes of every function, for `llvm.Module`."""
         features = ",".join(f"+{name}" for name in self.features)
-        width = f'"prefer-vector-width"="{self.vector_bits}" "min-legal-vector-width"="{self.vector_bits}"'
-        return f'nounwind "no-builtins" "frame-pointer"="none" {width} "target-features"="{features}"'
+        bits = self.vector_bits
+        width = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
+        return (
+            f'nounwind "no-builtins" "frame-pointer"="none" {width} "target-features"="{features}"'
+        )
 
     def module(self) -> llvm.Module:
         """An empty module of this target."""
-        return llvm.Module(
-            self.attributes, fused=self.fused, architecture=self.architecture
-        )
+        return llvm.Module(self.attributes, fused=self.fused, architecture=self.architecture)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class KernelCode:
 
 @functools.cache
 def host_target(level: str | None = None) -> Target:
-    """The target of this machine; `level` ("avx512", "avx2", "baseline", "neon") caps its features."""
+    """The target of this machine; `level` ("avx512", "avx2", "baseline", "neon") caps it."""
     binding = _binding()
     triple = binding.get_process_triple()
     present = {name for name, on in binding.get_host_cpu_features().items() if on}
@@ -107,10 +108,12 @@ def make_target(triple: str, present: set[str], level: str | None = None) -> Tar
     names = [name for name, _, _ in levels]
     if level is not None and level not in names:
         raise UserError(f"target cpu: unknown level '{level}' for {architecture}; known: {names}")
-    for name, required, bits in levels[names.index(level) if level else 0 :]:
+    for _, required, bits in levels[names.index(level) if level else 0 :]:
         if present.issuperset(required):
             return Target(triple, tuple(sorted(required)), bits)
-    raise UserError(f"target cpu: this machine lacks the features {levels[-1][1]} of {architecture}")
+    raise UserError(
+        f"target cpu: this machine lacks the features {levels[-1][1]} of {architecture}"
+    )
 
 
 def compile_object(ir_text: str, target: Target, *, optimize: bool = True) -> bytes:
@@ -190,7 +193,9 @@ def _binding() -> llvmlite.binding:
 
 def _machine(target: Target) -> llvmlite.binding.TargetMachine:
     """LLVM's target machine, one per thread: it is not safe to share."""
-    machines: dict[Target, llvmlite.binding.TargetMachine] = _local.__dict__.setdefault("machines", {})
+    machines: dict[Target, llvmlite.binding.TargetMachine] = _local.__dict__.setdefault(
+        "machines", {}
+    )
     if target not in machines:
         binding = _binding()
         # The features are spelled out, so the CPU name only picks LLVM's instruction costs.

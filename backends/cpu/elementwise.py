@@ -21,6 +21,7 @@ from typing import Any, Union
 
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region, Value
+from ...hlo.ops.decomposed import Decomposed, expansion
 from . import arithmetic, elements, llvm
 from .elements import Pair, Register
 from .index import (
@@ -249,7 +250,25 @@ class ElementEmitter:
             self._value(operand, index if operand.rank == len(index) else (), width, mask)
             for operand in op.operands
         ]
+        if not arithmetic.supports(op):
+            return self._expanded(op, operands, index, width)
         return arithmetic.apply(self.function, op, operands)
+
+    def _expanded(
+        self, op: Op, operands: Sequence[Register], index: tuple[Affine, ...], width: int
+    ) -> Register:
+        """An elementwise operation that its room explains by simpler ones."""
+        region = expansion(op) if isinstance(op.definition, Decomposed) else None
+        if region is None or op.definition.pattern != "elementwise":
+            raise arithmetic.unsupported(op)
+
+        def given(register: Register) -> Override:
+            return lambda inner, lanes: register
+
+        overrides = {a: given(r) for a, r in zip(region.arguments, operands, strict=True)}
+        # A place of its own: what is computed here belongs to these operands.
+        emitter = ElementEmitter(self.function, region, (), overrides, lanewise=True)
+        return emitter._value(region.results[0], index, width, None)
 
     # Masks and positions known at run time.
 
@@ -657,4 +676,11 @@ def supports(op: Op) -> bool:
     name = arithmetic.short_name(op)
     if name == "map":
         return all(supports(inner) for inner in op.regions[0].ops)
-    return name != "reduce" and (name in _RULES or arithmetic.supports(op))
+    if name == "reduce" or len(op.results) != 1:
+        return False
+    if name in _RULES or arithmetic.supports(op):
+        return True
+    if not isinstance(op.definition, Decomposed) or op.definition.pattern != "elementwise":
+        return False
+    region = expansion(op)
+    return region is not None and all(supports(inner) for inner in region.ops)

@@ -18,8 +18,8 @@ programs of other images. All words are 64 bit; runtime/devices/cpu.py holds the
     patch:    slot index, io index, byte offset: slots[slot] = io[index] + offset
     trace:    per worker: count, then records of (step, begin, end) in ticks
     pool:     64-byte lines; line 0: barrier arrivals; line 1: barrier generation (i32), sleepers
-              (i32); line 2: finished workers (i32), caller asleep (i32); line 3: libc's `syscall` or
-              `sched_yield`, futex number or 0;
+              (i32); line 2: finished workers (i32), caller asleep (i32); line 3: libc's
+              `syscall` or `sched_yield`, futex number or 0;
               line 4+w: worker w's mailbox: generation (i32), asleep (i32), execute function,
               context, threads
 """
@@ -115,7 +115,9 @@ def _atomic_add(f: llvm.Function, pointer: Value, value: int) -> Value:
 def _emit_wait(module: llvm.Module) -> None:
     """wait(pool, word, old, asleep): returns once *word != old; `asleep` counts sleepers."""
     f = module.helper(
-        "wait", [("ptr", "pool"), ("ptr", "word"), ("i32", "old"), ("ptr", "asleep")], inline="noinline"
+        "wait",
+        [("ptr", "pool"), ("ptr", "word"), ("i32", "old"), ("ptr", "asleep")],
+        inline="noinline",
     )
     pool, word, old, asleep = f.arguments
     spin, more, sleep, again, done = (f.label() for _ in range(5))
@@ -171,9 +173,7 @@ def _emit_execute(module: llvm.Module) -> None:
     f = module.helper("execute", _EXECUTE_PARAMETERS, inline="noinline")
     context, worker, threads, pool = f.arguments
     steps, slots = _word(f, context, 0, "ptr"), _word(f, context, 1, "ptr")
-    scratch = f.pointer(
-        _word(f, context, 5, "ptr"), f.mul(_word(f, context, 6), worker), "i8"
-    )
+    scratch = f.pointer(_word(f, context, 5, "ptr"), f.mul(_word(f, context, 6), worker), "i8")
     trace, capacity = _word(f, context, 7, "ptr"), _word(f, context, 8)
     traced = f.compare("ne", trace, llvm.constant("ptr", 0))
     record = f.add(f.mul(capacity, 24), 8)
@@ -247,7 +247,7 @@ def _emit_trace(
 
 
 def _emit_run(module: llvm.Module) -> None:
-    """girih_run(context, threads, pool): patches the call's pointers in, runs, returns when done."""
+    """girih_run(context, threads, pool): patches the call's pointers in and runs to the end."""
     f = module.function(RUN_SYMBOL, [("ptr", "context"), ("i64", "threads"), ("ptr", "pool")])
     context, threads, pool = f.arguments
     traced = f.compare("ne", _word(f, context, 7), 0)
@@ -291,7 +291,7 @@ def _emit_run(module: llvm.Module) -> None:
 
 
 def _emit_worker(module: llvm.Module) -> None:
-    """girih_worker(pool, worker): never returns. Touches nothing of a program once it is finished."""
+    """girih_worker(pool, worker): never returns, and keeps nothing of a finished program."""
     f = module.function(WORKER_SYMBOL, [("ptr", "pool"), ("i64", "worker")])
     pool, worker = f.arguments
     mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(worker, _LINE), "i8")
@@ -324,10 +324,9 @@ def _emit_memory(module: llvm.Module) -> None:
             distance = f.sub(f.cast("ptrtoint", target, "i64"), f.cast("ptrtoint", source, "i64"))
             # An unsigned distance below count means that the target starts inside the source.
             branch = f.if_else(f.compare("ult", distance, count))
-            with branch.then():
-                with f.for_range(0, count) as loop:
-                    at = f.sub(f.sub(count, 1), loop.index)
-                    f.store(f.load("i8", f.pointer(source, at, "i8")), f.pointer(target, at, "i8"))
+            with branch.then(), f.for_range(0, count) as loop:
+                at = f.sub(f.sub(count, 1), loop.index)
+                f.store(f.load("i8", f.pointer(source, at, "i8")), f.pointer(target, at, "i8"))
             with branch.otherwise():
                 _emit_forward_copy(f, target, source, count)
         else:

@@ -140,7 +140,7 @@ def _relocate(
                 where = item.sections[section.info].name
                 name = symbol.name or "a section"
                 raise CompilerBug(
-                    f"image: {error} in '{where}' against '{name}'; only PC-relative code is possible"
+                    f"image: {error} in '{where}' against '{name}'; only PC-relative is possible"
                 ) from None
 
 

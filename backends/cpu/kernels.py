@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...hlo.errors import UnsupportedError
+from ...hlo.errors import CompilerBug, UnsupportedError
 from ...hlo.graph import Op, Region, arguments
+from ...hlo.ops.decomposed import Decomposed, expansion
 from ...hlo.types import TensorType
-from . import arithmetic, contract, elementwise
+from . import arithmetic, composite, contract, elements, elementwise, opaque
 from .codegen import KernelCode, Target
 from .loops import loop, reduce, rows
 
@@ -20,9 +21,26 @@ def emit(op: Op, target: Target) -> KernelCode:
     if kind == "contract":
         return contract.emit(op, target)
     rule = _KINDS.get(kind)
-    if rule is None:
-        raise arithmetic.unsupported(op)
-    return rule(region, target, op.definition.flops(op))
+    if rule is not None:
+        return rule(region, target, op.definition.flops(op))
+    single = _single(op)
+    if single.name in opaque.EMITTERS:
+        return opaque.emit(single, target)
+    simpler = expansion(single) if isinstance(single.definition, Decomposed) else None
+    if simpler is None:
+        raise arithmetic.unsupported(single)
+    return composite.emit(simpler, target, single.definition.flops(single))
+
+
+def _single(op: Op) -> Op:
+    """The operation itself, or the only one inside a fusion."""
+    if op.name != "fusion":
+        # Each operand is an argument of the kernel, also where one value stands twice.
+        return as_region(op).ops[0]
+    ops = op.regions[0].ops
+    if len(ops) != 1 or ops[0].operands != op.regions[0].arguments:
+        raise CompilerBug(f"an opaque kernel must hold one operation, not {len(ops)}")
+    return ops[0]
 
 
 def as_region(op: Op) -> Region:
@@ -48,6 +66,7 @@ def _check(op: Op) -> None:
             raise UnsupportedError(
                 f"{place}{op.name}: target cpu needs static tensors, not {value.type}"
             )
+        elements.check(value.element, f"{op.origin[0]}: {op.name}" if op.origin else op.name)
 
 
 _KINDS: dict[str, Callable[[Region, Target, float], KernelCode]] = {

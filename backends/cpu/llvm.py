@@ -148,9 +148,7 @@ class Branch:
         self._given: list[tuple[str, tuple[Value, ...]]] = []
         self._values: tuple[Value, ...] = ()
         self.results: tuple[Value, ...] = ()
-        function.line(
-            f"br i1 {condition.name}, label %{self._labels[0]}, label %{self._labels[1]}"
-        )
+        function.line(f"br i1 {condition.name}, label %{self._labels[0]}, label %{self._labels[1]}")
 
     def give(self, *values: Value) -> None:
         self._values = values
@@ -169,7 +167,9 @@ class Branch:
         self._function.start_block(self._labels[2])
         (first, left), (second, right) = self._given
         self.results = tuple(
-            self._function.emit(a.type, f"phi {a.type} [ {a.name}, %{first} ], [ {b.name}, %{second} ]")
+            self._function.emit(
+                a.type, f"phi {a.type} [ {a.name}, %{first} ], [ {b.name}, %{second} ]"
+            )
             for a, b in zip(left, right, strict=True)
         )
 
@@ -200,7 +200,8 @@ class Function:
             for type_name, label in parameters
         )
         signature = ", ".join(f"{type_name} %{label}" for type_name, label in parameters)
-        self._head = f"define {linkage}{' ' if linkage else ''}{returns} @{name}({signature}) #0 {attributes}"
+        prefix = f"define {linkage} {returns}" if linkage else f"define {returns}"
+        self._head = f"{prefix} @{name}({signature}) #0 {attributes}"
         self._allocas: list[str] = []
         self._lines: list[Any] = []  # texts, and slots: lists of texts that are filled later
         self._counter = 0
@@ -352,7 +353,7 @@ class Function:
         return self.binary("ashr", a, b)
 
     def compare(self, predicate: str, a: Operand, b: Operand) -> Value:
-        """icmp ("eq ne slt sle sgt sge ult ule ugt uge") or fcmp ("oeq une olt ole ogt uno ...")."""
+        """icmp ("eq ne slt sle sgt sge ult ule ugt uge") or fcmp ("oeq une olt ogt uno ...")."""
         left, right = self._pair(a, b)
         opcode = "fcmp" if is_float(left.type) else "icmp"
         result = vector(lanes_of(left.type), "i1")
@@ -393,7 +394,7 @@ class Function:
     # Calls.
 
     def intrinsic(self, name: str, overload: str, *operands: Value, returns: str = "") -> Value:
-        """Calls an overloaded intrinsic `name.<overload>`; the result has type `returns` or overload."""
+        """Calls the intrinsic `name.<overload>`; the result has type `returns` or overload."""
         full = f"{name}.{mangled(overload)}" if overload else name
         return self.call(full, returns or overload, *operands, declare=True)
 
@@ -488,12 +489,11 @@ class Function:
         """Lanes of false mask are not read and hold `other` (default 0)."""
         name = f"llvm.masked.load.{mangled(type_name)}.p0"
         otherwise = other or Value(type_name, "zeroinitializer")
-        self.module.declare(
-            name, f"declare {type_name} @{name}(ptr, {mask.type}, {type_name})"
-        )
+        self.module.declare(name, f"declare {type_name} @{name}(ptr, {mask.type}, {type_name})")
         return self.emit(
             type_name,
-            f"call {type_name} @{name}(ptr align {_align(type_name)} {pointer.name}, {mask}, {otherwise})",
+            f"call {type_name} @{name}"
+            f"(ptr align {_align(type_name)} {pointer.name}, {mask}, {otherwise})",
         )
 
     def masked_store(self, value: Value, pointer: Value, mask: Value) -> None:
@@ -516,7 +516,8 @@ class Function:
         )
         return self.emit(
             type_name,
-            f"call {type_name} @{name}({pointers.type} align {_align(type_name)} {pointers.name}, {bits}, {otherwise})",
+            f"call {type_name} @{name}"
+            f"({pointers.type} align {_align(type_name)} {pointers.name}, {bits}, {otherwise})",
         )
 
     def scatter(self, value: Value, pointers: Value, mask: Value | None = None) -> None:
@@ -527,7 +528,8 @@ class Function:
             name, f"declare void @{name}({value.type}, {pointers.type}, {bits.type})"
         )
         self.line(
-            f"call void @{name}({value}, {pointers.type} align {_align(value.type)} {pointers.name}, {bits})"
+            f"call void @{name}"
+            f"({value}, {pointers.type} align {_align(value.type)} {pointers.name}, {bits})"
         )
 
     def alloca(self, type_name: str, count: int = 1, *, align: int = 64) -> Value:
@@ -596,7 +598,9 @@ class Function:
         latch = self.block
         suffix = f", {metadata}" if metadata else ""
         self.line(f"br i1 {again.name}, label %{body}, label %{done}{suffix}")
-        pairs = zip((index, *loop.carried), (first, *carried), (following, *loop._next), strict=True)
+        pairs = zip(
+            (index, *loop.carried), (first, *carried), (following, *loop._next), strict=True
+        )
         for offset, (phi, initial, update) in enumerate(pairs):
             self._lines[place + offset] = (
                 f"{phi.name} = phi {phi.type} [ {initial.name}, %{before} ], [ {update.name}, %{latch} ]"
@@ -659,7 +663,11 @@ class Module:
         return any(function.name == name for function in self.functions)
 
     def function(
-        self, name: str, parameters: Sequence[tuple[str, str]], returns: str = "void", **options: str
+        self,
+        name: str,
+        parameters: Sequence[tuple[str, str]],
+        returns: str = "void",
+        **options: str,
     ) -> Function:
         """parameters: (type with attributes, label), e.g. ("ptr noalias readonly", "a")."""
         function = Function(self, name, parameters, returns, **options)
@@ -677,7 +685,12 @@ class Module:
         return self.function(name, parameters)
 
     def helper(
-        self, name: str, parameters: Sequence[tuple[str, str]], returns: str = "void", *, inline: str = ""
+        self,
+        name: str,
+        parameters: Sequence[tuple[str, str]],
+        returns: str = "void",
+        *,
+        inline: str = "",
     ) -> Function:
         """A function that only this module calls. inline: "alwaysinline", "noinline" or ""."""
         return self.function(name, parameters, returns, linkage="internal", attributes=inline)
@@ -686,7 +699,8 @@ class Module:
         """A constant array in read-only data, 64-byte aligned."""
         values = ", ".join(f"{element} {literal(element, n)}" for n in numbers)
         self._globals[name] = (
-            f"@{name} = internal unnamed_addr constant [{len(numbers)} x {element}] [{values}], align 64"
+            f"@{name} = internal unnamed_addr constant [{len(numbers)} x {element}] [{values}], "
+            "align 64"
         )
         return Value("ptr", f"@{name}")
 

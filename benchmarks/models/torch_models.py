@@ -46,6 +46,12 @@ def scattered(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
+def thousand_labels(config: Any) -> Any:
+    """The configuration with ImageNet's number of classes."""
+    config.num_labels = 1000
+    return config
+
+
 def tokens(count: int, vocabulary: int) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, vocabulary, (1, count), generator=generator)
@@ -146,7 +152,7 @@ def vit_b16(layers: int = 12) -> tuple[nn.Module, tuple[Any, ...]]:
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)
-    config = ViTConfig(num_hidden_layers=layers)
+    config = thousand_labels(ViTConfig(num_hidden_layers=layers))
     return Outputs(scattered(ViTForImageClassification(config)), ("pixel_values",), ("logits",)), (
         picture(),
     )
@@ -157,9 +163,8 @@ def resnet50(layers: int = 4) -> tuple[nn.Module, tuple[Any, ...]]:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     torch.manual_seed(0)
-    config = ResNetConfig(
-        hidden_sizes=[256, 512, 1024, 2048][:layers], depths=[3, 4, 6, 3][:layers]
-    )
+    sizes, depths = [256, 512, 1024, 2048][:layers], [3, 4, 6, 3][:layers]
+    config = thousand_labels(ResNetConfig(hidden_sizes=sizes, depths=depths))
     return Outputs(
         scattered(ResNetForImageClassification(config)), ("pixel_values",), ("logits",)
     ), (picture(),)
@@ -169,7 +174,7 @@ def mobilenet_v2() -> tuple[nn.Module, tuple[Any, ...]]:
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 
     torch.manual_seed(0)
-    config = MobileNetV2Config()
+    config = thousand_labels(MobileNetV2Config())
     return Outputs(
         scattered(MobileNetV2ForImageClassification(config)), ("pixel_values",), ("logits",)
     ), (picture(),)
@@ -180,11 +185,8 @@ def convnext_tiny(layers: int = 4) -> tuple[nn.Module, tuple[Any, ...]]:
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
     torch.manual_seed(0)
-    config = ConvNextConfig(
-        hidden_sizes=[96, 192, 384, 768][:layers],
-        depths=[3, 3, 9, 3][:layers],
-        num_stages=layers,
-    )
+    sizes, depths = [96, 192, 384, 768][:layers], [3, 3, 9, 3][:layers]
+    config = thousand_labels(ConvNextConfig(hidden_sizes=sizes, depths=depths, num_stages=layers))
     return Outputs(
         scattered(ConvNextForImageClassification(config)), ("pixel_values",), ("logits",)
     ), (picture(),)

@@ -9,11 +9,8 @@ from ...hlo.errors import UserError
 from .. import tree
 from . import sdy
 from .cursor import Cursor
-from .scanner import MAX_DEPTH
+from .scanner import MAX_DEPTH, MAXIMUM_PARTS, MAXIMUM_TYPE_PARTS
 from .text_attributes import float_from_bits
-
-MAXIMUM_NODES = 1_000_000
-"""Entries may share parts, so a small file can describe a tree that fits in no memory."""
 
 
 class Raw(NamedTuple):
@@ -106,8 +103,9 @@ class EntryReader:
         value = self._decode(raw, cursor, is_type)
         if not cursor.done:
             cursor.fail(f"an entry of dialect '{raw.dialect}' has bytes that are not understood")
-        if self._nodes > MAXIMUM_NODES:
-            cursor.fail(f"an attribute has more than {MAXIMUM_NODES} parts")
+        limit = MAXIMUM_TYPE_PARTS if is_type else MAXIMUM_PARTS
+        if self._nodes > limit:
+            cursor.fail(f"{'a type' if is_type else 'an attribute'} has more than {limit} parts")
         self._nesting -= 1
         nodes[index] = self._nodes
         self._nodes += before

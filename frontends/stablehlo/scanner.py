@@ -13,6 +13,10 @@ T = TypeVar("T")
 MAX_DEPTH = 64
 """How deep regions, types and attributes may nest; real programs stay below twenty."""
 
+MAXIMUM_PARTS = 1_000_000
+MAXIMUM_TYPE_PARTS = 10_000
+"""Attributes and types may share parts, so a short file can describe one that fits in no memory."""
+
 # Possessive, so that a token that does not follow is no reason to try the white space again.
 SKIP = r"(?:\s++|//[^\n]*+)*+"
 _SPACE = re.compile(SKIP)

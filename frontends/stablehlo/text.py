@@ -94,6 +94,7 @@ class TextReader(AttributeReader):
     def _alias_definition(self, mark: str) -> None:
         """`#name = attribute` or `!name = type`: noted, and stepped over."""
         self.position += 1
+        self.parts = 0
         name = mark + self.identifier()
         self.expect("=")
         self._aliases.setdefault(name, self.position)
@@ -149,6 +150,7 @@ class TextReader(AttributeReader):
 
     def operation(self) -> tree.Operation:
         """One op with the values that it defines."""
+        self.parts = 0
         start = self.skip()
         character = self.text[start : start + 1]
         names: list[str] = []

@@ -10,7 +10,15 @@ import numpy as np
 
 from ...hlo.errors import UserError
 from .. import tree
-from .scanner import BARE, IDENTIFIER, NUMBER, SKIP, Scanner
+from .scanner import (
+    BARE,
+    IDENTIFIER,
+    MAXIMUM_PARTS,
+    MAXIMUM_TYPE_PARTS,
+    NUMBER,
+    SKIP,
+    Scanner,
+)
 
 _SCALAR = re.compile(SKIP + r"((?:[us]?i\d+|bf16|tf32|f\d+(?:E\d+M\d+\w*)?|index|none)\b)")
 _PLAIN_TENSOR = re.compile(
@@ -94,7 +102,8 @@ class AttributeReader(Scanner):
         self._types: dict[str, tree.Type] = {}
         self._aliases = self._find_aliases()
         self._resolving: set[str] = set()
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, tuple[Any, int]] = {}
+        self.parts = 0  # parts of the current op's attributes and types, aliases spelled out
         self._resources: dict[str, bytes] | None = None
 
     def _find_aliases(self) -> dict[str, int]:
@@ -116,20 +125,31 @@ class AttributeReader(Scanner):
     def _alias(self, name: str) -> Any:
         """The type or attribute that `name` (with its mark) stands for."""
         if name in self._values:
-            return self._values[name]
+            value, parts = self._values[name]
+            self._count(parts, name)
+            return value
         if name not in self._aliases:
             self.fail(f"'{name}' is not defined in this file")
         if name in self._resolving:
             self.fail(f"'{name}' is defined by itself")
         self._resolving.add(name)
         saved, self.position = self.position, self._aliases[name]
+        before = self.parts
         self.enter()
         value = self.type() if name[0] == "!" else self.attribute()
         self.leave()
         self.position = saved
         self._resolving.discard(name)
-        self._values[name] = value
+        self._count(0, name)
+        self._values[name] = value, self.parts - before
         return value
+
+    def _count(self, parts: int, name: str) -> None:
+        """Note that `parts` more parts are described; too many cannot be meant."""
+        self.parts += parts
+        limit = MAXIMUM_TYPE_PARTS if name[0] == "!" else MAXIMUM_PARTS
+        if self.parts > limit:
+            self.fail(f"'{name}' stands for more than {limit} parts")
 
     # Types
 
@@ -148,6 +168,7 @@ class AttributeReader(Scanner):
             self.position = match.end()
             return match[1]
         self.enter()
+        self.parts += 1
         start = self.skip()
         kind = self._compound_type()
         self.leave()
@@ -225,6 +246,7 @@ class AttributeReader(Scanner):
     def attribute(self) -> Any:
         """Any attribute, as `frontends.tree` describes."""
         self.enter()
+        self.parts += 1
         value = self._attribute()
         self.leave()
         return value

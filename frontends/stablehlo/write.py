@@ -201,7 +201,7 @@ def attributes_text(op: Op) -> list[str]:
     given.update(op.attributes)
     given.pop("result_accuracy", None)
     texts = []
-    if op.name == "convolution":
+    if op.name in ("convolution", "dynamic_conv"):
         texts.append(f"dimension_numbers = {_convolution(given)}")
     if op.name in _PACKED:
         key, kind, members = _PACKED[op.name]
@@ -213,9 +213,19 @@ def attributes_text(op: Op) -> list[str]:
         if algorithm["accumulation_type"] is not None:
             fields = [f"{name} = {_algorithm_text(value)}" for name, value in algorithm.items()]
             texts.append(f"algorithm = #stablehlo.dot_algorithm<{', '.join(fields)}>")
-    said = {key: value for key, value in given.items() if value is not None and value != ""}
+    # an empty tuple where that is the default means "one per dimension": StableHLO leaves it out
+    said = {
+        key: value
+        for key, value in given.items()
+        if value is not None and value != "" and (value != () or not _may_be_empty(op, key))
+    }
     texts += [f"{key} = {_attribute(key, value, op)}" for key, value in said.items()]
     return texts
+
+
+def _may_be_empty(op: Op, key: str) -> bool:
+    spec = op.definition.attributes.get(key)
+    return spec is not None and spec.default == ()
 
 
 def _convolution(given: dict[str, Any]) -> str:

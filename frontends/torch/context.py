@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Union
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -21,8 +21,8 @@ from ...hlo.types import F32, I1, I64, Dim, ElementType, TensorType
 from .program import Graph, Node
 from .promotion import result_element
 
-Number = Union[bool, int, float, complex]
-Operand = Union[Value, bool, int, float, complex]
+Number = bool | int | float | complex
+Operand = Value | Number
 Lowering = Callable[..., Any]
 
 

@@ -42,7 +42,7 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
         return _import_exported(source, name)
     if not isinstance(source, torch.export.ExportedProgram):
         if isinstance(source, torch.nn.Module):
-            raise UserError("give the model itself or torch.export.export(model, inputs), not a graph")
+            raise UserError("a graph is no export: give the model, or torch.export.export(model, ...)")
         raise UserError(f"a {type(source).__name__} is no export of PyTorch")
     if inputs or keywords:
         raise UserError("an ExportedProgram already has its inputs; give no example inputs")
@@ -68,10 +68,9 @@ def _decomposed(exported: Any) -> Any:
 
     table = torch.export.default_decompositions()
     for overload in list(table):
-        if isinstance(overload, torch._ops.OpOverload) and str(overload) in LOWERINGS:
-            # What mutates its inputs is not functional and cannot be kept.
-            if not overload._schema.is_mutable:
-                del table[overload]
+        known = isinstance(overload, torch._ops.OpOverload) and str(overload) in LOWERINGS
+        if known and not overload._schema.is_mutable:  # what writes must become functional
+            del table[overload]
     return exported.run_decompositions(table)
 
 

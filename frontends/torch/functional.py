@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...hlo.graph import Value
-from ...hlo.types import TensorType
 from .context import Blocked, Context, axis_of
 from .lowerings.indexing import overwrite
 from .program import Graph, Node, Ref
@@ -132,8 +131,8 @@ class Aliases:
             raise Blocked("changes a tensor of the enclosing graph in place", COPY)
         type = args[0].tensor
         plain = replace(node, target=functional_target(node.target))
-        value = self._as(plain, (type,), lambda: self.call(plain, args, kwargs))[0]
-        value = self.context.fill(value, type)
+        with self.context.entered(plain, (type,)):
+            value = self.context.fill(self.call(plain, args, kwargs)[0], type)
         self._store(view, value, known)
         version = self.versions[view.base]
         self.fresh[target.name] = (version, value)
@@ -146,7 +145,8 @@ class Aliases:
         """Give the base the value that makes `view` be `value`."""
         levels = self.levels(view, known)[:-1] if view.steps else []
         for (node, index), outer in zip(reversed(view.steps), reversed(levels), strict=True):
-            value = self._as(node, (outer.tensor,), lambda: self.undo(node, index, outer, value))
+            with self.context.entered(node, (outer.tensor,)):
+                value = self.undo(node, index, outer, value)
         self.bases[view.base] = value
         self.versions[view.base] = self.versions.get(view.base, 0) + 1
 
@@ -158,16 +158,9 @@ class Aliases:
                 raise Blocked("changes a view of a symbolic size in place", COPY)
             types = tuple(self.graph.types.get(name) for name in node.outputs)
             args = [values[-1], *(list(a) if type(a) is tuple else a for a in node.args[1:])]
-            results = self._as(node, types, lambda: self.call(node, args, node.kwargs))
-            values.append(results[index])
+            with self.context.entered(node, types):
+                values.append(self.call(node, args, node.kwargs)[index])
         return values
-
-    def _as(
-        self, node: Node, types: tuple[TensorType | None, ...], build: Callable[[], Any]
-    ) -> Any:
-        """Build as if `node` were being lowered."""
-        with self.context.entered(node, types):
-            return build()
 
     def undo(self, node: Node, index: int, outer: Value, value: Value) -> Value:
         """`outer` changed so that the view `node` of it is `value`."""

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from ...hlo.errors import (
-    Blocker, CompilerBug, ImportBlockers, UnsupportedError, VerifyError,
+    Blocker,
+    CompilerBug,
+    ImportBlockers,
+    UnsupportedError,
+    VerifyError,
 )  # fmt: skip
-from ...hlo.graph import Function, Module, Op, Region, Value, Weight
+from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.signature import Signature, Tree
-from ...hlo.types import F64, I1, I64, TensorType
+from ...hlo.types import F64, I1, I64, SymbolicDim, TensorType
 from .context import Blocked, Context
 from .functional import Aliases, functional_target, is_in_place
 from .lowerings import LOWERINGS, REMEDIES
@@ -85,7 +89,7 @@ class _Lowering:
             name=program.name,
             weights={name: weight for name, weight in self.weights.items() if name in used},
             signature=self.signature(types, plain, values, list(state)),
-            symbols=dict(program.symbols),
+            symbols={name: program.symbols.get(name, (0, None)) for name in _symbols(types)},
             notes=tuple(self.notes),
         )
 
@@ -133,7 +137,8 @@ class _Lowering:
                 known = self.context.builder.constant(np.array(weight.array))
             else:
                 self.weights[weight.name] = weight
-                known = self.context("weight", type=weight.type, weight=weight.name)
+                with self.context.builder.at((Origin(name=weight.name),)):
+                    known = self.context("weight", type=weight.type, weight=weight.name)
             self.weight_values[id(weight)] = known
         return known
 
@@ -283,6 +288,12 @@ def _place(node: Node) -> str:
 def _spelled(type: TensorType) -> tuple[list[Any], str]:
     dims = [size if isinstance(size, int) else str(size) for size in type.dims]
     return dims, type.element.name
+
+
+def _symbols(types: Sequence[TensorType]) -> list[str]:
+    """The symbols in the types of the inputs, in order."""
+    sizes = (size for type in types for size in type.dims if isinstance(size, SymbolicDim))
+    return list(dict.fromkeys(name for size in sizes for name, _ in size.terms))
 
 
 def _live(region: Region) -> Region:

@@ -6,7 +6,19 @@ from typing import Any
 
 from ...hlo.graph import Value
 from ...hlo.types import (
-    BF16, C64, C128, F16, F32, F64, I1, I8, I16, I64, UI8, ElementType, element_type,
+    BF16,
+    C64,
+    C128,
+    F16,
+    F32,
+    F64,
+    I1,
+    I8,
+    I16,
+    I64,
+    UI8,
+    ElementType,
+    element_type,
 )  # fmt: skip
 
 _RANKS = {"bool": 0, "int": 1, "uint": 1, "float": 2, "complex": 3}

@@ -33,7 +33,7 @@ from ..types import (
 )
 from . import numerics
 from .clauses import any_result, result_element, same_dims
-from .examples import hostile
+from .examples import hostile, i8
 
 
 class Convert(OpDefinition, name="convert"):
@@ -315,6 +315,16 @@ class UniformDequantize(OpDefinition, name="uniform_dequantize"):
         (x,) = arrays
         kind = o.operand.element
         return numerics.dequantize(x, kind, numerics.along_axis(kind, x.ndim))
+
+    def cases(self) -> Iterator[Case]:
+        stored = i8([-128, -1, 0, 3, 127])
+        for name, axis, scales, zeros in (
+            ("tensor", None, (0.5,), (3,)),
+            ("axis", 1, (0.5, 2.0), (3, -1)),
+        ):
+            x = stored if axis is None else np.stack([stored, stored], 1)
+            kind = QuantizedType(I8, F32, axis, scales, zeros, -128, 127)
+            yield Case(f"uniform_dequantize_{name}", (x,), input_types=(TensorType(x.shape, kind),))
 
 
 ROOMS = (

@@ -142,6 +142,10 @@ class Square(Decomposed, name="chlo.square"):
 
     pattern = "elementwise"
     operand = operand()
+    C0 = constraint(
+        "operand is a float or complex tensor",
+        lambda o: o.operand.element.kind in ("float", "complex"),
+    )
 
     def infer(self, o: Op) -> Sequence[Type]:
         return [o.operand.type]
@@ -153,7 +157,7 @@ class Square(Decomposed, name="chlo.square"):
         return None if o.operand.element.is_complex else [b("multiply", values[0], values[0])]
 
     def cases(self) -> Iterator[Case]:
-        for element in (F32, BF16, I32, C64):
+        for element in (F32, BF16, C64):
             yield Case(f"square_{element.name}", hostile(element, 1, "finite"))
 
 
@@ -174,6 +178,10 @@ class Conjugate(Decomposed, name="chlo.conj"):
 
     pattern = "elementwise"
     operand = operand()
+    C0 = constraint(
+        "operand is a float or complex tensor",
+        lambda o: o.operand.element.kind in ("float", "complex"),
+    )
 
     def infer(self, o: Op) -> Sequence[Type]:
         return [o.operand.type]

@@ -20,7 +20,7 @@ from .examples import counting, f32
 class Cholesky(OpDefinition, name="cholesky"):
     """result = L with L L^H = a, from a's lower triangle (or U with U^H U = a, from the upper).
 
-    A matrix that is not positive definite gives NaN; the other triangle of the result is zero.
+    A matrix that is not positive definite gives NaN everywhere; the other triangle of the result is zero.
     """
 
     pattern = "opaque"
@@ -48,6 +48,8 @@ class Cholesky(OpDefinition, name="cholesky"):
                 pivot = np.sqrt(column[..., :1].real)
                 result[..., j:, j] = column / pivot
                 result[..., j, j] = pivot[..., 0]
+            failed = np.isnan(result).any((-2, -1), keepdims=True)
+            result = np.where(failed, result.dtype.type(np.nan), result)
         return numerics.narrow(result if o.lower else _adjoint(result), dtype)
 
     def flops(self, o: Op) -> float:

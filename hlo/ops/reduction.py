@@ -100,7 +100,7 @@ class Reduce(OpDefinition, name="reduce"):
             "reduce_outer", (x, f32(0)), {"dimensions": (0, 1)},
             regions=binary_body("add", F32),
         )  # fmt: skip
-        yield Case("reduce_none", (x, f32(1)), {"dimensions": ()}, regions=binary_body("add", F32))
+        yield Case("reduce_none", (x, f32(0)), {"dimensions": ()}, regions=binary_body("add", F32))
         yield Case(
             "reduce_empty", (counting(3, 0), f32(4)), {"dimensions": (1,)},
             regions=binary_body("add", F32),

@@ -240,7 +240,7 @@ def _bessel_i1e(x: Term) -> Term:
     near = size * _chebyshev(size * 0.25 - 1.0, BESSEL_NEAR)
     far = _chebyshev(16.0 / size - 1.0, BESSEL_FAR) / sqrt(size)
     result = where(size <= 8.0, near, far)
-    return where(x < 0.0, -result, result)
+    return where(x.equals(0.0), x, where(x < 0.0, -result, result))
 
 
 class Zeta(Decomposed, name="chlo.zeta"):

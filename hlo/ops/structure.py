@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..graph import Dense, Op
-from ..room import OpDefinition, attribute, constraint, variadic
-from ..types import Type
+import numpy as np
+
+from ..graph import Dense, Op, Region
+from ..room import Case, OpDefinition, attribute, constraint, variadic
+from ..types import BF16, F32, TensorType, Type
+from .examples import counting, f32, i1, i32
 
 
 class Constant(OpDefinition, name="constant"):
@@ -21,6 +24,12 @@ class Constant(OpDefinition, name="constant"):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return o.attributes["value"].array
+
+    def cases(self) -> Iterator[Case]:
+        for value in (f32([[1, -0.0], [np.nan, np.inf]]), i32(7), i1([True, False])):
+            yield Case(f"constant_{value.dtype}", (), {"value": Dense.of(value)})
+        splat = Dense.splat(2, TensorType((2, 3), BF16))
+        yield Case("constant_splat", (), {"value": splat})
 
 
 class WeightOp(OpDefinition, name="weight"):
@@ -66,6 +75,17 @@ class Fusion(OpDefinition, name="fusion"):
 
     def flops(self, o: Op) -> float:
         return sum(inner.definition.flops(inner) for inner in o.regions[0].ops)
+
+    def cases(self) -> Iterator[Case]:
+        def regions() -> tuple[Region, ...]:
+            from ..build import build_region  # build imports the table of rooms
+
+            kind = TensorType((2, 3), F32)
+            body = build_region([kind, kind], lambda b, x, y: [b("add", b("multiply", x, y), x)])
+            return (body,)
+
+        inputs = (counting(2, 3), counting(2, 3) - 2)
+        yield Case("fusion_loop", inputs, {"kind": "loop"}, regions=regions)
 
 
 ROOMS = (Constant(), WeightOp(), Call(), Fusion())

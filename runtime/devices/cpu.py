@@ -2,8 +2,8 @@
 
 A `CpuVariant` is immutable and shared; a `CpuContext` holds what one call at a time needs (arena,
 scratch, pointer slots). `run(context, inputs, outputs)` is one native call; while it runs, Python's
-lock is free. The numbers of contexts, steps and pools stand in backends/cpu/executor.py; they belong to
-the plan's format version.
+lock is free. The layouts of contexts, steps and pools are documented in backends/cpu/executor.py;
+they belong to the plan's format version.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def default_threads() -> int:
-    """The physical cores that this process may use, by affinity mask and cgroup quota; at least 1."""
+    """The physical cores that this process may use, by affinity and cgroup quota; at least 1."""
     if not hasattr(os, "sched_getaffinity"):
         return max(1, os.cpu_count() or 1)
     allowed = os.sched_getaffinity(0)
@@ -314,7 +314,7 @@ class CpuVariant:
         self.patch_count = len(patches)
 
     def _home(self, buffer: plan_pb2.Buffer, inputs: int) -> tuple[int, int]:
-        """Where a buffer is: its place, and an address, arena offset or index of a call's pointer."""
+        """A buffer's place, and its address, arena offset or index among a call's pointers."""
         if buffer.place == plan_pb2.ARENA:
             return buffer.place, buffer.offset
         if buffer.place == plan_pb2.INPUT:

@@ -175,7 +175,7 @@ BROKEN = [
     ("%0 = stablehlo.add %x, %x extra : tensor<f32>", "unexpected 'extra'"),
     ('%0 = "stablehlo.add"(%x) : (tensor<f32>, f32) -> f32', "1 operands but 2 operand types"),
     ('%0 = "stablehlo.add(%x)', "a string is not closed"),
-    ("%0 = stablehlo.constant dense<1.0 : tensor<f32>", "expected"),
+    ("%0 = stablehlo.constant dense<1.0 : tensor<f32>> : 5", "expected ':'"),
     ("%0 = stablehlo.constant dense<1> : i32", "needs a tensor type"),
     ("cf.br ^bb1", "unexpected '^'"),
     ("%0 = stablehlo.add %x, %x {a = #missing} : tensor<f32>", "'#missing' is not defined"),

@@ -219,7 +219,7 @@ def _pixels_as_columns(
     image, kernel = _sources(geometry, arguments, accumulator, outer)
     by_dim = dict(zip(op.output_spatial_dimensions, geometry.spatial, strict=True))
     walk: list[tuple[int, Spatial | int]] = [
-        (op.type.dims[d], by_dim[d] if d in by_dim else geometry.batch_step) for d in minor
+        (op.type.dims[d], by_dim.get(d, geometry.batch_step)) for d in minor
     ]
     columns = math.prod(size for size, _ in walk)
     depth = _kernel_depth(geometry, True)

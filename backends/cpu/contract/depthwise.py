@@ -128,7 +128,10 @@ class _Form:
         pitch = width * columns.stride
         features = geometry.groups * geometry.outputs
         epilogue = self._epilogue(
-            ((geometry.batch, geometry.result_batch_step), (features, geometry.result_feature_step)),
+            (
+                (geometry.batch, geometry.result_batch_step),
+                (features, geometry.result_feature_step),
+            ),
             (lines.outputs, lines.output_step),
             (columns.outputs, 1),
         )
@@ -303,8 +306,13 @@ class _Form:
                 updated = []
                 for number, total in enumerate(inner.carried):
                     loaded = [
-                        self._features(f, source, base, f.add(place, number * self.lanes), group, number)
-                        for source, base, place in ((self.image, image, pixel), (self.kernel, kernel, tap))
+                        self._features(
+                            f, source, base, f.add(place, number * self.lanes), group, number
+                        )
+                        for source, base, place in (
+                            (self.image, image, pixel),
+                            (self.kernel, kernel, tap),
+                        )
                     ]
                     updated.append(f.fma(loaded[0], loaded[1], total))
                 inner.carry(*updated)

@@ -88,8 +88,10 @@ def emit_dot(
     row_segments = form.rows or (Segment(1, 0),)
     lanes = target.lanes(accumulator)
     plain = left.source.plain and right.source.plain and llvm.is_float(accumulator)
-    if plain and len(row_segments) == 1 and inner.applies(
-        form.row_count, form.columns, form.depth, lanes
+    if (
+        plain
+        and len(row_segments) == 1
+        and inner.applies(form.row_count, form.columns, form.depth, lanes)
     ):
         return inner.emit_inner_products(
             module, name, lanes, [size for size, *_ in form.outer], form.row_count,
@@ -146,9 +148,7 @@ def _sides(
     else:
         left = PackedLeftSide(left_source, form.rows, depth)
     steps = [Segment(size, right) for size, _, right in form.depth]
-    right = right_side(
-        right_source, steps, form.columns, form.column_count, form.row_count, target
-    )
+    right = right_side(right_source, steps, form.columns, form.column_count, form.row_count, target)
     return left, right
 
 

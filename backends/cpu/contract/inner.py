@@ -1,7 +1,8 @@
 """Products of few rows with columns that are contiguous along the depth: inner products.
 
-Each column is read once, as it lies; vectors run along the depth and are added up at the end. This is
-what a one-token step does with a weight stored [columns, depth], and attention with its keys.
+Each column is read once, as it lies; vectors run along the depth and are added up at the end.
+This is what a one-token step does with a weight stored [columns, depth], and attention with its
+keys.
 """
 
 from __future__ import annotations

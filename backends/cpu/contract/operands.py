@@ -1,8 +1,9 @@
 """The two sides of a product: read where they lie, or copied into scratch in the order of use.
 
-The micro-kernel reads `left` one element per row and `right` whole vectors of columns. A side that
-lies so already is read in place (`Direct...`); another one is packed first: panels of the right side
-per column group, blocks of the left side per row block. Packing also widens narrow element types.
+The micro-kernel reads `left` one element per row and `right` whole vectors of columns. A side
+that lies so already is read in place (`Direct...`); another one is packed first: panels of the
+right side per column group, blocks of the left side per row block. Packing also widens narrow
+element types.
 """
 
 from __future__ import annotations
@@ -176,7 +177,9 @@ class PackedLeftSide(LeftSide):
             place = f.mul(f.sub(loop.index, first), self.row_stride)
             target = f.pointer(scratch, place, accumulator)
 
-            def copy(offset: Value, position: Value, row: Value = row, target: Value = target) -> None:
+            def copy(
+                offset: Value, position: Value, row: Value = row, target: Value = target
+            ) -> None:
                 value = self.source.load(f, row, offset)
                 f.store(value, f.pointer(target, position, accumulator))
 
@@ -381,7 +384,9 @@ class TransposedRight(RightSide):
             whole = group.vectors - (1 if group.tail else 0)
             with f.for_range(0, whole) as loop:
                 first = f.mul(loop.index, lanes)
-                self._block(f, base, offset, f.add(position, first), first, lanes, group, steps, scratch)
+                self._block(
+                    f, base, offset, f.add(position, first), first, lanes, group, steps, scratch
+                )
             if group.tail:
                 first = llvm.constant("i64", whole * lanes)
                 place = f.add(position, first)
@@ -470,7 +475,9 @@ class GatheredRight(RightSide):
             start = self.source.at(f, base, segment_offset(f, index, self._columns))
             target = f.pointer(scratch, loop.index, accumulator)
 
-            def copy(offset: Value, position: Value, start: Value = start, target: Value = target) -> None:
+            def copy(
+                offset: Value, position: Value, start: Value = start, target: Value = target
+            ) -> None:
                 value = self.source.load(f, start, offset)
                 f.store(value, f.pointer(target, position, accumulator))
 

@@ -1,4 +1,4 @@
-"""Weights in the order in which contractions read them, and which views a contraction reads through.
+"""Weights in the order in which contractions read them, and views that contractions read through.
 
 A weight that is the right side of a product is stored as panels of columns, [panels, depth, width]:
 one tile streams one panel from memory, line after line. The packing and its inverse are ordinary

@@ -1,11 +1,12 @@
 """The kernel of a product: which tiles there are, and what happens in one.
 
-    out[outer, row, column] = epilogue(sum over depth of left[outer, row, depth] * right[outer, depth, column])
+    out[outer, row, column] =
+        epilogue(sum over depth of left[outer, row, depth] * right[outer, depth, column])
 
 Rows are cut into panels that the micro-kernel can hold, panels into blocks whose left side stays in
-the L2 cache; columns into groups of a few vectors. A tile is one column group of one row block (of all
-column groups, where the left side must be packed first). The sum of an element is always formed in
-the same order, so any split of the tiles over workers gives the same bits.
+the L2 cache; columns into groups of a few vectors. A tile is one column group of one row block (of
+many column groups, where the left side must be packed first). The sum of an element is always
+formed in the same order, so any split of the tiles over workers gives the same bits.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def column_vectors(target: Target, rows: int, columns: int, lanes: int) -> int:
     vectors = PANEL_VECTORS
     if rows <= 6:
         # One load of the left side serves more products, and enough sums hide FMA's latency.
-        while vectors < 8 and rows * (vectors + 2) + vectors + 3 <= registers and rows * vectors < 16:
+        while (
+            vectors < 8 and rows * (vectors + 2) + vectors + 3 <= registers and rows * vectors < 16
+        ):
             vectors += 2
     while vectors > 2 and -(-columns // (vectors * lanes)) < _ENOUGH_TILES:
         vectors -= 2

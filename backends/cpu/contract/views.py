@@ -88,7 +88,9 @@ def _reverse(op: Op, view: View) -> View | None:
         if not dim.exact:
             return None
         offset += sum((s.size - 1) * s.stride for s in dim.segments)
-        dims[number] = Dimension(dim.extent, tuple(Segment(s.size, -s.stride) for s in dim.segments))
+        dims[number] = Dimension(
+            dim.extent, tuple(Segment(s.size, -s.stride) for s in dim.segments)
+        )
     return View(view.source, offset, tuple(dims))
 
 

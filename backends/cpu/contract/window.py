@@ -1,7 +1,7 @@
 """The geometry of a convolution, and operands that are windows of a stored array.
 
-Every spatial position of the input that a sum needs is `y * stride + k * dilation - low` in the input
-dilated by `base`; outside, or between dilated elements, the value is zero.
+Every spatial position of the input that a sum needs is `y * stride + k * dilation - low` in the
+input dilated by `base`; outside, or between dilated elements, the value is zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Value = llvm.Value
 
 @dataclass(frozen=True, eq=False)
 class Spatial:
-    """One spatial dimension, compared by identity. Strides named *_step are of the stored arrays, in elements."""
+    """One spatial dimension, compared by identity; *_step are strides of the stored arrays."""
 
     size: int  # of the input
     outputs: int
@@ -185,7 +185,9 @@ class WindowRight(RightSide):
         f.line(f"{next_at.name} = add i64 {at.name}, {run.name}")
         latch = f.block
         f.jump(head)
-        f._lines[place] = f"{at.name} = phi i64 [ {column.name}, %{entry} ], [ {next_at.name}, %{latch} ]"
+        f._lines[place] = (
+            f"{at.name} = phi i64 [ {column.name}, %{entry} ], [ {next_at.name}, %{latch} ]"
+        )
         f.start_block(done)
 
     def _copy_run(

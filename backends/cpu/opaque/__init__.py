@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....hlo.errors import UnsupportedError
 from ....hlo.graph import Op
 from .. import arithmetic
 from ..codegen import KernelCode, Target
-from . import fourier, linear_algebra, rng, scatter, select, sort, update, window
+from . import fourier, linear_algebra, scatter, select, sort, update, window
 
 EMITTERS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "dynamic_update_slice": update.emit,
@@ -19,7 +18,6 @@ EMITTERS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "cholesky": linear_algebra.cholesky,
     "triangular_solve": linear_algebra.triangular_solve,
     "fft": fourier.emit,
-    "rng": rng.emit,
 }
 
 
@@ -30,9 +28,3 @@ def emit(op: Op, target: Target) -> KernelCode:
         raise arithmetic.unsupported(op)
     return rule(op, target)
 
-
-def needs(condition: bool, op: Op, what: str) -> None:
-    """UnsupportedError that names what an emitter lacks, where the condition does not hold."""
-    if not condition:
-        place = f"{op.origin[0]}: " if op.origin else ""
-        raise UnsupportedError(f"{place}{op.name}: target cpu has no code for {what}")

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from ..context import Lowering
 from . import (
-    activations, attention, comparisons, control, convolution, creation, indexing, matmul,
-    normalization, pointwise, pooling, recurrent, reductions, resize, sorting, views,
+    activations,
+    attention,
+    comparisons,
+    control,
+    convolution,
+    creation,
+    indexing,
+    matmul,
+    normalization,
+    pointwise,
+    pooling,
+    recurrent,
+    reductions,
+    resize,
+    sorting,
+    views,
 )  # fmt: skip
 
 _ROOMS = (

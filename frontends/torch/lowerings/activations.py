@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.types import F32, ElementType
+from ....hlo.types import ElementType
 from ..context import Blocked, Context, Number, axis_of, finite_lowest
 from .pointwise import formula
 

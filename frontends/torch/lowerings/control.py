@@ -114,7 +114,7 @@ _IGNORED = (
 )  # fmt: skip
 
 TABLE: dict[str, Callable[..., Any]] = {
-    **{name: ignored for name in _IGNORED},
+    **dict.fromkeys(_IGNORED, ignored),
     **{f"sym.{name}": size_arithmetic(name) for name in _FIXED},
     "sym.max": size_extreme(max),
     "sym.min": size_extreme(min),

@@ -10,7 +10,15 @@ import numpy as np
 from ....hlo.graph import Value
 from ....hlo.types import I1, I64, TensorType
 from ..context import (
-    Blocked, Context, Operand, axis_of, bounds, broadcast_dims, is_low, scalar_region, static,
+    Blocked,
+    Context,
+    Operand,
+    axis_of,
+    bounds,
+    broadcast_dims,
+    is_low,
+    scalar_region,
+    static,
 )  # fmt: skip
 
 

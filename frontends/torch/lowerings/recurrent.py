@@ -201,9 +201,37 @@ def single_state(
     return lower
 
 
+def cell(of_layer: Callable[[Layer], Step], hidden_bias_inside: bool, several: bool) -> Any:
+    """One step of one layer, as nn.LSTMCell, nn.GRUCell and nn.RNNCell do it."""
+
+    def lower(
+        c: Context,
+        input: Value,
+        hx: Any,
+        w_ih: Value,
+        w_hh: Value,
+        b_ih: Value | None = None,
+        b_hh: Value | None = None,
+    ) -> Any:
+        biases = [bias for bias in (b_ih, b_hh) if bias is not None]
+        layer = Layer([w_ih, w_hh, *biases], bool(biases))
+        gates = _project(c, input, w_ih)
+        if biases:
+            bias = biases[0] if hidden_bias_inside else c("add", *biases)
+            gates = c("add", gates, c.spread(bias, gates.dims))
+        results = of_layer(layer)(c, gates, hx if several else [hx])
+        return tuple(results) if several else results[0]
+
+    return lower
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "aten.gru.input": single_state(gru_step, True),
+    "aten.gru_cell.default": cell(gru_step, True, False),
     "aten.lstm.input": lstm,
+    "aten.lstm_cell.default": cell(lstm_step, False, True),
     "aten.rnn_relu.input": single_state(plain_step("relu"), False),
+    "aten.rnn_relu_cell.default": cell(plain_step("relu"), False, False),
     "aten.rnn_tanh.input": single_state(plain_step("tanh"), False),
+    "aten.rnn_tanh_cell.default": cell(plain_step("tanh"), False, False),
 }

@@ -10,7 +10,15 @@ from ....hlo.build import build_region
 from ....hlo.graph import Region, Value
 from ....hlo.types import I1, I64, ElementType, TensorType
 from ..context import (
-    Blocked, Context, Number, axes_of, axis_of, highest, identity, lowest, static,
+    Blocked,
+    Context,
+    Number,
+    axes_of,
+    axis_of,
+    highest,
+    identity,
+    lowest,
+    static,
 )  # fmt: skip
 
 Axes = Any  # None, an int or a list of ints

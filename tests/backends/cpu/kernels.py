@@ -40,7 +40,13 @@ def add_buffers(plan: plan_pb2.Plan, place: int, arrays: Sequence[np.ndarray]) -
 
 
 def add_run(
-    plan: plan_pb2.Plan, kernel: int, buffers: Sequence[int], tiles: int, *, wait: bool = True, parallel: bool = True
+    plan: plan_pb2.Plan,
+    kernel: int,
+    buffers: Sequence[int],
+    tiles: int,
+    *,
+    wait: bool = True,
+    parallel: bool = True,
 ) -> None:
     run = plan.steps.add().run
     run.kernel, run.tiles, run.wait, run.parallel, run.flops = kernel, tiles, wait, parallel, 1e9
@@ -58,7 +64,9 @@ def run_kernel(
     """Compiles and runs one kernel over all its tiles."""
     plan, linked = build([(code.ir_text, code.symbol)], target)
     plan.kernels[0].scratch_bytes = code.scratch_bytes
-    numbers = add_buffers(plan, plan_pb2.INPUT, inputs) + add_buffers(plan, plan_pb2.OUTPUT, outputs)
+    numbers = add_buffers(plan, plan_pb2.INPUT, inputs) + add_buffers(
+        plan, plan_pb2.OUTPUT, outputs
+    )
     add_run(plan, 0, numbers, code.tiles, parallel=code.parallel)
     variant = cpu.CpuVariant(plan, linked, {}, threads)
     cpu.run(variant.context(), inputs, outputs)

@@ -131,7 +131,9 @@ def test_levels(level: str) -> None:
     target = codegen.host_target(level)
     lhs, rhs = random(23, 40), random(50, 40)
     out = np.empty((23, 50), np.float32)
-    run_kernel(contract.emit(dot(lhs, rhs, **dims([1], [1])), target), [lhs, rhs], [out], target=target)
+    run_kernel(
+        contract.emit(dot(lhs, rhs, **dims([1], [1])), target), [lhs, rhs], [out], target=target
+    )
     close(out, lhs @ rhs.T)
 
 
@@ -145,7 +147,9 @@ def test_epilogue(size: tuple[int, int, int]) -> None:
     product = b("dot_general", x, y, **dims([1], [0]))
     shifted = b("add", product, b.broadcast(bias, product.dims, (1,)))
     result = b("add", b("tanh", shifted), residual)
-    op = make_op("fusion", [x, y, bias, residual], {"kind": "contract"}, [b.region([result, shifted])])
+    op = make_op(
+        "fusion", [x, y, bias, residual], {"kind": "contract"}, [b.region([result, shifted])]
+    )
     outputs = [np.empty((rows, columns), np.float32) for _ in range(2)]
     run_kernel(contract.emit(op, TARGET), inputs, outputs)
     expected = inputs[0] @ inputs[1] + inputs[2]

@@ -12,7 +12,7 @@ from girih.hlo.build import Builder
 
 from .test_contract import check, random, tensor_of
 
-# (batch, feature, spatial...) of the input; (output, input, spatial...) of the kernel; of the result.
+# (batch, feature, spatial...) of input and result; (output, input, spatial...) of the kernel.
 LAYOUTS = {
     "NCHW": ((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)),
     "NHWC": ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)),

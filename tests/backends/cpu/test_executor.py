@@ -78,7 +78,11 @@ def test_loop_and_switch(threads: int, trips: int) -> None:
     plan, image = build([axpy(), count_down(), axpy("axpy3", 3.0)])
     x = np.ones(512, np.float32)
     weight = np.full(512, 0.5, np.float32)
-    state, counter, choice = np.zeros(512, np.float32), np.array(trips, np.int32), np.array(0, np.int32)
+    state, counter, choice = (
+        np.zeros(512, np.float32),
+        np.array(trips, np.int32),
+        np.array(0, np.int32),
+    )
     (i_x, i_choice) = add_buffers(plan, plan_pb2.INPUT, [x, choice])
     (i_state, i_counter) = add_buffers(plan, plan_pb2.OUTPUT, [state, counter])
     i_flag = len(plan.buffers)

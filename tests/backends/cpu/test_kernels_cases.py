@@ -1,0 +1,71 @@
+"""Every example of every room through its CPU kernel, beside the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from girih.backends.cpu.kernels import as_region
+from girih.hlo.build import make_op
+from girih.hlo.errors import UnsupportedError
+from girih.hlo.graph import Op, arguments
+from girih.hlo.ops import DEFINITIONS
+from girih.hlo.types import TensorType, tensor_of
+
+import harness
+
+CONTROL = ("control", "source")
+# What kernels do not compute, with the reason; everything else must.
+LIMITATIONS = {
+    "rng": "its numbers are left open by the specification",
+    "get_dimension_size": "folded before kernels are made",
+    "set_dimension_size": "folded before kernels are made",
+    "uniform_quantize": "quantised values",
+    "uniform_dequantize": "quantised values",
+}
+
+
+def cases() -> Iterator[Any]:
+    for definition in DEFINITIONS:
+        if definition.pattern in CONTROL and definition.name != "iota":
+            continue
+        if definition.name in LIMITATIONS:
+            continue
+        for case in definition.cases():
+            yield pytest.param(definition, case, id=f"{definition.name}-{case.name}")
+
+
+def build(definition: Any, case: Any) -> Op:
+    operands = arguments([tensor_of(np.asarray(x)) for x in case.inputs])
+    regions = case.regions() if case.regions else ()
+    return make_op(definition.name, operands, case.attributes, regions, case.result_types)
+
+
+@pytest.mark.parametrize("definition, case", cases())
+def test_case(definition: Any, case: Any) -> None:
+    op = build(definition, case)
+    values = (*op.operands, *op.results)
+    if not all(isinstance(v.type, TensorType) and v.type.is_static for v in values):
+        pytest.skip("not a static tensor")
+    inputs = [np.asarray(x) for x in case.inputs]
+    floats = any(v.element.kind in ("float", "complex") for v in op.results)
+    harness.check(op, inputs, tolerance=max(case.tolerance, 1e-5) if floats else 0.0)
+
+
+def test_limitations_are_errors() -> None:
+    for name in LIMITATIONS:
+        (definition,) = [d for d in DEFINITIONS if d.name == name]
+        for case in definition.cases():
+            op = build(definition, case)
+            if all(isinstance(v.type, TensorType) and v.type.is_static for v in op.results):
+                with pytest.raises(UnsupportedError, match=name):
+                    harness.Kernel(op)
+
+
+def test_single_region_keeps_operands_apart() -> None:
+    x = arguments([tensor_of(np.zeros(3, np.float32))])[0]
+    region = as_region(make_op("add", [x, x]))
+    assert len(region.arguments) == 2
