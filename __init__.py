@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .hlo.graph import Module
     from .hlo.interpret import interpret
     from .options import Options
-    from .runtime.program import Program, load
+    from .runtime.loading import load
+    from .runtime.program import Program
 
 _ROOMS = {
     "CompilerBug": ".hlo.errors",
@@ -30,7 +31,7 @@ _ROOMS = {
     "compile": ".compiler",
     "import_model": ".compiler",
     "interpret": ".hlo.interpret",
-    "load": ".runtime.program",
+    "load": ".runtime.loading",
 }
 
 __all__ = [

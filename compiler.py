@@ -89,7 +89,7 @@ def compile(  # noqa: A001 - the public name of the API
         {target: (plan, image, constants)},
         target=target,
         threads=options.threads,
-        provenance={"girih": _version(), "numerics": options.numerics},
+        provenance={"options": {"numerics": options.numerics}},
     )
 
 
@@ -115,9 +115,3 @@ def signature_of(module: Module) -> Signature:
         [(value.tensor.dims, value.element.name) for value in values]
         for values in (body.arguments, body.results)
     ))
-
-
-def _version() -> str:
-    from . import __version__
-
-    return __version__

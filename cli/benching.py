@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..hlo.errors import UnsupportedError
-from ..runtime.program import Program, load
+from ..runtime.loading import load
+from ..runtime.program import Program
 from . import arrays, show
 from .compiling import import_source, read_options
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..hlo.graph import Module
 
 Call = Callable[[], Any]
+_TURNS = 8
 
 
 def bench_source(
@@ -82,17 +84,24 @@ def bench_source(
 
 
 def measure(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
-    """Microseconds of every run; contenders take turns until each had `seconds` in all."""
-    for call in calls.values():
-        call()
+    """Microseconds of every run; contenders take turns until each had `seconds` in all.
+
+    A turn is a block of runs whose first one is left out: it wakes the contender's threads and
+    waits until those of the one before have gone to sleep.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
-    while any(sum(found) < seconds * 1e6 or len(found) < 3 for found in times.values()):
+    block = seconds / _TURNS
+    for _ in range(_TURNS):
         for name, call in calls.items():
-            begin = perf_counter()
             call()
-            times[name].append((perf_counter() - begin) * 1e6)
-        if max(sum(found) for found in times.values()) > 10 * seconds * 1e6:
-            break  # one contender is far slower than the rest
+            end = perf_counter() + block
+            while True:
+                begin = perf_counter()
+                call()
+                now = perf_counter()
+                times[name].append((now - begin) * 1e6)
+                if now > end:
+                    break
     return times
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from ..hlo.errors import UserError
 from ..runtime.bundle import Bundle
+from ..runtime.loading import load
 from ..runtime.profile import origin_text
-from ..runtime.program import Memory, load, parse_plan
+from ..runtime.program import Memory, parse_plan
 from . import show
 
 
@@ -60,7 +61,7 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
     if listed:
         rows = [
             (k["name"], k["kind"], k["runs"], f"{k['flops'] / 1e6:.3g}", show.size(k["bytes"]),
-             " ".join(k["ops"][:6]) + (" ..." if len(k["ops"]) > 6 else ""), k["origin"])
+             _operations(k["ops"]), k["origin"])
             for k in listed
         ]  # fmt: skip
         total = len(variant["kernels"])
@@ -71,6 +72,13 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
         )
     for note in variant["notes"]:
         show.console.print(f"note: {note}")
+
+
+def _operations(names: list[str]) -> str:
+    """What a kernel computes, in a few words: `reduce subtract exponential x2 ...`."""
+    counts = {name: names.count(name) for name in names if name != "constant"}
+    shown = [f"{name} x{count}" if count > 1 else name for name, count in counts.items()]
+    return " ".join(shown[:4]) + (" ..." if len(shown) > 4 else "")
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
@@ -173,5 +181,5 @@ def verify_bundle(path: Path, run: bool, allow_native: bool, as_json: bool) -> N
             f"than {tolerance:.3g}; {len(failed)} of {len(cases)} cases fail on this machine"
         )
     if not as_json:
-        golden = f", {len(cases)} golden cases" if cases else ""
+        golden = f", {len(cases)} golden case{'s' * (len(cases) > 1)}" if cases else ""
         show.console.print(f"{path}: whole ({count} members{golden})")

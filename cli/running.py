@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..hlo.signature import Signature, spell
-from ..runtime.program import Program, load
+from ..runtime.loading import load
+from ..runtime.program import Program
 from . import arrays, show
 
 

@@ -77,7 +77,7 @@ class Folder:
         if definition.pattern == "contract" and definition.flops(op) > self.elements:
             return None
         self.ledger.folded_elements += work
-        return Dense(type, self._run(op, [dense.array for dense in constants]))
+        return compact(Dense(type, self._run(op, [dense.array for dense in constants])))
 
     def _on_scalars(self, op: Op, constants: Sequence[Dense]) -> Any:
         """The number that an elementwise operation makes of splats."""
@@ -94,6 +94,25 @@ class Folder:
         with np.errstate(all="ignore"):
             (array,) = self.interpreter.evaluate(op, arrays, {})
         return np.asarray(array)
+
+
+def compact(dense: Dense) -> Dense:
+    """The same constant, as a splat if all of its elements have the same bits."""
+    array = dense.array
+    if dense.is_splat or array.size < 2:
+        return dense
+    first = array[(0,) * array.ndim]
+    if array[(-1,) * array.ndim].tobytes() != first.tobytes():
+        return dense
+    bits = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
+    if (bits != bits[0]).any():
+        return dense
+    return Dense(dense.type, np.broadcast_to(np.asarray(first), array.shape))
+
+
+def grows(op: Op) -> bool:
+    """Whether an operation only repeats elements: better repeated again than stored."""
+    return op.name == "broadcast_in_dim" and op.type.size > op.operands[0].tensor.size
 
 
 def _constant(dense: Dense) -> Value:

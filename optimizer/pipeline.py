@@ -13,6 +13,7 @@ from .licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, L
 from .passes import Pass
 from .passes.dce import Dce
 from .passes.decompose import Decompose
+from .passes.externalize import Externalize
 from .passes.fold_constants import FoldConstants
 from .passes.fold_weights import FoldWeights
 from .passes.inline import Inline
@@ -48,6 +49,7 @@ def simplify_pipeline(
         simplify,
         FoldConstants(options.fold_bytes, ledger=ledger),
         simplify,  # constants that came from iotas make rules fire that could not before
+        Externalize(),
         FoldWeights(ledger=ledger),
         Dce(),
     )

@@ -12,7 +12,6 @@ import hashlib
 import mmap
 import os
 import re
-import secrets
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
@@ -243,7 +242,7 @@ class ArchiveWriter:
         """`large`: sizes and offsets from here on are written in zip64 fields (tests lower it)."""
         self._path = Path(path)
         self._large = large
-        self._temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.tmp")
+        self._temporary = self._path.with_name(f".{self._path.name}.{os.urandom(4).hex()}.tmp")
         self._entries: list[tuple[Entry, int, bool]] = []
         self._file: BinaryIO
         self.digests: dict[str, tuple[int, str]] = {}
@@ -370,3 +369,11 @@ def _copy_to_pages(data: memoryview) -> mmap.mmap:
     pages = mmap.mmap(-1, max(len(data), 1))
     pages[: len(data)] = data
     return pages
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For json.loads: an object whose keys differ; ValueError where Python would keep the last."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in a JSON object")
+    return found

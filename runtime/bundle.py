@@ -14,15 +14,20 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature
-from . import tensors, trust
-from .archive import PAGE_ALIGNMENT, Archive, ArchiveWriter
+from . import trust
+from .archive import PAGE_ALIGNMENT, Archive, ArchiveWriter, unique_keys
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    # numpy is imported by `tensors`, which is imported where arrays are first touched: until then
+    # a thread can already hash a bundle's weights.
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 FORMAT = "girih-bundle"
 VERSION = (1, 0)
@@ -41,8 +46,6 @@ _MANIFEST, _SEAL, _PROGRAM = "manifest.json", "seal.json", "program.pb"
 _SIGNATURES, _PROVENANCE = "signatures.json", "provenance.json"
 _WEIGHTS, _CHECKS = "weights/weights.safetensors", "checks/golden.safetensors"
 VERIFY_MODES = ("all", "used", "lazy")
-
-Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,8 @@ def _write_weights(
     archive: ArchiveWriter, member: str, weights: Arrays, features: set[str]
 ) -> dict[str, Any]:
     """Write a weights member, each tensor once; its description in the manifest."""
+    from . import tensors
+
     stored: dict[str, np.ndarray[Any, Any]] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
@@ -173,6 +178,8 @@ def _write_variant(
 
 
 def _encode_checks(checks: Sequence[Check]) -> tuple[int, Iterator[Any]]:
+    from . import tensors
+
     arrays = {}
     for number, check in enumerate(checks):
         for kind, values in (("input", check.inputs), ("output", check.outputs)):
@@ -264,6 +271,8 @@ class Bundle:
         """Golden inputs and outputs."""
         if not self.manifest.get("checks"):
             return ()
+        from . import tensors
+
         with self._malformed(_CHECKS):
             arrays, notes = tensors.decode(self.member(str(self.manifest["checks"])))
             return tuple(
@@ -345,6 +354,8 @@ class Bundle:
         name = str(described["member"])
         if name not in self._members:
             raise self._archive.damaged(f"the member {name} is missing")
+        from . import tensors
+
         arrays, _ = tensors.decode(self._archive.data(name))
         for alias, original in described.get("aliases", {}).items():
             if alias in arrays or original not in arrays:
@@ -392,7 +403,7 @@ class Bundle:
 
     def _read_json(self, name: str, data: bytes) -> dict[str, Any]:
         with self._malformed(name):
-            found = json.loads(data, object_pairs_hook=tensors.unique_keys)
+            found = json.loads(data, object_pairs_hook=unique_keys)
             if not isinstance(found, dict):
                 raise ValueError("not a JSON object")
             return found

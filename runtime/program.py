@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 import os
 import threading
-import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -18,7 +16,7 @@ import numpy as np
 from ..hlo.errors import CompilerBug, UserError
 from ..hlo.signature import Signature, StructureError
 from . import devices
-from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
+from .bundle import Check, MemoryParts, Parts, PendingCheck, Variant, write
 from .inputs import Leaf, check_donations
 from .profile import Profile
 from .structure import Differs, flattener, unflattener
@@ -68,7 +66,7 @@ class Program:
         `pending`: a check of the weights that has to end well before the first result is given.
         """
         self._parts = parts
-        self._target = target = _choose(parts.variants, target)
+        self._target = target = devices.choose_target(parts.variants, target)
         variant = parts.variants[target]
         self._plan = parse_plan(variant) if plan is None else plan
         if "main" not in parts.signatures:
@@ -133,7 +131,7 @@ class Program:
             provenance=dict(provenance or {}),
             debug=dict(debug or {}),
         )
-        chosen = _choose(parts.variants, target)
+        chosen = devices.choose_target(parts.variants, target)
         return Program(parts, chosen, threads=threads, module=module, plan=variants[chosen][0])
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
@@ -351,60 +349,6 @@ class _Aliases:
             outputs[result][...] = array.reshape(outputs[result].shape)
 
 
-def load(
-    source: str | os.PathLike[str] | bytes,
-    *,
-    target: str | None = None,
-    threads: int | None = None,
-    allow_native: bool = False,
-    verify: str = "used",
-) -> Program:
-    """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
-
-    target: which variant, where there are several. threads: at most this many workers; default all
-    cores. allow_native: run machine code although this user did not compile it. verify: whose
-    digests are compared before the first result is given: members that are "used" (weights in the
-    background), "all" members, or, "lazy", not even the weights.
-    """
-    bundle = Bundle(source, verify)
-    chosen = _choose(bundle.variants, target, bundle.label)
-    pending = bundle.start_verifying(chosen)
-    variant = bundle.variants[chosen]
-    if variant.native and not (allow_native or bundle.is_trusted):
-        reason = "its machine code was not compiled by this user"
-        remedy = "pass allow_native=True (--allow-native) if you trust where it comes from"
-        return _compile_anew(bundle, chosen, threads, reason, remedy)
-    plan = parse_plan(variant, bundle.label)
-    try:
-        devices.check_machine(plan)
-    except UserError as error:
-        return _compile_anew(bundle, chosen, threads, str(error), "")
-    try:
-        return Program(bundle, chosen, threads=threads, plan=plan, pending=pending)
-    except (UserError, ValueError) as error:
-        raise UserError(f"{bundle.label}: {error}") from error
-
-
-def _compile_anew(
-    bundle: Bundle, target: str, threads: int | None, reason: str, remedy: str
-) -> Program:
-    """The program, compiled on this machine from its source form, with a warning that says so."""
-    if target != "cpu" or importlib.util.find_spec("llvmlite") is None:
-        remedies = [remedy] if remedy else []
-        remedies.append("install girih[cpu] so that the program is compiled anew")
-        raise UserError(f"{bundle.label}: {reason}; {', or '.join(remedies)}")
-    advice = f"; {remedy}" if remedy else ""
-    warnings.warn(
-        f"{bundle.label}: {reason}, so the program is compiled anew{advice}", stacklevel=3
-    )
-    from ..compiler import compile as compile_program
-
-    if pending := bundle.start_verifying(target):
-        pending.wait()
-    fresh = compile_program(decode_module(bundle), target=target)
-    return Program(fresh.parts, target, threads=threads, module=fresh.module, plan=fresh.plan)
-
-
 def decode_module(parts: Parts) -> Module:
     """The program's source form, with its weights."""
     from ..hlo.wire import decode
@@ -422,19 +366,6 @@ def parse_plan(variant: Variant, label: str = "the program") -> plan_pb2.Plan:
         return plan_pb2.Plan.FromString(variant.plan)
     except DecodeError as error:
         raise UserError(f"{label}: the plan is malformed ({error}); compile it again") from error
-
-
-def _choose(variants: Mapping[str, Any], target: str | None, label: str = "the program") -> str:
-    """The target to run: the one asked for, the only one, or the first of those known here."""
-    if target is None:
-        known = [name for name in devices.TARGETS if name in variants]
-        target = next(iter(known or variants), None)
-        if target is None:
-            raise UserError(f"{label}: it holds no compiled variant; compile it again")
-    if target not in variants:
-        others = ", ".join(variants) or "nothing"
-        raise UserError(f"{label}: it was not compiled for {target!r}, only for {others}")
-    return target
 
 
 def _variant(

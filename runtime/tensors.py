@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from .archive import unique_keys
+
 ALIGNMENT = 64
 _PAGE = 4096
 _MAX_HEADER = 100 << 20  # safetensors' own limit
@@ -164,11 +166,3 @@ def _checked(
             f"tensor {name!r} claims {stop - begin} bytes, its type needs another size"
         )
     return dtype, tuple(shape), begin, stop
-
-
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys differ; ValueError otherwise, where Python would keep the last."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice in a JSON object")
-    return found

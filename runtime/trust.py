@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -63,11 +62,11 @@ def _read_key(path: Path) -> bytes | None:
 def _write_key(path: Path) -> None:
     """Make the key file; of several processes that try at once, one wins and its key stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
+            file.write(os.urandom(_KEY_BYTES))
         with suppress(FileExistsError):
             os.link(temporary, path)  # unlike a rename, never replaces a key
     finally:

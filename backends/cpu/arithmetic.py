@@ -138,8 +138,6 @@ def convert(f: Function, value: Register, source: Any, target: Any) -> Register:
     if source is target:
         return value
     if isinstance(value, Pair):
-        if target.is_bool:
-            return f.lor(f.compare("une", value[0], 0.0), f.compare("une", value[1], 0.0))
         part = elements.real(source)
         if target.is_complex:
             parts = (convert(f, one, part, elements.real(target)) for one in value)
@@ -266,7 +264,11 @@ def _reduce_precision(f: Function, op: Op, operands: Sequence[Register]) -> Regi
         over = f.compare("ugt", exponent, (own_bias + bias) << own)
         under = f.compare("ule", exponent, (own_bias - bias) << own)
         result = f.select(over, infinity, f.select(under, sign, result))
-    result = f.select(f.compare("uno", value, value), bits, result)
+    nan = bits
+    if mantissa_bits == 0:
+        # No mantissa is left to tell NaN from infinity.
+        nan = f.lor(sign, ((1 << own_exponent) - 1) << own)
+    result = f.select(f.compare("uno", value, value), nan, result)
     return f.bitcast(result, value.type)
 
 

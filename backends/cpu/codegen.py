@@ -10,13 +10,10 @@ from __future__ import annotations
 import functools
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ...hlo.errors import CompilerBug, UserError
 from . import llvm
-
-if TYPE_CHECKING:
-    import llvmlite.binding
 
 # The feature levels that code is made for, best first: name, the features required, vector bits.
 # Later levels run everywhere in their architecture.
@@ -156,7 +153,7 @@ def assembly(ir_text: str, target: Target) -> str:
         return machine.emit_assembly(module)
 
 
-def _pipeline(binding: llvmlite.binding) -> llvmlite.binding.ModulePassManager:
+def _pipeline(binding: Any) -> Any:
     """Clean-up for code that is already vectorised and blocked: what helps address arithmetic."""
     passes = binding.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
@@ -173,7 +170,7 @@ _local = threading.local()
 _ready = False
 
 
-def _binding() -> llvmlite.binding:
+def _binding() -> Any:
     """llvmlite's binding with all needed targets initialised; a UserError where it is missing."""
     global _ready
     try:
@@ -191,11 +188,9 @@ def _binding() -> llvmlite.binding:
     return binding
 
 
-def _machine(target: Target) -> llvmlite.binding.TargetMachine:
+def _machine(target: Target) -> Any:
     """LLVM's target machine, one per thread: it is not safe to share."""
-    machines: dict[Target, llvmlite.binding.TargetMachine] = _local.__dict__.setdefault(
-        "machines", {}
-    )
+    machines: dict[Target, Any] = _local.__dict__.setdefault("machines", {})
     if target not in machines:
         binding = _binding()
         # The features are spelled out, so the CPU name only picks LLVM's instruction costs.

@@ -42,6 +42,18 @@ def _multiply(f: Function, x: Pair, y: Pair) -> Pair:
     return Pair(real, f.add(f.mul(x[0], y[1]), f.mul(x[1], y[0])))
 
 
+def _extreme(predicate: str) -> Callable[..., Pair]:
+    def emit(f: Function, x: Pair, y: Pair) -> Pair:
+        """The first or last in lexicographic order; x if it holds a NaN."""
+        tie = f.land(f.compare("oeq", x[0], y[0]), f.compare(predicate, x[1], y[1]))
+        better = f.lor(f.compare(predicate, x[0], y[0]), tie)
+        same = f.land(f.compare("oeq", x[0], y[0]), f.compare("oeq", x[1], y[1]))
+        keep = f.lor(f.lor(better, same), f.compare("uno", x[0], x[1]))
+        return Pair(f.select(keep, x[0], y[0]), f.select(keep, x[1], y[1]))
+
+    return emit
+
+
 def _negate(f: Function, x: Pair) -> Pair:
     return Pair(f.neg(x[0]), f.neg(x[1]))
 
@@ -168,9 +180,10 @@ def _power(f: Function, x: Pair, y: Pair) -> Pair:
     value = _exp(f, _multiply(f, y, _log(f, x)))
     zero = f.land(f.compare("oeq", x[0], 0.0), f.compare("oeq", x[1], 0.0))
     none = f.land(f.compare("oeq", y[0], 0.0), f.compare("oeq", y[1], 0.0))
-    real = f.select(zero, 0.0, value[0])
-    imaginary = f.select(f.lor(zero, none), 0.0, value[1])
-    return Pair(f.select(none, 1.0, real), imaginary)
+    # Zero to a power: zero where the real part is positive, else undefined.
+    limit = f.select(f.compare("ogt", y[0], 0.0), constant(x[0].type, 0.0), float("nan"))
+    real = f.select(none, 1.0, f.select(zero, limit, value[0]))
+    return Pair(real, f.select(none, 0.0, f.select(zero, limit, value[1])))
 
 
 def _cbrt(f: Function, x: Pair) -> Pair:
@@ -187,8 +200,53 @@ def _sign(f: Function, x: Pair) -> Pair:
 def _atan2(f: Function, x: Pair, y: Pair) -> Pair:
     """-i log((y + i x) / sqrt(x^2 + y^2))."""
     length = _sqrt(f, _add(f, _multiply(f, x, x), _multiply(f, y, y)))
-    turned = Pair(f.sub(y[0], x[1]), f.add(y[1], x[0]))
+    turned = Pair(f.add(y[0], f.sub(0.0, x[1])), f.add(y[1], x[0]))
     value = _log(f, _divide(f, turned, length))
+    return Pair(value[1], f.neg(value[0]))
+
+
+def _sinh(f: Function, x: Pair) -> Pair:
+    sinh, cosh = _hyperbolic(f, x[0])
+    return Pair(f.mul(sinh, math.cos(f, x[1])), f.mul(cosh, math.sin(f, x[1])))
+
+
+def _cosh(f: Function, x: Pair) -> Pair:
+    sinh, cosh = _hyperbolic(f, x[0])
+    return Pair(f.mul(cosh, math.cos(f, x[1])), f.mul(sinh, math.sin(f, x[1])))
+
+
+def _asinh(f: Function, x: Pair) -> Pair:
+    """log(z + sqrt(z^2 + 1)) for re >= 0; odd."""
+    size = f.intrinsic("llvm.fabs", x[0].type, x[0])
+    left = f.compare("slt", math.bits(f, x[0]), 0)
+    z = Pair(size, f.select(left, f.neg(x[1]), x[1]))
+    value = _log(f, _add(f, z, _sqrt(f, _one(f, _multiply(f, z, z)))))
+    return Pair(*(f.select(left, f.neg(part), part) for part in value))
+
+
+def _asin(f: Function, x: Pair) -> Pair:
+    value = _asinh(f, Pair(f.neg(x[1]), x[0]))
+    return Pair(value[1], f.neg(value[0]))
+
+
+def _acos(f: Function, x: Pair) -> Pair:
+    value = _asin(f, x)
+    return Pair(f.sub(1.5707963267948966, value[0]), f.neg(value[1]))
+
+
+def _acosh(f: Function, x: Pair) -> Pair:
+    root = _multiply(f, _sqrt(f, _one(f, x)), _sqrt(f, _one(f, x, -1.0)))
+    return _log(f, _add(f, x, root))
+
+
+def _atanh(f: Function, x: Pair) -> Pair:
+    """(log(1 + z) - log(1 - z)) / 2."""
+    value = _subtract(f, _log1p(f, x), _log1p(f, _negate(f, x)))
+    return Pair(f.mul(value[0], 0.5), f.mul(value[1], 0.5))
+
+
+def _atan(f: Function, x: Pair) -> Pair:
+    value = _atanh(f, Pair(f.neg(x[1]), x[0]))
     return Pair(value[1], f.neg(value[0]))
 
 
@@ -197,6 +255,9 @@ _PLAIN: dict[str, Callable[..., Register]] = {
     "subtract": _subtract,
     "multiply": _multiply,
     "negate": _negate,
+    "square": lambda f, x: _multiply(f, x, x),
+    "maximum": _extreme("ogt"),
+    "minimum": _extreme("olt"),
 }
 
 _WIDE: dict[str, Callable[..., Register]] = {
@@ -217,6 +278,14 @@ _WIDE: dict[str, Callable[..., Register]] = {
     "tanh": _tanh,
     "power": _power,
     "atan2": _atan2,
+    "sinh": _sinh,
+    "cosh": _cosh,
+    "asin": _asin,
+    "acos": _acos,
+    "atan": _atan,
+    "asinh": _asinh,
+    "acosh": _acosh,
+    "atanh": _atanh,
 }
 
 NAMES = frozenset((*_PLAIN, *_WIDE))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug, UnsupportedError
 from ...hlo.graph import Op, Region, arguments
-from ...hlo.ops.decomposed import Decomposed, expansion
 from ...hlo.types import TensorType
 from . import arithmetic, composite, contract, elements, elementwise, opaque
 from .codegen import KernelCode, Target
@@ -26,10 +26,18 @@ def emit(op: Op, target: Target) -> KernelCode:
     single = _single(op)
     if single.name in opaque.EMITTERS:
         return opaque.emit(single, target)
-    simpler = expansion(single) if isinstance(single.definition, Decomposed) else None
+    simpler = _explained(single)
     if simpler is None:
         raise arithmetic.unsupported(single)
     return composite.emit(simpler, target, single.definition.flops(single))
+
+
+def _explained(op: Op) -> Region | None:
+    """The region of simpler operations that the room gives for this one."""
+    builder = Builder()
+    values = builder.arguments([value.type for value in op.operands])
+    found = op.definition.decompose(builder, op, *values)
+    return None if found is None else builder.region(found)
 
 
 def _single(op: Op) -> Op:

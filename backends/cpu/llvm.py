@@ -602,20 +602,37 @@ class Function:
             (index, *loop.carried), (first, *carried), (following, *loop._next), strict=True
         )
         for offset, (phi, initial, update) in enumerate(pairs):
-            self._lines[place + offset] = (
-                f"{phi.name} = phi {phi.type} [ {initial.name}, %{before} ], [ {update.name}, %{latch} ]"
-            )
+            text = _phi((initial, before), (update, latch))
+            self._lines[place + offset] = f"{phi.name} = {text}"
         self.start_block(done)
         if guard:
             loop.results = tuple(
-                self.emit(
-                    update.type,
-                    f"phi {update.type} [ {initial.name}, %{before} ], [ {update.name}, %{latch} ]",
-                )
+                self.emit(update.type, _phi((initial, before), (update, latch)))
                 for initial, update in zip(carried, loop._next, strict=True)
             )
         else:
             loop.results = loop._next
+
+    @contextlib.contextmanager
+    def while_below(self, begin: Operand, end: Value) -> Iterator[Loop]:
+        """for index = begin; index < end (signed): the body carries the next index."""
+        first = self.lift(begin, end.type)
+        head, body, done = self.label(), self.label(), self.label()
+        before = self.block
+        self.line(f"br label %{head}")
+        self.start_block(head)
+        index = self.emit(end.type, "")
+        place = len(self._lines) - 1
+        self.branch(self.compare("slt", index, end), body, done)
+        self.start_block(body)
+        loop = Loop(index, (index,))
+        yield loop
+        if loop._next is None or len(loop._next) != 1:
+            raise ValueError("a while loop must carry() its next index, once, at its end")
+        text = _phi((first, before), (loop._next[0], self.block))
+        self._lines[place] = f"{index.name} = {text}"
+        self.line(f"br label %{head}")
+        self.start_block(done)
 
     @contextlib.contextmanager
     def if_then(self, condition: Value) -> Iterator[None]:
@@ -732,6 +749,12 @@ def _flat(lines: Sequence[Any]) -> Iterator[str]:
             yield line
         else:
             yield from _flat(line)
+
+
+def _phi(*incoming: tuple[Value, str]) -> str:
+    """The merge of values by the block that control comes from."""
+    pairs = ", ".join(f"[ {value.name}, %{block} ]" for value, block in incoming)
+    return f"phi {incoming[0][0].type} {pairs}"
 
 
 def _align(type_name: str) -> int:

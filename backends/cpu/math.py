@@ -26,12 +26,13 @@ def _double(x: Value) -> bool:
     return x.element == "double"
 
 
-def _bits(f: Function, x: Value) -> Value:
+def bits(f: Function, x: Value) -> Value:
+    """The bits of floats as integers."""
     return f.bitcast(x, vector(x.lanes, _INTEGER[x.element]))
 
 
-def _float(f: Function, bits: Value) -> Value:
-    return f.bitcast(bits, vector(bits.lanes, "float" if bits_of(bits.type) == 32 else "double"))
+def _float(f: Function, raw: Value) -> Value:
+    return f.bitcast(raw, vector(raw.lanes, "float" if bits_of(raw.type) == 32 else "double"))
 
 
 def _abs(f: Function, x: Value) -> Value:
@@ -115,7 +116,7 @@ def _nearest(f: Function, x: Value) -> tuple[Value, Value]:
     shifter = constant(x.type, 1.5 * 2.0 ** _MANTISSA[x.element])
     shifted = f.add(x, shifter)
     whole = f.sub(shifted, shifter)
-    return whole, f.sub(_bits(f, shifted), _bits_number(shifter))
+    return whole, f.sub(bits(f, shifted), _bits_number(shifter))
 
 
 def _bits_number(x: Value) -> Value:
@@ -184,10 +185,10 @@ def tanh(f: Function, x: Value) -> Value:
 
 def _split(f: Function, x: Value) -> tuple[Value, Value]:
     """(e as a float, r) of a positive normal x."""
-    bits = _bits(f, x)
+    raw = bits(f, x)
     root = 0x3FE6A09E667F3BCD if _double(x) else 0x3F3504F3
-    exponent = f.ashr(f.sub(bits, root), _MANTISSA[x.element])
-    mantissa = _float(f, f.sub(bits, f.shl(exponent, _MANTISSA[x.element])))
+    exponent = f.ashr(f.sub(raw, root), _MANTISSA[x.element])
+    mantissa = _float(f, f.sub(raw, f.shl(exponent, _MANTISSA[x.element])))
     return f.cast("sitofp", exponent, x.element), f.sub(mantissa, 1.0)
 
 
@@ -210,7 +211,7 @@ def _log_parts(f: Function, exponent: Value, r: Value) -> Value:
 def _finished_log(f: Function, x: Value, value: Value, zero: float = 0.0) -> Value:
     """Special results: -inf at `zero`, NaN below, inf and NaN as they are."""
     infinity = float("inf")
-    value = f.select(f.compare("ult", x, infinity), value, x)
+    value = f.select(f.compare("olt", x, infinity), value, x)
     value = f.select(f.compare("oeq", x, zero), -infinity, value)
     return f.select(f.compare("olt", x, zero), float("nan"), value)
 
@@ -432,7 +433,7 @@ def atan2(f: Function, y: Value, x: Value) -> Value:
     angle = f.fma(f.mul(z, u), series, u)
     angle = f.select(far, f.add(f.add(angle, low * 0.5), high * 0.5), angle)
     angle = f.select(steep, f.add(f.sub(high, angle), low), angle)
-    left = f.compare("slt", _bits(f, x), 0)
+    left = f.compare("slt", bits(f, x), 0)
     angle = f.select(left, f.add(f.sub(high * 2, angle), low * 2), angle)
     nan = f.compare("uno", x, y)
     return f.select(nan, float("nan"), _copysign(f, angle, y))
@@ -461,7 +462,7 @@ def power(f: Function, x: Value, y: Value) -> Value:
     whole = f.compare("oeq", round_even(f, y), y)
     half = f.mul(y, 0.5)
     odd = f.land(whole, f.compare("une", round_even(f, half), half))
-    negative = f.compare("slt", _bits(f, x), 0)
+    negative = f.compare("slt", bits(f, x), 0)
     value = f.select(f.land(negative, odd), f.neg(value), value)
     infinity = float("inf")
     broken = f.land(f.compare("olt", x, 0.0), f.lnot(whole))
@@ -493,7 +494,7 @@ def cbrt(f: Function, x: Value) -> Value:
     size = _abs(f, wide)
     tiny = f.compare("olt", size, 2.0**-1000)
     size = f.select(tiny, f.mul(size, 2.0**54), size)
-    guess = _float(f, f.add(f.udiv(_bits(f, size), 3), 0x2A9F7893782DA1CE))
+    guess = _float(f, f.add(f.udiv(bits(f, size), 3), 0x2A9F7893782DA1CE))
     for _ in range(3):
         cube = f.mul(f.mul(guess, guess), guess)
         double, twice = f.add(cube, cube), f.add(size, size)
@@ -520,11 +521,11 @@ def _define_remainder(f: Function, name: str, kind: str) -> None:
     wide = [g.cast("fpext", v, "double") if v.element == "float" else v for v in (x, y)]
     size, divisor = (_abs(g, v) for v in wide)
     steps = 280 if x.element == "float" else 2100
-    bits = 24
+    each = 24  # bits of the quotient per step
     rest = size
-    with g.for_range(0, steps // bits + 1, 1, [rest]) as loop:
+    with g.for_range(0, steps // each + 1, 1, [rest]) as loop:
         (rest,) = loop.carried
-        shift = g.mul(g.sub(constant("i64", steps // bits), loop.index), bits)
+        shift = g.mul(g.sub(constant("i64", steps // each), loop.index), each)
         half = g.lshr(shift, 1)
         low = _power_of_two(g, g.min(half, 1020))
         high = _power_of_two(g, g.min(g.sub(shift, half), 1020))

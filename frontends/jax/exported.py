@@ -147,11 +147,12 @@ def import_export(export: Export, name: str = "") -> Module:
     _check(export, title)
     document = read_bytecode(export.program, title)
     entry, leading = _entry_arguments(document, export)
+    platform = {"_platform_index": slot.constant for slot in entry if slot.constant is not None}
     kept = set(export.kept)
     unused: dict[int, Type] = {
         index: _type(value) for index, value in enumerate(export.arguments) if index not in kept
     }
-    module = Converter(document, title, "constant", entry, unused).module()
+    module = Converter(document, title, "constant", entry, unused, platform).module()
     if export.devices > 1:
         module = module.with_notes(
             f"it was exported for {export.devices} devices; the program here is for one, and the "

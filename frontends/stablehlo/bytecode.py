@@ -7,7 +7,7 @@ read when they are first asked for.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from ...hlo.errors import UserError
 from .. import tree
@@ -269,6 +269,8 @@ class BytecodeReader(EntryReader):
         results = [self._define(values, kind) for kind in types] if parent else []
         operation = tree.Operation(name, operands, results, stored, location=location)
         if name.startswith("vhlo."):
+            if name[len("vhlo.") :] not in ATTRIBUTES:
+                self._unknown(name, cursor)
             stablehlo_form(operation, parent)
         if mask & 16:
             self._regions(cursor, values, operation)
@@ -282,10 +284,7 @@ class BytecodeReader(EntryReader):
         else:
             names = _PROPERTY_NAMES.get(name)
         if names is None:
-            cursor.fail(
-                f"the operation '{name}' is unknown; the producer '{self.producer}' may be newer "
-                "than this girih: export for an older StableHLO, or update girih"
-            )
+            self._unknown(name, cursor)
         found: dict[str, Any] = {}
         for key in names:
             if key[0] == "?":
@@ -297,6 +296,12 @@ class BytecodeReader(EntryReader):
         if not cursor.done:
             cursor.fail(f"'{name}' has more properties than are known")
         return found
+
+    def _unknown(self, name: str, cursor: Cursor) -> NoReturn:
+        cursor.fail(
+            f"the operation '{name}' is unknown; the producer '{self.producer}' may be newer than "
+            "this girih: export for an older StableHLO, or update girih"
+        )
 
     def _regions(self, cursor: Cursor, values: _Values, operation: tree.Operation) -> None:
         header = cursor.varint()

@@ -61,7 +61,8 @@ class Converter:
     """State of one conversion; `module` does it all.
 
     `entry_arguments` says what each parameter of the entry is (by default an argument of its own),
-    `unused` gives the types of the module's arguments that the file's entry does not take.
+    `unused` gives the types of the module's arguments that the file's entry does not take,
+    `global_constants` the values of parameters that JAX tags as the same in every function.
     """
 
     document: tree.Document
@@ -69,6 +70,7 @@ class Converter:
     weight_prefix: str = "constant"
     entry_arguments: Sequence[EntryArgument] | None = None
     unused: Mapping[int, Type] = field(default_factory=dict)
+    global_constants: Mapping[str, Dense] = field(default_factory=dict)
     blockers: dict[Blocker, None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     weights: dict[str, Weight] = field(default_factory=dict)
@@ -97,10 +99,10 @@ class Converter:
                 facts[f"sdy.mesh.{operation.attributes.get('sym_name', '')}"] = mesh
             else:
                 self.block(operation, "is not known at the top of a module", "remove it")
+        self._raise_blockers()
         entry = self._entry()
         self.function(entry, self.entry_arguments)
-        if self.blockers:
-            raise ImportBlockers(list(self.blockers), self.document.source or "the program")
+        self._raise_blockers()
         functions = {key: value for key, value in self.functions.items() if value is not None}
         title = self.name or str(top.attributes.get("sym_name", ""))
         main = functions[entry]
@@ -132,6 +134,10 @@ class Converter:
         )
 
     # Blockers
+
+    def _raise_blockers(self) -> None:
+        if self.blockers:
+            raise ImportBlockers(list(self.blockers), self.document.source or "the program")
 
     def block(self, operation: tree.Operation, reason: str, remedy: str, name: str = "") -> None:
         """Note one reason why the import cannot succeed, and go on."""
@@ -223,7 +229,7 @@ class Converter:
             return None
         facts = operation.attributes
         if layout is None:
-            region = self.region(operation.regions[0], operation)
+            region = self._function_region(operation)
         else:
             region = self._entry_region(operation, layout)
         self.functions[name] = Function(
@@ -261,6 +267,20 @@ class Converter:
         self.bind(region.arguments, values, owner)
         return self._body(region, values, [])
 
+    def _function_region(self, owner: tree.Operation) -> Region:
+        """A function's region; a parameter that is the same constant everywhere is that."""
+        region = owner.regions[0]
+        values = arguments(self.leaf_types(region.arguments, owner))
+        self.bind(region.arguments, values, owner)
+        built: list[Op] = []
+        facts = owner.attributes.get("arg_attrs", ())
+        for value, fact in zip(region.arguments, facts, strict=False):
+            constant = self.global_constants.get(fact.get("jax.global_constant", ""))
+            if constant is not None:
+                built.append(_constant_op(constant))
+                self._values[value] = built[-1].result
+        return self._body(region, values, built)
+
     def _entry_region(self, owner: tree.Operation, layout: Sequence[EntryArgument]) -> Region:
         """The entry's region with the arguments that `layout` and `unused` ask for."""
         region = owner.regions[0]
@@ -281,8 +301,7 @@ class Converter:
                 facts: dict[str, Any] = {"weight": slot.weight.name}
                 built.append(Op(ops.find("weight"), (), facts, (), (slot.weight.type,)))
             elif slot.constant is not None:
-                facts = {"value": slot.constant}
-                built.append(Op(ops.find("constant"), (), facts, (), (slot.constant.type,)))
+                built.append(_constant_op(slot.constant))
             elif slot.index < 0:
                 remedy = "remove callbacks and ordered prints before the export"
                 self.block(owner, "the program has ordered side effects", remedy)
@@ -381,7 +400,7 @@ class Converter:
             name = self._weight_name(array, kind)
             op = Op(ops.find("weight"), (), {"weight": name}, (), (kind,), origin)
         else:
-            op = Op(ops.find("constant"), (), {"value": dense}, (), (kind,), origin)
+            op = _constant_op(dense, origin)
         built.append(op)
         self._values[result] = op.result
 
@@ -393,6 +412,10 @@ class Converter:
         name = f"{self.weight_prefix}_{next(self._names)}"
         self.weights[name] = Weight(name, array, kind)
         return name
+
+
+def _constant_op(value: Dense, origin: tuple[Origin, ...] = ()) -> Op:
+    return Op(ops.find("constant"), (), {"value": value}, (), (value.type,), origin)
 
 
 def same_bytes(left: Any, right: Any) -> bool:

@@ -204,7 +204,7 @@ def _input(spec: Json) -> Input:
     if kind == "tensor_constant":
         return Input("constant", value["arg"]["name"], value["tensor_constant_name"])
     if kind == "constant_input":
-        return Input("fixed", value["name"], value=_argument(value["value"], {}))
+        return Input("fixed", value["name"], value=_argument(value["value"], set()))
     raise UserError(f"the archive has an input of the kind {kind}, which is not supported")
 
 

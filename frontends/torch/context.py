@@ -391,4 +391,3 @@ def scalar_region(element: ElementType, body: Callable[..., Value], count: int =
     """A region over `count` scalars of one type with one result."""
     scalar = TensorType((), element)
     return build_region([scalar] * count, lambda b, *values: [body(b, *values)])
-

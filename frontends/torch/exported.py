@@ -42,7 +42,7 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
         return _import_exported(source, name)
     if not isinstance(source, torch.export.ExportedProgram):
         if isinstance(source, torch.nn.Module):
-            raise UserError("a graph is no export: give the model, or torch.export.export(model, ...)")
+            raise UserError("a graph is no export: give the model or its torch.export.export")
         raise UserError(f"a {type(source).__name__} is no export of PyTorch")
     if inputs or keywords:
         raise UserError("an ExportedProgram already has its inputs; give no example inputs")
@@ -67,6 +67,7 @@ def _decomposed(exported: Any) -> Any:
     from .lowerings import LOWERINGS
 
     table = torch.export.default_decompositions()
+    overload: Any
     for overload in list(table):
         known = isinstance(overload, torch._ops.OpOverload) and str(overload) in LOWERINGS
         if known and not overload._schema.is_mutable:  # what writes must become functional
@@ -263,11 +264,12 @@ class _Reader:
         return names, used
 
     def argument(self, value: Any) -> Any:
-        kind = type(value).__name__
+        kind: str = type(value).__name__
         if kind == "Node":
             if value.name in self.graphs:
                 return self.graphs[value.name]
-            return Ref(self.same.get(value.name, value.name))
+            name: str = value.name
+            return Ref(self.same.get(name, name))
         if isinstance(value, (tuple, list)):
             return tuple(map(self.argument, value))
         if kind == "dtype":

@@ -174,7 +174,7 @@ class Aliases:
         names = ("dim", "start", "end", "step") if name in ("slice", "narrow") else ("", "dim")
         if name in ("select", "unbind", "slice", "narrow"):
             names = {"select": ("dim", "index"), "unbind": ("dim",)}.get(name, names)
-        given = {**dict(zip(names, node.args[1:])), **node.kwargs}
+        given = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
         axis = axis_of(given.get("dim", 0), outer.rank)
         size = outer.dims[axis]
         if name in ("select", "unbind"):

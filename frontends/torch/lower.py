@@ -35,11 +35,7 @@ def lower(program: Program) -> Module:
 
 def unsupported(graph: Graph) -> set[str]:
     """Targets in the graph that no lowering covers."""
-    return {
-        node.target
-        for node in graph.walk()
-        if functional_target(node.target) not in LOWERINGS
-    }
+    return {node.target for node in graph.walk() if functional_target(node.target) not in LOWERINGS}
 
 
 class _Lowering:
@@ -62,7 +58,8 @@ class _Lowering:
         users = [bound for bound in program.inputs if bound.kind == "user"]
         paths = self.paths(users)
         types = [self.input_type(bound) for bound in users]
-        arguments = dict(zip((b.name for b in users), self.context.builder.arguments(types)))
+        values = self.context.builder.arguments(types)
+        arguments = {bound.name: value for bound, value in zip(users, values, strict=True)}
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
         results = self.inline(program.graph, inputs)
         if self.blockers:
@@ -111,8 +108,8 @@ class _Lowering:
     def input_type(self, bound: Input) -> TensorType:
         found = self.program.graph.types.get(bound.name)
         if found is None:
-            reason = "its size is not a sum of multiples of symbols"
-            self.block("input", "", f"'{bound.name}': {reason}", "export with simpler dynamic sizes")
+            reason = f"the size of '{bound.name}' is not a sum of multiples of symbols"
+            self.block("input", "", reason, "export with simpler dynamic sizes")
             return TensorType((), I64)
         return found
 
@@ -207,9 +204,7 @@ class _Lowering:
         results = lowering(self.context, *args, **kwargs)
         return results if isinstance(results, (tuple, list)) else (results,)
 
-    def check(
-        self, node: Node, types: Sequence[TensorType | None], results: Sequence[Any]
-    ) -> None:
+    def check(self, node: Node, types: Sequence[TensorType | None], results: Sequence[Any]) -> None:
         """CompilerBug where a result is not what the export declares."""
         if len(results) != len(node.outputs):
             if any(node.used):
@@ -218,10 +213,8 @@ class _Lowering:
             return
         for name, type, result in zip(node.outputs, types, results, strict=True):
             if isinstance(result, Value) and type is not None and result.type is not type:
-                raise CompilerBug(
-                    f"{_place(node)}: the lowering of {node.target} gave {result.type} for '{name}',"
-                    f" the export declares {type}"
-                )
+                made = f"the lowering of {node.target} gave {result.type} for '{name}'"
+                raise CompilerBug(f"{_place(node)}: {made}, the export declares {type}")
 
     def resolve(self, argument: Any, known: dict[str, Any]) -> Any:
         """An argument with values in place of references."""
@@ -306,4 +299,4 @@ def _live(region: Region) -> Region:
             needed.update(op.operands)
             for inner in op.regions:
                 needed.update(inner.captures())
-    return Region(region.arguments, reversed(kept), region.results)
+    return Region(region.arguments, kept[::-1], region.results)

@@ -1,4 +1,4 @@
-"""PyTorch's type promotion, where an operation's own result does not tell the type to compute in."""
+"""PyTorch's type promotion, where a result's own type does not tell the type to compute in."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -38,10 +39,8 @@ def _tree_of_object(spec: Any) -> Tree:
     children = tuple(map(_tree_of_object, spec["children_spec"]))
     context = spec["context"]
     if isinstance(context, str):
-        try:
+        with contextlib.suppress(json.JSONDecodeError):  # a class may write any text
             context = json.loads(context)
-        except json.JSONDecodeError:
-            pass  # a class may write its context as any text
     if isinstance(context, dict) and "dict_context" in context:
         context = context["dict_context"]
     if isinstance(context, dict) and "field_names" in context:

@@ -20,7 +20,7 @@ from .examples import counting, f32
 class Cholesky(OpDefinition, name="cholesky"):
     """result = L with L L^H = a, from a's lower triangle (or U with U^H U = a, from the upper).
 
-    A matrix that is not positive definite gives NaN everywhere; the other triangle of the result is zero.
+    The other triangle is zero. A matrix that is not positive definite gives NaN everywhere.
     """
 
     pattern = "opaque"

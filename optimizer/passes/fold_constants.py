@@ -16,7 +16,7 @@ from ...hlo.graph import Dense, Module, Op, Region, Value
 from ...hlo.interpret import Interpreter
 from ...hlo.types import TensorType
 from ...hlo.verify import INLINED, Level
-from ..fold import FOLDED_PATTERNS
+from ..fold import FOLDED_PATTERNS, compact, grows
 from ..licence import BITWISE, Ledger
 from ..rewrite import Engine
 
@@ -108,7 +108,7 @@ class _Folder:
         cheap = self.cost.get(result, CHEAP_OPERATIONS + 1) <= CHEAP_OPERATIONS
         if cheap and result.tensor.bytes > TINY:
             return False
-        if _grows(op) and result.tensor.bytes > TINY:
+        if grows(op) and result.tensor.bytes > TINY:
             return False
         users = region.uses.get(result, ())
         return all(number >= 0 for _, number in users) and self.needed(result, region)
@@ -118,7 +118,7 @@ class _Folder:
         for user, _ in region.uses.get(value, ()):
             if user is None or user.results[0] not in self.work:
                 return True
-            if _grows(user) and self.needed(user.results[0], region):
+            if grows(user) and self.needed(user.results[0], region):
                 return True
         return False
 
@@ -126,7 +126,7 @@ class _Folder:
         self.options.ledger.record("fold-constants", BITWISE, op)
         array = np.array(self.array(op.results[0]), order="C")
         self.options.ledger.folded_elements += self.work[op.results[0]]
-        dense = Dense(op.type, array)
+        dense = compact(Dense(op.type, array))
         return make_op("constant", [], {"value": dense}, origin=op.origin, check=False)
 
     def array(self, value: Value) -> Any:
@@ -138,6 +138,3 @@ class _Folder:
                 (self.arrays[value],) = self.interpreter.evaluate(op, operands, {})
         return self.arrays[value]
 
-
-def _grows(op: Op) -> bool:
-    return op.name == "broadcast_in_dim" and op.type.size > op.operands[0].tensor.size

@@ -20,13 +20,14 @@ from ...hlo.graph import Dense, Module, Op, Region, Value, Weight
 from ...hlo.interpret import Interpreter
 from ...hlo.types import TensorType
 from ...hlo.verify import INLINED, Level
-from ..fold import FOLDED_PATTERNS
+from ..fold import FOLDED_PATTERNS, grows
 from ..licence import BITWISE, Ledger
 from ..rewrite import Engine, copied_region
 from .dce import Dce
 
 MAXIMUM_FLOPS = 1e11  # of one product of weights
 MAXIMUM_RATIO = 2  # a result larger than that many times its operands is left to the kernels
+SMALL = 1 << 16  # bytes; but for results up to this size
 LONGEST_NAME = 160
 
 
@@ -111,16 +112,25 @@ class _WeightFolder:
         if op.definition.pattern == "contract" and op.definition.flops(op) > MAXIMUM_FLOPS:
             return False
         given = sum(value.tensor.bytes for value in op.operands)
-        return type.bytes <= max(MAXIMUM_RATIO * given, 4096)
+        return type.bytes <= max(MAXIMUM_RATIO * given, SMALL)
 
     def is_last(self, op: Op, region: Region) -> bool:
         """Whether an operation on weights has a user that is none."""
         if op.name == "weight" or len(op.results) != 1 or not self.roots.get(op.results[0]):
             return False
         users = region.uses.get(op.results[0], ())
-        if any(number < 0 for _, number in users):
+        if grows(op) or any(number < 0 for _, number in users):
             return False
-        return any(user is None or user.results[0] not in self.roots for user, _ in users)
+        return self.needed(op.results[0], region)
+
+    def needed(self, value: Value, region: Region) -> bool:
+        """Whether a known value has a user that is not known, past broadcasts that enlarge it."""
+        for user, _ in region.uses.get(value, ()):
+            if user is None or user.results[0] not in self.roots:
+                return True
+            if grows(user) and self.needed(user.results[0], region):
+                return True
+        return False
 
     def worth_it(self, frontier: list[Op], region: Region) -> Iterable[Op]:
         """The operations to be replaced, decided for each set of weights that belong together."""
@@ -149,10 +159,10 @@ class _WeightFolder:
             if op.name == "weight" and op.results[0] not in self.roots
         }
         for op in region.ops:
-            if op.name == "weight" and any(
-                user is None or number < 0 or user.results[0] not in self.roots
-                for user, number in region.uses.get(op.results[0], ())
-            ):
+            if op.name != "weight":
+                continue
+            captured = any(number < 0 for _, number in region.uses.get(op.results[0], ()))
+            if captured or self.needed(op.results[0], region):
                 found.add(op.attributes["weight"])
         return found
 

@@ -244,10 +244,6 @@ def _split(sides: Sides, side: int, splits: dict[int, list[int]], b: Rewriter) -
 
 def _dot_ones_examples() -> Iterator[Example]:
     yield example(
-        "batch", [f32(1, 3, 4), f32(1, 4, 5)],
-        lambda b, x, y: dot(b, x, y, ((2,), (1,)), ((0,), (0,))),
-    )
-    yield example(
         "contracted", [f32(3, 1, 4), f32(4, 1, 5)],
         lambda b, x, y: dot(b, x, y, ((1, 2), (1, 0))),
     )
@@ -257,24 +253,19 @@ def _dot_ones_examples() -> Iterator[Example]:
     )
 
 
-@structural("dot-dimensions-of-one", "dot_general", examples=_dot_ones_examples,
-            lowers="batching and contracting dimensions",
-            sums=True)  # fmt: skip
-def dot_dimensions_of_one(op: Op, b: Rewriter) -> Value | None:
-    """dot over batching or contracting dimensions of size one -> reshape(dot) with them free"""
+@structural("dot-sum-of-one", "dot_general", examples=_dot_ones_examples,
+            lowers="contracting dimensions", sums=True)  # fmt: skip
+def dot_sum_of_one(op: Op, b: Rewriter) -> Value | None:
+    """dot over contracting dimensions of size one too -> reshape(dot) with them free"""
     sides = Sides(op)
     dims = sides.values[0].dims
-    batch = [i for i, d in enumerate(sides.batch[0]) if dims[d] == 1]
-    contract = [i for i, d in enumerate(sides.contract[0]) if dims[d] == 1]
-    if not op.type.is_static or not (batch or contract):
+    ones = [i for i, d in enumerate(sides.contract[0]) if dims[d] == 1]
+    if len(ones) == len(sides.contract[0]):
+        ones = ones[1:]  # at least one dimension is summed over
+    if not ones or not op.type.is_static:
         return None
-    if len(contract) == len(sides.contract[0]):
-        contract = contract[1:]  # at least one dimension is summed over
-        if not (batch or contract):
-            return None
     for side in (0, 1):
-        sides.batch[side] = list(without(sides.batch[side], batch))
-        sides.contract[side] = list(without(sides.contract[side], contract))
+        sides.contract[side] = list(without(sides.contract[side], ones))
     return b.reshape(sides.build(b), op.type.dims)
 
 
@@ -532,7 +523,7 @@ RULES: tuple[Rule, ...] = (
     dot_of_transpose,
     transpose_of_dot,
     dot_of_reshape,
-    dot_dimensions_of_one,
+    dot_sum_of_one,
     dot_without_sum,
     dot_of_broadcast,
     scale_into_weight,

@@ -210,70 +210,101 @@ def _gather_examples() -> Iterator[Example]:
         "mixed", [A],
         lambda b, x: take(b, x, b.constant([[1], [3], [2]], TensorType((3, 1), I32))), fires=False,
     )
+    pairs = [[[2, n] for n in range(4)]]
+    yield example(
+        "elements", [A],
+        lambda b, x: b(
+            "gather", x, b.constant(pairs, TensorType((1, 4, 2), I32)), offset_dims=(),
+            collapsed_slice_dims=(0, 1), start_index_map=(0, 1), index_vector_dim=2,
+            slice_sizes=(1, 1),
+        ),
+    )  # fmt: skip
+
+
+LARGEST_INDEX = 1 << 16  # elements of a gather whose places are looked at
 
 
 @structural("gather-of-neighbours", "gather", examples=_gather_examples,
             lowers="dynamic operations")  # fmt: skip
 def gather_of_neighbours(op: Op, b: Rewriter) -> Value | None:
-    """gather(x, known consecutive indices of one dimension) -> slice x, reshaped"""
+    """gather(x, known indices) -> slice x, reshaped [it reads one run of elements, or one slice]"""
     x, index = op.operands
-    if op.operand_batching_dims or len(op.start_index_map) != 1 or not x.tensor.is_static:
+    if not (x.tensor.is_static and op.type.is_static) or op.type.size == 0:
         return None
-    if not op.type.is_static or op.type.size == 0:
+    if b.scalar(index) is not None and not op.operand_batching_dims:
+        return _one_slice(op, b)
+    if x.tensor.size > 1 << 31 or index.tensor.size > LARGEST_INDEX:
         return None
-    (axis,) = op.start_index_map
-    if op.slice_sizes[axis] != 1:
+    known = known_array(index, b)
+    if known is None:
         return None
-    if any(n != x.dims[d] for d, n in enumerate(op.slice_sizes) if d != axis):
+    first = _first_of_run(op, known)
+    if first is None:
         return None
-    batch = [d for d in range(op.type.rank) if d not in op.offset_dims]
-    if axis in op.collapsed_slice_dims:
-        if len(op.collapsed_slice_dims) != 1:
-            return None
-    elif op.collapsed_slice_dims:
-        return None
-    count = math.prod(op.type.dims[d] for d in batch)
-    span = _span(index, count, x.dims[axis], b)
-    if span is None:
-        return None
-    first, step = span
-    # Batch dims must stand where the axis is, or be one number that is repeated.
-    kept = [d for d in op.offset_dims if op.type.dims[d] != 1]
-    large = [d for d in batch if op.type.dims[d] != 1]
-    if step and count > 1:
-        before = [d for d in range(axis) if x.dims[d] != 1]
-        if not all(sum(k < d for k in kept) == len(before) for d in large):
-            return None
-    start, limit = [0] * x.rank, list(x.dims)
-    start[axis], limit[axis] = first, first + (count if step else 1)
-    rows = cut(b, x, start, limit)
-    if step or count == 1:
+    count = math.prod(op.type.dims)
+    if count == x.tensor.size:
+        return b.reshape(x, op.type.dims)
+    row = math.prod(x.dims[1:])
+    if first % row == 0 and count % row == 0:
+        rows = cut(
+            b, x, (first // row, *(0,) * (x.rank - 1)), ((first + count) // row, *x.dims[1:])
+        )
         return b.reshape(rows, op.type.dims)
+    line = cut(b, b.reshape(x, (x.tensor.size,)), (first,), (first + count,))
+    return b.reshape(line, op.type.dims)
+
+
+def _one_slice(op: Op, b: Rewriter) -> Value:
+    """All windows are the same one: it is cut out once and repeated."""
+    x = op.operands[0]
+    number = int(b.scalar(op.operands[1]))
+    start = [0] * x.rank
+    for d in op.start_index_map:
+        start[d] = min(max(number, 0), x.dims[d] - op.slice_sizes[d])
+    limit = [s + n for s, n in zip(start, op.slice_sizes, strict=True)]
+    window = cut(b, x, start, limit)
     sizes = [op.type.dims[d] for d in op.offset_dims]
-    return b.broadcast(b.reshape(rows, sizes), op.type.dims, op.offset_dims)
+    return b.broadcast(b.reshape(window, sizes), op.type.dims, op.offset_dims)
 
 
-def _span(index: Value, count: int, size: int, b: Rewriter) -> tuple[int, int] | None:
-    """(first, step) of indices that are all equal (0) or count up by one (1), once clamped."""
-    number = b.scalar(index)
-    if number is not None:
-        return min(max(int(number), 0), size - 1), 0
-    dense = b.constant_of(index)
+def _first_of_run(op: Op, index: np.ndarray[Any, Any]) -> int | None:
+    """The row-major place of the first element read, if the others follow it one by one."""
+    x = op.operands[0].tensor
+    if x.size <= 1 << 22 and op.type.size <= 1 << 22:
+        numbers = np.arange(x.size, dtype=np.int64).reshape(x.dims)
+        places = np.asarray(op.definition.evaluate(op, numbers, index)).reshape(-1)
+        return int(places[0]) if _counts_up(places) else None
+    # Large tables: whole rows along the first dimension.
+    if op.start_index_map != (0,) or op.operand_batching_dims or op.slice_sizes[0] != 1:
+        return None
+    if tuple(op.slice_sizes[1:]) != x.dims[1:]:
+        return None
+    batch = [d for d in range(op.type.rank) if d not in op.offset_dims and op.type.dims[d] != 1]
+    if any(d > k for d in batch for k in op.offset_dims if op.type.dims[k] != 1):
+        return None
+    rows = np.clip(index.reshape(-1).astype(np.int64), 0, x.dims[0] - 1)
+    return int(rows[0]) * math.prod(x.dims[1:]) if _counts_up(rows) else None
+
+
+def _counts_up(line: np.ndarray[Any, Any]) -> bool:
+    return bool((np.diff(line) == 1).all())
+
+
+def known_array(value: Value, b: Rewriter, depth: int = 8) -> np.ndarray[Any, Any] | None:
+    """A value that short formulas over constants and iotas give, else None."""
+    op = value.op
+    if op is None or depth == 0 or value.tensor.size > LARGEST_INDEX or len(op.results) != 1:
+        return None
+    dense = b.constant_of(value)
     if dense is not None:
-        line = np.clip(dense.array.reshape(-1).astype(np.int64), 0, size - 1)
-        if len(line) == count and np.array_equal(line, line[0] + np.arange(count)):
-            return int(line[0]), 1
+        return dense.array
+    if op.name != "iota" and (op.definition.pattern not in ("elementwise", "index") or op.regions):
         return None
-    source = index
-    inner = made_by(source, "reshape", "broadcast_in_dim")
-    if inner is not None and inner.operands[0].tensor.is_static:
-        source = inner.operands[0]
-        if source.tensor.size != index.tensor.size:
-            return None
-    iota = made_by(source, "iota")
-    if iota is None or source.dims[iota.iota_dimension] != count or count > size:
+    arrays = [known_array(operand, b, depth - 1) for operand in op.operands]
+    if any(array is None for array in arrays):
         return None
-    return (0, 1) if source.tensor.size == count else None
+    (result,) = b.engine.folder.interpreter.evaluate(op, arrays, {})
+    return result
 
 
 RULES: tuple[Rule, ...] = (

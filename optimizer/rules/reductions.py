@@ -118,7 +118,11 @@ def reduce_of_reshape(op: Op, b: Rewriter) -> Value | None:
 
 def _transpose_examples() -> Iterator[Example]:
     yield example(
-        "last", [A], lambda b, x: reduced(b, "maximum", b.transpose(x, (0, 2, 1)), (2,))
+        "becomes last", [A], lambda b, x: reduced(b, "maximum", b.transpose(x, (0, 2, 1)), (1,))
+    )
+    yield example(
+        "was last", [A], lambda b, x: reduced(b, "add", b.transpose(x, (0, 2, 1)), (2,)),
+        fires=False,
     )
     yield example(
         "left transposed", [A], lambda b, x: reduced(b, "add", b.transpose(x, (2, 1, 0)), (1,))
@@ -128,16 +132,23 @@ def _transpose_examples() -> Iterator[Example]:
 @structural("reduce-of-transpose", "reduce", licence=REASSOCIATES, examples=_transpose_examples,
             lowers="transposed elements")  # fmt: skip
 def reduce_of_transpose(op: Op, b: Rewriter) -> Value | None:
-    """reduce(transpose x) -> transpose reduce(x), other dimensions"""
+    """reduce(transpose x) -> transpose reduce(x) [still, or never was, along the last dimensions]"""
     inner = made_by(op.operands[0], "transpose")
     if inner is None or plain(op, b) is None:
         return None
     permutation = inner.permutation
     dims = [permutation[d] for d in op.dimensions]
+    if _trailing(op.dimensions, len(permutation)) and not _trailing(dims, len(permutation)):
+        return None
     left = [permutation[d] for d in range(len(permutation)) if d not in op.dimensions]
     small = rebuilt(op, inner.operands[0], dims, b)
     order = sorted(left)
     return b.transpose(small, [order.index(d) for d in left])
+
+
+def _trailing(dims: Sequence[int], rank: int) -> bool:
+    """Whether a reduction goes along the last dimensions, whose elements lie side by side."""
+    return sorted(dims) == list(range(rank - len(dims), rank))
 
 
 def _broadcast_examples() -> Iterator[Example]:

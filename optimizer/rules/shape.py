@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...hlo.graph import Op, Value
 from ...hlo.types import F32, I32, TensorType
-from ..fold import MOVES
+from ..fold import MOVES, compact
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .common import groups, inverse, made_by, map_of_ones
@@ -51,6 +53,24 @@ def move_of_splat(op: Op, b: Rewriter) -> Value | None:
     if number is None or not op.type.is_static:
         return None
     return b.splat(number, op.type)
+
+
+def _uniform_examples() -> Iterator[Example]:
+    equal = np.full((2, 3, 4), -0.0, np.float32)
+    mixed = equal.copy()
+    mixed[0, 1, 2] = 0.0
+    yield example("equal", [A], lambda b, x: b("add", x, b.constant(equal)))
+    yield example(
+        "zeros of two signs", [A], lambda b, x: b("add", x, b.constant(mixed)), fires=False
+    )
+
+
+@structural("constant-is-splat", "constant", examples=_uniform_examples, lowers="stored elements")
+def constant_is_splat(op: Op, b: Rewriter) -> Value | None:
+    """a constant whose elements are all equal -> splat"""
+    dense = op.attributes["value"]
+    found = compact(dense)
+    return None if found is dense else b.constant(found)
 
 
 def _broadcast_of_broadcast_examples() -> Iterator[Example]:
@@ -170,34 +190,56 @@ def reshape_identity(op: Op, b: Rewriter) -> Value | None:
     return op.operands[0] if op.operands[0].type is op.results[0].type else None
 
 
-def remapped_broadcast(
-    broadcast: Op, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], dims: Sequence[Any]
-) -> tuple[int, ...] | None:
+Runs = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+
+
+def remapped_broadcast(broadcast: Op, runs: Runs, dims: Sequence[Any]) -> list[int | None] | None:
     """Where a broadcast's operand goes if its result is reshaped to `dims`; None if it cannot.
 
-    `pairs` are the `groups` of that reshape: runs of the old and of the new dimensions.
+    `runs` are the `groups` of that reshape: runs of the old and of the new dimensions. A dimension
+    of size one that has no place there is None: the operand must lose it.
     """
-    old_dims, places = broadcast.type.dims, {}
-    used = dict(zip(broadcast.broadcast_dimensions, range(broadcast.operands[0].rank), strict=True))
-    for old, new in pairs:
-        mapped = [d for d in old if d in used]
-        if not mapped:
+    source, old_dims = broadcast.operands[0].dims, broadcast.type.dims
+    places: list[int | None] = [None] * len(source)
+    operand_dim = {d: i for i, d in enumerate(broadcast.broadcast_dimensions)}
+    for old, new in runs:
+        if not any(d in operand_dim for d in old):
             continue
         local = map_of_ones([old_dims[d] for d in old], [dims[d] for d in new])
-        if local is None:
-            return None
-        for d, place in zip(old, local, strict=True):
-            if d in used:
-                if place is None:
-                    return None
-                places[used[d]] = new[place]
-    return tuple(places[d] for d in range(len(places)))
+        for number, d in enumerate(old):
+            if d not in operand_dim:
+                continue
+            i = operand_dim[d]
+            place = None if local is None else local[number]
+            if place is None and source[i] != 1:
+                return None
+            places[i] = None if place is None else new[place]
+    return places
+
+
+def rebroadcast(b: Rewriter, value: Value, dims: Sequence[Any], places: list[int | None]) -> Value:
+    """`value` broadcast to `dims`, without its dimensions that have no place there."""
+    kept = [place for place in places if place is not None]
+    if len(kept) < len(places):
+        left = [size for size, place in zip(value.dims, places, strict=True) if place is not None]
+        value = b.reshape(value, left)
+    return b.broadcast(value, dims, kept)
 
 
 def _reshape_of_broadcast_examples() -> Iterator[Example]:
     yield example("merged", [ROW], lambda b, x: b.reshape(b.broadcast(x, (2, 4, 3), (2,)), (8, 3)))
     yield example("split", [ROW], lambda b, x: b.reshape(b.broadcast(x, (8, 3), (1,)), (2, 4, 3)))
     yield example("ones", [ROW], lambda b, x: b.reshape(b.broadcast(x, (2, 3), (1,)), (1, 2, 1, 3)))
+    yield example(
+        "a one is lost",
+        [TensorType((1, 3), F32)],
+        lambda b, x: b.reshape(b.broadcast(x, (1, 3, 4), (0, 1)), (3, 4)),
+    )
+    yield example(
+        "a spread one",
+        [TensorType((3, 1), F32)],
+        lambda b, x: b.reshape(b.broadcast(x, (3, 4), (0, 1)), (3, 2, 2)),
+    )
     yield example(
         "through the data",
         [ROW],
@@ -215,7 +257,7 @@ def reshape_of_broadcast(op: Op, b: Rewriter) -> Value | None:
     mapped = remapped_broadcast(inner, groups(inner.type.dims, op.type.dims), op.type.dims)
     if mapped is None:
         return None
-    return b.broadcast(inner.operands[0], op.type.dims, mapped)
+    return rebroadcast(b, inner.operands[0], op.type.dims, mapped)
 
 
 # Transposes.
@@ -345,6 +387,7 @@ def reverse_of_reverse(op: Op, b: Rewriter) -> Value | None:
 
 
 RULES: tuple[Rule, ...] = (
+    constant_is_splat,
     move_of_splat,
     broadcast_of_broadcast,
     broadcast_of_same_count,

@@ -10,7 +10,7 @@ from ...hlo.types import F32, I1, TensorType
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .common import groups, inverse, made_by
-from .shape import remapped_broadcast
+from .shape import rebroadcast, remapped_broadcast
 
 A = TensorType((2, 3, 4), F32)
 FLAT = TensorType((6, 4), F32)
@@ -18,7 +18,7 @@ ROW = TensorType((4,), F32)
 
 # Users past which a transpose can sink, or in which it ends.
 SINKS = frozenset(
-    {"transpose", "dot_general", "convolution", "slice", "concatenate", "reduce", "pad", "reverse"}
+    {"transpose", "dot_general", "convolution", "slice", "concatenate", "reverse"}
 )
 
 
@@ -164,8 +164,8 @@ def _reshaped(value: Value, dims: Sequence[Any], runs: Any, b: Rewriter) -> Move
     if broadcast is not None:
         mapped = remapped_broadcast(broadcast, runs, dims)
         if mapped is not None:
-            return lambda: b.broadcast(broadcast.operands[0], dims, mapped)
-    if b.is_static(value):
+            return lambda: rebroadcast(b, broadcast.operands[0], dims, mapped)
+    elif b.is_static(value):
         return lambda: b.reshape(value, dims)
     return None
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...hlo.errors import UserError
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 # Target -> where its variant class is.
 TARGETS = {"cpu": ("cpu", "CpuVariant"), "null": ("null", "NullVariant")}
+# Targets whose plans steer machine code: even a plan without an image is native there.
+NATIVE = ("cpu",)
 
 
 class Device(NamedTuple):
@@ -45,3 +48,18 @@ def open_device(
     name, variant = TARGETS[plan.target]
     module = importlib.import_module(f".{name}", __name__)
     return Device(getattr(module, variant)(plan, image, weights, threads).context, module.run)
+
+
+def choose_target(
+    variants: Mapping[str, Any], target: str | None, label: str = "the program"
+) -> str:
+    """The target to run: the one asked for, the first of `TARGETS` that is there, or the first."""
+    if target is None:
+        known = [name for name in TARGETS if name in variants]
+        target = next(iter(known or variants), None)
+        if target is None:
+            raise UserError(f"{label}: it holds no compiled variant; compile it again")
+    if target not in variants:
+        others = ", ".join(variants) or "nothing"
+        raise UserError(f"{label}: it was not compiled for {target!r}, only for {others}")
+    return target

@@ -132,7 +132,7 @@ def test_inspect(girih_command, flat):
 
 
 def test_verify(girih_command, flat):
-    assert "1 golden cases" in succeeds(girih_command("verify", flat))
+    assert "1 golden case)" in succeeds(girih_command("verify", flat))
     data = json.loads(succeeds(girih_command("verify", flat, "--json")))
     assert data["passed"] and data["cases"] == [{"error": 0.0, "tolerance": 0.001}]
 
@@ -212,3 +212,12 @@ def test_a_python_file_as_source(tmp_path):
     assert call_function(str(tmp_path / "m.py"), "one") == (1,)
     with pytest.raises(UserError, match="no function 'three'"):
         call_function(str(tmp_path / "m.py"), "three")
+
+
+def test_bench_takes_turns():
+    from girih.cli.benching import measure
+
+    order: list[str] = []
+    times = measure({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 0.01)
+    assert set(times) == {"a", "b"} and all(len(found) >= 8 for found in times.values())
+    assert order[0] == "a" and order.index("b") < len(order) - order[::-1].index("a") - 1

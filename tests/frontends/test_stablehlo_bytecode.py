@@ -88,7 +88,10 @@ def test_locations_are_kept(lowered: str) -> None:
     ops = zip(tree.walk(found.module), tree.walk(expected.module), strict=True)
     for left, right in ops:
         if left.name.startswith("stablehlo."):
-            left_place, right_place = places[0].place(left.location), places[1].place(right.location)
+            left_place, right_place = (
+                places[0].place(left.location),
+                places[1].place(right.location),
+            )
             assert left_place == right_place
     assert any(places[0].place(op.location).startswith(__file__) for op in tree.walk(found.module))
 

@@ -17,7 +17,7 @@ from girih.runtime import bundle as bundles
 from girih.runtime import trust
 from girih.runtime.archive import Archive, ArchiveWriter
 from girih.runtime.bundle import Bundle
-from girih.specs.generated import bundle_pb2
+from girih.specs.generated import bundle_pb2, plan_pb2
 
 from .fakes import NESTED, adding_program
 
@@ -256,6 +256,15 @@ def test_code_is_code_whatever_the_manifest_says(tmp_path):
     described = Bundle(tmp_path / "x").manifest["variants"]
     described[0]["native"] = False
     path = rewritten(tmp_path / "x", tmp_path / "y", variants=described)
+    assert "not compiled by this user" in sentence(lambda: girih.load(path))
+
+
+def test_a_plan_for_machine_code_is_native_even_without_any(tmp_path):
+    sample(image=b"").save(tmp_path / "x")
+    plan = plan_pb2.Plan.FromString(Bundle(tmp_path / "x").variants["adding"].plan)
+    plan.target, plan.executor_entry = "cpu", 1 << 40
+    changes = {"variants/adding/plan.pb": plan.SerializeToString()}
+    path = rewritten(tmp_path / "x", tmp_path / "y", **changes)
     assert "not compiled by this user" in sentence(lambda: girih.load(path))
 
 

@@ -11,11 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from google.protobuf import json_format
 
 import girih
 from girih import UserError
+from girih.runtime.archive import Archive
 from girih.runtime.bundle import MemoryParts
 from girih.runtime.program import Program
+from girih.specs.generated import bundle_pb2
 
 from .test_imports import run_guarded
 
@@ -75,6 +78,18 @@ def test_two_compilations_give_equal_bytes(tmp_path):
         arguments = [str(tmp_path / "m.mlir"), str(tmp_path / seed)]
         subprocess.run([sys.executable, "-c", code, *arguments], env=environment, check=True)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+def test_documents_are_what_the_schema_says(program, tmp_path):
+    program.save(tmp_path / "x.girih")
+    archive = Archive(tmp_path / "x.girih")
+    for member, message in (
+        ("manifest.json", bundle_pb2.Manifest()),
+        ("signatures.json", bundle_pb2.Signatures()),
+        ("provenance.json", bundle_pb2.Provenance()),
+        ("seal.json", bundle_pb2.Seal()),
+    ):
+        json_format.Parse(bytes(archive.data(member)), message)
 
 
 def test_a_strangers_code_is_compiled_anew(program, inputs, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....hlo.errors import CompilerBug, UnsupportedError
-from ....hlo.graph import Op, Region
+from ....hlo.graph import Op, Region, arguments
 from ..codegen import KernelCode, Target
 from .convolution import emit_convolution
 from .dot import emit_dot, origin_of
@@ -21,15 +21,18 @@ _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
 
 def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a contraction, or of a fusion around one."""
-    body: Region | None = op.regions[0] if op.name == "fusion" else None
+    body: Region | None = None
+    if op.name == "fusion":
+        body = op.regions[0]
+    else:
+        # On arguments of its own: what is above an operand is no part of this kernel.
+        own = arguments([value.type for value in op.operands])
+        op = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
     inner = [o for o in (body.ops if body is not None else (op,)) if o.name in _EMITTERS]
     if len(inner) != 1:
         raise CompilerBug(f"a contract kernel must hold one contraction, not {len(inner)}")
     contraction = inner[0]
-    values = list(body.arguments) if body is not None else list(dict.fromkeys(op.operands))
-    if body is None:
-        # Operands of a single op are its kernel's arguments, one by one, also where they repeat.
-        values = list(op.operands)
+    values = list(body.arguments) if body is not None else list(op.operands)
     for value in (*op.operands, *op.results):
         if value.element.kind == "quantized":
             raise UnsupportedError(

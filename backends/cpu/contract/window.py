@@ -132,22 +132,27 @@ class WindowRight(RightSide):
         group: Group,
         scratch: Value,
     ) -> None:
-        lanes, accumulator = group.lanes, self.source.accumulator
-        line = self._walk[-1][0]
         if group.tail:
             self._clear_tail(f, group, scratch)
-        end = f.add(column, group.valid)
         # Every turn copies the longest run of columns that is in one row and one vector.
-        head, body, done = f.label(), f.label(), f.label()
-        entry = f.block
-        f.jump(head)
-        f.start_block(head)
-        at = Value("i64", f"%run{head}")
-        next_at = Value("i64", f"%next{head}")
-        place = len(f._lines)
-        f.line("")
-        f.branch(f.compare("slt", at, end), body, done)
-        f.start_block(body)
+        with f.while_below(column, f.add(column, group.valid)) as loop:
+            run = self._copy_one(f, base, outer, column, loop.index, group, scratch)
+            loop.carry(f.add(loop.index, run))
+
+    def _copy_one(
+        self,
+        f: llvm.Function,
+        base: Value,
+        outer: Sequence[Value],
+        column: Value,
+        at: Value,
+        group: Group,
+        scratch: Value,
+    ) -> Value:
+        """Copies the windows of the columns from `at` on, as many as it returns."""
+        lanes, accumulator = group.lanes, self.source.accumulator
+        line = self._walk[-1][0]
+        end = f.add(column, group.valid)
         row, x = f.udiv(at, line), f.urem(at, line)
         run = f.min(f.min(f.sub(line, x), lanes), f.sub(end, at))
         sizes = [size for size, _ in self._walk[:-1]]
@@ -182,13 +187,7 @@ class WindowRight(RightSide):
 
         zero = llvm.constant("i64", 0)
         taps(0, zero, zero, None)
-        f.line(f"{next_at.name} = add i64 {at.name}, {run.name}")
-        latch = f.block
-        f.jump(head)
-        f._lines[place] = (
-            f"{at.name} = phi i64 [ {column.name}, %{entry} ], [ {next_at.name}, %{latch} ]"
-        )
-        f.start_block(done)
+        return run
 
     def _copy_run(
         self,

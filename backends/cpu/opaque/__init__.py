@@ -11,6 +11,7 @@ from . import fourier, linear_algebra, scatter, select, sort, update, window
 
 EMITTERS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "dynamic_update_slice": update.emit,
+    "optimization_barrier": update.copies,
     "reduce_window": window.emit,
     "scatter": scatter.emit,
     "select_and_scatter": select.emit,

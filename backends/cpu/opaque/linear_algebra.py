@@ -102,6 +102,13 @@ def cholesky(op: Op, target: Target) -> KernelCode:
                     branch.give(*flat([n.binary("divide", total, pivot)]))
                 (value,) = unflat(branch.results, [start])
                 n.store(result, at(i, j), n.conjugate(value) if mirrored else value)
+        # A pivot that is NaN makes all later ones NaN: then the whole result is.
+        last = n.load(result, at(size - 1, size - 1))
+        part = last.real if isinstance(last, Pair) else last
+        with f.if_then(f.compare("uno", part, part)), f.for_range(0, size * size) as every:
+            nan = n.element.dtype.type(float("nan"))
+            filled = elements.register_constant(n.element, nan, 1)
+            n.store(result, f.add(base, every.index), filled)
     return frame.finish(batch, op.definition.flops(op))
 
 

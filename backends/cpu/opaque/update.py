@@ -37,3 +37,15 @@ def emit(op: Op, target: Target) -> KernelCode:
                     where = linear(place, source.dims)
                     emitter.store(result, register, update.element, where, lanes, mask)
     return frame.finish(1, 0.0, parallel=False)
+
+
+def copies(op: Op, target: Target) -> KernelCode:
+    """Every operand, unchanged."""
+    frame, _ = frame_of(op, target)
+    f, scopes = frame.function, frame.scopes
+    with scopes.branch(f.compare("slt", frame.begin, frame.end)):
+        for value, source, result in zip(
+            op.operands, frame.pointers, frame.outputs, strict=True
+        ):
+            copy_unless_same(f, scopes, result, source, value.tensor.bytes)
+    return frame.finish(1, 0.0, parallel=False)

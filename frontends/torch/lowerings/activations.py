@@ -232,8 +232,14 @@ def native_dropout(c: Context, input: Value, p: float, train: bool | None) -> tu
 TABLE: dict[str, Callable[..., Any]] = {
     **{
         f"aten.{name}.default": dropout
-        for name in ("dropout", "dropout_", "alpha_dropout", "alpha_dropout_", "feature_dropout",
-                     "feature_dropout_")
+        for name in (
+            "dropout",
+            "dropout_",
+            "alpha_dropout",
+            "alpha_dropout_",
+            "feature_dropout",
+            "feature_dropout_",
+        )
     },
     "aten._log_softmax.default": log_softmax,
     "aten._prelu_kernel.default": prelu,

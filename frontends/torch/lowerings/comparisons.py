@@ -99,10 +99,7 @@ TABLE: dict[str, Callable[..., Any]] = {
         for kind in ("Tensor", "Scalar")
     },
     **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor")},
-    **{
-        f"aten.where.{kind}": where
-        for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")
-    },
+    **{f"aten.where.{kind}": where for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")},
     **{f"aten.masked_fill.{kind}": masked_fill for kind in ("Scalar", "Tensor")},
     "aten.isclose.default": isclose,
     "aten.isfinite.default": isfinite,

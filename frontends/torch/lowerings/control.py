@@ -72,8 +72,10 @@ def size_arithmetic(name: str) -> Callable[..., Any]:
             return left + right
         if name == "sub":
             return left - right if isinstance(left, SymbolicDim) else right * -1 + left
-        if name == "mul" and not (isinstance(left, SymbolicDim) and isinstance(right, SymbolicDim)):
-            return left * right if isinstance(left, SymbolicDim) else right * left
+        if name == "mul" and isinstance(left, int):
+            return right * left
+        if name == "mul" and isinstance(right, int):
+            return left * right
         raise Blocked(
             f"computes '{name}' of the sizes {left} and {right}",
             "export this dimension with a fixed size",

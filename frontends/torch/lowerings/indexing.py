@@ -130,9 +130,7 @@ def index(c: Context, self: Value, indices: Sequence[Value | None]) -> Value:
     )  # fmt: skip
 
 
-def gather(
-    c: Context, self: Value, dim: int, index: Value, sparse_grad: bool = False
-) -> Value:
+def gather(c: Context, self: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     """result[i, j, ...] = self[i, index[i, j, ...], ...]."""
     if not self.rank:
         return c.spread(self, index.dims)
@@ -224,9 +222,7 @@ def _put_mask(c: Context, self: Value, mask: Value, values: Value, accumulate: b
     """self[mask] = values where the values are the same for every masked place."""
     rest = self.dims[mask.rank :]
     if values.rank > len(rest) and values.dims[0] != 1:
-        raise Blocked(
-            "assigns different values to the places of a boolean mask", "use torch.where"
-        )
+        raise Blocked("assigns different values to the places of a boolean mask", "use torch.where")
     if values.rank > len(rest):
         values = c.builder.reshape(values, values.dims[values.rank - len(rest) :])
     chosen = c.builder.broadcast(mask, self.dims, range(mask.rank))

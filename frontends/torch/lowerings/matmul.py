@@ -23,9 +23,7 @@ def added(
     wide = is_low(mat1.element) and (beta != 1 or alpha != 1)
     batch = tuple(range(mat1.rank - 2))
     last = 0 if mat2.rank == 1 else mat1.rank - 2
-    result = c.dot(
-        mat1, mat2, ((mat1.rank - 1,), (last,)), (batch, batch), F32 if wide else None
-    )
+    result = c.dot(mat1, mat2, ((mat1.rank - 1,), (last,)), (batch, batch), F32 if wide else None)
     result = result if alpha == 1 else c.multiply(result, alpha)
     if beta == 0:
         return c.narrow(result)
@@ -107,9 +105,7 @@ def _labels(equation: str, tensors: Sequence[Value]) -> tuple[list[Labelled], st
 
 def _needed(terms: Sequence[Labelled], *skipped: int) -> set[str]:
     """Labels of the operands other than the skipped ones."""
-    return {
-        label for at, (_, labels) in enumerate(terms) if at not in skipped for label in labels
-    }
+    return {label for at, (_, labels) in enumerate(terms) if at not in skipped for label in labels}
 
 
 def _summed(c: Context, term: Labelled, needed: set[str]) -> Labelled:

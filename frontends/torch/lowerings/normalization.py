@@ -231,9 +231,7 @@ def native_batch_norm(
     eps: float,
 ) -> tuple[Value, Value | None, Value | None]:
     _unused(c)
-    result = batch_norm(
-        c, input, weight, bias, running_mean, running_var, training, momentum, eps
-    )
+    result = batch_norm(c, input, weight, bias, running_mean, running_var, training, momentum, eps)
     return result, None, None
 
 

@@ -80,9 +80,7 @@ def truncate(c: Context, x: Value) -> Value:
 
 def _signs_differ(c: Context, left: Value, right: Value) -> Value:
     zero = c.full(0, left.dims, left.element)
-    return c(
-        "xor", c.builder.compare("LT", left, zero), c.builder.compare("LT", right, zero)
-    )
+    return c("xor", c.builder.compare("LT", left, zero), c.builder.compare("LT", right, zero))
 
 
 def _floor_fix(c: Context, rest: Value, right: Value) -> Value:
@@ -170,10 +168,8 @@ def _constant_power(c: Context, x: Value, exponent: Number) -> Value | None:
 def clamp(c: Context, self: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
     """minimum(maximum(self, min), max); a missing bound does not bound."""
     x = c.fill(self, c.type)
-    if all(not isinstance(limit, Value) for limit in (min, max) if limit is not None):
-        if min is not None and max is not None:
-            low, high = c.scalar(min, c.element), c.scalar(max, c.element)
-            return c("clamp", low, x, high)
+    if isinstance(min, (int, float)) and isinstance(max, (int, float)):
+        return c("clamp", c.scalar(min, c.element), x, c.scalar(max, c.element))
     if min is not None:
         x = c("maximum", x, c.fill(min, x.tensor))
     if max is not None:
@@ -405,29 +401,32 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.sub.{kind}": _SUB for kind in ("Tensor", "Scalar")},
     **{f"aten.rsub.{kind}": _RSUB for kind in ("Tensor", "Scalar")},
     **{f"aten.mul.{kind}": _MUL for kind in ("Tensor", "Scalar")},
-    **{
-        f"aten.div.{kind}": div
-        for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")
-    },
+    **{f"aten.div.{kind}": div for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
     **{f"aten.true_divide.{kind}": div for kind in ("Tensor", "Scalar")},
     **{f"aten.floor_divide.{kind}": floor_divide for kind in ("default", "Scalar")},
     **{f"aten.fmod.{kind}": _FMOD for kind in ("Tensor", "Scalar")},
-    **{
-        f"aten.remainder.{kind}": remainder for kind in ("Tensor", "Scalar", "Scalar_Tensor")
-    },
-    **{
-        f"aten.pow.{kind}": power for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")
-    },
+    **{f"aten.remainder.{kind}": remainder for kind in ("Tensor", "Scalar", "Scalar_Tensor")},
+    **{f"aten.pow.{kind}": power for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
     **{
         f"aten.bitwise_{name}.{kind}": body
-        for name, body in (("and", _AND), ("or", _OR), ("xor", _XOR), ("left_shift", _LEFT),
-                           ("right_shift", _RIGHT))
+        for name, body in (
+            ("and", _AND),
+            ("or", _OR),
+            ("xor", _XOR),
+            ("left_shift", _LEFT),
+            ("right_shift", _RIGHT),
+        )
         for kind in ("Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor")
     },
     **{
         f"aten.__{name}__.{kind}": body
-        for name, body in (("and", _AND), ("or", _OR), ("xor", _XOR), ("lshift", _LEFT),
-                           ("rshift", _RIGHT))
+        for name, body in (
+            ("and", _AND),
+            ("or", _OR),
+            ("xor", _XOR),
+            ("lshift", _LEFT),
+            ("rshift", _RIGHT),
+        )
         for kind in ("Tensor", "Scalar")
     },
     **{f"aten.clamp.{kind}": clamp for kind in ("default", "Tensor")},
@@ -436,9 +435,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.clamp_max.{kind}": clamp_max for kind in ("default", "Tensor")},
     **{f"aten.lerp.{kind}": lerp for kind in ("Scalar", "Tensor")},
     **{f"aten.copysign.{kind}": copysign for kind in ("Tensor", "Scalar")},
-    **{
-        f"aten.xlogy.{kind}": xlogy for kind in ("Tensor", "Scalar_Other", "Scalar_Self")
-    },
+    **{f"aten.xlogy.{kind}": xlogy for kind in ("Tensor", "Scalar_Other", "Scalar_Self")},
     "aten.abs.default": absolute,
     "aten.addcdiv.default": addcdiv,
     "aten.addcmul.default": addcmul,

@@ -140,9 +140,7 @@ def network(
                 first, second = layer.biases
                 bias = first if hidden_bias_inside else c("add", first, second)
                 gates = c("add", gates, c.spread(bias, gates.dims))
-            start = [
-                c.builder.reshape(c.slice(s, 0, at, at + 1), s.dims[1:]) for s in states
-            ]
+            start = [c.builder.reshape(c.slice(s, 0, at, at + 1), s.dims[1:]) for s in states]
             output, state = loop(c, gates, start, of_layer(layer), direction == 1)
             outputs.append(output)
             for final, value in zip(finals, state, strict=True):

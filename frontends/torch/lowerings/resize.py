@@ -43,9 +43,7 @@ def _nearest_axis(
     return take_axis(c, x, axis, positions.tolist())
 
 
-def _weighted(
-    c: Context, x: Value, axis: int, terms: Sequence[tuple[Array, Array]]
-) -> Value:
+def _weighted(c: Context, x: Value, axis: int, terms: Sequence[tuple[Array, Array]]) -> Value:
     """The sum over (positions, weights) of x at the positions times the weights."""
     total: Value | None = None
     for positions, weights in terms:
@@ -126,9 +124,7 @@ def nearest(exact: bool, by_vector: bool) -> Callable[..., Value]:
     return vector if by_vector else plain
 
 
-def smooth(
-    axis_body: Callable[..., Value], by_vector: bool
-) -> Callable[..., Value]:
+def smooth(axis_body: Callable[..., Value], by_vector: bool) -> Callable[..., Value]:
     """upsample_linear1d, upsample_bilinear2d, upsample_trilinear3d, upsample_bicubic2d."""
 
     def resize(c: Context, self: Value, corners: bool, scales: Any) -> Value:

@@ -1,4 +1,4 @@
-"""Operators that move elements without computing: view, permute, expand, split, cat, pad, flip, ..."""
+"""Operators that move elements without computing: view, permute, expand, split, cat, pad, ..."""
 
 from __future__ import annotations
 
@@ -109,8 +109,7 @@ def select(c: Context, self: Value, dim: int, index: int) -> Value:
 def _pieces(c: Context, value: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(
-        c.slice(value, axis, start, start + size)
-        for start, size in zip(starts, sizes, strict=True)
+        c.slice(value, axis, start, start + size) for start, size in zip(starts, sizes, strict=True)
     )
 
 

@@ -54,7 +54,7 @@ def dot(lhs: np.ndarray, rhs: np.ndarray, **dims: tuple[int, ...]) -> Op:
 
 def dims(
     left: Sequence[int], right: Sequence[int], batch: Sequence[Sequence[int]] = ((), ())
-) -> dict[str, tuple[int, ...]]:
+) -> dict[str, Any]:
     return {
         "lhs_contracting_dimensions": tuple(left), "rhs_contracting_dimensions": tuple(right),
         "lhs_batching_dimensions": tuple(batch[0]), "rhs_batching_dimensions": tuple(batch[1]),

@@ -1,0 +1,73 @@
+"""From a bundle to a program that runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from ..hlo.errors import UserError
+from . import devices
+from .bundle import Bundle
+
+if TYPE_CHECKING:
+    from .program import Program
+
+
+def load(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    target: str | None = None,
+    threads: int | None = None,
+    allow_native: bool = False,
+    verify: str = "used",
+) -> Program:
+    """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
+
+    target: which variant, where there are several. threads: at most this many workers; default all
+    cores. allow_native: run machine code although this user did not compile it. verify: whose
+    digests are compared before the first result is given: members that are "used" (weights in the
+    background), "all" members, or, "lazy", not even the weights.
+    """
+    bundle = Bundle(source, verify)
+    chosen = devices.choose_target(bundle.variants, target, bundle.label)
+    pending = bundle.start_verifying(chosen)
+    from .program import Program, parse_plan  # imports numpy, while the weights are being hashed
+
+    variant = bundle.variants[chosen]
+    plan = parse_plan(variant, bundle.label)
+    native = variant.native or plan.target in devices.NATIVE
+    if native and not (allow_native or bundle.is_trusted):
+        reason = "its machine code was not compiled by this user"
+        remedy = "pass allow_native=True (--allow-native) if you trust where it comes from"
+        return _compile_anew(bundle, chosen, threads, reason, remedy)
+    try:
+        devices.check_machine(plan)
+    except UserError as error:
+        return _compile_anew(bundle, chosen, threads, str(error), "")
+    try:
+        return Program(bundle, chosen, threads=threads, plan=plan, pending=pending)
+    except (UserError, ValueError) as error:
+        raise UserError(f"{bundle.label}: {error}") from error
+
+
+def _compile_anew(
+    bundle: Bundle, target: str, threads: int | None, reason: str, remedy: str
+) -> Program:
+    """The program, compiled on this machine from its source form, with a warning that says so."""
+    if target != "cpu" or importlib.util.find_spec("llvmlite") is None:
+        remedies = [remedy] if remedy else []
+        remedies.append("install girih[cpu] so that the program is compiled anew")
+        raise UserError(f"{bundle.label}: {reason}; {', or '.join(remedies)}")
+    advice = f"; {remedy}" if remedy else ""
+    warnings.warn(
+        f"{bundle.label}: {reason}, so the program is compiled anew{advice}", stacklevel=3
+    )
+    from ..compiler import compile as compile_program
+    from .program import Program, decode_module
+
+    if pending := bundle.start_verifying(target):
+        pending.wait()
+    fresh = compile_program(decode_module(bundle), target=target)
+    return Program(fresh.parts, target, threads=threads, module=fresh.module, plan=fresh.plan)

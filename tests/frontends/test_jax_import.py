@@ -1,0 +1,271 @@
+"""JAX functions, exports and export files become modules that compute what JAX computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import namedtuple
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+import girih
+from girih.frontends.jax import import_jax, looks_like_export, read_exported
+from girih.hlo.graph import Module
+from girih.hlo.verify import verify
+
+DATA = Path(__file__).parents[1] / "data" / "readers"
+SAMPLE = (DATA / "classifier.jax_export").read_bytes()
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["scale", "shift"], meta_fields=[])
+@dataclass
+class Affine:
+    scale: Any
+    shift: Any
+
+
+def run(module: Module, *inputs: Any, **keywords: Any) -> Any:
+    """The module's answer, in the structure of its signature."""
+    verify(module)
+    assert module.signature is not None
+    flat = module.signature.flatten(inputs, keywords)
+    results = girih.interpret(module, [np.asarray(leaf) for leaf in flat])
+    return module.signature.unflatten(results)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    left, right = jax.tree.leaves(found), jax.tree.leaves(expected)
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)
+
+
+TABLE = np.linspace(-1, 1, 64 * 32, dtype=np.float32).reshape(64, 32)
+SMALL = np.arange(3, dtype=np.float32)
+
+
+@jax.jit
+def embedded(x: Any) -> Any:
+    return x @ TABLE
+
+
+def model(params: Any, pair: Pair, *, scale: Any) -> Any:
+    """Trees of every kind, a loop, a nested jit, and arrays of two sizes closed over."""
+    hidden = embedded(pair.first) + params["bias"]
+
+    def step(carry: Any, row: Any) -> Any:
+        return jnp.tanh(carry + row), carry.sum()
+
+    last, sums = jax.lax.scan(step, hidden, params["rows"])
+    last = jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * 2), (0, last))[1]
+    return {"last": last @ jnp.transpose(TABLE) * scale, "sums": sums}, Pair(
+        pair.second + SMALL, None
+    )
+
+
+INPUTS = (
+    {
+        "bias": np.ones(32, np.float32),
+        "rows": np.full((2, 1, 32), 0.5, np.float32),
+        "unused": np.zeros(2, np.float32),
+    },
+    Pair(np.ones((1, 64), np.float32), np.ones(3, np.float32)),
+)
+
+
+def test_a_function_keeps_structure_names_and_numbers() -> None:
+    module = import_jax(model, *INPUTS, scale=2.0)
+    signature = module.signature
+    assert signature is not None
+    paths = [argument.path for argument in signature.arguments]
+    assert paths == [
+        "params['bias']",
+        "params['rows']",
+        "params['unused']",
+        "pair.first",
+        "pair.second",
+        "scale",
+    ]
+    assert [r.path for r in signature.results] == [
+        "output[0]['last']",
+        "output[0]['sums']",
+        "output[1].first",
+    ]
+    assert signature.names == ("params", "pair")
+    found = run(module, *INPUTS, scale=np.float32(2))
+    assert found[1].second is None
+    assert_same(found, model(*INPUTS, scale=2.0))
+
+
+def test_large_closed_over_arrays_are_weights_small_ones_constants() -> None:
+    module = import_jax(model, *INPUTS, scale=2.0)
+    assert list(module.weights) == ["constant_0"]
+    np.testing.assert_array_equal(module.weights["constant_0"].array, TABLE)
+    named = {op.attributes["weight"] for op in module.walk() if op.name == "weight"}
+    assert named == {"constant_0"}
+
+
+def test_origins_are_lines_of_this_file() -> None:
+    module = import_jax(model, *INPUTS, scale=2.0)
+    dots = [op for op in module.walk() if op.name == "dot_general"]
+    lines = Path(__file__).read_text().splitlines()
+    for op in dots:
+        (origin,) = op.origin
+        assert origin.file == __file__ and "TABLE" in lines[origin.line - 1]
+    assert all(not o.file.endswith("traced.py") for op in module.walk() for o in op.origin)
+
+
+def test_donation_is_kept() -> None:
+    @partial(jax.jit, donate_argnums=(0,), donate_argnames=("rate",))
+    def update(weights: Any, gradient: Any, *, rate: Any) -> Any:
+        return {key: weights[key] - rate * gradient[key] for key in weights}
+
+    weights = {"b": np.ones(3, np.float32), "w": np.ones((2, 3), np.float32)}
+    module = import_jax(update, weights, weights, rate=np.float32(0.5))
+    assert module.signature is not None
+    donated = {a.path: a.aliases for a in module.signature.arguments if a.donated}
+    assert donated == {"weights['b']": 0, "weights['w']": 1, "rate": None}
+    expected = {"b": np.full(3, 0.5), "w": np.full((2, 3), 0.5)}
+    assert_same(run(module, weights, weights, rate=np.float32(0.5)), expected)
+
+
+def test_static_arguments_and_shapes_instead_of_arrays() -> None:
+    @partial(jax.jit, static_argnums=1, static_argnames="flip")
+    def power(x: Any, n: int, flip: bool = False) -> Any:
+        return -(x**n) if flip else x**n
+
+    module = import_jax(power, jax.ShapeDtypeStruct((2,), jnp.float32), 3, flip=True)
+    assert_same(run(module, np.float32([1, 2])), np.float32([-1, -8]))
+
+
+def test_registered_classes_keep_their_field_names() -> None:
+    affine = Affine(np.float32(2), np.float32(1))
+    module = import_jax(lambda a, x: Affine(a.scale * x, a.shift), affine, np.float32(3))
+    assert module.signature is not None
+    assert [a.path for a in module.signature.arguments] == ["a.scale", "a.shift", "x"]
+    assert [r.path for r in module.signature.results] == ["output.scale", "output.shift"]
+    assert_same(run(module, affine, np.float32(3)).scale, 6)
+
+
+def test_a_training_step() -> None:
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        hidden = jax.nn.relu(x @ params["w"] + params["b"])
+        return jnp.mean((hidden.sum(1) - y) ** 2)
+
+    @partial(jax.jit, donate_argnums=0)
+    def step(params: Any, x: Any, y: Any) -> Any:
+        value, gradients = jax.value_and_grad(loss)(params, x, y)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
+
+    params = {"b": np.zeros(4, np.float32), "w": np.eye(3, 4, dtype=np.float32)}
+    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.float32([1, 2])
+    module = import_jax(step, params, x, y)
+    assert_same(run(module, params, x, y), step.__wrapped__(params, x, y))
+
+
+def test_blockers_name_the_line_and_the_remedy() -> None:
+    def model(x: Any) -> Any:
+        jax.debug.print("{}", x, ordered=True)
+        shape = jax.ShapeDtypeStruct((3,), np.float32)
+        y = jax.pure_callback(lambda a: a, shape, x)
+        return jnp.linalg.svd(jnp.outer(y, y))[1]
+
+    with pytest.raises(girih.ImportBlockers) as caught:
+        import_jax(model, np.ones(3, np.float32))
+    report = str(caught.value)
+    assert "test_jax_import.py:" in report and "pure_callback" in report
+    assert "lapack" in report and "side effects" in report
+
+
+def test_a_function_that_jax_cannot_trace() -> None:
+    with pytest.raises(girih.UserError, match="could not trace 'bad'"):
+
+        def bad(x: Any) -> Any:
+            return x if x > 0 else -x
+
+        import_jax(bad, np.float32(1))
+
+
+def exported(platforms: list[str] | None = None) -> export.Exported:
+    jitted = jax.jit(model, donate_argnums=1)
+    return export.export(jitted, platforms=platforms or ["cpu"])(*INPUTS, scale=2.0)
+
+
+export.register_namedtuple_serialization(Pair, serialized_name="tests.Pair")
+
+
+@pytest.mark.parametrize("platforms", [["cpu"], ["cpu", "tpu"], ["tpu", "cuda", "cpu"]])
+def test_an_export_and_its_file_give_the_same_program(platforms: list[str]) -> None:
+    source = exported(platforms)
+    from_object, from_file = import_jax(source), read_exported(bytes(source.serialize()))
+    assert from_object.signature is not None and from_file.signature is not None
+    assert from_object.signature.arguments == from_file.signature.arguments
+    assert from_object.signature.results == from_file.signature.results
+    expected = model(*INPUTS, scale=2.0)
+    for module in (from_object, from_file):
+        assert_same(run(module, *INPUTS, scale=np.float32(2)), expected)
+        np.testing.assert_array_equal(module.weights["constant_0"].array, TABLE)
+        assert not any(op.name == "case" for op in module.walk())
+
+
+def test_the_committed_export() -> None:
+    assert looks_like_export(SAMPLE) and not looks_like_export(b"PK\3\4" * 100)
+    module = read_exported(SAMPLE, "sample")
+    assert module.signature is not None
+    assert [a.path for a in module.signature.arguments] == [
+        "state.weights['dense']",
+        "state.weights['unused']",
+        "state.step",
+        "image",
+        "scale",
+    ]
+    assert module.signature.inputs.children[0].type_name == "samples.State"
+    weights = {"dense": np.ones((32, 4), np.float32), "unused": np.ones(3, np.float32)}
+    image = np.ones((2, 64), np.float32)
+    found = run(module, (weights, np.int32(0)), image, scale=np.float32(2))
+    hidden = np.tanh(image @ TABLE) @ weights["dense"]
+    np.testing.assert_allclose(found[0]["logits"], 2 * hidden, rtol=1e-4, atol=1e-5)
+    places = {origin.file for op in module.walk() for origin in op.origin}
+    assert "make_samples.py" in places
+
+
+def test_an_export_file_is_read_without_jax() -> None:
+    code = f"""
+import sys
+for name in ("jax", "jaxlib", "torch", "llvmlite", "flatbuffers"):
+    sys.modules[name] = None
+from girih.frontends.jax import read_exported
+print(len(read_exported(open({str(DATA / "classifier.jax_export")!r}, "rb").read()).weights))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert result.stdout.strip() == "1", result.stderr
+
+
+def test_symbolic_shapes_are_refused_with_a_remedy() -> None:
+    (size,) = export.symbolic_shape("b")
+    source = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((size, 4), np.float32))
+    with pytest.raises(girih.ImportBlockers, match=r"symbolic shape f32\[b,4\].*fixed shapes"):
+        import_jax(source)
+
+
+def test_an_export_takes_no_examples() -> None:
+    with pytest.raises(girih.UserError, match="give no examples"):
+        import_jax(exported(), 1.0)
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, len(SAMPLE) // 2])
+def test_a_truncated_export_is_refused(size: int) -> None:
+    with pytest.raises(girih.UserError):
+        read_exported(SAMPLE[:size])

@@ -1,0 +1,157 @@
+"""The reader of `.pt2` archives: without torch, without copies, and safe on damaged files."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from girih.frontends.torch import import_torch
+from girih.frontends.torch.archive import read_archive
+from girih.frontends.torch.program import NotAffine, parse_size
+from girih.hlo.errors import UserError
+from girih.hlo.types import SymbolicDim
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.wide = nn.Parameter(torch.arange(24.0).reshape(4, 6))
+        self.part = nn.Parameter(self.wide.detach()[1:3, ::2])  # a strided view of one storage
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).sum() + self.part * self.wide.sum()
+
+
+@pytest.fixture(scope="module")
+def archive() -> bytes:
+    torch.manual_seed(0)
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Small().eval(), (torch.ones(2, 4),)), file)
+    return file.getvalue()
+
+
+def rewritten(archive: bytes, change: Any) -> bytes:
+    """The archive with `change(name, data)` in place of each member; None drops it."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            data = change(name, old.read(name))
+            if data is not None:
+                new.writestr(name, data)
+    return out.getvalue()
+
+
+def test_weights_are_views_into_the_file(archive: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "small.pt2"
+    path.write_bytes(archive)
+    tensors = read_archive(path).tensors
+    np.testing.assert_array_equal(tensors["part"].array, Small().part.detach().numpy())
+    base = tensors["wide"].array
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    assert isinstance(base, np.memmap)
+    assert not tensors["wide"].array.flags.writeable
+
+
+def test_bytes_and_path_say_the_same(archive: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    path.write_bytes(archive)
+    assert str(import_torch(path)) == str(import_torch(archive))
+
+
+def test_reading_needs_no_torch(archive: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "small.pt2"
+    path.write_bytes(archive)
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from girih.frontends.torch import import_torch\n"
+        f"module = import_torch({str(path)!r})\n"
+        "print(len(module.weights), *[n for n in sys.modules if n.startswith('torch.')])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["4"]
+
+
+def test_another_major_version_is_refused(archive: bytes) -> None:
+    def change(name: str, data: bytes) -> bytes:
+        if not name.endswith("models/model.json"):
+            return data
+        said = json.loads(data)
+        said["schema_version"]["major"] = 9
+        return json.dumps(said).encode()
+
+    with pytest.raises(UserError, match=r"version 9\.\d+ of PyTorch's format"):
+        import_torch(rewritten(archive, change))
+
+
+def test_the_old_layout_is_refused_with_the_remedy() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        file.writestr("serialized_exported_program.json", "{}")
+    with pytest.raises(UserError, match="save it again with a newer PyTorch"):
+        import_torch(out.getvalue())
+
+
+def test_pickled_weights_are_refused_by_name(archive: bytes) -> None:
+    def change(name: str, data: bytes) -> bytes:
+        if not name.endswith("model_weights_config.json"):
+            return data
+        said = json.loads(data)
+        said["config"]["linear.bias"]["use_pickle"] = True
+        return json.dumps(said).encode()
+
+    with pytest.raises(UserError, match=r"linear\.bias"):
+        import_torch(rewritten(archive, change))
+
+
+def test_a_tensor_outside_its_storage_is_refused(archive: bytes) -> None:
+    def change(name: str, data: bytes) -> bytes:
+        if not name.endswith("model_weights_config.json"):
+            return data
+        said = json.loads(data)
+        said["config"]["wide"]["tensor_meta"]["sizes"][0]["as_int"] = 10**9
+        return json.dumps(said).encode()
+
+    with pytest.raises(UserError, match="shorter than its tensor"):
+        import_torch(rewritten(archive, change))
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"no zip at all", b"PK\x05\x06" + bytes(18)])
+def test_what_is_no_archive_is_one_sentence(data: bytes) -> None:
+    with pytest.raises(UserError, match=r"is damaged or no \.pt2 archive"):
+        import_torch(data)
+
+
+def test_damaged_archives_give_user_errors_only(archive: bytes) -> None:
+    generator = random.Random(0)
+    for _ in range(150):
+        data = bytearray(archive)
+        for _ in range(generator.randint(1, 8)):
+            data[generator.randrange(len(data))] = generator.randrange(256)
+        if generator.random() < 0.3:
+            data = data[: generator.randrange(len(data))]
+        try:
+            import_torch(bytes(data))
+        except UserError:
+            pass
+
+
+def test_sizes_are_affine_expressions() -> None:
+    symbol = "Symbol('s0', positive=True, integer=True)"
+    assert parse_size(f"Add(Mul(Integer(2), {symbol}), Integer(-1))") == SymbolicDim("s0") * 2 - 1
+    assert parse_size("Integer(7)") == 7
+    for text in (f"Mul({symbol}, Symbol('s1'))", f"FloorDiv({symbol}, Integer(2))", "1 +"):
+        with pytest.raises(NotAffine):
+            parse_size(text)

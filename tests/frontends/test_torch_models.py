@@ -1,0 +1,405 @@
+"""Whole models from PyTorch: structure, state, weights, control flow, and the zoo in small."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from models import ZOO, relative_error
+from torch import nn
+from torch.nn import functional as F
+
+from girih.frontends.torch import import_torch
+from girih.frontends.torch.exported import array_of
+from girih.frontends.torch.functional import MAYBE_VIEWS, VIEWS, operator
+from girih.frontends.torch.lowerings import LOWERINGS
+from girih.hlo.errors import ImportBlockers, UserError
+from girih.hlo.graph import Module
+from girih.hlo.interpret import interpret
+from girih.hlo.types import SymbolicDim
+from girih.hlo.verify import verify
+
+TORCH_ZOO = [model for model in ZOO if model.framework == "torch"]
+
+
+def normal(*dims: int) -> torch.Tensor:
+    return torch.randn(*dims, generator=torch.Generator().manual_seed(len(dims)))
+
+
+def exported(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Any:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.export(model, inputs, dict(keywords or {}), strict=False, **more)
+
+
+def saved(program: Any) -> bytes:
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    return file.getvalue()
+
+
+def without_name(module: Module) -> list[str]:
+    return str(module).split("\n")[1:]
+
+
+def compare(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any] | None = None,
+    tolerance: float = 2e-6,
+    file: bool = True,
+) -> Module:
+    """The imported program gives the model's numbers, and what it writes; a file gives the same."""
+    fresh = copy.deepcopy(model)
+    given, named = copy.deepcopy((inputs, dict(keywords or {})))
+    with torch.no_grad():
+        expected = torch.utils._pytree.tree_leaves(fresh(*given, **named))
+    program = exported(model, inputs, keywords)
+    module = import_torch(program)
+    verify(module)
+    signature = module.signature
+    assert signature is not None
+    flat = [array_of(x) for x in signature.flatten(inputs, dict(keywords or {}))]
+    results = interpret(module, flat)
+    wanted = [array_of(torch.as_tensor(x)) for x in expected if x is not None]
+    buffers = dict(fresh.named_buffers())
+    wanted += [array_of(buffers[name]) for name in signature.state if name in buffers]
+    assert len(results) >= len(wanted)
+    for actual, right in zip(results, wanted, strict=False):
+        assert actual.dtype == right.dtype
+        assert relative_error(actual, right) <= tolerance
+    if file:
+        assert without_name(import_torch(saved(program))) == without_name(module)
+    return module
+
+
+class Calls(nn.Module):
+    """A function with modules inside."""
+
+    def __init__(self, body: Any, **modules: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        for name, module in modules.items():
+            setattr(self, name, module)
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        return self.body(self, *inputs, **keywords)
+
+
+# The zoo.
+
+
+@pytest.mark.parametrize("entry", TORCH_ZOO, ids=lambda entry: entry.name)
+def test_zoo_model_in_one_layer(entry: Any) -> None:
+    """The import agrees with PyTorch, decomposed or not, and a file says the same."""
+    shallow = "layers" in inspect.signature(entry.build).parameters and entry.name != "mobilenet-v2"
+    built = entry.build(layers=1) if shallow else entry.build()
+    program = exported(built.source, built.inputs)
+    module = import_torch(program)
+    verify(module)
+    results = interpret(module, built.flat_inputs())
+    reference = built.reference()
+    assert len(results) == len(reference)
+    for actual, right in zip(results, reference, strict=True):
+        assert relative_error(actual, right) <= 1e-4
+    assert without_name(import_torch(saved(program))) == without_name(module)
+    core = program.run_decompositions()
+    from_core = import_torch(core)
+    assert without_name(import_torch(saved(core))) == without_name(from_core)
+    for actual, right in zip(interpret(from_core, built.flat_inputs()), reference, strict=True):
+        assert relative_error(actual, right) <= 1e-4
+
+
+# Layers.
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_recurrent_layers(kind: Any, bidirectional: bool) -> None:
+    torch.manual_seed(0)
+    layers = kind(6, 7, num_layers=2, bidirectional=bidirectional, batch_first=True).eval()
+    module = compare(layers, (normal(2, 5, 6),))
+    assert sum(op.name == "while" for op in module.body.ops) == (4 if bidirectional else 2)
+
+
+def test_recurrent_layer_without_biases_with_state() -> None:
+    state = (normal(1, 2, 7), normal(1, 2, 7) * 0.5)
+    module = compare(nn.LSTM(6, 7, bias=False).eval(), (normal(5, 2, 6), state))
+    assert module.signature is not None
+    paths = [argument.path for argument in module.signature.arguments]
+    assert paths == ["input", "hx[0]", "hx[1]"]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_recurrent_cells(kind: Any) -> None:
+    torch.manual_seed(0)
+    compare(kind(6, 7).eval(), (normal(2, 6),))
+
+
+def test_transformer_layers() -> None:
+    torch.manual_seed(0)
+    compare(
+        nn.Transformer(8, 2, 1, 1, 16, batch_first=True).eval(), (normal(2, 5, 8), normal(2, 3, 8))
+    )
+    compare(nn.MultiheadAttention(8, 2, batch_first=True).eval(), (normal(2, 5, 8),) * 3)
+
+
+def test_linear_contracts_the_weight_in_place() -> None:
+    module = compare(nn.Linear(6, 4), (normal(2, 3, 6),))
+    assert not any(op.name == "transpose" for op in module.walk())
+    (dot,) = [op for op in module.walk() if op.name == "dot_general"]
+    assert dot.rhs_contracting_dimensions == (1,) and dot.type.dims == (2, 3, 4)
+    core = import_torch(exported(nn.Linear(6, 4), (normal(2, 6),)).run_decompositions())
+    assert not any(op.name == "transpose" for op in core.walk())
+
+
+def test_bfloat16_model() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8)).to(torch.bfloat16).eval()
+    module = compare(model, (normal(4, 6).to(torch.bfloat16),), tolerance=2e-2)
+    assert all(weight.array.dtype.name == "bfloat16" for weight in module.weights.values())
+
+
+# Weights.
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.head = nn.Linear(4, 9, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(tokens))
+
+
+def test_tied_weights_are_one_weight() -> None:
+    model = Tied().eval()
+    program = exported(model, (torch.tensor([[1, 2]]),))
+    for module in (import_torch(program), import_torch(saved(program))):
+        (weight,) = module.weights.values()
+        assert {weight.name, *weight.aliases} == {"table.weight", "head.weight"}
+        assert sum(op.name == "weight" for op in module.walk()) == 1
+
+
+def test_weights_share_the_memory_of_the_model() -> None:
+    model = nn.Linear(3, 2)
+    weight = import_torch(model, normal(1, 3)).weights["weight"]
+    assert np.shares_memory(weight.array, model.weight.detach().numpy())
+
+
+def test_small_constants_are_part_of_the_program_and_large_ones_are_weights() -> None:
+    def body(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return (
+            x + torch.tensor([1.0, 2.0]) + torch.tensor(list(range(2048)), dtype=torch.float32)[:2]
+        )
+
+    module = compare(Calls(body).eval(), (normal(2),))
+    (weight,) = module.weights.values()
+    assert weight.type.dims == (2048,)
+
+
+# State.
+
+
+class Cache(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+        self.register_buffer("cache", torch.zeros(4, 2), persistent=False)
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        self.cache[1:3] = x
+        self.cache.index_copy_(0, place, x[:1])
+        return self.cache * 1 + self.count.sum()
+
+
+def test_changed_buffers_are_extra_results() -> None:
+    inputs = (normal(2, 2), torch.tensor([0]))
+    module = compare(Cache(), inputs)
+    assert module.signature is not None and module.signature.state == ("count", "cache")
+    core = import_torch(exported(Cache(), inputs).run_decompositions())
+    assert core.signature is not None and core.signature.state == ("count", "cache")
+    flat = [array_of(x) for x in inputs]
+    for left, right in zip(interpret(module, flat), interpret(core, flat), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_batch_norm_in_training_returns_its_statistics() -> None:
+    model = nn.BatchNorm1d(6).train()
+    module = compare(model, (normal(8, 6),), file=False)
+    assert module.signature is not None
+    assert module.signature.state == ("running_mean", "running_var", "num_batches_tracked")
+
+
+def test_changed_input_is_named_by_its_path() -> None:
+    def body(_: Any, x: dict[str, torch.Tensor]) -> torch.Tensor:
+        return x["a"].add_(1) * 2
+
+    program = exported(Calls(body), ({"a": normal(3)},))
+    for said in (program, program.run_decompositions()):
+        signature = import_torch(said).signature
+        assert signature is not None and signature.state == (signature.arguments[0].path,)
+
+
+def test_every_lowered_view_is_known_to_share_memory() -> None:
+    """An operator that may return a view must be in the tables that in-place writes go by."""
+    for target in LOWERINGS:
+        parts = target.split(".")
+        if len(parts) != 3:
+            continue
+        overload = getattr(getattr(getattr(torch.ops, parts[0]), parts[1], None), parts[2], None)
+        if overload is None:
+            continue
+        aliases = [r.alias_info for r in overload._schema.returns if r.alias_info]
+        if any(not info.is_write for info in aliases):
+            assert operator(target) in VIEWS | MAYBE_VIEWS, target
+
+
+# Structure.
+
+
+def test_inputs_and_outputs_keep_their_structure() -> None:
+    def body(_: Any, x: Any, *, mask: Any = None, past: Any = None) -> Any:
+        return {"sum": x + past[0][1], "more": (None, x * 2, 3)}
+
+    module = compare(Calls(body), (normal(2),), {"mask": None, "past": [(normal(2), normal(2))]})
+    signature = module.signature
+    assert signature is not None
+    assert [a.path for a in signature.arguments][1:] == ["past[0][0]", "past[0][1]"]
+    assert [r.path for r in signature.results] == [
+        "output['sum']", "output['more'][1]", "output['more'][2]",
+    ]  # fmt: skip
+    result = signature.unflatten([1, 2, 3])
+    assert result == {"sum": 1, "more": (None, 2, 3)}
+
+
+def test_a_baked_in_scalar_is_told() -> None:
+    def body(_: Any, x: Any, scale: int) -> Any:
+        return x * scale
+
+    module = import_torch(exported(Calls(body), (normal(2), 3)))
+    assert module.signature is not None and len(module.signature.arguments) == 1
+    assert any("fixed to 3" in note for note in module.notes)
+
+
+def test_parameters_may_be_named() -> None:
+    class Named(nn.Module):
+        def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            return left - right
+
+    signature = import_torch(Named(), normal(2), normal(2)).signature
+    assert signature is not None and signature.names == ("left", "right")
+
+
+def test_dynamic_sizes_stay_symbols() -> None:
+    def body(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).relu().softmax(-1)
+
+    sizes = {"inputs": ({0: torch.export.Dim("batch", min=2, max=64)},)}
+    program = exported(Calls(body), (normal(3, 4),), dynamic_shapes=sizes)
+    for module in (import_torch(program), import_torch(saved(program))):
+        ((symbol, limits),) = module.symbols.items()
+        assert limits == (2, 64)
+        assert module.body.arguments[0].dims == (SymbolicDim(symbol), 4)
+        assert module.body.results[0].dims == (SymbolicDim(symbol), 4)
+
+
+# Control flow.
+
+
+def test_cond_becomes_if() -> None:
+    def body(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+
+    for sign in (1, -1):
+        module = compare(Calls(body), (normal(4).abs() * sign,))
+        assert sum(op.name == "if" for op in module.body.ops) == 1
+
+
+def test_while_loop_becomes_while() -> None:
+    loop = torch._higher_order_ops.while_loop
+
+    def body(_: Any, x: torch.Tensor) -> Any:
+        start = (torch.tensor(0), x)
+        return loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 1.1), start)
+
+    compare(Calls(body), (normal(4),))
+
+
+def test_no_grad_inside_a_model_is_transparent() -> None:
+    def body(self: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = x.sin()
+        return self.linear(x) * scale.sum()
+
+    with torch.enable_grad():
+        compare(Calls(body, linear=nn.Linear(4, 4)), (normal(2, 4),))
+
+
+# Places and blockers.
+
+
+def test_operations_know_the_users_line_and_module() -> None:
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.gelu(x)
+
+    line = inspect.getsourcelines(Inner.forward)[1] + 1
+    model = nn.Sequential(nn.Identity(), Inner())
+    program = exported(model, (normal(3),))
+    for module in (import_torch(program), import_torch(saved(program))):
+        (erf,) = [op for op in module.walk() if op.name == "chlo.erf"]
+        (origin,) = erf.origin
+        assert (origin.file, origin.line, origin.name) == (__file__, line, "1")
+
+
+def test_all_blockers_at_once() -> None:
+    def body(_: Any, x: torch.Tensor) -> Any:
+        noise = torch.rand(3) + x.sum()
+        places = x.nonzero()
+        chosen = x[x > 0]
+        return noise, places, chosen
+
+    line = inspect.getsourcelines(body)[1]
+    program = exported(Calls(body), (normal(2, 2),))
+    for said in (program, saved(program)):
+        with pytest.raises(ImportBlockers) as caught:
+            import_torch(said)
+        found = {blocker.operation: blocker for blocker in caught.value.blockers}
+        assert set(found) == {"aten.rand.default", "aten.nonzero.default", "aten.index.Tensor"}
+        assert found["aten.rand.default"].place.startswith(f"{__file__}:{line + 1}")
+        assert "outside" in found["aten.rand.default"].remedy
+        assert found["aten.nonzero.default"].place.startswith(f"{__file__}:{line + 2}")
+
+
+def test_dropout_in_training_is_blocked() -> None:
+    with pytest.raises(ImportBlockers, match=r"model\.eval\(\)"):
+        import_torch(nn.Dropout(0.5).train(), normal(3))
+
+
+@pytest.mark.parametrize(
+    ("source", "inputs", "words"),
+    [
+        (nn.Linear(2, 2), (), "give example inputs"),
+        (3, (), "a int is no export"),
+        ("missing.pt2", (), "cannot be read"),
+        ("missing.pt2", (1,), "already has its inputs"),
+    ],
+)
+def test_what_is_no_export_is_told(source: Any, inputs: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        import_torch(source, *inputs)
