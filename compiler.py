@@ -15,6 +15,7 @@ from .hlo.verify import verify
 from .options import Options
 
 if TYPE_CHECKING:
+    from .backends import Backend
     from .optimizer.passes import Pass
     from .runtime.program import Program
 
@@ -51,10 +52,7 @@ def compile(  # noqa: A001 - the public name of the API
     options = options or Options()
     say = progress or (lambda stage: None)
     from .backends import find
-    from .optimizer.encode import Encode, stored_module
-    from .optimizer.fusion import Fuse
-    from .optimizer.motion import SinkReshapes
-    from .optimizer.order import Order
+    from .optimizer.encode import stored_module
     from .optimizer.pipeline import run_pipeline, simplify_pipeline
     from .optimizer.schedule import schedule
     from .runtime.program import Program
@@ -66,9 +64,7 @@ def compile(  # noqa: A001 - the public name of the API
     simple = run_pipeline(
         source_module, first, on_pass=say, disable=_named(options.disable, first)
     )
-    passes: list[Pass] = [SinkReshapes(), Fuse(), Order()]
-    if backend.packing is not None and options.pack_weights:
-        passes.append(Encode(backend.packing))
+    passes = lowering_passes(backend, options)
     fused = run_pipeline(
         simple, passes, on_pass=say, disable=_named(options.disable, passes)
     )
@@ -91,6 +87,19 @@ def compile(  # noqa: A001 - the public name of the API
         threads=options.threads,
         provenance={"options": {"numerics": options.numerics}},
     )
+
+
+def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
+    """From the simplified program to one whose operations are kernels in their order."""
+    from .optimizer.encode import Encode
+    from .optimizer.fusion import Fuse
+    from .optimizer.motion import SinkReshapes
+    from .optimizer.order import Order
+
+    passes: list[Pass] = [SinkReshapes(), Fuse(), Order()]
+    if backend.packing is not None and options.pack_weights:
+        passes.append(Encode(backend.packing))
+    return passes
 
 
 def _named(disable: Sequence[str], passes: Sequence[Pass]) -> list[str]:

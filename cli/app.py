@@ -37,10 +37,8 @@ Inputs = Annotated[
         metavar="[INPUT]...",
     ),
 ]
-Random = Annotated[
-    int | None,
-    typer.Option("--random", metavar="SEED", help="Make up the inputs that are not given."),
-]
+Random = Annotated[bool, typer.Option("--random", help="Make up the inputs that are not given.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of made-up inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Workers; default: all cores.")
@@ -91,7 +89,7 @@ def _root(
 
       girih compile model.pt2 -o model.girih
       girih inspect model.girih
-      girih run model.girih --random 0
+      girih run model.girih --random
 
     Errors are one sentence on stderr with exit code 2; --traceback shows where they come from.
     """
@@ -135,7 +133,8 @@ def compile_command(
 def run(
     bundle: BundlePath,
     inputs: Inputs = None,
-    random: Random = None,
+    random: Random = False,
+    seed: Seed = 0,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Save the results: .npz, .safetensors or .npy."),
@@ -157,12 +156,20 @@ def run(
 
       girih run model.girih input_ids=ids.npy attention_mask=mask.npy
 
-      girih run model.girih --random 0 --repeat 20 --profile trace.json
+      girih run model.girih --random --repeat 20 --profile trace.json
     """
     from .running import run_bundle
 
     run_bundle(
-        bundle, inputs or [], random, output, repeat, profile, threads, allow_native, as_json
+        bundle,
+        inputs or [],
+        seed if random else None,
+        output,
+        repeat,
+        profile,
+        threads,
+        allow_native,
+        as_json,
     )
 
 
@@ -214,9 +221,7 @@ def verify(
 def bench(
     source: Source,
     inputs: Inputs = None,
-    random: Annotated[
-        int, typer.Option("--random", metavar="SEED", help="Seed of inputs that are made up.")
-    ] = 0,
+    seed: Seed = 0,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="How long to measure each contender.")
     ] = 3.0,
@@ -242,7 +247,7 @@ def bench(
     bench_source(
         source,
         inputs or [],
-        random,
+        seed,
         seconds,
         target,
         settings or [],
@@ -267,6 +272,7 @@ def dump(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")
     ] = None,
+    target: Target = "cpu",
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
@@ -280,4 +286,4 @@ def dump(
     """
     from .compiling import dump_source
 
-    dump_source(source, after, output, settings or [], as_json)
+    dump_source(source, after, output, target, settings or [], as_json)

@@ -38,9 +38,7 @@ def collect_inputs(signature: Signature, given: Sequence[str], seed: int | None)
     found = named | dict(zip(free, ordered, strict=False))
     missing = [argument for argument in arguments if argument.path not in found]
     if missing and seed is None:
-        raise UserError(
-            f"no input for {_listed(missing)}; give files, or --random SEED to make them up"
-        )
+        raise UserError(f"no input for {_listed(missing)}; give files, or --random to make them up")
     return [
         _with_extension_type(found[a.path], a) if a.path in found else made_up(a, seed or 0, i)
         for i, a in enumerate(arguments)

@@ -61,18 +61,23 @@ def compile_source(
 
 
 def dump_source(
-    source: str, after: str | None, output: Path | None, settings: Sequence[str], as_json: bool
+    source: str,
+    after: str | None,
+    output: Path | None,
+    target: str,
+    settings: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Print the program after a pass, or as imported."""
     module = import_source(source)
     name = "import"
     if after is not None:
-        from ..optimizer.fusion import Fuse
-        from ..optimizer.motion import SinkReshapes
-        from ..optimizer.order import Order
+        from ..backends import find
+        from ..compiler import lowering_passes
         from ..optimizer.pipeline import run_pipeline, simplify_pipeline
 
-        passes = (*simplify_pipeline(read_options(settings)), SinkReshapes(), Fuse(), Order())
+        options = read_options(settings)
+        passes = (*simplify_pipeline(options), *lowering_passes(find(target, options), options))
         module = run_pipeline(module, passes, stop_after=after)
         name = after
     text = str(module)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..hlo.errors import CompilerBug, UserError
+from ..hlo.errors import UserError
 from ..hlo.signature import Signature, StructureError
 from . import devices
 from .bundle import Check, MemoryParts, Parts, PendingCheck, Variant, write
@@ -75,7 +75,7 @@ class Program:
         self._module = module
         self._pending = pending
         results = tuple(Leaf(result) for result in signature.results)
-        self._check_plan(len(signature.arguments), len(results))
+        self._check_plan(results)
         weights = {**parts.weights, **variant.weights}
         self._aliases = self._find_aliases(weights)
         overwritten = {argument for _, argument in self._aliases.donated}
@@ -303,15 +303,23 @@ class Program:
             return self._signature.unflatten(outputs)
         return self._unflatten(iter(outputs))
 
-    def _check_plan(self, arguments: int, results: int) -> None:
-        plan = self._plan
-        if len(plan.inputs) != arguments or len(plan.outputs) != results:
+    def _check_plan(self, results: Sequence[Leaf]) -> None:
+        """UserError if the plan's arguments and results are not those of the signature."""
+        plan, arguments = self._plan, self._signature.arguments
+        if len(plan.inputs) != len(arguments) or len(plan.outputs) != len(results):
             raise UserError(
                 f"the plan takes {len(plan.inputs)} arguments and gives {len(plan.outputs)} "
-                f"results, the signature says {arguments} and {results}; compile the program again"
+                f"results, the signature says {len(arguments)} and {len(results)}; "
+                "compile the program again"
             )
-        if any(index >= len(plan.buffers) for index in (*plan.inputs, *plan.outputs)):
-            raise UserError("the plan names buffers that it does not have; compile it again")
+        leaves = [*map(Leaf, arguments), *results]
+        for leaf, index in zip(leaves, (*plan.inputs, *plan.outputs), strict=True):
+            found = plan.buffers[index].bytes if index < len(plan.buffers) else None
+            if found != leaf.bytes:
+                raise UserError(
+                    f"the plan has {found} bytes for {leaf.path}, the signature {leaf.bytes}; "
+                    "compile the program again"
+                )
 
     def _find_aliases(self, weights: Mapping[str, Array]) -> _Aliases:
         """Results that the plan does not compute into an output buffer of their own."""
@@ -329,9 +337,9 @@ class Program:
             elif buffer.place == plan_pb2.INPUT:
                 copied.append((result, "input", buffer.index))
             elif buffer.place == plan_pb2.WEIGHT:
-                copied.append((result, "weight", weights[buffer.weight]))
+                copied.append((result, "weight", _weight(weights, buffer)))
             elif buffer.place != plan_pb2.OUTPUT:
-                raise CompilerBug(f"the plan gives result {result} in the arena")
+                raise UserError(f"the plan leaves result {result} in the arena; compile it again")
         return _Aliases(donated, copied)
 
 
@@ -393,6 +401,14 @@ def _module_weights(module: Module) -> dict[str, Array]:
         arrays[name] = weight.array
         arrays.update(dict.fromkeys(weight.aliases, weight.array))
     return arrays
+
+
+def _weight(weights: Mapping[str, Array], buffer: plan_pb2.Buffer) -> Array:
+    """The weight that a buffer names."""
+    array = weights.get(buffer.weight)
+    if array is None or array.nbytes != buffer.bytes:
+        raise UserError(f"the plan names a weight {buffer.weight!r} that is not there")
+    return array
 
 
 def _used_weights(plan: plan_pb2.Plan, weights: Mapping[str, Array]) -> dict[str, Array]:

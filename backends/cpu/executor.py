@@ -2,9 +2,17 @@
 
 Two functions enter the image. `girih_run(context, threads, pool)` executes a program;
 `girih_worker(pool, worker)` is where the process's worker threads stay for good. One call posts the
-program once to each worker; all workers then walk the same table, each taking its static share of
-every step's tiles, and meet at a barrier where a step says `wait`. Waiting spins for a bounded time
-and then sleeps in the kernel, so an oversubscribed machine stays usable.
+program once to each worker; all workers then walk the same table. They claim a step's tiles in
+pieces from one shared word, so a slow or descheduled worker takes fewer; which worker runs a tile
+never changes its bits. Where a step says `wait`, a worker goes on once all tiles of all earlier
+steps are complete, whoever ran them. A worker that has not begun when the program ends is not
+waited for.
+
+A condition is read once: the first worker publishes what it decided in a ring, because the buffer
+may have changed when a late worker comes by. A worker that is late by a whole ring leaves.
+
+Waiting spins for a bounded time and then sleeps in the kernel, so that an oversubscribed machine
+stays usable.
 
 The layouts below are part of the plan's ABI (plan.format_version): parked workers of one image run
 programs of other images. All words are 64 bit; runtime/devices/cpu.py holds the same numbers.
@@ -17,14 +25,17 @@ programs of other images. All words are 64 bit; runtime/devices/cpu.py holds the
                                           SWITCH: slot, targets, count
     patch:    slot index, io index, byte offset: slots[slot] = io[index] + offset
     trace:    per worker: count, then records of (step, begin, end) in ticks
-    pool:     64-byte lines; line 0: barrier arrivals; line 1: barrier generation (i32), sleepers
-              (i32); line 2: finished workers (i32), caller asleep (i32); line 3: libc's
-              `syscall` or `sched_yield`, futex number or 0;
-              line 4+w: worker w's mailbox: generation (i32), asleep (i32), execute function,
-              context, threads
+    pool:     64-byte lines; line 0: claim = sequence number of a step << 32 | next tile;
+              line 1: completed tiles, sleepers (i32); line 2: program done (i32), sleepers (i32);
+              line 3: libc's `syscall` or `sched_yield`, futex number or 0;
+              lines 4-11: decisions = number << 32 | next step;
+              line 12+w: worker w's mailbox: state (i32), asleep (i32), execute function, context,
+              threads, caller asleep (i32); states: 0 idle, 1 posted, 2 taken
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from . import llvm
 from .codegen import Target
@@ -35,8 +46,11 @@ END, RUN, BRANCH, JUMP, SWITCH = range(5)
 
 _STEP_BYTES = 64
 _LINE = 64
-_ARRIVALS, _GENERATION, _SLEEPERS, _FINISHED, _CALLER_ASLEEP = 0, 64, 68, 128, 132
-_SYSTEM, _MAILBOXES = 192, 256
+_CLAIM, _COMPLETED, _SLEEPERS, _DONE, _DONE_SLEEPERS = 0, 64, 72, 128, 132
+_SYSTEM, _DECISIONS, _MAILBOXES = 192, 256, 768
+_RING = (_MAILBOXES - _DECISIONS) // 8
+_IDLE, _POSTED, _TAKEN = range(3)
+_ASLEEP, _FUNCTION, _CONTEXT, _THREADS, _CALLER_ASLEEP = 4, 8, 16, 24, 32  # of a mailbox
 # A pause takes 15-50 ns, so this spins for 20 to 60 us: about what waking a thread costs.
 _SPINS = 1200
 
@@ -83,7 +97,10 @@ def emit(target: Target) -> str:
     """The IR of the executor and of the memory routines that LLVM may call."""
     module = target.module()
     _emit_wait(module)
-    _emit_barrier(module)
+    _emit_reach(module)
+    _emit_claim(module)
+    _emit_complete(module)
+    _emit_settle(module)
     _emit_execute(module)
     _emit_run(module)
     _emit_worker(module)
@@ -99,33 +116,50 @@ def _word(f: llvm.Function, base: Value, index: int, type_name: str = "i64") -> 
     return f.load(type_name, _field(f, base, 8 * index))
 
 
-def _atomic_load(f: llvm.Function, pointer: Value) -> Value:
-    return f.emit("i32", f"load atomic i32, {pointer} seq_cst, align 4")
+def _atomic_load(f: llvm.Function, pointer: Value, type_name: str = "i32") -> Value:
+    align = llvm.bits_of(type_name) // 8
+    return f.emit(type_name, f"load atomic {type_name}, {pointer} seq_cst, align {align}")
 
 
-def _atomic_store(f: llvm.Function, value: llvm.Operand, pointer: Value) -> None:
-    f.line(f"store atomic {f.lift(value, 'i32')}, {pointer} seq_cst, align 4")
+def _atomic_store(f: llvm.Function, value: Value, pointer: Value) -> None:
+    f.line(f"store atomic {value}, {pointer} seq_cst, align {llvm.bits_of(value.type) // 8}")
 
 
-def _atomic_add(f: llvm.Function, pointer: Value, value: int) -> Value:
+def _atomic_add(f: llvm.Function, pointer: Value, value: Value) -> Value:
     """The word before the addition."""
-    return f.emit("i32", f"atomicrmw add {pointer}, i32 {value} seq_cst")
+    return f.emit(value.type, f"atomicrmw add {pointer}, {value} seq_cst")
 
 
-def _emit_wait(module: llvm.Module) -> None:
-    """wait(pool, word, old, asleep): returns once *word != old; `asleep` counts sleepers."""
-    f = module.helper(
-        "wait",
-        [("ptr", "pool"), ("ptr", "word"), ("i32", "old"), ("ptr", "asleep")],
-        inline="noinline",
-    )
-    pool, word, old, asleep = f.arguments
-    spin, more, sleep, again, done = (f.label() for _ in range(5))
+def _exchange(f: llvm.Function, pointer: Value, old: Value, new: Value) -> tuple[Value, Value]:
+    """Replaces `old` by `new`; the word before, and whether it was `old`."""
+    pair = f.emit(f"{{ {old.type}, i1 }}", f"cmpxchg {pointer}, {old}, {new} seq_cst seq_cst")
+    found = f.emit(old.type, f"extractvalue {pair}, 0")
+    return found, f.emit("i1", f"extractvalue {pair}, 1")
+
+
+def _i32(number: int) -> Value:
+    return llvm.constant("i32", number)
+
+
+def _i64(number: int) -> Value:
+    return llvm.constant("i64", number)
+
+
+def _emit_sleeping(
+    f: llvm.Function,
+    pool: Value,
+    word: Value,
+    kind: str,
+    asleep: Value,
+    ready: Callable[[Value], Value],
+) -> None:
+    """Returns once `ready` holds of the word of type `kind`: spins, then sleeps on its low bits."""
+    spin, more, sleep, again, awake, done = (f.label() for _ in range(6))
     entry = f.block
     f.jump(spin)
     f.start_block(spin)
     count = f.emit("i64", f"phi i64 [ 0, %{entry} ], [ %next, %{more} ]")
-    f.branch(f.compare("ne", _atomic_load(f, word), old), done, more)
+    f.branch(ready(_atomic_load(f, word, kind)), done, more)
     f.start_block(more)
     _pause(f)
     f.line(f"%next = add i64 {count.name}, 1")
@@ -133,105 +167,248 @@ def _emit_wait(module: llvm.Module) -> None:
     # The sleeper is counted before the kernel compares the word, and a waker changes the word
     # before it looks at the count: one of the two sees the other.
     f.start_block(sleep)
-    _atomic_add(f, asleep, 1)
+    _atomic_add(f, asleep, _i32(1))
     f.jump(again)
     f.start_block(again)
-    _sleep(f, pool, word, old)
-    awake = f.label()
-    f.branch(f.compare("ne", _atomic_load(f, word), old), awake, again)
+    now = _atomic_load(f, word, kind)
+    still = f.label()
+    f.branch(ready(now), awake, still)
+    f.start_block(still)
+    _sleep(f, pool, word, now if kind == "i32" else f.cast("trunc", now, "i32"))
+    f.jump(again)
     f.start_block(awake)
-    _atomic_add(f, asleep, -1)
+    _atomic_add(f, asleep, _i32(-1))
     f.jump(done)
     f.start_block(done)
     f.ret()
 
 
-def _emit_barrier(module: llvm.Module) -> None:
-    """barrier(pool, threads): returns once all `threads` workers have called it."""
-    f = module.helper("barrier", [("ptr", "pool"), ("i64", "threads")], inline="noinline")
-    pool, threads = f.arguments
-    arrivals, generation = _field(f, pool, _ARRIVALS), _field(f, pool, _GENERATION)
+def _emit_wait(module: llvm.Module) -> None:
+    """wait(pool, word, old, asleep): returns once the i32 at `word` is not `old`."""
+    parameters = [("ptr", "pool"), ("ptr", "word"), ("i32", "old"), ("ptr", "asleep")]
+    f = module.helper("wait", parameters, inline="noinline")
+    pool, word, old, asleep = f.arguments
+    _emit_sleeping(f, pool, word, "i32", asleep, lambda now: f.compare("ne", now, old))
+
+
+def _emit_reach(module: llvm.Module) -> None:
+    """reach(pool, tiles): returns once so many tiles of the program are complete."""
+    f = module.helper("reach", [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
+    pool, tiles = f.arguments
     sleepers = _field(f, pool, _SLEEPERS)
-    now = _atomic_load(f, generation)
-    arrived = f.add(_atomic_add(f, arrivals, 1), 1)
-    branch = f.if_else(f.compare("eq", arrived, f.cast("trunc", threads, "i32")))
-    with branch.then():
-        _atomic_store(f, 0, arrivals)
-        _atomic_add(f, generation, 1)
-        with f.if_then(f.compare("ne", _atomic_load(f, sleepers), 0)):
-            _wake(f, pool, generation)
-    with branch.otherwise():
-        f.call("wait", "void", pool, generation, now, sleepers)
+    word = _field(f, pool, _COMPLETED)
+    _emit_sleeping(f, pool, word, "i64", sleepers, lambda now: f.compare("sge", now, tiles))
+
+
+def _emit_claim(module: llvm.Module) -> None:
+    """claim(pool, sequence, tiles, alone, threads): begin | end << 32 of a piece, or -1."""
+    parameters = [
+        ("ptr", "pool"), ("i64", "sequence"), ("i64", "tiles"), ("i1", "alone"), ("i64", "threads")
+    ]  # fmt: skip
+    f = module.helper("claim", parameters, "i64", inline="noinline")
+    pool, sequence, tiles, alone, threads = f.arguments
+    word = _field(f, pool, _CLAIM)
+    first = _atomic_load(f, word, "i64")
+    attempt, current, take, taken, none = (f.label() for _ in range(5))
+    entry = f.block
+    f.jump(attempt)
+    f.start_block(attempt)
+    now = f.emit("i64", f"phi i64 [ {first.name}, %{entry} ], [ %found, %{take} ]")
+    # A later step has begun only when this one had no tile left.
+    f.branch(f.compare("sgt", f.lshr(now, 32), sequence), none, current)
+    f.start_block(current)
+    same = f.compare("eq", f.lshr(now, 32), sequence)
+    begin = f.select(same, f.land(now, 0xFFFFFFFF), 0)
+    left = f.sub(tiles, begin)
+    f.branch(f.compare("sgt", left, 0), take, none)
+    f.start_block(take)
+    piece = f.max(f.udiv(left, f.mul(threads, 2)), 1)
+    end = f.add(begin, f.select(alone, left, piece))
+    found, won = _exchange(f, word, now, f.lor(f.shl(sequence, 32), end))
+    f.line(f"%found = add {found}, 0")
+    f.branch(won, taken, attempt)
+    f.start_block(taken)
+    f.ret(f.lor(begin, f.shl(end, 32)))
+    f.start_block(none)
+    f.ret(_i64(-1))
+
+
+def _emit_complete(module: llvm.Module) -> None:
+    """complete(pool, tiles): counts finished tiles and wakes who waits for them."""
+    f = module.helper("complete", [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
+    pool, tiles = f.arguments
+    _atomic_add(f, _field(f, pool, _COMPLETED), tiles)
+    with f.if_then(f.compare("ne", _atomic_load(f, _field(f, pool, _SLEEPERS)), 0)):
+        _wake(f, pool, _field(f, pool, _COMPLETED))
     f.ret()
+
+
+def _emit_settle(module: llvm.Module) -> None:
+    """settle(slot, seen, number, target): the step that decision `number` goes to: `target` if no
+    worker published it before, else what it published; -1 if the ring has gone round since.
+
+    `seen` was in the slot before the condition was read: if it still is, no worker had gone on, and
+    what was read is the condition.
+    """
+    parameters = [("ptr", "slot"), ("i64", "seen"), ("i64", "number"), ("i64", "target")]
+    f = module.helper("settle", parameters, "i64", inline="noinline")
+    slot, seen, number, target = f.arguments
+    own = f.lor(f.shl(number, 32), target)
+    fresh = f.compare("slt", f.lshr(seen, 32), number)
+    branch = f.if_else(fresh)
+    with branch.then():
+        found, won = _exchange(f, slot, seen, own)
+        branch.give(f.select(won, own, found))
+    with branch.otherwise():
+        branch.give(seen)
+    (known,) = branch.results
+    late = f.compare("ne", f.lshr(known, 32), number)
+    f.ret(f.select(late, -1, f.land(known, 0xFFFFFFFF)))
 
 
 _EXECUTE_PARAMETERS = [("ptr", "context"), ("i64", "worker"), ("i64", "threads"), ("ptr", "pool")]
 
 
+class _Walk:
+    """The function execute(context, worker, threads, pool): one worker's way through the table."""
+
+    def __init__(self, module: llvm.Module) -> None:
+        f = self.f = module.helper("execute", _EXECUTE_PARAMETERS, inline="noinline")
+        context, self.worker, self.threads, self.pool = f.arguments
+        self.steps, self.slots = _word(f, context, 0, "ptr"), _word(f, context, 1, "ptr")
+        offset = f.mul(_word(f, context, 6), self.worker)
+        self.scratch = f.pointer(_word(f, context, 5, "ptr"), offset, "i8")
+        trace, self.capacity = _word(f, context, 7, "ptr"), _word(f, context, 8)
+        self.traced = f.compare("ne", trace, llvm.constant("ptr", 0))
+        record = f.add(f.mul(self.capacity, 24), 8)
+        self.log = f.pointer(trace, f.mul(record, self.worker), "i8")
+        self.several = f.compare("ugt", self.threads, 1)
+        # Of the walk: next step; number of runs; tiles of all runs before; number of decisions.
+        self.at, self.runs, self.tiles, self.decisions = (
+            f.alloca("i64", align=8) for _ in range(4)
+        )
+        for variable in (self.at, self.runs, self.tiles, self.decisions):
+            f.store(_i64(0), variable)
+        self.following, self.leave = f.label(), f.label()
+
+    def emit(self) -> None:
+        f = self.f
+        f.jump(self.following)
+        f.start_block(self.following)
+        index = f.load("i64", self.at)
+        step = f.pointer(self.steps, f.mul(index, _STEP_BYTES), "i8")
+        f.store(f.add(index, 1), self.at)
+        waits = f.compare("ne", _word(f, step, 1), 0)
+        with f.if_then(f.land(self.several, waits)):
+            f.call("reach", "void", self.pool, f.load("i64", self.tiles))
+        cases = {number: f.label() for number in (END, RUN, BRANCH, JUMP, SWITCH)}
+        table = " ".join(f"i64 {number}, label %{label}" for number, label in cases.items())
+        f.line(f"switch {_word(f, step, 0)}, label %{self.leave} [ {table} ]")
+
+        f.start_block(cases[RUN])
+        self._run(index, step)
+        f.jump(self.following)
+
+        f.start_block(cases[BRANCH])
+        self._decide(lambda: self._branch_target(index, step))
+        f.start_block(cases[SWITCH])
+        self._decide(lambda: self._switch_target(step))
+
+        f.start_block(cases[JUMP])
+        f.store(_word(f, step, 3), self.at)
+        f.jump(self.following)
+
+        f.start_block(cases[END])
+        with f.if_then(self.several):
+            f.call("reach", "void", self.pool, f.load("i64", self.tiles))
+            _atomic_store(f, _i32(1), _field(f, self.pool, _DONE))
+            with f.if_then(
+                f.compare("ne", _atomic_load(f, _field(f, self.pool, _DONE_SLEEPERS)), 0)
+            ):
+                _wake(f, self.pool, _field(f, self.pool, _DONE))
+        f.jump(self.leave)
+        f.start_block(self.leave)
+        f.ret()
+
+    def _run(self, index: Value, step: Value) -> None:
+        """A step's tiles, piece by piece while there are any."""
+        f = self.f
+        tiles = _word(f, step, 4)
+        alone = f.compare("eq", _word(f, step, 5), 0)
+        branch = f.if_else(f.land(self.several, f.compare("ne", tiles, 0)))
+        with branch.then():
+            sequence = f.add(f.load("i64", self.runs), 1)
+            f.store(sequence, self.runs)
+            f.store(f.add(f.load("i64", self.tiles), tiles), self.tiles)
+            next_piece, work, done = f.label(), f.label(), f.label()
+            f.jump(next_piece)
+            f.start_block(next_piece)
+            piece = f.call("claim", "i64", self.pool, sequence, tiles, alone, self.threads)
+            f.branch(f.compare("slt", piece, 0), done, work)
+            f.start_block(work)
+            begin, end = f.land(piece, 0xFFFFFFFF), f.lshr(piece, 32)
+            self._call(index, step, begin, end)
+            f.call("complete", "void", self.pool, f.sub(end, begin))
+            f.jump(next_piece)
+            f.start_block(done)
+        with branch.otherwise(), f.if_then(f.compare("ne", tiles, 0)):
+            self._call(index, step, _i64(0), tiles)
+
+    def _call(self, index: Value, step: Value, begin: Value, end: Value) -> None:
+        f = self.f
+        started = f.alloca("i64", align=8)
+        with f.if_then(self.traced):
+            f.store(_ticks(f), started)
+        arguments = f.pointer(self.slots, _word(f, step, 3), "ptr")
+        f.call_pointer(_word(f, step, 2, "ptr"), "void", arguments, begin, end, self.scratch)
+        with f.if_then(self.traced):
+            _emit_trace(f, self.log, self.capacity, index, f.load("i64", started), _ticks(f))
+
+    def _decide(self, target_of: Callable[[], Value]) -> None:
+        """Goes where a condition says; all workers go the same way."""
+        f = self.f
+        alone, shared, known, late = (f.label() for _ in range(4))
+        f.branch(self.several, shared, alone)
+        f.start_block(alone)
+        f.store(target_of(), self.at)
+        f.jump(self.following)
+
+        f.start_block(shared)
+        f.call("reach", "void", self.pool, f.load("i64", self.tiles))
+        number = f.add(f.load("i64", self.decisions), 1)
+        f.store(number, self.decisions)
+        ring = _field(f, self.pool, _DECISIONS)
+        slot = f.pointer(ring, f.urem(number, _RING), "i64")
+        seen = _atomic_load(f, slot, "i64")
+        target = f.call("settle", "i64", slot, seen, number, target_of())
+        f.branch(f.compare("slt", target, 0), late, known)
+        f.start_block(known)
+        f.store(target, self.at)
+        f.jump(self.following)
+
+        # The caller stays until the others, who are far ahead, have finished the program.
+        f.start_block(late)
+        with f.if_then(f.compare("eq", self.worker, 0)):
+            done, sleepers = _field(f, self.pool, _DONE), _field(f, self.pool, _DONE_SLEEPERS)
+            f.call("wait", "void", self.pool, done, _i32(0), sleepers)
+        f.jump(self.leave)
+
+    def _branch_target(self, index: Value, step: Value) -> Value:
+        f = self.f
+        condition = f.load("i8", f.load("ptr", f.pointer(self.slots, _word(f, step, 2), "ptr")))
+        return f.select(f.compare("eq", condition, 0), _word(f, step, 3), f.add(index, 1))
+
+    def _switch_target(self, step: Value) -> Value:
+        f = self.f
+        chosen = f.load("i32", f.load("ptr", f.pointer(self.slots, _word(f, step, 2), "ptr")))
+        highest = f.sub(_word(f, step, 4), 1)
+        # Out of range, above or below, takes the last target.
+        clamped = f.min(f.cast("sext", chosen, "i64"), highest, signed=False)
+        return f.load("i64", f.pointer(_word(f, step, 3, "ptr"), clamped, "i64"))
+
+
 def _emit_execute(module: llvm.Module) -> None:
-    """execute(context, worker, threads, pool): one worker's walk through the table."""
-    f = module.helper("execute", _EXECUTE_PARAMETERS, inline="noinline")
-    context, worker, threads, pool = f.arguments
-    steps, slots = _word(f, context, 0, "ptr"), _word(f, context, 1, "ptr")
-    scratch = f.pointer(_word(f, context, 5, "ptr"), f.mul(_word(f, context, 6), worker), "i8")
-    trace, capacity = _word(f, context, 7, "ptr"), _word(f, context, 8)
-    traced = f.compare("ne", trace, llvm.constant("ptr", 0))
-    record = f.add(f.mul(capacity, 24), 8)
-    log = f.pointer(trace, f.mul(record, worker), "i8")
-    several = f.compare("ugt", threads, 1)
-
-    at = f.alloca("i64", align=8)  # the step index; a register after clean-up
-    f.store(llvm.constant("i64", 0), at)
-    following, leave = f.label(), f.label()
-    f.jump(following)
-    f.start_block(following)
-    index = f.load("i64", at)
-    step = f.pointer(steps, f.mul(index, _STEP_BYTES), "i8")
-    f.store(f.add(index, 1), at)
-    opcode = _word(f, step, 0)
-    with f.if_then(f.land(several, f.compare("ne", _word(f, step, 1), 0))):
-        f.call("barrier", "void", pool, threads)
-    cases = {number: f.label() for number in (RUN, BRANCH, JUMP, SWITCH)}
-    table = " ".join(f"i64 {number}, label %{label}" for number, label in cases.items())
-    f.line(f"switch {opcode}, label %{leave} [ {table} ]")
-
-    f.start_block(cases[RUN])
-    begin = f.alloca("i64", align=8)
-    with f.if_then(traced):
-        f.store(_ticks(f), begin)
-    tiles = _word(f, step, 4)
-    alone = f.compare("eq", _word(f, step, 5), 0)
-    first = f.udiv(f.mul(tiles, worker), threads)
-    last = f.udiv(f.mul(tiles, f.add(worker, 1)), threads)
-    mine = f.select(f.compare("eq", worker, 0), tiles, 0)
-    first, last = f.select(alone, 0, first), f.select(alone, mine, last)
-    with f.if_then(f.compare("ult", first, last)):
-        arguments = f.pointer(slots, _word(f, step, 3), "ptr")
-        f.call_pointer(_word(f, step, 2, "ptr"), "void", arguments, first, last, scratch)
-        with f.if_then(traced):
-            _emit_trace(f, log, capacity, index, f.load("i64", begin), _ticks(f))
-    f.jump(following)
-
-    f.start_block(cases[BRANCH])
-    condition = f.load("i8", f.load("ptr", f.pointer(slots, _word(f, step, 2), "ptr")))
-    with f.if_then(f.compare("eq", condition, 0)):
-        f.store(_word(f, step, 3), at)
-    f.jump(following)
-
-    f.start_block(cases[JUMP])
-    f.store(_word(f, step, 3), at)
-    f.jump(following)
-
-    f.start_block(cases[SWITCH])
-    chosen = f.load("i32", f.load("ptr", f.pointer(slots, _word(f, step, 2), "ptr")))
-    highest = f.sub(_word(f, step, 4), 1)
-    # Out of range, above or below, takes the last target.
-    clamped = f.min(f.cast("sext", chosen, "i64"), highest, signed=False)
-    f.store(f.load("i64", f.pointer(_word(f, step, 3, "ptr"), clamped, "i64")), at)
-    f.jump(following)
-
-    f.start_block(leave)
-    f.ret()
+    _Walk(module).emit()
 
 
 def _emit_trace(
@@ -261,30 +438,27 @@ def _emit_run(module: llvm.Module) -> None:
         slot = f.pointer(slots, _word(f, patch, 0), "i64")
         f.store(f.add(source, _word(f, patch, 2)), slot)
 
-    finished = _field(f, pool, _FINISHED)
-    caller_asleep = _field(f, pool, _CALLER_ASLEEP)
-    with f.if_then(f.compare("ugt", threads, 1)):
-        _atomic_store(f, 0, finished)
+    several = f.compare("ugt", threads, 1)
+    with f.if_then(several):
+        for offset in (_CLAIM, _COMPLETED, *range(_DECISIONS, _MAILBOXES, 8)):
+            f.store(_i64(0), _field(f, pool, offset))
+        _atomic_store(f, _i32(0), _field(f, pool, _DONE))
         with f.for_range(1, threads) as loop:
             mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
-            f.store(Value("ptr", "@execute"), _field(f, mailbox, 8))
-            f.store(context, _field(f, mailbox, 16))
-            f.store(threads, _field(f, mailbox, 24))
-            _atomic_add(f, mailbox, 1)
-            with f.if_then(f.compare("ne", _atomic_load(f, _field(f, mailbox, 4)), 0)):
+            f.store(Value("ptr", "@execute"), _field(f, mailbox, _FUNCTION))
+            f.store(context, _field(f, mailbox, _CONTEXT))
+            f.store(threads, _field(f, mailbox, _THREADS))
+            _atomic_store(f, _i32(_POSTED), mailbox)
+            with f.if_then(f.compare("ne", _atomic_load(f, _field(f, mailbox, _ASLEEP)), 0)):
                 _wake(f, pool, mailbox)
-    f.call("execute", "void", context, llvm.constant("i64", 0), threads, pool)
-    with f.if_then(f.compare("ugt", threads, 1)):
-        others = f.cast("trunc", f.sub(threads, 1), "i32")
-        check, pending, done = f.label(), f.label(), f.label()
-        f.jump(check)
-        f.start_block(check)
-        now = _atomic_load(f, finished)
-        f.branch(f.compare("eq", now, others), done, pending)
-        f.start_block(pending)
-        f.call("wait", "void", pool, finished, now, caller_asleep)
-        f.jump(check)
-        f.start_block(done)
+    f.call("execute", "void", context, _i64(0), threads, pool)
+    with f.if_then(several), f.for_range(1, threads) as loop:
+        mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
+        # Who has not begun shall not; who has is left the time to walk to the end.
+        _exchange(f, mailbox, _i32(_POSTED), _i32(_IDLE))
+        with f.if_then(f.compare("eq", _atomic_load(f, mailbox), _TAKEN)):
+            caller_asleep = _field(f, mailbox, _CALLER_ASLEEP)
+            f.call("wait", "void", pool, mailbox, _i32(_TAKEN), caller_asleep)
     with f.if_then(traced):
         f.store(_ticks(f), _field(f, context, 80))
     f.ret()
@@ -295,22 +469,19 @@ def _emit_worker(module: llvm.Module) -> None:
     f = module.function(WORKER_SYMBOL, [("ptr", "pool"), ("i64", "worker")])
     pool, worker = f.arguments
     mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(worker, _LINE), "i8")
-    finished, caller_asleep = _field(f, pool, _FINISHED), _field(f, pool, _CALLER_ASLEEP)
-    serve, entry = f.label(), f.block
+    serve = f.label()
     f.jump(serve)
     f.start_block(serve)
-    seen = f.emit("i32", f"phi i32 [ 0, %{entry} ], [ %now, %serve_end ]")
-    f.call("wait", "void", pool, mailbox, seen, _field(f, mailbox, 4))
-    f.line(f"%now = load atomic i32, {mailbox} seq_cst, align 4")
-    execute = f.load("ptr", _field(f, mailbox, 8))
-    context = f.load("ptr", _field(f, mailbox, 16))
-    threads = f.load("i64", _field(f, mailbox, 24))
-    f.call_pointer(execute, "void", context, worker, threads, pool)
-    _atomic_add(f, finished, 1)
-    with f.if_then(f.compare("ne", _atomic_load(f, caller_asleep), 0)):
-        _wake(f, pool, finished)
-    f.jump("serve_end")
-    f.start_block("serve_end")
+    f.call("wait", "void", pool, mailbox, _i32(_IDLE), _field(f, mailbox, _ASLEEP))
+    _, won = _exchange(f, mailbox, _i32(_POSTED), _i32(_TAKEN))
+    with f.if_then(won):
+        execute = f.load("ptr", _field(f, mailbox, _FUNCTION))
+        context = f.load("ptr", _field(f, mailbox, _CONTEXT))
+        threads = f.load("i64", _field(f, mailbox, _THREADS))
+        f.call_pointer(execute, "void", context, worker, threads, pool)
+        _atomic_store(f, _i32(_IDLE), mailbox)
+        with f.if_then(f.compare("ne", _atomic_load(f, _field(f, mailbox, _CALLER_ASLEEP)), 0)):
+            _wake(f, pool, mailbox)
     f.jump(serve)
 
 

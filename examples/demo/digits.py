@@ -100,18 +100,8 @@ def run(folder: Path) -> Outcome:
     return Outcome(images, labels, np.asarray(function(images)), scores, bundle)
 
 
-def drawing(image: np.ndarray) -> list[str]:
-    """An 8 x 8 picture as four lines of half blocks with 256-colour greys, in rich's markup."""
-
-    def grey(value: float) -> str:
-        level = int(np.clip(value, 0, 1) * 23)
-        return f"color({232 + level})"
-
-    rows = image.reshape(8, 8)
-    return [
-        "".join(
-            f"[{grey(top)} on {grey(bottom)}]▀[/]"
-            for top, bottom in zip(rows[row], rows[row + 1], strict=True)
-        )
-        for row in range(0, 8, 2)
-    ]
+def drawing(image: np.ndarray) -> str:
+    """An 8 x 8 picture as eight lines of text, darker where there is more ink."""
+    shades = " ░▒▓█"
+    rows = (np.clip(image, 0, 0.999) * len(shades)).astype(int).reshape(8, 8)
+    return "\n".join("".join(shades[level] * 2 for level in row) for row in rows)

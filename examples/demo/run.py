@@ -35,7 +35,7 @@ TOLERANCE = 1e-3
 
 
 def main() -> int:
-    console = Console(record=True, width=110)
+    console = Console(record=True, width=None if sys.stdout.isatty() else 124)
     OUT.mkdir(exist_ok=True)
     console.print(Panel("[b]girih[/b]: an export becomes one file that runs without a framework"))
     good = sentence_search(console)
@@ -65,19 +65,20 @@ def sentence_search(console: Console) -> bool:
     expected, torch_time = torch_vectors(module, words)
 
     ours, theirs = ranking(found), ranking(expected)
-    table = Table(title="Sentence search: all-MiniLM-L6-v2", show_lines=True, expand=True)
-    table.add_column("question", style="bold cyan", ratio=3)
-    table.add_column("girih's three best", ratio=6)
+    table = Table(title="Sentence search: all-MiniLM-L6-v2", expand=True)
+    table.add_column("question", style="bold cyan", ratio=4)
+    table.add_column("girih's three best", ratio=7)
     table.add_column("score", justify="right")
     table.add_column("PyTorch", justify="right")
     for number, question in enumerate(QUESTIONS):
-        best = ours[0][number][:3]
-        table.add_row(
-            question,
-            "\n".join(SENTENCES[index] for index in best),
-            "\n".join(f"{ours[1][number][index]:.4f}" for index in best),
-            "\n".join(f"{theirs[1][number][index]:.4f}" for index in best),
-        )
+        for place, index in enumerate(ours[0][number][:3]):
+            table.add_row(
+                question if place == 0 else "",
+                SENTENCES[index] if place == 0 else f"[dim]{SENTENCES[index]}[/]",
+                f"{ours[1][number][index]:.4f}",
+                f"{theirs[1][number][index]:.4f}",
+                end_section=place == 2,
+            )
     console.print(table)
 
     error = float(np.abs(found - expected).max() / np.abs(expected).max())
@@ -118,11 +119,12 @@ def handwritten_digits(console: Console) -> bool:
     outcome = digits.run(OUT)
     jax_answers, answers = outcome.jax_scores.argmax(1), outcome.girih_scores.argmax(1)
     wrong = np.flatnonzero(answers != outcome.labels)
-    shown = [*np.flatnonzero(answers == outcome.labels)[:8], *wrong[:2]]
+    room = max(3, console.width // 20)  # pictures beside each other
+    shown = [*np.flatnonzero(answers == outcome.labels)[: room - 2], *wrong[:2]]
     table = Table(title="Handwritten digits: a JAX classifier, from its bundle", show_header=False)
     for _ in shown:
-        table.add_column(justify="center")
-    table.add_row(*("\n".join(digits.drawing(outcome.images[index])) for index in shown))
+        table.add_column(justify="center", no_wrap=True)
+    table.add_row(*(digits.drawing(outcome.images[index]) for index in shown))
     table.add_row(*(verdict(answers[index], outcome.labels[index]) for index in shown))
     console.print(table)
     ours, theirs = outcome.accuracy(outcome.girih_scores), outcome.accuracy(outcome.jax_scores)

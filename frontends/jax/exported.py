@@ -147,7 +147,8 @@ def import_export(export: Export, name: str = "") -> Module:
     _check(export, title)
     document = read_bytecode(export.program, title)
     entry, leading = _entry_arguments(document, export)
-    platform = {"_platform_index": slot.constant for slot in entry if slot.constant is not None}
+    constants = [slot.constant for slot in entry if slot.constant is not None]
+    platform = {"_platform_index": constants[0]} if constants else {}
     kept = set(export.kept)
     unused: dict[int, Type] = {
         index: _type(value) for index, value in enumerate(export.arguments) if index not in kept

@@ -14,7 +14,17 @@ import numpy as np
 
 from ...hlo import ops
 from ...hlo.errors import Blocker, ImportBlockers, UnsupportedError, UserError
-from ...hlo.graph import Dense, Function, Module, Op, Region, Value, Weight, arguments
+from ...hlo.graph import (
+    Dense,
+    Function,
+    Module,
+    Op,
+    Origin,
+    Region,
+    Value,
+    Weight,
+    arguments,
+)
 from ...hlo.types import (
     TOKEN,
     Element,
@@ -82,6 +92,7 @@ class Converter:
     def __post_init__(self) -> None:
         self.locations = Locations(self.document)
         self.symbols: dict[str, tree.Operation] = {}
+        self._contents: dict[tuple[Type, bytes], list[tuple[str, Any]]] = {}
         self._shardings = dict(special.sharding_constraints(self.document.module))
 
     def module(self) -> Module:
@@ -297,7 +308,7 @@ class Converter:
         built: list[Op] = []
         for slot, value in zip(layout, region.arguments, strict=True):
             if slot.weight is not None:
-                self.weights[slot.weight.name] = slot.weight
+                self._add_weight(slot.weight)
                 facts: dict[str, Any] = {"weight": slot.weight.name}
                 built.append(Op(ops.find("weight"), (), facts, (), (slot.weight.type,)))
             elif slot.constant is not None:
@@ -404,13 +415,24 @@ class Converter:
         built.append(op)
         self._values[result] = op.result
 
+    def _add_weight(self, weight: Weight) -> None:
+        """Take a weight that comes with the export."""
+        self.weights[weight.name] = weight
+        data = _bytes_of(weight.array)
+        self._contents.setdefault((weight.type, data[:64].tobytes()), []).append(
+            (weight.name, data)
+        )
+
     def _weight_name(self, array: Any, kind: TensorType) -> str:
         """The name of the weight with this content; a new one where there is none yet."""
-        for name, weight in self.weights.items():
-            if weight.type is kind and same_bytes(weight.array, array):
+        data = _bytes_of(array)
+        alike = self._contents.setdefault((kind, data[:64].tobytes()), [])
+        for name, other in alike:
+            if np.array_equal(other, data):
                 return name
         name = f"{self.weight_prefix}_{next(self._names)}"
         self.weights[name] = Weight(name, array, kind)
+        alike.append((name, data))
         return name
 
 
@@ -418,10 +440,9 @@ def _constant_op(value: Dense, origin: tuple[Origin, ...] = ()) -> Op:
     return Op(ops.find("constant"), (), {"value": value}, (), (value.type,), origin)
 
 
-def same_bytes(left: Any, right: Any) -> bool:
-    """Whether two arrays of one type have the same bytes; most differ in their first ones."""
-    first, second = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (left, right))
-    return np.array_equal(first[:64], second[:64]) and np.array_equal(first, second)
+def _bytes_of(array: Any) -> Any:
+    """The array's data as bytes, a view where it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def leaves(value: Leaves) -> Iterator[Value]:

@@ -6,6 +6,9 @@ from typing import NoReturn
 
 from ...hlo.errors import UserError
 
+MAXIMUM_STRING = 1 << 16
+"""Producers and attributes in text form are short."""
+
 
 class Cursor:
     """Reads `data[position:end]`; every count is checked against the bytes that are left."""
@@ -88,7 +91,8 @@ class Cursor:
 
     def terminated(self) -> str:
         """Text up to a zero byte."""
-        stop = bytes(self.data[self.position : self.end]).find(0)
+        near = min(self.end, self.position + MAXIMUM_STRING)
+        stop = bytes(self.data[self.position : near]).find(0)
         if stop < 0:
             self.fail("a string is not closed")
         text = bytes(self.take(stop)).decode("utf-8", "surrogateescape")

@@ -42,7 +42,7 @@ def read_elements(elements: tree.Elements) -> Array:
     if isinstance(payload, str):
         if payload.startswith('"'):
             try:
-                data = bytes.fromhex(payload.strip('"')[2:])
+                data = bytes.fromhex(payload[len('"0x') : -1])
             except ValueError:
                 raise UserError(f"a constant {tree.spell(kind)} is not hexadecimal") from None
             flat = _from_bytes(data, element, kind)

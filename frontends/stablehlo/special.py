@@ -119,7 +119,7 @@ def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op
     if target in _TRANSPARENT:
         return _identity(converter, operation)
     if target.startswith("mhlo."):
-        name = "chlo." + target.removeprefix("mhlo.")
+        name = "chlo." + target.removeprefix("mhlo.").replace("topk", "top_k")
         if ops.known(name):
             inner = facts.get("mhlo.attributes", {})
             converter.emit(name, operation, built, attribute_tables.plain(inner, converter.type))

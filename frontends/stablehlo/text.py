@@ -9,6 +9,7 @@ from .. import tree
 from . import text_forms
 from .scanner import IDENTIFIER, LABEL, VALUE
 from .text_attributes import AttributeReader
+from .text_locations import LocationReader
 
 ISOLATED = frozenset(("builtin.module", "func.func"))
 """Ops whose regions see no values from outside."""
@@ -23,10 +24,12 @@ def read_text(text: str, name: str = "<text>") -> tree.Document:
         module = reader.file()
     except RecursionError:
         reader.fail("nests too deeply")
+    except ValueError:
+        reader.fail("a number has too many digits")
     return tree.Document(module, source=name, locate=reader.resolve_location)
 
 
-class TextReader(AttributeReader):
+class TextReader(LocationReader):
     """Operations, regions and values. One scope holds every visible value; `_undo` restores it."""
 
     def __init__(self, text: str, name: str = "<text>"):
@@ -97,9 +100,9 @@ class TextReader(AttributeReader):
         self.parts = 0
         name = mark + self.identifier()
         self.expect("=")
-        self._aliases.setdefault(name, self.position)
+        self.aliases.setdefault(name, self.position)
         if self.location_handle() is None:
-            self._alias(name)
+            self.alias(name)
             if mark == "!":
                 self.type()
             else:

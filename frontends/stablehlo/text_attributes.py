@@ -1,4 +1,4 @@
-"""Types, attributes and locations in StableHLO's text, as the values of `frontends.tree`."""
+"""Attributes in StableHLO's text, as the values of `frontends.tree`."""
 
 from __future__ import annotations
 
@@ -8,30 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ...hlo.errors import UserError
 from .. import tree
-from .scanner import (
-    BARE,
-    IDENTIFIER,
-    MAXIMUM_PARTS,
-    MAXIMUM_TYPE_PARTS,
-    NUMBER,
-    SKIP,
-    Scanner,
-)
+from .scanner import BARE, IDENTIFIER, NUMBER, SKIP
+from .text_types import SCALAR, TypeReader
 
-_SCALAR = re.compile(SKIP + r"((?:[us]?i\d+|bf16|tf32|f\d+(?:E\d+M\d+\w*)?|index|none)\b)")
-_PLAIN_TENSOR = re.compile(
-    SKIP + r"(tensor<((?:(?:\d+|\?)x)*)([us]?i\d+|bf16|tf32|f\d+(?:E\d+M\d+\w*)?|index|none)>)"
-)
-_DIMENSIONS = re.compile(SKIP + r"((?:(?:\d++|\?)\s*+x\s*+)*+)")
-_QUANTIZED = re.compile(
-    r"<([iu]\d{1,2})(?:<(-?\d+):(-?\d+)>)?:([\w.]+)(?::(\d+))?,(?:\{([^{}]*)\}|([^{}]*))>"
-)
 _DENSE_TEXT = re.compile(r'[^">]*')
 _ENUM_BODY = re.compile(r"<\s*([A-Z][A-Z0-9_]*)\s*>")
 _CONVOLUTION_RAW = re.compile(SKIP + r"raw\b")
-_PLAIN_LOCATION = re.compile(SKIP + r"loc\((#[\w$.]+|unknown)\)")
 _RESOURCE = re.compile(r'(?<![\w.$-])([\w.$-]++|"[^"]*+")\s*+:\s*+"0x')
 
 _RECORDS = (
@@ -66,182 +49,12 @@ def rounded(value: float, kind: tree.Type | None) -> float:
         return float(np.float16(value)) if kind == "f16" else value
 
 
-def parse_quantized(text: str) -> tree.Quantized | None:
-    """`<i8:f32:1, {0.1:-30, 0.5}>` as a type, or None where the text is something else."""
-    match = _QUANTIZED.fullmatch(re.sub(r"\s", "", text))
-    if match is None:
-        return None
-    storage, low, high, expressed, axis, many, one = match.groups()
-    width = int(storage[1:])
-    if low is None:
-        low, high = (
-            (-(1 << (width - 1)), (1 << (width - 1)) - 1)
-            if storage[0] == "i"
-            else (0, (1 << width) - 1)
-        )
-    if (axis is None) != (many is None):
-        return None
-    try:
-        pairs = [pair.split(":") for pair in (many if many is not None else one).split(",")]
-        scales = tuple(float(pair[0]) for pair in pairs)
-        zeros = tuple(int(pair[1]) if len(pair) == 2 else 0 for pair in pairs)
-    except ValueError:
-        return None
-    # `u8` in a quantised type is `ui8` elsewhere.
-    storage = storage if storage[0] == "i" else "ui" + storage[1:]
-    return tree.Quantized(
-        storage, expressed, None if axis is None else int(axis), scales, zeros, int(low), int(high)
-    )
-
-
-class AttributeReader(Scanner):
-    """Reads types, attributes and locations; `#alias` and `!alias` may be defined after use."""
+class AttributeReader(TypeReader):
+    """Reads attributes; constants stay text until someone needs their numbers."""
 
     def __init__(self, text: str, name: str = "<text>"):
         super().__init__(text, name)
-        self._types: dict[str, tree.Type] = {}
-        self._aliases = self._find_aliases()
-        self._resolving: set[str] = set()
-        self._values: dict[str, tuple[Any, int]] = {}
-        self.parts = 0  # parts of the current op's attributes and types, aliases spelled out
         self._resources: dict[str, bytes] | None = None
-
-    def _find_aliases(self) -> dict[str, int]:
-        """Where the body of each `#name = ...` and `!name = ...` line starts."""
-        found: dict[str, int] = {}
-        for mark in "#!":
-            position = 0 if self.text.startswith(mark) else self.text.find("\n" + mark) + 1
-            while position or self.text.startswith(mark):
-                match = IDENTIFIER.match(self.text, position + 1)
-                if match is not None:
-                    equals = self.text.find("=", match.end())
-                    if equals >= 0 and not self.text[match.end() : equals].strip():
-                        found.setdefault(mark + match[1], equals + 1)
-                position = self.text.find("\n" + mark, position) + 1
-                if not position:
-                    break
-        return found
-
-    def _alias(self, name: str) -> Any:
-        """The type or attribute that `name` (with its mark) stands for."""
-        if name in self._values:
-            value, parts = self._values[name]
-            self._count(parts, name)
-            return value
-        if name not in self._aliases:
-            self.fail(f"'{name}' is not defined in this file")
-        if name in self._resolving:
-            self.fail(f"'{name}' is defined by itself")
-        self._resolving.add(name)
-        saved, self.position = self.position, self._aliases[name]
-        before = self.parts
-        self.enter()
-        value = self.type() if name[0] == "!" else self.attribute()
-        self.leave()
-        self.position = saved
-        self._resolving.discard(name)
-        self._count(0, name)
-        self._values[name] = value, self.parts - before
-        return value
-
-    def _count(self, parts: int, name: str) -> None:
-        """Note that `parts` more parts are described; too many cannot be meant."""
-        self.parts += parts
-        limit = MAXIMUM_TYPE_PARTS if name[0] == "!" else MAXIMUM_PARTS
-        if self.parts > limit:
-            self.fail(f"'{name}' stands for more than {limit} parts")
-
-    # Types
-
-    def type(self) -> tree.Type:
-        """Any type; equal spellings give the same object."""
-        match = _PLAIN_TENSOR.match(self.text, self.position)
-        if match is not None:
-            self.position = match.end()
-            known = self._types.get(match[1])
-            if known is None:
-                shape = self._shape(match[2].split("x")[:-1])
-                known = self._types[match[1]] = tree.Tensor(shape, match[3])
-            return known
-        match = _SCALAR.match(self.text, self.position)
-        if match is not None:
-            self.position = match.end()
-            return match[1]
-        self.enter()
-        self.parts += 1
-        start = self.skip()
-        kind = self._compound_type()
-        self.leave()
-        return self._types.setdefault(self.text[start : self.position], kind)
-
-    def _shape(self, dims: list[str]) -> tuple[int, ...]:
-        shape = tuple(tree.DYNAMIC if dim == "?" else int(dim) for dim in dims)
-        if any(dim >= 1 << 63 for dim in shape):
-            self.fail("a dimension does not fit in 64 bits")
-        return shape
-
-    def _compound_type(self) -> tree.Type:
-        text, start = self.text, self.position
-        for name in ("tensor", "memref", "vector"):
-            if text.startswith(name + "<", start):
-                self.position += len(name) + 1
-                return self._shaped(name)
-        if text.startswith("complex<", start):
-            self.position += len("complex<")
-            element = self.type()
-            self.expect(">")
-            if not isinstance(element, str):
-                self.fail("the parts of a complex number must be scalars")
-            return tree.Complex(element)
-        if text.startswith("tuple<", start):
-            self.position += len("tuple")
-            return tree.Tuple(tuple(self.sequence("<", ">", self.type)))
-        if text.startswith("(", start):
-            inputs = tuple(self.sequence("(", ")", self.type))
-            self.expect("->")
-            return tree.FunctionType(inputs, tuple(self.types()))
-        if text.startswith("!", start):
-            self.position += 1
-            return self._dialect_type(self.identifier())
-        self.fail("expected a type")
-
-    def _shaped(self, name: str) -> tree.Type:
-        """The rest of `tensor<`, `memref<` or `vector<`."""
-        if self.accept("*"):
-            self.expect("x")
-            element = self.type()
-            self.expect(">")
-            return tree.Unranked(element)
-        dims = re.sub(r"\s", "", self.read(_DIMENSIONS, "dimensions")).split("x")[:-1]
-        element = self.type()
-        encoding = self.attribute() if self.accept(",") else None
-        self.expect(">")
-        shape = self._shape(dims)
-        if name == "vector":
-            return tree.Opaque("vector", f"{list(shape)}")
-        if name == "memref":
-            return tree.Buffer(shape, element)
-        return tree.Tensor(shape, element, encoding)
-
-    def _dialect_type(self, name: str) -> tree.Type:
-        if name == "stablehlo.token":
-            return "token"
-        if name == "stablehlo.future":
-            return tree.Future(tuple(self.sequence("<", ">", self.type)))
-        if name == "quant.uniform":
-            text = self.balanced()
-            return parse_quantized(text) or tree.Opaque(name, text)
-        if self.text.startswith("<", self.position):
-            return tree.Opaque(name, self.balanced())
-        if "!" + name in self._aliases:
-            return self._alias("!" + name)
-        return tree.Opaque(name, "")
-
-    def types(self) -> list[tree.Type]:
-        """`(t, t)` or one type."""
-        return self.sequence("(", ")", self.type) if self.at("(") else [self.type()]
-
-    # Attributes
 
     def attribute(self) -> Any:
         """Any attribute, as `frontends.tree` describes."""
@@ -267,7 +80,7 @@ class AttributeReader(Scanner):
             case "#":
                 self.position += 1
                 return self._dialect_attribute()
-        if _SCALAR.match(self.text, self.position) is None:
+        if SCALAR.match(self.text, self.position) is None:
             match = NUMBER.match(self.text, self.position)
             if match is not None:
                 return self._number(match[1], match.end())
@@ -420,7 +233,7 @@ class AttributeReader(Scanner):
             return self._stablehlo_attribute(name.partition(".")[2])
         if self.text.startswith("<", self.position):
             return tree.Opaque(name, self.balanced())
-        return self._alias("#" + name)
+        return self.alias("#" + name)
 
     def _stablehlo_attribute(self, kind: str) -> Any:
         if kind == "type_extensions":
@@ -504,84 +317,3 @@ class AttributeReader(Scanner):
         if IDENTIFIER.match(self.text, self.position):
             return self.identifier()
         return "?" if self.accept("?") else self.integer()
-
-    # Locations
-
-    def location_handle(self) -> str | int | None:
-        """Step over `loc(...)` if it stands here; what `resolve_location` takes."""
-        match = _PLAIN_LOCATION.match(self.text, self.position)
-        if match is not None:
-            self.position = match.end()
-            return match[1]
-        if not self.at("loc("):
-            return None
-        start = self.position
-        self.position += len("loc")
-        self.balanced()
-        return start
-
-    def resolve_location(self, handle: str | int | None) -> Any:
-        """The location behind a handle, one level deep: aliases inside it are handles again."""
-        if handle is None or handle == "unknown":
-            return None
-        if isinstance(handle, str):
-            if handle not in self._aliases:
-                return None
-            start = self._aliases[handle]
-        else:
-            start = handle
-        saved, self.position = self.position, start
-        try:
-            self.expect("loc")
-            self.expect("(")
-            return self._location()
-        except UserError:
-            return None  # a location is a courtesy: a strange one must not stop an import
-        finally:
-            self.position = saved
-
-    def _location(self) -> Any:
-        """One location; the caller chain of nested call sites is read in a loop."""
-        callees: list[Any] = []
-        while self.accept_word("callsite"):
-            self.expect("(")
-            callees.append(self._simple_location())
-            self.expect_word("at")
-        last = self._simple_location()
-        for callee in reversed(callees):
-            self.expect(")")
-            last = tree.CallSite(callee, last)
-        return last
-
-    def _simple_location(self) -> Any:
-        self.enter()
-        try:
-            if self.at("#"):
-                self.position += 1
-                return "#" + self.identifier()
-            if self.accept_word("unknown"):
-                return None
-            if self.accept_word("callsite"):
-                self.position -= len("callsite")
-                return self._location()
-            if self.accept_word("fused"):
-                if self.at("<"):
-                    self.balanced()
-                return tree.FusedLocation(tuple(self.sequence("[", "]", self._location)))
-            text = self.string()
-            if self.accept(":"):
-                line = self.integer()
-                column = self.integer() if self.accept(":") else 0
-                if self.accept_word("to"):
-                    if self.text[self.skip()].isdigit():
-                        self.integer()
-                    if self.accept(":"):
-                        self.integer()
-                return tree.FileLocation(text, line, column)
-            child = None
-            if self.accept("("):
-                child = self._location()
-                self.expect(")")
-            return tree.NameLocation(text, child)
-        finally:
-            self.leave()

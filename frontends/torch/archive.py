@@ -11,6 +11,7 @@ import json
 import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,7 +79,11 @@ class _Archive:
             raise UserError(f"{name} was saved on a big-endian machine, which is not supported")
 
     def read(self, member: str) -> bytes:
-        return bytes(self.data(member))
+        """A small member, checked against its checksum."""
+        data = bytes(self.data(member))
+        if zlib.crc32(data) != self.zip.getinfo(self.root + member).CRC:
+            raise ValueError(f"its member '{member}' has a wrong checksum")
+        return data
 
     def data(self, member: str) -> np.ndarray[Any, Any]:
         """The bytes of a member, which must be stored as they are."""
@@ -253,6 +258,9 @@ def _graph(said: Json) -> Graph:
                 origin(metadata.get("stack_trace", ""), _module_path(metadata)),
             )
         )  # fmt: skip
+    known = {*inputs, *(name for node in nodes for name in node.outputs)}
+    if not read <= known:
+        raise ValueError(f"its graph reads '{min(read - known)}', which nothing defines")
     return Graph(inputs, tuple(nodes), outputs, types)
 
 

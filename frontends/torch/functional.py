@@ -22,15 +22,26 @@ Call = Callable[[Node, Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 NOT_WRITES = {"detach_", "requires_grad_", "dropout_", "alpha_dropout_", "feature_dropout_"}
 
 RESHAPES = NOT_WRITES | {
-    "view", "unsqueeze", "squeeze", "alias", "detach", "view_as", "lift_fresh",
+    "view", "unsqueeze", "squeeze", "alias", "detach", "view_as", "lift_fresh", "positive",
+    "resolve_conj", "resolve_neg",
 }  # fmt: skip
-PERMUTATIONS = {"permute", "transpose", "t", "numpy_T", "movedim"}
-PARTS = {"slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind"}
-VIEWS = RESHAPES | PERMUTATIONS | PARTS | {"expand", "expand_as", "diagonal", "unfold"}
+SWAPS = {"transpose", "swapaxes", "swapdims"}
+PERMUTATIONS = SWAPS | {"permute", "t", "numpy_T"}
+PARTS = {
+    "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind",
+}  # fmt: skip
+VIEWS = (
+    RESHAPES
+    | PERMUTATIONS
+    | PARTS
+    | {"as_strided", "diagonal", "expand", "expand_as", "imag", "mT", "movedim", "real", "unfold"}
+    | {"_conj", "conj", "view_as_complex", "view_as_real"}
+)
 MAYBE_VIEWS = {
-    "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "dropout",
-    "ravel", "_to_copy", "float", "adjoint", "swapaxes", "mT",
+    "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "ravel",
+    "dropout", "alpha_dropout", "feature_dropout", "atleast_1d", "atleast_2d", "meshgrid",
 }  # fmt: skip
+"""PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
 
 COPY = "use the operator that returns a new tensor, or run_decompositions() before saving"
 
@@ -89,8 +100,8 @@ class Aliases:
         before = self.view(source)
         types = self.graph.types
         for index, output in enumerate(node.outputs):
-            before_type, after_type = types.get(source), types.get(output)
-            if before_type and after_type and before_type.element is not after_type.element:
+            old, new = types.get(source), types.get(output)
+            if name in MAYBE_VIEWS and old and new and old.element is not new.element:
                 continue  # a conversion is a copy
             unsure = before.unsure or name in MAYBE_VIEWS
             self.views[output] = View(before.base, (*before.steps, (node, index)), unsure)
@@ -165,7 +176,7 @@ class Aliases:
     def undo(self, node: Node, index: int, outer: Value, value: Value) -> Value:
         """`outer` changed so that the view `node` of it is `value`."""
         c, name = self.context, operator(node.target)
-        if name in RESHAPES:
+        if name in RESHAPES and value.element is outer.element:
             return c.builder.reshape(value, outer.dims)
         if name in PERMUTATIONS:
             return c.builder.transpose(value, _inverse(name, node.args, outer.rank))
@@ -195,11 +206,9 @@ class Aliases:
 
 
 def _inverse(name: str, args: Sequence[Any], rank: int) -> list[int]:
-    if name == "movedim":
-        raise Blocked("changes a tensor in place through movedim", COPY)
     if name in ("t", "numpy_T"):
         return list(reversed(range(rank)))
-    if name == "transpose":
+    if name in SWAPS:
         order = list(range(rank))
         first, second = (axis_of(axis, rank) for axis in args[1:3])
         order[first], order[second] = second, first

@@ -81,6 +81,8 @@ class Convolution(OpDefinition, name="convolution"):
         lambda o: _complete(o, "output_batch_dimension", "output_feature_dimension",
                             "output_spatial_dimensions"),
     )  # fmt: skip
+    C21 = constraint("0 < feature_group_count", lambda o: o.feature_group_count > 0)
+    C22 = constraint("0 < batch_group_count", lambda o: o.batch_group_count > 0)
     C10 = constraint(
         "batch_group_count divides the input batch",
         lambda o: _divides(o.batch_group_count, o.lhs.dims[o.input_batch_dimension]),
@@ -104,8 +106,6 @@ class Convolution(OpDefinition, name="convolution"):
         "feature_group_count divides the kernel's output features",
         lambda o: _divides(o.feature_group_count, o.rhs.dims[o.kernel_output_feature_dimension]),
     )
-    C21 = constraint("0 < feature_group_count", lambda o: o.feature_group_count > 0)
-    C22 = constraint("0 < batch_group_count", lambda o: o.batch_group_count > 0)
     C23 = constraint(
         "feature_group_count = 1 or batch_group_count = 1",
         lambda o: 1 in (o.feature_group_count, o.batch_group_count),

@@ -302,10 +302,6 @@ class SelectAndScatter(OpDefinition, name="select_and_scatter"):
         "operand and source have the same element type",
         lambda o: same_element(o.operand.element, o.source.element),
     )
-    C2 = constraint(
-        "source has the dimensions of operand's windows",
-        lambda o: same_dims(o.source.dims, _selected_dims(o)),
-    )
     C3 = constraint(
         "init_value is a scalar of operand's element type",
         lambda o: o.init_value.rank == 0 and same_element(o.init_value.element, o.operand.element),
@@ -316,6 +312,10 @@ class SelectAndScatter(OpDefinition, name="select_and_scatter"):
     )
     C5 = constraint("0 < window_dimensions", lambda o: min(o.window_dimensions, default=1) > 0)
     C7 = constraint("0 < window_strides", lambda o: min(o.window_strides, default=1) > 0)
+    C2 = constraint(
+        "source has the dimensions of operand's windows",
+        lambda o: same_dims(o.source.dims, _selected_dims(o)),
+    )
 
     def infer(self, o: Op) -> Sequence[Type]:
         return [o.operand.tensor.with_element(o.regions[1].results[0].tensor.element)]

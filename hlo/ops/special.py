@@ -140,7 +140,7 @@ GILES_F64_TAIL = (
 
 
 def _erf_inv(x: Term) -> Term:
-    w = -log1p(-x * x)
+    w = -log((1.0 - x) * (1.0 + x))  # near one, 1 - x is exact and 1 - x * x is not
     if x.element is F64:
         root = sqrt(w)
         tail = where(

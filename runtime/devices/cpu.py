@@ -28,7 +28,7 @@ _PAGE = 4096
 _LINE = 64
 _STEP_WORDS = 8
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
-_POOL_LINES = 4
+_POOL_LINES = 12
 _SYSTEM_WORD = 24  # of the pool: libc's function, futex number
 
 # LLVM's feature names where /proc/cpuinfo spells them otherwise.

@@ -85,7 +85,9 @@ def test_run_with_files(girih_command, flat, tmp_path):
 
 def test_run_with_made_up_inputs(girih_command, nested, tmp_path):
     outs = [
-        json.loads(succeeds(girih_command("run", nested, "--random", seed, "--json")))["outputs"]
+        json.loads(succeeds(girih_command("run", nested, "--random", "--seed", seed, "--json")))[
+            "outputs"
+        ]
         for seed in (0, 0, 1)
     ]
     assert outs[0] == outs[1] != outs[2]
@@ -115,7 +117,7 @@ def test_numpy_files_keep_bfloat16(girih_command, tmp_path):
 
 def test_run_shows_times_and_kernels(girih_command, flat, tmp_path):
     trace = tmp_path / "trace.json"
-    out = succeeds(girih_command("run", flat, "--random", 0, "--repeat", 3, "--profile", trace))
+    out = succeeds(girih_command("run", flat, "--random", "--repeat", 3, "--profile", trace))
     assert "median of 3 runs" in out and "add_0" in out and "float32[2,3]" in out
     assert json.loads(trace.read_text())["traceEvents"]
 
@@ -151,7 +153,7 @@ def test_a_flipped_byte_in_any_member(girih_command, flat):
         changed = bytearray(data)
         changed[entry.start + entry.bytes // 2] ^= 1
         flat.write_bytes(changed)
-        for command in (["run", flat, "--random", 0], ["verify", flat]):
+        for command in (["run", flat, "--random"], ["verify", flat]):
             assert "damaged" in fails(girih_command(*command))
 
 
@@ -159,7 +161,7 @@ def test_cut_files(girih_command, flat):
     data = flat.read_bytes()
     for length in (0, 1, 30, 1000, len(data) // 2, len(data) - 1):
         flat.write_bytes(data[:length])
-        for command in (["run", flat, "--random", 0], ["inspect", flat], ["verify", flat]):
+        for command in (["run", flat, "--random"], ["inspect", flat], ["verify", flat]):
             fails(girih_command(*command))
 
 
@@ -173,7 +175,7 @@ def test_errors_are_one_line(girih_command, flat, nested, tmp_path):
     for arguments, words in (
         (["run", tmp_path / "no.girih"], "no such file"),
         (["run", tmp_path], "folder"),
-        (["run", flat], "--random SEED"),
+        (["run", flat], "or --random"),
         (["run", flat, a], "no input for input[1]: f32[2,3]"),
         (["run", flat, a, a, a], "3 inputs are given"),
         (["run", flat, a, tmp_path / "wide.npy"], "input[1]: expected float32[2,3], got float64"),
@@ -182,9 +184,9 @@ def test_errors_are_one_line(girih_command, flat, nested, tmp_path):
         (["run", flat, a, tmp_path / "no.npy"], "no.npy: cannot be read"),
         (["run", flat, a, flat], "inputs are read from"),
         (["run", flat, tmp_path / "other.npz"], "strange: the program has no such argument"),
-        (["run", flat, "--random", 0, "-o", tmp_path / "x.txt"], "results are written as"),
-        (["run", nested, "--random", 0, "-o", tmp_path / "x.npy"], "3 results need"),
-        (["run", flat, "--random", 0, "-o", tmp_path / "no" / "x.npy"], "cannot write"),
+        (["run", flat, "--random", "-o", tmp_path / "x.txt"], "results are written as"),
+        (["run", nested, "--random", "-o", tmp_path / "x.npy"], "3 results need"),
+        (["run", flat, "--random", "-o", tmp_path / "no" / "x.npy"], "cannot write"),
         (["inspect", a], "not a girih bundle"),
         (["compile", tmp_path / "no.pt2", "-o", tmp_path / "x"], "no such file"),
         (["compile", tmp_path / "no.py:f", "-o", tmp_path / "x"], "no such file"),
@@ -199,8 +201,8 @@ def test_errors_are_one_line(girih_command, flat, nested, tmp_path):
 
 def test_unsealed_code_needs_consent(girih_command, tmp_path):
     adding_program(FLAT, b"code").save(tmp_path / "x.girih", seal=False)
-    assert "--allow-native" in fails(girih_command("run", tmp_path / "x.girih", "--random", 0))
-    succeeds(girih_command("run", tmp_path / "x.girih", "--random", 0, "--allow-native"))
+    assert "--allow-native" in fails(girih_command("run", tmp_path / "x.girih", "--random"))
+    succeeds(girih_command("run", tmp_path / "x.girih", "--random", "--allow-native"))
 
 
 def test_a_python_file_as_source(tmp_path):

@@ -34,6 +34,10 @@ class Affine:
     shift: Any
 
 
+def f32(value: Any) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
 def run(module: Module, *inputs: Any, **keywords: Any) -> Any:
     """The module's answer, in the structure of its signature."""
     verify(module)
@@ -145,7 +149,7 @@ def test_static_arguments_and_shapes_instead_of_arrays() -> None:
         return -(x**n) if flip else x**n
 
     module = import_jax(power, jax.ShapeDtypeStruct((2,), jnp.float32), 3, flip=True)
-    assert_same(run(module, np.float32([1, 2])), np.float32([-1, -8]))
+    assert_same(run(module, f32([1, 2])), f32([-1, -8]))
 
 
 def test_registered_classes_keep_their_field_names() -> None:
@@ -168,9 +172,9 @@ def test_a_training_step() -> None:
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
 
     params = {"b": np.zeros(4, np.float32), "w": np.eye(3, 4, dtype=np.float32)}
-    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.float32([1, 2])
+    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), f32([1, 2])
     module = import_jax(step, params, x, y)
-    assert_same(run(module, params, x, y), step.__wrapped__(params, x, y))
+    assert_same(run(module, params, x, y), step(jax.tree.map(jnp.array, params), x, y))
 
 
 def test_blockers_name_the_line_and_the_remedy() -> None:

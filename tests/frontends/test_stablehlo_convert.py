@@ -15,6 +15,10 @@ from girih.hlo.graph import Module, Op
 DATA = Path(__file__).parents[1] / "data" / "readers"
 
 
+def f32(value: Any) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
 def program(body: str, arguments: str = "", results: str = "") -> Module:
     """The module of a `main` with that body."""
     arrow = f"-> {results}" if results else ""
@@ -127,7 +131,8 @@ def test_all_blockers_are_reported_at_once() -> None:
     with pytest.raises(girih.ImportBlockers) as caught:
         program(
             """%0 = "stablehlo.frobnicate"(%a) : (tensor<f32>) -> tensor<f32> loc("m.py":3:1)
-               %1 = stablehlo.custom_call @my_kernel(%0) : (tensor<f32>) -> tensor<f32> loc("m.py":5:1)
+               %1 = stablehlo.custom_call @my_kernel(%0)
+                 : (tensor<f32>) -> tensor<f32> loc("m.py":5:1)
                %2 = "other.op"(%1) : (tensor<f32>) -> tensor<?xf32> loc("m.py":8:1)
                %3 = call @missing(%1) : (tensor<f32>) -> tensor<f32>
                return %1 : tensor<f32>""",
@@ -161,7 +166,7 @@ def test_tuples_are_taken_apart() -> None:
         "tensor<2xf32>",
     )
     assert [op.name for op in module.walk()] == ["call"]
-    inputs = [np.float32(1), np.float32([2, 3])]
+    inputs = [np.float32(1), f32([2, 3])]
     np.testing.assert_array_equal(girih.interpret(module, inputs)[0], [2, 3])
 
 
@@ -183,7 +188,7 @@ def test_composites_become_their_operation_or_their_decomposition() -> None:
         "tensor<2xf32>",
     )
     assert set(module.functions) == {"main", "double"}
-    (result,) = girih.interpret(module, [np.float32([0, 0.5])])
+    (result,) = girih.interpret(module, [f32([0, 0.5])])
     np.testing.assert_allclose(result, [0, 2 * 0.5204999], rtol=1e-5)
 
 
@@ -265,9 +270,8 @@ def test_constants_that_do_not_fit_are_named(constant: str) -> None:
 
 
 def test_text_bytes_and_artifact_give_one_result() -> None:
-    from mlir_reference import mlir_context
-
     from jaxlib.mlir.dialects import stablehlo
+    from mlir_reference import mlir_context
 
     text = """func.func @main(%a: tensor<2x3xf32>) -> tensor<2xf32> {
       %0 = stablehlo.constant dense<0.0> : tensor<f32>

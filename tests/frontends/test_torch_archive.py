@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import mmap
 import random
 import subprocess
 import sys
@@ -58,10 +60,10 @@ def test_weights_are_views_into_the_file(archive: bytes, tmp_path: Path) -> None
     path.write_bytes(archive)
     tensors = read_archive(path).tensors
     np.testing.assert_array_equal(tensors["part"].array, Small().part.detach().numpy())
-    base = tensors["wide"].array
-    while isinstance(base.base, np.ndarray):
+    base: Any = tensors["wide"].array
+    while getattr(base, "base", None) is not None:
         base = base.base
-    assert isinstance(base, np.memmap)
+    assert isinstance(base, mmap.mmap)
     assert not tensors["wide"].array.flags.writeable
 
 
@@ -142,10 +144,8 @@ def test_damaged_archives_give_user_errors_only(archive: bytes) -> None:
             data[generator.randrange(len(data))] = generator.randrange(256)
         if generator.random() < 0.3:
             data = data[: generator.randrange(len(data))]
-        try:
+        with contextlib.suppress(UserError):
             import_torch(bytes(data))
-        except UserError:
-            pass
 
 
 def test_sizes_are_affine_expressions() -> None:

@@ -14,7 +14,9 @@ import pytest
 import torch
 from models import ZOO, relative_error
 from torch import nn
+from torch._higher_order_ops import while_loop
 from torch.nn import functional as F
+from torch.utils import _pytree
 
 from girih.frontends.torch import import_torch
 from girih.frontends.torch.exported import array_of
@@ -65,7 +67,7 @@ def compare(
     fresh = copy.deepcopy(model)
     given, named = copy.deepcopy((inputs, dict(keywords or {})))
     with torch.no_grad():
-        expected = torch.utils._pytree.tree_leaves(fresh(*given, **named))
+        expected = _pytree.tree_leaves(fresh(*given, **named))
     program = exported(model, inputs, keywords)
     module = import_torch(program)
     verify(module)
@@ -215,6 +217,9 @@ def test_small_constants_are_part_of_the_program_and_large_ones_are_weights() ->
 
 
 class Cache(nn.Module):
+    count: torch.Tensor
+    cache: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros(3))
@@ -255,18 +260,43 @@ def test_changed_input_is_named_by_its_path() -> None:
         assert signature is not None and signature.state == (signature.arguments[0].path,)
 
 
+def overloads() -> list[tuple[str, Any]]:
+    """Every operator that has a lowering, with PyTorch's own description of it."""
+    found = []
+    for target in LOWERINGS:
+        if target.count(".") == 2:
+            space, name, kind = target.split(".")
+            found.append((target, getattr(getattr(getattr(torch.ops, space), name), kind)))
+    return found
+
+
 def test_every_lowered_view_is_known_to_share_memory() -> None:
     """An operator that may return a view must be in the tables that in-place writes go by."""
-    for target in LOWERINGS:
-        parts = target.split(".")
-        if len(parts) != 3:
-            continue
-        overload = getattr(getattr(getattr(torch.ops, parts[0]), parts[1], None), parts[2], None)
-        if overload is None:
-            continue
+    for target, overload in overloads():
         aliases = [r.alias_info for r in overload._schema.returns if r.alias_info]
         if any(not info.is_write for info in aliases):
             assert operator(target) in VIEWS | MAYBE_VIEWS, target
+
+
+def test_lowerings_have_the_arguments_and_defaults_of_their_operators() -> None:
+    """A file stores no defaults: a lowering's own signature must have PyTorch's."""
+    unimportant = {"memory_format", "layout", "device", "pin_memory"}
+    for target, overload in overloads():
+        parameters = list(inspect.signature(LOWERINGS[target]).parameters.values())[1:]
+        kinds = {parameter.kind for parameter in parameters}
+        if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds:
+            continue
+        named = {parameter.name: parameter for parameter in parameters}
+        for place, argument in enumerate(overload._schema.arguments):
+            if argument.kwarg_only and argument.name in unimportant:
+                continue
+            ours = named.get(argument.name) if argument.kwarg_only else parameters[place]
+            assert ours is not None, f"{target} does not know {argument.name}"
+            if argument.has_default_value():
+                theirs = argument.default_value
+                theirs = theirs[0] if isinstance(theirs, list) and theirs else theirs
+                same = ours.default == theirs or not (ours.default or theirs)
+                assert same, f"{target}: {argument.name} is {theirs} by default"
 
 
 # Structure.
@@ -331,11 +361,9 @@ def test_cond_becomes_if() -> None:
 
 
 def test_while_loop_becomes_while() -> None:
-    loop = torch._higher_order_ops.while_loop
-
     def body(_: Any, x: torch.Tensor) -> Any:
         start = (torch.tensor(0), x)
-        return loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 1.1), start)
+        return while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 1.1), start)
 
     compare(Calls(body), (normal(4),))
 
@@ -368,14 +396,15 @@ def test_operations_know_the_users_line_and_module() -> None:
 
 
 def test_all_blockers_at_once() -> None:
-    def body(_: Any, x: torch.Tensor) -> Any:
-        noise = torch.rand(3) + x.sum()
-        places = x.nonzero()
-        chosen = x[x > 0]
-        return noise, places, chosen
+    class Wild(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            noise = torch.rand(3) + x.sum()
+            places = x.nonzero()
+            chosen = x[x > 0]
+            return noise, places, chosen
 
-    line = inspect.getsourcelines(body)[1]
-    program = exported(Calls(body), (normal(2, 2),))
+    line = inspect.getsourcelines(Wild.forward)[1]
+    program = exported(Wild(), (normal(2, 2),))
     for said in (program, saved(program)):
         with pytest.raises(ImportBlockers) as caught:
             import_torch(said)

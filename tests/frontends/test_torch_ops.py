@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import _pytree
 
 from girih.frontends.torch import import_torch
 from girih.frontends.torch.exported import array_of
@@ -665,7 +666,7 @@ def test_operator(op_case: OpCase) -> None:
     copies = tuple(x.clone() for x in op_case.inputs)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = torch.utils._pytree.tree_leaves(module(*copies))
+        expected = _pytree.tree_leaves(module(*copies))
         exported = torch.export.export(module, op_case.inputs, strict=False)
         file = io.BytesIO()
         torch.export.save(exported, file)

@@ -294,11 +294,14 @@ CALLS: dict[str, Call] = {
     "dynamic_reshape.C1": Call([t(2), t(1, e=I32)], {}, [t(2, e=I32)]),
     "dynamic_reshape.C3": Call([t(2), t(1)], {}, [t(2)]),
     "dynamic_reshape.C4": Call([t(2), t(2, e=I32)], {}, [t(2)]),
-    "dynamic_broadcast_in_dim.C2": Call([t(2), t(1, e=I32)], {"broadcast_dimensions": ()}, [t(2)]),
-    "dynamic_broadcast_in_dim.C3": Call([t(2), t(1, e=I32)], {"broadcast_dimensions": (1,)}, [t(2)]),
+    "dynamic_broadcast_in_dim.C2": Call(
+        [t(2), t(1, e=I32)], {"broadcast_dimensions": ()}, [t(2)]),
+    "dynamic_broadcast_in_dim.C3": Call(
+        [t(2), t(1, e=I32)], {"broadcast_dimensions": (1,)}, [t(2)]),
     "dynamic_broadcast_in_dim.C4": Call(
         [t(2, 2), t(2, e=I32)], {"broadcast_dimensions": (0, 0)}, [t(2, 2)]),
-    "dynamic_broadcast_in_dim.C6": Call([t(2), t(2, e=I32)], {"broadcast_dimensions": (0,)}, [t(2)]),
+    "dynamic_broadcast_in_dim.C6": Call(
+        [t(2), t(2, e=I32)], {"broadcast_dimensions": (0,)}, [t(2)]),
     "dynamic_broadcast_in_dim.C7": Call(
         [t(2), t(1, e=I32)],
         {"broadcast_dimensions": (0,), "known_expanding_dimensions": (0,),

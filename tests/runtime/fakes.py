@@ -12,6 +12,7 @@ import numpy as np
 
 from girih.hlo.signature import Signature, Tree
 from girih.runtime import devices
+from girih.runtime.inputs import Leaf
 from girih.runtime.program import Program
 from girih.specs.generated import plan_pb2
 
@@ -69,7 +70,8 @@ def plan_for(signature: Signature, target: str = "adding") -> plan_pb2.Plan:
         (plan_pb2.OUTPUT, signature.results),
     ):
         for index, leaf in enumerate(leaves):
-            plan.buffers.add(place=place, index=index, element_type=leaf.element)
+            size = Leaf(leaf).bytes if all(isinstance(dim, int) for dim in leaf.dims) else 0
+            plan.buffers.add(place=place, index=index, element_type=leaf.element, bytes=size)
     plan.buffers.add(place=plan_pb2.WEIGHT, weight="bias")
     count = len(signature.arguments)
     plan.inputs.extend(range(count))

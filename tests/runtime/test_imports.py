@@ -93,7 +93,7 @@ print(girih.load(sys.argv[1], allow_native=True)(ones, ones)[0].sum())
 def test_the_command_run_imports_the_runtime_alone(add_bundle):
     code = """
 from girih.cli import main
-main(["run", sys.argv[1], "--random", "0", "--allow-native", "--json"])
+main(["run", sys.argv[1], "--random", "--allow-native", "--json"])
 """
     printed, strange = run_guarded(code, str(add_bundle))
     assert '"shape"' in printed and not strange

@@ -94,6 +94,19 @@ class WindowRight(RightSide):
             and all(isinstance(s, Spatial) for _, s in self._walk)
         )
 
+    @property
+    def planes_contiguous(self) -> bool:
+        """Whether input and result planes have equal rows, so that a column's window always lies
+        at the same distance from the column."""
+        step = 1
+        for size, spatial in reversed(self._walk):
+            if not isinstance(spatial, Spatial) or (spatial.stride, spatial.base) != (1, 1):
+                return False
+            if spatial.input_step != step:
+                return False
+            step *= size
+        return len(self._walk) == len(self._positions)
+
     def open(
         self,
         f: llvm.Function,
@@ -104,10 +117,10 @@ class WindowRight(RightSide):
         scratch: Value,
     ) -> Value:
         base = self.source.base(f, args, outer)
-        if self.rows_contiguous:
-            self._copy_rows(f, base, outer, column, group, scratch)
+        if self.planes_contiguous or not self.rows_contiguous:
+            self._copy_vectors(f, base, outer, column, group, scratch)
         else:
-            self._gather(f, base, outer, column, group, scratch)
+            self._copy_rows(f, base, outer, column, group, scratch)
         return scratch
 
     def _starts(
@@ -225,9 +238,9 @@ class WindowRight(RightSide):
             place = f.add(f.mul(loop.index, group.columns), group.columns - group.lanes)
             f.store(zeros, f.pointer(scratch, place, self.source.accumulator))
 
-    # Anything else: an address per lane.
+    # Whole vectors of columns, wherever their rows end: masks, and where needed addresses, by lane.
 
-    def _gather(
+    def _copy_vectors(
         self,
         f: llvm.Function,
         base: Value,
@@ -236,15 +249,16 @@ class WindowRight(RightSide):
         group: Group,
         scratch: Value,
     ) -> None:
-        lanes = group.lanes
-        steps = self.strides(group)
+        lanes, steps = group.lanes, self.strides(group)
+        flat = self.planes_contiguous
         with f.for_range(0, group.vectors) as loop:
             first = f.mul(loop.index, lanes)
-            count = f.splat(f.sub(self._columns, f.add(column, first)), lanes)
+            start = f.add(column, first)
+            count = f.splat(f.sub(self._columns, start), lanes)
             lane = f.iota(lanes)
             keep = f.compare("slt", lane, count)
             # Lanes behind the last column stay at the first one: in range, and masked.
-            linear = f.select(keep, f.add(f.splat(f.add(column, first), lanes), lane), 0)
+            linear = f.select(keep, f.add(f.splat(start, lanes), lane), 0)
             offset: Value = llvm.constant(llvm.vector(lanes, "i64"), 0)
             walked: dict[Spatial, Value] = {}
             coordinates = unravel(f, linear, [size for size, _ in self._walk])
@@ -253,8 +267,9 @@ class WindowRight(RightSide):
                     walked[what] = coordinate
                 else:
                     offset = f.add(offset, f.mul(coordinate, what))
-            wide = [f.splat(value, lanes) for value in outer]
-            starts = self._starts(f, wide, walked)
+            starts = self._starts(f, [f.splat(value, lanes) for value in outer], walked)
+            if flat:
+                offset = start
 
             def taps(
                 number: int,
@@ -263,20 +278,23 @@ class WindowRight(RightSide):
                 exists: Value,
                 starts: Sequence[Value] = starts,
             ) -> None:
+                """The loops over the kernel's dimensions; a flat offset is lane 0's alone."""
                 if number == len(self._positions):
-                    self._gather_features(f, base, offset, exists, scratch, position, steps[0])
+                    self._copy_features(f, base, offset, exists, scratch, position, steps[0])
                     return
                 spatial = self._positions[number].spatial
                 with f.for_range(0, spatial.kernel) as tap:
-                    shift = f.splat(f.mul(tap.index, spatial.dilation), lanes)
-                    index, there = _place(f, spatial, starts[number], shift)
+                    shift = f.mul(tap.index, spatial.dilation)
+                    index, there = _place(f, spatial, starts[number], f.splat(shift, lanes))
+                    if flat:
+                        index = f.sub(shift, spatial.low)
                     moved = f.add(position, f.mul(tap.index, steps[number + 1]))
                     step = f.mul(index, spatial.input_step)
                     taps(number + 1, f.add(offset, step), moved, f.land(exists, there))
 
             taps(0, offset, first, keep)
 
-    def _gather_features(
+    def _copy_features(
         self,
         f: llvm.Function,
         base: Value,
@@ -286,14 +304,20 @@ class WindowRight(RightSide):
         position: Value,
         step: int,
     ) -> None:
-        accumulator = self.source.accumulator
-        # Lanes that do not exist read the array's first element, then become zero.
-        safe = f.select(exists, offset, 0)
+        """One vector of every feature; `offset` is one of lane 0, or one of every lane."""
+        flat = offset.lanes == 1
+        if not flat:
+            # Lanes that do not exist read the array's first element, then become zero.
+            offset = f.select(exists, offset, 0)
         with f.for_range(0, self._features.size) as loop:
-            shift = f.splat(f.mul(loop.index, self._features.stride), safe.lanes)
-            value = self.source.gather(f, base, f.add(safe, shift), exists)
+            shift = f.mul(loop.index, self._features.stride)
+            if flat:
+                value = self.source.masked_load(f, base, f.add(offset, shift), exists)
+            else:
+                at = f.add(offset, f.splat(shift, offset.lanes))
+                value = self.source.gather(f, base, at, exists)
             place = f.add(position, f.mul(loop.index, step))
-            f.store(value, f.pointer(scratch, place, accumulator))
+            f.store(value, f.pointer(scratch, place, self.source.accumulator))
 
 
 class WindowLeft(LeftSide):

@@ -148,14 +148,6 @@ def _log_sigmoid(c: Context, x: Value) -> Value:
     return c("negate", _softplus(c, c("negate", x)))
 
 
-def _softsign(c: Context, x: Value) -> Value:
-    return c("divide", x, c.add(c("abs", x), 1))
-
-
-def _tanhshrink(c: Context, x: Value) -> Value:
-    return c("subtract", x, c("tanh", x))
-
-
 def log_sigmoid_forward(c: Context, self: Value) -> tuple[Value, Value | None]:
     """log_sigmoid and the buffer of its gradient, which no inference uses."""
     if c.used[1]:
@@ -267,7 +259,5 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.softmax.int": softmax_int,
     "aten.softplus.default": softplus,
     "aten.softshrink.default": softshrink,
-    "aten.softsign.default": formula(_softsign),
-    "aten.tanhshrink.default": formula(_tanhshrink),
     "aten.threshold.default": threshold,
 }

@@ -130,6 +130,20 @@ def plain(
     return convolution(c, input, weight, bias, stride, padding, dilation, False, 0, groups)
 
 
+def named(
+    c: Context,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Sizes = 1,
+    padding: str = "valid",
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Value:
+    """conv1d, conv2d, conv3d with padding by name: "valid" or "same"."""
+    return convolution(c, input, weight, bias, stride, padding, dilation, False, 0, groups)
+
+
 def transposed(
     c: Context,
     input: Value,
@@ -148,7 +162,8 @@ def transposed(
 
 
 TABLE: dict[str, Callable[..., Any]] = {
-    **{f"aten.conv{n}d.{kind}": plain for n in (1, 2, 3) for kind in ("default", "padding")},
+    **{f"aten.conv{n}d.default": plain for n in (1, 2, 3)},
+    **{f"aten.conv{n}d.padding": named for n in (1, 2, 3)},
     "aten.conv_transpose1d.default": transposed,
     "aten.conv_transpose2d.input": transposed,
     "aten.conv_transpose3d.input": transposed,

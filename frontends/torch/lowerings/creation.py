@@ -99,15 +99,11 @@ def count_of(c: Context, self: Value) -> int:
 
 
 TABLE: dict[str, Callable[..., Any]] = {
-    **{
-        f"aten.{name}.{kind}": constant(0)
-        for name in ("zeros", "empty")
-        for kind in ("default", "memory_format")
-    },
     "aten.arange.default": arange_to,
     "aten.arange.start": arange,
     "aten.arange.start_step": arange,
     "aten.copy.default": copy,
+    "aten.empty.memory_format": constant(0),
     "aten.empty_like.default": constant(0),
     "aten.empty_permuted.default": constant(0),
     "aten.empty_strided.default": constant(0),
@@ -131,5 +127,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.tril_indices.default": triangle_indices(True),
     "aten.triu_indices.default": triangle_indices(False),
     "aten.zero.default": constant(0),
+    "aten.zeros.default": constant(0),
     "aten.zeros_like.default": constant(0),
 }

@@ -394,6 +394,8 @@ def _truncated(c: Context, self: Value) -> Value:
     return truncate(c, self) if self.element.is_float else self
 
 
+_OPERATORS = {"and": _AND, "or": _OR, "xor": _XOR, "lshift": _LEFT, "rshift": _RIGHT}
+
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}.default": unary(meaning) for name, meaning in _UNARY.items()},
     **{f"aten.{name}.default": formula(body) for name, body in _FORMULAS.items()},
@@ -409,24 +411,17 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.pow.{kind}": power for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
     **{
         f"aten.bitwise_{name}.{kind}": body
-        for name, body in (
-            ("and", _AND),
-            ("or", _OR),
-            ("xor", _XOR),
-            ("left_shift", _LEFT),
-            ("right_shift", _RIGHT),
-        )
-        for kind in ("Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor")
+        for name, body in (("and", _AND), ("or", _OR), ("xor", _XOR))
+        for kind in ("Tensor", "Scalar", "Scalar_Tensor")
+    },
+    **{
+        f"aten.bitwise_{name}_shift.{kind}": body
+        for name, body in (("left", _LEFT), ("right", _RIGHT))
+        for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
     },
     **{
         f"aten.__{name}__.{kind}": body
-        for name, body in (
-            ("and", _AND),
-            ("or", _OR),
-            ("xor", _XOR),
-            ("lshift", _LEFT),
-            ("rshift", _RIGHT),
-        )
+        for name, body in _OPERATORS.items()
         for kind in ("Tensor", "Scalar")
     },
     **{f"aten.clamp.{kind}": clamp for kind in ("default", "Tensor")},

@@ -367,6 +367,10 @@ def part_of_complex(name: str) -> Callable[..., Value]:
     return lower
 
 
+def conjugate(c: Context, self: Value) -> Value:
+    return c("chlo.conj", self) if self.element.is_complex else self
+
+
 def make_complex(c: Context, real: Value, imag: Value) -> Value:
     return c("complex", *c.together(real, imag))
 
@@ -396,11 +400,11 @@ _SAME = (
     "alias.default", "clone.default", "contiguous.default", "detach.default", "detach_.default",
     "lift.default", "lift_fresh.default", "lift_fresh_copy.default", "positive.default",
     "alias_copy.default", "detach_copy.default", "requires_grad_.default", "resolve_conj.default",
-    "resolve_neg.default", "_conj_physical.default",
+    "resolve_neg.default",
 )  # fmt: skip
 _CONVERTED = (
     "_to_copy.default", "to.device", "to.dtype", "to.dtype_layout", "to.other", "type_as.default",
-    "to.prim_Device", "to.prim_dtype", "float.default", "_cast_Float.default",
+    "to.prim_Device", "to.prim_dtype", "_cast_Float.default",
 )  # fmt: skip
 _RESHAPED = (
     "view.default", "_unsafe_view.default", "reshape.default", "flatten.using_ints",
@@ -415,6 +419,10 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}": reshaped for name in _RESHAPED},
     **{f"aten.reflection_pad{n}d.default": edge_pad("reflect") for n in (1, 2, 3)},
     **{f"aten.replication_pad{n}d.default": edge_pad("replicate") for n in (1, 2, 3)},
+    **{
+        f"aten.{name}.default": conjugate
+        for name in ("conj", "_conj", "conj_physical", "_conj_physical")
+    },
     "aten.as_strided.default": as_strided,
     "aten.cat.default": cat,
     "aten.channel_shuffle.default": channel_shuffle,

@@ -67,13 +67,13 @@ def test_run_steps(threads: int) -> None:
         np.testing.assert_array_equal(out, 2 * (2 * x + y) + x)
     events = cpu.run(context, [x, y], [out], profile=True)
     assert {event.step for event in events} == {0, 1}
-    assert {event.worker for event in events if event.step == 1} == {0}
-    assert {event.worker for event in events if event.step == 0} == set(range(threads))
+    assert len([event for event in events if event.step == 1]) == 1
+    assert {event.worker for event in events} <= set(range(threads))
     assert cpu.run(context, [x, y], [out]) == []
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("trips", [1, 5])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("trips", [1, 5, 3000])
 def test_loop_and_switch(threads: int, trips: int) -> None:
     plan, image = build([axpy(), count_down(), axpy("axpy3", 3.0)])
     x = np.ones(512, np.float32)

@@ -1,0 +1,88 @@
+"""The commands that compile, on a small StableHLO file and on a function in a Python file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("llvmlite")
+
+MODEL = """
+func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x3xf32>) -> tensor<4x3xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<4x8xf32>, tensor<8x3xf32>) -> tensor<4x3xf32>
+  %1 = stablehlo.tanh %0 : tensor<4x3xf32>
+  return %1 : tensor<4x3xf32>
+}
+"""
+SOURCE = f'''
+"""A model as a function returns it."""
+
+MODEL = """{MODEL}"""
+
+
+def model():
+    return MODEL
+'''
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "model.mlir").write_text(MODEL)
+    return tmp_path / "model.mlir"
+
+
+def test_compile_verify_run(girih_command, model, tmp_path):
+    bundle = tmp_path / "model.girih"
+    code, out, err = girih_command("compile", model, "-o", bundle, "--checks", 2, "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["bytes"] == bundle.stat().st_size and report["kernels"] >= 1
+    assert set(report["seconds"]) == {"import", "compile", "golden checks", "write"}
+    code, out, err = girih_command("verify", bundle, "--json")
+    assert code == 0, err
+    cases = json.loads(out)["cases"]
+    assert len(cases) == 2 and all(case["error"] <= case["tolerance"] for case in cases)
+    code, out, err = girih_command("run", bundle, "--random")
+    assert code == 0 and "float32[4,3]" in out, err
+
+
+def test_compile_says_what_it_made(girih_command, model, tmp_path):
+    code, out, _ = girih_command("compile", model, "-o", tmp_path / "x.girih")
+    assert code == 0 and "kernels" in out and "arena" in out
+
+
+def test_a_function_as_source(girih_command, tmp_path):
+    (tmp_path / "models.py").write_text(SOURCE)
+    code, _, err = girih_command(
+        "compile", f"{tmp_path / 'models.py'}:model", "-o", tmp_path / "x.girih", "-s", "threads=1"
+    )
+    assert code == 0 and (tmp_path / "x.girih").exists(), err
+
+
+def test_a_file_that_is_no_model(girih_command, tmp_path):
+    (tmp_path / "x.mlir").write_text("func.func @main( {")
+    code, out, err = girih_command("compile", tmp_path / "x.mlir", "-o", tmp_path / "x.girih")
+    assert code == 2 and not out and "Traceback" not in err and err.startswith("girih: ")
+    assert not (tmp_path / "x.girih").exists()
+
+
+def test_dump(girih_command, model, tmp_path):
+    code, out, _ = girih_command("dump", model)
+    assert code == 0 and "dot_general" in out and "fusion" not in out
+    code, _, _ = girih_command("dump", model, "--after", "fuse", "-o", tmp_path / "fused.txt")
+    assert code == 0 and "fusion" in (tmp_path / "fused.txt").read_text()
+    code, _, err = girih_command("dump", model, "--after", "fussion")
+    assert code == 2 and "there are inline, " in err
+    code, out, _ = girih_command("dump", model, "--json")
+    assert json.loads(out)["operations"] == 2
+
+
+def test_bench(girih_command, model):
+    code, out, err = girih_command("bench", model, "--seconds", "0.1", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["contenders"][0]["name"] == "girih" and report["contenders"][0]["runs"] >= 8
+    names = {row["name"] for row in report["contenders"]} | set(report["left_out"])
+    assert names == {"girih", "xla", "torch"}
