@@ -120,7 +120,8 @@ def signature_of(module: Module) -> Signature:
     if module.signature is not None:
         return module.signature
     body = module.body
-    return Signature.plain(*(
+    arguments, results = (
         [(value.tensor.dims, value.element.name) for value in values]
         for values in (body.arguments, body.results)
-    ))
+    )
+    return Signature.plain(arguments, results)

@@ -28,7 +28,7 @@ FOLDED_PATTERNS = frozenset({"elementwise", "index", "reduce", "contract"})
 class Folder:
     """Evaluates operations whose operands are constants.
 
-    `limit` bounds the bytes of one result (0: nothing is folded), `elements` the elements read and
+    `limit` bounds the bytes of one result that is no splat, `elements` the elements read and
     written altogether.
     """
 
@@ -45,7 +45,7 @@ class Folder:
     def fold(self, op: Op) -> Dense | None:
         """The constant that an operation computes; None if it is none, or too large."""
         definition = op.definition
-        if not self.limit or len(op.results) != 1 or definition.effects:
+        if len(op.results) != 1 or definition.effects:
             return None
         type = op.results[0].type
         if not isinstance(type, TensorType) or not type.is_static:

@@ -336,6 +336,8 @@ class _Fuser:
         moves = [reshape_moves(m.operands[0].dims, m.result.dims) for m in below]
         if splits and merges or merges and any(m for _, m in moves):
             return False
+        if merges and any(m.name == "convolution" for m in group.members):
+            return False
         return not (merges and any(s for s, _ in moves))
 
     def affordable(self, op: Op, group: Group) -> bool:

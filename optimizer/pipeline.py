@@ -33,7 +33,10 @@ def simplify_pipeline(
     only_rules: Sequence[str] = (),
     without_rules: Sequence[str] = (),
 ) -> tuple[Pass, ...]:
-    """The passes from an imported module to the smallest equal one that fusion starts from."""
+    """The passes from an imported module to the smallest equal one that fusion starts from.
+
+    ledger: is told which rules fire where; only_rules, without_rules: names of rules.
+    """
     options = options or Options()
     ledger = Ledger() if ledger is None else ledger
     simplify = Simplify(
@@ -43,7 +46,7 @@ def simplify_pipeline(
         options.fold_bytes,
         ledger,
     )
-    return (
+    steps: tuple[Pass, ...] = (
         Inline(ledger),
         Decompose(ledger=ledger),
         simplify,
@@ -53,6 +56,7 @@ def simplify_pipeline(
         FoldWeights(ledger=ledger),
         Dce(),
     )
+    return tuple(step for step in steps if step.name not in options.disable)
 
 
 passes = simplify_pipeline

@@ -35,6 +35,7 @@ class Engine:
 
     `fold_bytes` bounds a folded constant, `fold_elements` the work of all folding together.
     `check` verifies every operation that a rule builds; without `merge` equal ones stay apart.
+    `substitutes` says which operations, without operands, take the place of which ones.
     """
 
     def __init__(
@@ -47,19 +48,25 @@ class Engine:
         fold_elements: int = 1 << 26,
         check: bool = False,
         merge: bool = True,
+        substitutes: Mapping[Op, Op] | None = None,
     ) -> None:
         self.module = module
         self.merge = merge
+        self.substitutes = substitutes or {}
         self.licences = licences
         self.ledger = Ledger() if ledger is None else ledger
         self.check = check
         self.folder = Folder(Interpreter(module), self.ledger, fold_bytes, fold_elements)
         self.keys = Keys()
-        self.rules: dict[str, list[Rule]] = defaultdict(list)
-        self.general: list[Rule] = []
+        # Each rule with the question whether its licence is not granted: then it may still fire
+        # where no float is involved.
+        self.rules: dict[str, list[tuple[Rule, bool]]] = defaultdict(list)
+        self.general: list[tuple[Rule, bool]] = []
         for rule in rules:
+            limited = bool(rule.licence & ~licences)
             for root in rule.roots:
-                (self.general if root == "*" else self.rules[root]).append(rule)
+                (self.general if root == "*" else self.rules[root]).append((rule, limited))
+        self.folding = bool(self.rules or self.general)
         self.values: dict[Value, Value] = {}  # what became of a value of the old region
         self.uses: dict[Value, int] = defaultdict(int)
         self.users: dict[Value, set[str]] = {}
@@ -258,6 +265,11 @@ class Rewriter(Builder):
     def rebuild(self, op: Op) -> None:
         """Bring an operation of the old region over, on the new operands."""
         values = self.engine.values
+        substitute = self.engine.substitutes.get(op)
+        if substitute is not None:
+            self.ops.append(substitute)
+            values.update(zip(op.results, substitute.results, strict=True))
+            return
         regions: Sequence[Region] = op.regions
         if regions and op.definition.name != "fusion":
             regions = [self.engine.sweep(region, self) for region in regions]
@@ -304,7 +316,7 @@ class Rewriter(Builder):
 
     def _rewritten(self, op: Op) -> tuple[Value, ...] | None:
         engine = self.engine
-        folded = engine.folder.fold(op) if op.operands else None
+        folded = engine.folder.fold(op) if op.operands and engine.folding else None
         if folded is not None:
             engine.ledger.record("fold-constants", Licence.BITWISE, op)
             return (self.constant(folded),)
@@ -318,8 +330,8 @@ class Rewriter(Builder):
         self.rewriting = op
         self.depth += 1
         try:
-            for rule in (*(rules or ()), *engine.general):
-                if rule.licence & ~engine.licences and rule.needs(op):
+            for rule, limited in (*(rules or ()), *engine.general):
+                if limited and rule.needs(op):
                     continue
                 replacement = rule.rewrite(op, self)
                 if replacement is None:

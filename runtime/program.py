@@ -16,7 +16,7 @@ import numpy as np
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature, StructureError
 from . import devices
-from .bundle import Check, MemoryParts, Parts, PendingCheck, Variant, write
+from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
 from .inputs import Leaf, check_donations
 from .profile import Profile
 from .structure import Differs, flattener, unflattener
@@ -155,6 +155,8 @@ class Program:
 
         `seal`: mark it with this user's key, so that it runs here without `allow_native`.
         """
+        if isinstance(self._parts, Bundle):
+            self._parts.verify_all()  # else damage would get a digest that fits
         write(path, self._parts, seal)
 
     @property
@@ -182,6 +184,7 @@ class Program:
     def module(self) -> Module:
         """The program as it came into the compiler: to read, interpret or compile anew."""
         if self._module is None:
+            self._settle()
             self._module = decode_module(self._parts)
         return self._module
 
@@ -209,6 +212,7 @@ class Program:
 
     def with_golden(self, checks: Sequence[Check]) -> Program:
         """The same program with these golden flat inputs and outputs added."""
+        self._settle()
         old = self._parts
         parts = MemoryParts(
             source=lambda: old.program,
@@ -266,6 +270,12 @@ class Program:
             check_donations(self._leaves, arrays)
         return arrays
 
+    def _settle(self) -> None:
+        """Wait until the weights are known to be whole; UserError if they are not."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+
     def _are_ready(self, values: Sequence[Any]) -> bool:
         """Whether all values are arrays that kernels can read as they are."""
         for value, (dtype, shape) in zip(values, self._accepts, strict=True):
@@ -282,7 +292,7 @@ class Program:
         """Fresh outputs, and the device's events if it was asked for them."""
         outputs = [_aligned(*result) for result in self._gives]
         for result, argument in self._aliases.donated:
-            outputs[result] = inputs[argument]
+            outputs[result] = _like(inputs[argument], outputs[result])
         try:
             context = self._contexts.pop()
         except IndexError:
@@ -290,8 +300,7 @@ class Program:
         events = self._device.run(context, inputs, outputs, profile)
         self._contexts.append(context)  # after an error it is not: its state is unknown
         if self._pending is not None:
-            self._pending.wait()
-            self._pending = None
+            self._settle()
         if self._aliases.copied:
             self._aliases.fill(inputs, outputs)
         return outputs, events
@@ -354,7 +363,7 @@ class _Aliases:
         for result, kind, source in self.copied:
             values = {"output": outputs, "input": inputs}.get(kind)
             array = source if values is None else values[source]
-            outputs[result][...] = array.reshape(outputs[result].shape)
+            outputs[result][...] = _like(array, outputs[result])
 
 
 def decode_module(parts: Parts) -> Module:
@@ -401,6 +410,13 @@ def _module_weights(module: Module) -> dict[str, Array]:
         arrays[name] = weight.array
         arrays.update(dict.fromkeys(weight.aliases, weight.array))
     return arrays
+
+
+def _like(array: Array, model: Array) -> Array:
+    """The array's bytes with the type and shape of `model`, which has as many."""
+    if array.dtype == model.dtype and array.shape == model.shape:
+        return array
+    return array.reshape(-1).view(model.dtype).reshape(model.shape)
 
 
 def _weight(weights: Mapping[str, Array], buffer: plan_pb2.Buffer) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op
-from . import complex_math, elements, math
+from . import circular, complex_math, elements, math
 from .elements import Pair, Register, is_rounded, register_type, rounded, wrapped
 from .llvm import Function, Value, bits_of, constant, mangled, vector
 
@@ -180,7 +180,7 @@ def _to_odd(f: Function, value: Value) -> Value:
     near = f.cast("fptrunc", value, "float")
     back = f.cast("fpext", near, "double")
     bits = _integer_bits(f, near)
-    size, back_size = absolute(f, value), absolute(f, back)
+    size, back_size = math.absolute(f, value), math.absolute(f, back)
     # Towards zero, then the lowest bit set: the code of a magnitude grows with it.
     down = f.select(f.compare("ogt", back_size, size), f.sub(bits, 1), bits)
     odd = f.lor(down, 1)
@@ -224,7 +224,7 @@ def _sticky(f: Function, value: Value, signed: bool) -> Value:
 def _is_finite(f: Function, op: Op, operands: Sequence[Register]) -> Register:
     (value,) = operands
     assert isinstance(value, Value)
-    return f.compare("olt", absolute(f, value), float("inf"))
+    return f.compare("olt", math.absolute(f, value), float("inf"))
 
 
 def _real(f: Function, op: Op, operands: Sequence[Register]) -> Register:
@@ -292,10 +292,6 @@ def _integer_bits(f: Function, value: Value) -> Value:
     return f.bitcast(value, vector(value.lanes, f"i{bits_of(value.type)}"))
 
 
-def absolute(f: Function, value: Value) -> Value:
-    return f.intrinsic("llvm.fabs", value.type, value)
-
-
 def maximum(f: Function, x: Value, y: Value) -> Value:
     """The larger; NaN if either is NaN; +0 over -0."""
     if x.number is not None:
@@ -336,12 +332,13 @@ _FLOAT: dict[str, Callable[..., Value]] = {
     "multiply": Function.mul,
     "divide": Function.div,
     "negate": Function.neg,
-    "abs": absolute,
+    "abs": math.absolute,
     "maximum": maximum,
     "minimum": minimum,
     "sign": _sign,
     "rsqrt": _rsqrt,
     **math.FUNCTIONS,
+    **circular.FUNCTIONS,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from . import math
+from . import circular, math
 from .elements import Pair, Register
 from .llvm import Function, Value, constant
 
@@ -88,13 +88,13 @@ def _exp(f: Function, x: Pair) -> Pair:
     size = math.exp(f, x[0])
     zero = f.compare("oeq", x[1], 0.0)
     return Pair(
-        f.select(zero, size, f.mul(size, math.cos(f, x[1]))),
-        f.select(zero, x[1], f.mul(size, math.sin(f, x[1]))),
+        f.select(zero, size, f.mul(size, circular.cos(f, x[1]))),
+        f.select(zero, x[1], f.mul(size, circular.sin(f, x[1]))),
     )
 
 
 def _log(f: Function, x: Pair) -> Pair:
-    return Pair(math.log(f, _size(f, x)), math.atan2(f, x[1], x[0]))
+    return Pair(math.log(f, _size(f, x)), circular.atan2(f, x[1], x[0]))
 
 
 def _one(f: Function, x: Pair, sign: float = 1.0) -> Pair:
@@ -107,16 +107,16 @@ def _log1p(f: Function, x: Pair) -> Pair:
     near = f.mul(math.log1p(f, square), 0.5)
     far = math.log(f, _size(f, _one(f, x)))
     small = f.compare("olt", f.intrinsic("llvm.fabs", square.type, square), 0.5)
-    return Pair(f.select(small, near, far), math.atan2(f, x[1], f.add(x[0], 1.0)))
+    return Pair(f.select(small, near, far), circular.atan2(f, x[1], f.add(x[0], 1.0)))
 
 
 def _expm1(f: Function, x: Pair) -> Pair:
     """e^re cos im - 1 = (e^re - 1) cos im - 2 sin(im / 2)^2."""
-    half = math.sin(f, f.mul(x[1], 0.5))
+    half = circular.sin(f, f.mul(x[1], 0.5))
     real = f.sub(
-        f.mul(math.expm1(f, x[0]), math.cos(f, x[1])), f.mul(f.mul(half, half), 2.0)
+        f.mul(math.expm1(f, x[0]), circular.cos(f, x[1])), f.mul(f.mul(half, half), 2.0)
     )
-    return Pair(real, f.mul(math.exp(f, x[0]), math.sin(f, x[1])))
+    return Pair(real, f.mul(math.exp(f, x[0]), circular.sin(f, x[1])))
 
 
 def _sqrt(f: Function, x: Pair) -> Pair:
@@ -143,17 +143,17 @@ def _hyperbolic(f: Function, x: Value) -> tuple[Value, Value]:
 
 def _sine(f: Function, x: Pair) -> Pair:
     sinh, cosh = _hyperbolic(f, x[1])
-    return Pair(f.mul(math.sin(f, x[0]), cosh), f.mul(math.cos(f, x[0]), sinh))
+    return Pair(f.mul(circular.sin(f, x[0]), cosh), f.mul(circular.cos(f, x[0]), sinh))
 
 
 def _cosine(f: Function, x: Pair) -> Pair:
     sinh, cosh = _hyperbolic(f, x[1])
-    return Pair(f.mul(math.cos(f, x[0]), cosh), f.neg(f.mul(math.sin(f, x[0]), sinh)))
+    return Pair(f.mul(circular.cos(f, x[0]), cosh), f.neg(f.mul(circular.sin(f, x[0]), sinh)))
 
 
 def _tanh(f: Function, x: Pair) -> Pair:
     """(t (1 + s^2) + i s (1 - t^2)) / (1 + t^2 s^2) with t = tanh re, s = tan im."""
-    t, s = math.tanh(f, x[0]), math.tan(f, x[1])
+    t, s = math.tanh(f, x[0]), circular.tan(f, x[1])
     cosh_squared = f.fma(s, s, constant(s.type, 1.0))
     _, cosh = _hyperbolic(f, x[0])
     rest = f.div(1.0, f.mul(cosh, cosh))
@@ -207,12 +207,12 @@ def _atan2(f: Function, x: Pair, y: Pair) -> Pair:
 
 def _sinh(f: Function, x: Pair) -> Pair:
     sinh, cosh = _hyperbolic(f, x[0])
-    return Pair(f.mul(sinh, math.cos(f, x[1])), f.mul(cosh, math.sin(f, x[1])))
+    return Pair(f.mul(sinh, circular.cos(f, x[1])), f.mul(cosh, circular.sin(f, x[1])))
 
 
 def _cosh(f: Function, x: Pair) -> Pair:
     sinh, cosh = _hyperbolic(f, x[0])
-    return Pair(f.mul(cosh, math.cos(f, x[1])), f.mul(sinh, math.sin(f, x[1])))
+    return Pair(f.mul(cosh, circular.cos(f, x[1])), f.mul(sinh, circular.sin(f, x[1])))
 
 
 def _asinh(f: Function, x: Pair) -> Pair:

@@ -6,7 +6,7 @@ representable, sub-byte integers as i8 in their range, booleans as i1, complex n
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from ...hlo import types
 from ...hlo.errors import UnsupportedError
@@ -21,7 +21,7 @@ class Pair(NamedTuple):
     imaginary: Value
 
 
-Register = Union[Value, Pair]
+Register = Value | Pair
 
 
 class SmallFloat(NamedTuple):
@@ -115,7 +115,7 @@ def widen(f: Function, raw: Value, element: Any) -> Value:
 
 
 def narrow(f: Function, value: Value, element: Any) -> Value:
-    """Register form -> memory form, of one part. Floats must be `rounded` already or get rounded."""
+    """Register form -> memory form, of one part; floats are rounded to nearest even."""
     element = real(element)
     if element is types.BF16:
         return f.cast("trunc", f.lshr(_bits_of(f, _round_bfloat(f, value)), 16), "i16")

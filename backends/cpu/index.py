@@ -65,7 +65,7 @@ class Affine:
             )
         if not other.terms:
             return self + other.constant
-        factors = {axis: factor for axis, factor in self.terms}
+        factors = dict(self.terms)
         for axis, factor in other.terms:
             factors[axis] = factors.get(axis, 0) + factor
         terms = [(axis, factor) for axis, factor in factors.items() if factor]
@@ -258,7 +258,7 @@ class Indexer:
 
     def vector(self, index: Affine, width: int) -> llvm.Value:
         """The value in each lane: <width x i32> where it fits, else <width x i64>."""
-        element = "i32" if -(2**31) <= index.low and index.high < 2**31 else "i64"
+        element = "i32" if index.low >= -(2**31) and index.high < 2**31 else "i64"
         key = ("vector", width, index.key)
         found = self.scopes.known(index.depth).get(key)
         if found is not None:
@@ -296,7 +296,7 @@ class Indexer:
         """(index // divisor, index % divisor) for an index that is nowhere negative."""
         if divisor == 1:
             return index, ZERO
-        if 0 <= index.low and index.high < divisor:
+        if index.low >= 0 and index.high < divisor:
             return ZERO, index
         whole = [(axis, factor // divisor) for axis, factor in index.terms]
         rest = [(axis, factor % divisor) for axis, factor in index.terms]
@@ -336,3 +336,20 @@ class Indexer:
         for axis, factor in index.terms:
             step = math.gcd(step, factor * axis.multiple)
         return stride * (width - 1) < step
+
+
+def delinear(
+    indexer: Indexer, place: Affine, dims: Sequence[int], width: int
+) -> tuple[Affine, ...]:
+    """The index of a row-major position."""
+    found: list[Affine] = []
+    for position in range(len(dims) - 1, -1, -1):
+        if dims[position] == 1:
+            found.append(ZERO)
+        elif not any(size != 1 for size in dims[:position]):
+            found.append(place.within(0, dims[position] - 1))
+            place = ZERO
+        else:
+            place, rest = indexer.divide(place, dims[position], width)
+            found.append(rest)
+    return tuple(reversed(found))

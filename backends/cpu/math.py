@@ -1,4 +1,4 @@
-"""Functions of floats as straight-line vector code: no calls, no tables, no branches but where said.
+"""Functions of floats as straight-line vector code: no tables, no branches, no calls but one.
 
 Every function takes and gives f32 or f64 registers of any width; other floats come here as f32.
 Measured errors stand in specs/numerics.md (`benchmarks/math_ulp.py` measures them).
@@ -14,7 +14,9 @@ from .llvm import Function, Value, bits_of, constant, vector
 
 _MANTISSA = {"float": 23, "double": 52}
 _BIAS = {"float": 127, "double": 1023}
-_INTEGER = {"float": "i32", "double": "i64"}
+# Adding it leaves a small float's nearest integer in the low bits.
+_SHIFTER = {"float": 1.5 * 2.0**23, "double": 1.5 * 2.0**52}
+INTEGER = {"float": "i32", "double": "i64"}
 # ln 2 = high + low, high short enough that its product with an exponent is exact
 _LN2 = {
     "float": (0.693145751953125, 1.4286068203094172e-06),
@@ -22,24 +24,24 @@ _LN2 = {
 }
 
 
-def _double(x: Value) -> bool:
+def is_double(x: Value) -> bool:
     return x.element == "double"
 
 
 def bits(f: Function, x: Value) -> Value:
     """The bits of floats as integers."""
-    return f.bitcast(x, vector(x.lanes, _INTEGER[x.element]))
+    return f.bitcast(x, vector(x.lanes, INTEGER[x.element]))
 
 
 def _float(f: Function, raw: Value) -> Value:
     return f.bitcast(raw, vector(raw.lanes, "float" if bits_of(raw.type) == 32 else "double"))
 
 
-def _abs(f: Function, x: Value) -> Value:
+def absolute(f: Function, x: Value) -> Value:
     return f.intrinsic("llvm.fabs", x.type, x)
 
 
-def _copysign(f: Function, size: Value, sign: Value) -> Value:
+def copysign(f: Function, size: Value, sign: Value) -> Value:
     return f.intrinsic("llvm.copysign", size.type, size, sign)
 
 
@@ -64,8 +66,8 @@ def round_even(f: Function, x: Value) -> Value:
     if _native_rounding(f):
         return f.intrinsic("llvm.roundeven", x.type, x)
     shifter = constant(x.type, 2.0 ** _MANTISSA[x.element])
-    size = _abs(f, x)
-    near = _copysign(f, f.sub(f.add(size, shifter), shifter), x)
+    size = absolute(f, x)
+    near = copysign(f, f.sub(f.add(size, shifter), shifter), x)
     return f.select(f.compare("olt", size, shifter), near, x)
 
 
@@ -73,28 +75,28 @@ def floor(f: Function, x: Value) -> Value:
     if _native_rounding(f):
         return f.intrinsic("llvm.floor", x.type, x)
     near = round_even(f, x)
-    return _copysign(f, f.select(f.compare("ogt", near, x), f.sub(near, 1.0), near), x)
+    return copysign(f, f.select(f.compare("ogt", near, x), f.sub(near, 1.0), near), x)
 
 
 def ceil(f: Function, x: Value) -> Value:
     if _native_rounding(f):
         return f.intrinsic("llvm.ceil", x.type, x)
     near = round_even(f, x)
-    return _copysign(f, f.select(f.compare("olt", near, x), f.add(near, 1.0), near), x)
+    return copysign(f, f.select(f.compare("olt", near, x), f.add(near, 1.0), near), x)
 
 
 def truncate(f: Function, x: Value) -> Value:
     """The integer next to x towards zero."""
     if _native_rounding(f):
         return f.intrinsic("llvm.trunc", x.type, x)
-    return _copysign(f, floor(f, _abs(f, x)), x)
+    return copysign(f, floor(f, absolute(f, x)), x)
 
 
 def round_away(f: Function, x: Value) -> Value:
     """The nearest integer, ties away from zero."""
     whole = truncate(f, x)
-    away = f.add(whole, _copysign(f, constant(x.type, 1.0), x))
-    far = f.compare("oge", _abs(f, f.sub(x, whole)), 0.5)
+    away = f.add(whole, copysign(f, constant(x.type, 1.0), x))
+    far = f.compare("oge", absolute(f, f.sub(x, whole)), 0.5)
     return f.select(far, away, whole)
 
 
@@ -111,12 +113,11 @@ def _limited(f: Function, x: Value, low: float, high: float) -> Value:
     return f.select(f.compare("olt", x, low), low, x)
 
 
-def _nearest(f: Function, x: Value) -> tuple[Value, Value]:
+def nearest(f: Function, x: Value) -> tuple[Value, Value]:
     """The nearest integer of a small float, as float and as integer (any number for NaN)."""
-    shifter = constant(x.type, 1.5 * 2.0 ** _MANTISSA[x.element])
+    shifter = constant(x.type, _SHIFTER[x.element])
     shifted = f.add(x, shifter)
-    whole = f.sub(shifted, shifter)
-    return whole, f.sub(bits(f, shifted), _bits_number(shifter))
+    return f.sub(shifted, shifter), f.sub(bits(f, shifted), _bits_number(shifter))
 
 
 def _bits_number(x: Value) -> Value:
@@ -125,7 +126,7 @@ def _bits_number(x: Value) -> Value:
     mantissa, exponent = math.frexp(float(x.number))
     own = _MANTISSA[x.element]
     number = ((exponent - 1 + _BIAS[x.element]) << own) + int((mantissa * 2 - 1) * 2**own)
-    return constant(vector(x.lanes, _INTEGER[x.element]), number)
+    return constant(vector(x.lanes, INTEGER[x.element]), number)
 
 
 def _power_of_two(f: Function, n: Value) -> Value:
@@ -135,49 +136,72 @@ def _power_of_two(f: Function, n: Value) -> Value:
 
 
 def _reduced(f: Function, x: Value) -> tuple[Value, Value]:
-    """(n, r) with x = n ln 2 + r, |r| <= ln(2) / 2."""
-    whole, n = _nearest(f, f.mul(x, 1.4426950408889634))
+    """(n as a float, r) with x = n ln 2 + r, |r| a little over ln(2) / 2 at most."""
+    shifter = constant(x.type, _SHIFTER[x.element])
+    n = f.sub(f.fma(x, constant(x.type, 1.4426950408889634), shifter), shifter)
     high, low = _LN2[x.element]
-    r = f.fma(whole, constant(x.type, -high), x)
-    return n, f.fma(whole, constant(x.type, -low), r)
+    r = f.fma(n, constant(x.type, -high), x)
+    return n, f.fma(n, constant(x.type, -low), r)
+
+
+def _integer_of(f: Function, n: Value) -> Value:
+    """A small whole float as an integer (any number for NaN)."""
+    shifter = constant(n.type, _SHIFTER[n.element])
+    return f.sub(bits(f, f.add(n, shifter)), _bits_number(shifter))
 
 
 def _exp_series(f: Function, r: Value) -> Value:
     """exp(r) - 1 for the reduced r."""
-    series = polynomial(f, r, p.EXP_F64 if _double(r) else p.EXP_F32)
+    series = polynomial(f, r, p.EXP_F64 if is_double(r) else p.EXP_F32)
     return f.fma(f.mul(r, r), series, r)
 
 
 def exp(f: Function, x: Value) -> Value:
     """e^x; subnormal results are rounded once more."""
-    x = _limited(f, x, *((-746.0, 710.0) if _double(x) else (-104.0, 89.0)))
+    x = _limited(f, x, *((-746.0, 710.0) if is_double(x) else (-104.0, 89.0)))
     n, r = _reduced(f, x)
-    value = f.add(_exp_series(f, r), 1.0)
+    value = polynomial(f, r, (1.0, 1.0, *(p.EXP_F64 if is_double(x) else p.EXP_F32)))
+    scaled = _scaled(f, value, n)
+    if scaled is not None:
+        return scaled
+    n = _integer_of(f, n)
     half = f.ashr(n, 1)
     value = f.mul(value, _power_of_two(f, half))
     return f.mul(value, _power_of_two(f, f.sub(n, half)))
 
 
+def _scaled(f: Function, value: Value, n: Value) -> Value | None:
+    """value * 2^n in one instruction, where the target has it for these lanes."""
+    if "+avx512f" not in f.module.attributes or value.lanes * bits_of(value.type) != 512:
+        return None
+    name = f"llvm.x86.avx512.mask.scalef.p{'d' if is_double(value) else 's'}.512"
+    mask = constant(f"i{value.lanes}", -1)
+    rounding = constant("i32", 4)  # the current mode
+    return f.call(name, value.type, value, n, value, mask, rounding, declare=True)
+
+
 def expm1(f: Function, x: Value) -> Value:
     """e^x - 1, exact for tiny x."""
-    limited = _limited(f, x, *((-40.0, 710.0) if _double(x) else (-18.0, 89.0)))
+    limited = _limited(f, x, *((-40.0, 710.0) if is_double(x) else (-18.0, 89.0)))
     n, r = _reduced(f, limited)
-    scale = _power_of_two(f, f.sub(n, 1))
+    scale = _power_of_two(f, f.sub(_integer_of(f, n), 1))
     value = f.mul(f.fma(scale, _exp_series(f, r), f.sub(scale, 0.5)), 2.0)
     return f.select(f.compare("oeq", x, 0.0), x, value)
 
 
 def logistic(f: Function, x: Value) -> Value:
-    """1 / (1 + e^-x)."""
-    return f.div(1.0, f.add(exp(f, f.neg(x)), 1.0))
+    """1 / (1 + e^-x) for x >= 0, e^x / (1 + e^x) below."""
+    e = exp(f, f.neg(absolute(f, x)))
+    above = f.select(f.compare("olt", x, 0.0), e, 1.0)
+    return f.div(above, f.add(e, 1.0))
 
 
 def tanh(f: Function, x: Value) -> Value:
     """t / (t + 2) with t = e^2x - 1."""
-    size = _abs(f, x)
-    limit = 20.0 if _double(x) else 10.0
+    size = absolute(f, x)
+    limit = 20.0 if is_double(x) else 10.0
     t = expm1(f, f.mul(f.select(f.compare("ogt", size, limit), limit, size), 2.0))
-    return _copysign(f, f.div(t, f.add(t, 2.0)), x)
+    return copysign(f, f.div(t, f.add(t, 2.0)), x)
 
 
 # Logarithms: x = 2^e (1 + r) with sqrt(1/2) <= 1 + r < sqrt(2).
@@ -186,7 +210,7 @@ def tanh(f: Function, x: Value) -> Value:
 def _split(f: Function, x: Value) -> tuple[Value, Value]:
     """(e as a float, r) of a positive normal x."""
     raw = bits(f, x)
-    root = 0x3FE6A09E667F3BCD if _double(x) else 0x3F3504F3
+    root = 0x3FE6A09E667F3BCD if is_double(x) else 0x3F3504F3
     exponent = f.ashr(f.sub(raw, root), _MANTISSA[x.element])
     mantissa = _float(f, f.sub(raw, f.shl(exponent, _MANTISSA[x.element])))
     return f.cast("sitofp", exponent, x.element), f.sub(mantissa, 1.0)
@@ -194,7 +218,7 @@ def _split(f: Function, x: Value) -> tuple[Value, Value]:
 
 def _log_parts(f: Function, exponent: Value, r: Value) -> Value:
     high, low = (constant(r.type, part) for part in _LN2[r.element])
-    if _double(r):
+    if is_double(r):
         s = f.div(r, f.add(r, 2.0))
         z = f.mul(s, s)
         half = f.mul(f.mul(r, r), 0.5)
@@ -241,206 +265,43 @@ def log1p(f: Function, x: Value) -> Value:
 
 def erf(f: Function, x: Value) -> Value:
     """x (1 + series) for small |x|, 1 - erfc(|x|) for larger, sign of x."""
-    size = _abs(f, x)
+    size = absolute(f, x)
     square = f.mul(x, x)
-    small = f.fma(x, polynomial(f, square, p.ERF_SMALL_F64 if _double(x) else p.ERF_SMALL_F32), x)
-    if _double(x):
-        bounded = f.select(f.compare("ogt", size, 6.0), 6.0, size)
-        rest = _erfc_positive(f, bounded)
+    small = f.fma(x, polynomial(f, square, p.ERF_SMALL_F64 if is_double(x) else p.ERF_SMALL_F32), x)
+    if is_double(x):
+        rest = _erfc_positive(f, f.select(f.compare("ogt", size, 6.0), 6.0, size))
         limit = 1.0
     else:
+        # Where it counts erfc is below 1/4, so few bits of it are needed, and none near 2^-126.
         bounded = f.select(f.compare("ogt", size, 4.0), 4.0, size)
-        rest = exp(f, polynomial(f, bounded, p.ERFC_LOG_F32))
-        limit = 0.95
-    large = _copysign(f, f.sub(1.0, rest), x)
+        power = polynomial(f, bounded, p.ERFC_LOG2_F32)
+        whole, n = nearest(f, power)
+        fraction = polynomial(f, f.sub(power, whole), p.EXP2_SHORT_F32)
+        rest = _float(f, f.add(bits(f, fraction), f.shl(n, 23)))
+        limit = 0.86
+    large = copysign(f, f.sub(1.0, rest), x)
     return f.select(f.compare("ogt", size, limit), large, small)
 
 
 def _erfc_positive(f: Function, x: Value) -> Value:
-    """erfc for x >= 0.9: exp(-x^2) times a bounded function."""
+    """erfc for x >= 0.45: exp(-x^2) times a bounded function."""
     t = f.div(f.sub(x, 3.75), f.add(x, 3.75))
-    series = polynomial(f, t, p.ERFC_SCALED_F64 if _double(x) else p.ERFC_SCALED_F32)
+    series = polynomial(f, t, p.ERFC_SCALED_F64 if is_double(x) else p.ERFC_SCALED_F32)
     square = f.mul(x, x)
     lost = f.fma(x, x, f.neg(square))
-    value = f.div(f.mul(exp(f, f.neg(square)), series), f.fma(x, constant(x.type, 2.0), constant(x.type, 1.0)))
+    divisor = f.fma(x, constant(x.type, 2.0), constant(x.type, 1.0))
+    value = f.div(f.mul(exp(f, f.neg(square)), series), divisor)
     return f.sub(value, f.mul(value, lost))
 
 
 def erfc(f: Function, x: Value) -> Value:
     """1 - erf(x) without cancellation."""
-    size = _abs(f, x)
-    limit = 28.0 if _double(x) else 10.2
+    size = absolute(f, x)
+    limit = 28.0 if is_double(x) else 10.2
     far = _erfc_positive(f, f.select(f.compare("ogt", size, limit), limit, size))
     far = f.select(f.compare("olt", x, 0.0), f.sub(2.0, far), far)
     near = f.sub(1.0, erf(f, x))
-    return f.select(f.compare("ogt", size, 0.92), far, near)
-
-
-# Circular functions.
-
-# pi/2 in pieces whose products with small integers are exact enough under fma
-_HALF_PI = {
-    "float": (1.57079637, -4.37113883e-08, -1.71512451e-15),
-    "double": (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33),
-}
-_LIMIT = {"float": 48000.0, "double": 1e8}  # above, reduce exactly
-
-
-def _two_over_pi(count: int) -> list[float]:
-    """2/pi as a sum of `count` floats of 24 bits each, with the same spacing."""
-    digits = 24 * count
-    # Machin's formula in integers.
-    one = 1 << (digits + 64)
-
-    def inverse_tangent(n: int) -> int:
-        total, power, k, sign = 0, one // n, 1, 1
-        while power:
-            total += sign * (power // k)
-            power //= n * n
-            k, sign = k + 2, -sign
-        return total
-
-    pi = 4 * (4 * inverse_tangent(5) - inverse_tangent(239))
-    value = (2 * one << digits) // pi
-    chunks = []
-    for number in range(count):
-        chunk = value >> (digits - 24 * (number + 1)) & 0xFFFFFF
-        chunks.append(math.ldexp(chunk, -24 * (number + 1)))
-    return chunks
-
-
-def _reduce_exactly(f: Function, x: Value) -> tuple[Value, Value]:
-    """(quadrant, r) for any finite f64: x times 2/pi modulo 4, piece by piece."""
-    count = 48
-    table = f.module.table("two_over_pi", "double", _two_over_pi(count))
-    zero = constant(x.type, 0.0)
-    with f.for_range(0, count, 1, [zero, zero]) as loop:
-        high, low = loop.carried
-        piece = f.splat(f.load("double", f.pointer(table, loop.index, "double")), x.lanes)
-        product = f.mul(x, piece)
-        lost = f.fma(x, piece, f.neg(product))
-        for part in (product, lost):
-            part = f.sub(part, f.mul(round_even(f, f.mul(part, 0.25)), 4.0))
-            total = f.add(high, part)
-            # the rounding error of the sum, exactly
-            back = f.sub(total, high)
-            low = f.add(low, f.add(f.sub(high, f.sub(total, back)), f.sub(part, back)))
-            high = f.sub(total, f.mul(round_even(f, f.mul(total, 0.25)), 4.0))
-        loop.carry(high, low)
-    high, low = loop.results
-    whole, quadrant = _nearest(f, high)
-    rest = f.sub(high, whole)
-    r = f.fma(rest, constant(x.type, 1.5707963267948966), f.fma(
-        rest, constant(x.type, 6.123233995736766e-17), f.mul(low, 1.5707963267948966)
-    ))  # fmt: skip
-    return quadrant, r
-
-
-def _quadrant(f: Function, x: Value) -> tuple[Value, Value]:
-    """(n modulo 4, r) with x = n pi/2 + r; a helper, as large arguments take a slower way."""
-    name = f"quadrant_{x.element}_{x.lanes}"
-    integer = vector(x.lanes, _INTEGER[x.element])
-    result = f"{{ {integer}, {x.type} }}"
-    if not f.module.has(name):
-        _define_quadrant(f, name, x.type, integer, result)
-    both = f.emit(result, f"call {result} @{name}({x})")
-    return (
-        f.emit(integer, f"extractvalue {result} {both.name}, 0"),
-        f.emit(x.type, f"extractvalue {result} {both.name}, 1"),
-    )
-
-
-def _define_quadrant(f: Function, name: str, kind: str, integer: str, result: str) -> None:
-    g = f.module.helper(name, [(kind, "x")], result, inline="noinline")
-    (x,) = g.arguments
-    whole, n = _nearest(g, g.mul(x, 0.6366197723675814))
-    r = x
-    for piece in _HALF_PI[x.element]:
-        r = g.fma(whole, constant(kind, -piece), r)
-    large = g.compare("ogt", _abs(g, x), _LIMIT[x.element])
-    any_large = large
-    if x.lanes > 1:
-        any_large = g.intrinsic("llvm.vector.reduce.or", large.type, large, returns="i1")
-    branch = g.if_else(any_large)
-    with branch.then():
-        wide = g.cast("fpext", x, "double") if x.element == "float" else x
-        far_n, far_r = _reduce_exactly(g, wide)
-        if x.element == "float":
-            far_n, far_r = g.cast("trunc", far_n, "i32"), g.cast("fptrunc", far_r, "float")
-        branch.give(g.select(large, far_n, n), g.select(large, far_r, r))
-    with branch.otherwise():
-        branch.give(n, r)
-    n, r = branch.results
-    pair = g.emit(result, f"insertvalue {result} poison, {n}, 0")
-    g.ret(g.emit(result, f"insertvalue {result} {pair.name}, {r}, 1"))
-
-
-def _sine_cosine(f: Function, r: Value) -> tuple[Value, Value]:
-    z = f.mul(r, r)
-    double = _double(r)
-    series = polynomial(f, z, p.SIN_F64 if double else p.SIN_F32)
-    sine = f.fma(f.mul(z, r), series, r)
-    series = polynomial(f, z, p.COS_F64 if double else p.COS_F32)
-    half = f.mul(z, 0.5)
-    near = f.sub(1.0, half)
-    # what 1 - z/2 lost is added back
-    lost = f.sub(f.sub(1.0, near), half)
-    return sine, f.add(near, f.fma(f.mul(z, z), series, lost))
-
-
-def _circular(f: Function, x: Value, shift: int) -> Value:
-    n, r = _quadrant(f, x)
-    sine, cosine = _sine_cosine(f, r)
-    n = f.add(n, shift)
-    value = f.select(f.compare("ne", f.land(n, 1), 0), cosine, sine)
-    flip = f.compare("ne", f.land(n, 2), 0)
-    value = f.select(flip, f.neg(value), value)
-    return f.select(f.compare("oeq", _abs(f, x), float("inf")), float("nan"), value)
-
-
-def sin(f: Function, x: Value) -> Value:
-    return f.select(f.compare("oeq", x, 0.0), x, _circular(f, x, 0))
-
-
-def cos(f: Function, x: Value) -> Value:
-    return _circular(f, x, 1)
-
-
-def tan(f: Function, x: Value) -> Value:
-    """sin / cos of the same reduced argument."""
-    n, r = _quadrant(f, x)
-    sine, cosine = _sine_cosine(f, r)
-    odd = f.compare("ne", f.land(n, 1), 0)
-    value = f.div(f.select(odd, f.neg(cosine), sine), f.select(odd, sine, cosine))
-    value = f.select(f.compare("oeq", _abs(f, x), float("inf")), float("nan"), value)
-    return f.select(f.compare("oeq", x, 0.0), x, value)
-
-
-def atan2(f: Function, y: Value, x: Value) -> Value:
-    """The angle of the point (x, y)."""
-    across, up = _abs(f, x), _abs(f, y)
-    steep = f.compare("ogt", up, across)
-    small, large = f.select(steep, across, up), f.select(steep, up, across)
-    t = f.div(small, large)
-    t = f.select(f.compare("oeq", small, large), 1.0, t)
-    t = f.select(f.compare("oeq", large, 0.0), 0.0, t)
-    # atan(t) = pi/4 + atan((t - 1) / (t + 1))
-    far = f.compare("ogt", t, 0.4142135623730951)
-    u = f.select(far, f.div(f.sub(t, 1.0), f.add(t, 1.0)), t)
-    z = f.mul(u, u)
-    series = polynomial(f, z, p.ATAN_F64 if _double(x) else p.ATAN_F32)
-    high, low, _ = _HALF_PI[x.element]
-    angle = f.fma(f.mul(z, u), series, u)
-    angle = f.select(far, f.add(f.add(angle, low * 0.5), high * 0.5), angle)
-    angle = f.select(steep, f.add(f.sub(high, angle), low), angle)
-    left = f.compare("slt", bits(f, x), 0)
-    angle = f.select(left, f.add(f.sub(high * 2, angle), low * 2), angle)
-    nan = f.compare("uno", x, y)
-    return f.select(nan, float("nan"), _copysign(f, angle, y))
-
-
-def atan(f: Function, x: Value) -> Value:
-    return atan2(f, x, constant(x.type, 1.0))
+    return f.select(f.compare("ogt", size, 0.47), far, near)
 
 
 # Powers and roots.
@@ -453,8 +314,8 @@ def power(f: Function, x: Value, y: Value) -> Value:
                   3.0: lambda: f.mul(f.mul(x, x), x)}.get(float(y.number))  # fmt: skip
         if simple is not None:
             return simple()
-    size = _abs(f, x)
-    if _double(x):
+    size = absolute(f, x)
+    if is_double(x):
         value = _exp_log_product(f, size, y)
     else:
         wide = f.mul(log(f, f.cast("fpext", size, "double")), f.cast("fpext", y, "double"))
@@ -468,30 +329,51 @@ def power(f: Function, x: Value, y: Value) -> Value:
     broken = f.land(f.compare("olt", x, 0.0), f.lnot(whole))
     broken = f.land(broken, f.compare("olt", size, infinity))
     value = f.select(broken, float("nan"), value)
-    units = f.land(f.compare("oeq", size, 1.0), f.compare("oeq", _abs(f, y), infinity))
+    units = f.land(f.compare("oeq", size, 1.0), f.compare("oeq", absolute(f, y), infinity))
     one = f.lor(f.lor(units, f.compare("oeq", x, 1.0)), f.compare("oeq", y, 0.0))
     return f.select(one, 1.0, value)
 
 
 def _exp_log_product(f: Function, x: Value, y: Value) -> Value:
-    """exp(y log x) for x >= 0 in f64, the logarithm's rounding error carried along."""
-    near = log(f, x)
-    # One Newton step finds what `near` lacks: log x = near + log(x e^-near).
-    bounded = _limited(f, near, -700.0, 700.0)
-    rest = f.sub(f.mul(x, exp(f, f.neg(bounded))), 1.0)
-    usable = f.compare("olt", _abs(f, rest), 1e-12)
-    rest = f.select(usable, rest, 0.0)
-    product = f.mul(near, y)
-    lost = f.add(f.fma(near, y, f.neg(product)), f.mul(rest, y))
+    """exp(y log x) for x >= 0 in f64, the logarithm as a sum of two numbers."""
+    high, low = _log_pair(f, x)
+    product = f.mul(high, y)
+    lost = f.fma(low, y, f.fma(high, y, f.neg(product)))
     value = exp(f, product)
-    finite = f.compare("olt", _abs(f, product), 709.0)
+    finite = f.compare("olt", absolute(f, product), 709.0)
     return f.select(finite, f.fma(value, lost, value), value)
+
+
+def _log_pair(f: Function, x: Value) -> tuple[Value, Value]:
+    """log x = high + low with about 60 bits for positive finite x; special values in high."""
+    tiny = f.compare("olt", x, 2.0**-1022)
+    exponent, r = _split(f, f.select(tiny, f.mul(x, 2.0**52), x))
+    exponent = f.select(tiny, f.sub(exponent, 52.0), exponent)
+    # log(1 + r) = 2 s + s^3 R(s^2) with s = r / (2 + r), the division's rest kept
+    divisor = f.add(r, 2.0)
+    divisor_low = f.sub(r, f.sub(divisor, 2.0))
+    s = f.div(r, divisor)
+    minus = f.neg(s)
+    s_low = f.div(f.fma(minus, divisor_low, f.fma(minus, divisor, r)), divisor)
+    z = f.mul(s, s)
+    series = f.mul(f.mul(s, z), polynomial(f, z, p.LOG64))
+    low = f.fma(s_low, constant(x.type, 2.0), series)
+    ln2_high, ln2_low = (constant(x.type, part) for part in _LN2["double"])
+    whole, twice = f.mul(exponent, ln2_high), f.add(s, s)
+    total = f.add(whole, twice)
+    back = f.sub(total, whole)
+    lost = f.add(f.sub(whole, f.sub(total, back)), f.sub(twice, back))
+    low = f.add(f.fma(exponent, ln2_low, low), lost)
+    high = f.add(total, low)
+    rest = f.sub(low, f.sub(high, total))
+    special = _finished_log(f, x, high)
+    return special, f.select(f.compare("oeq", special, high), rest, 0.0)
 
 
 def cbrt(f: Function, x: Value) -> Value:
     """The cube root: a third of the exponent, then Halley's steps in f64."""
-    wide = x if _double(x) else f.cast("fpext", x, "double")
-    size = _abs(f, wide)
+    wide = x if is_double(x) else f.cast("fpext", x, "double")
+    size = absolute(f, wide)
     tiny = f.compare("olt", size, 2.0**-1000)
     size = f.select(tiny, f.mul(size, 2.0**54), size)
     guess = _float(f, f.add(f.udiv(bits(f, size), 3), 0x2A9F7893782DA1CE))
@@ -500,10 +382,10 @@ def cbrt(f: Function, x: Value) -> Value:
         double, twice = f.add(cube, cube), f.add(size, size)
         guess = f.mul(guess, f.div(f.add(cube, twice), f.add(double, size)))
     guess = f.select(tiny, f.mul(guess, 2.0**-18), guess)
-    guess = _copysign(f, guess, wide)
+    guess = copysign(f, guess, wide)
     special = f.lor(f.compare("oeq", size, 0.0), f.compare("ueq", size, float("inf")))
     guess = f.select(special, wide, guess)
-    return guess if _double(x) else f.cast("fptrunc", guess, "float")
+    return guess if is_double(x) else f.cast("fptrunc", guess, "float")
 
 
 def remainder(f: Function, x: Value, y: Value) -> Value:
@@ -519,7 +401,7 @@ def _define_remainder(f: Function, name: str, kind: str) -> None:
     g = f.module.helper(name, [(kind, "x"), (kind, "y")], kind, inline="noinline")
     x, y = g.arguments
     wide = [g.cast("fpext", v, "double") if v.element == "float" else v for v in (x, y)]
-    size, divisor = (_abs(g, v) for v in wide)
+    size, divisor = (absolute(g, v) for v in wide)
     steps = 280 if x.element == "float" else 2100
     each = 24  # bits of the quotient per step
     rest = size
@@ -541,7 +423,7 @@ def _define_remainder(f: Function, name: str, kind: str) -> None:
     rest = g.select(g.compare("oeq", divisor, infinity), size, rest)
     bad = g.lor(g.compare("oeq", divisor, 0.0), g.compare("oeq", size, infinity))
     bad = g.lor(bad, g.compare("uno", *wide))
-    rest = _copysign(g, g.select(bad, float("nan"), rest), wide[0])
+    rest = copysign(g, g.select(bad, float("nan"), rest), wide[0])
     rest = g.select(bad, float("nan"), rest)
     g.ret(g.cast("fptrunc", rest, "float") if x.element == "float" else rest)
 
@@ -555,10 +437,6 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "tanh": tanh,
     "erf": erf,
     "erfc": erfc,
-    "sine": sin,
-    "cosine": cos,
-    "tan": tan,
-    "atan2": atan2,
     "power": power,
     "sqrt": sqrt,
     "cbrt": cbrt,

@@ -14,12 +14,15 @@ from .exported import import_export, looks_like_export, read_export_file
 __all__ = ["import_jax", "looks_like_export", "read_exported"]
 
 
-def read_exported(data: bytes | memoryview, name: str = "") -> Module:
+def read_exported(
+    data: bytes | memoryview, name: str = "", *examples: Any, **keywords: Any
+) -> Module:
     """The module of a serialized `jax.export.Exported`; needs no jax.
 
-    UserError where the file is damaged, ImportBlockers where girih cannot import it.
+    Example inputs fix the shapes that the export leaves symbolic. UserError where the file is
+    damaged, ImportBlockers where girih cannot import it.
     """
-    return import_export(read_export_file(data, name or "<export>"), name)
+    return import_export(read_export_file(data, name or "<export>"), name, examples, keywords)
 
 
 def import_jax(source: Any, *examples: Any, name: str = "", **keywords: Any) -> Module:
@@ -27,14 +30,13 @@ def import_jax(source: Any, *examples: Any, name: str = "", **keywords: Any) -> 
 
     Structure and names of inputs and outputs, donations and source lines are kept; closed-over
     arrays of 4 KiB and more become weights named `constant_0`, `constant_1`, ... Examples are
-    arrays, pytrees of arrays or `jax.ShapeDtypeStruct`.
+    arrays, pytrees of arrays or `jax.ShapeDtypeStruct`; an Exported needs none, unless they are to
+    fix its symbolic shapes.
     """
     from .traced import export_of, import_function
 
     if hasattr(source, "mlir_module_serialized"):
-        if examples or keywords:
-            raise UserError("a jax.export.Exported has its own input types: give no examples")
-        return import_export(export_of(source), name)
+        return import_export(export_of(source), name, examples, keywords)
     if not callable(source):
         raise UserError(f"a JAX function or jax.export.Exported is needed, not {type(source)}")
     return import_function(source, examples, keywords, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...hlo.errors import Blocker, ImportBlockers, UnsupportedError, UserError
 from ...hlo.graph import Dense, Module
-from ...hlo.signature import Signature, Tree
+from ...hlo.signature import Signature, StructureError, Tree
 from ...hlo.types import TensorType, Type, element_type
 from .. import tree
 from ..stablehlo.bytecode import MAGIC, read_bytecode
@@ -138,22 +138,31 @@ def _namedtuple_fields(data: bytes, count: int) -> tuple[str, ...]:
     return ()
 
 
-def import_export(export: Export, name: str = "") -> Module:
-    """The module of an export; ImportBlockers where it needs side effects or has free shapes.
+def import_export(
+    export: Export,
+    name: str = "",
+    examples: Sequence[Any] = (),
+    keywords: Mapping[str, Any] | None = None,
+) -> Module:
+    """The module of an export; ImportBlockers where it needs side effects.
 
-    An export for several devices is one program with shardings, which means the same on one.
+    Symbolic shapes are fixed by example inputs; without them they block the import. An export for
+    several devices is one program with shardings, which means the same on one.
     """
     title = name or export.name or "export"
-    _check(export, title)
+    given = _example_types(export, title, examples, keywords or {})
+    _check(export, title, bool(given))
     document = read_bytecode(export.program, title)
     entry, leading = _entry_arguments(document, export)
     constants = [slot.constant for slot in entry if slot.constant is not None]
     platform = {"_platform_index": constants[0]} if constants else {}
     kept = set(export.kept)
     unused: dict[int, Type] = {
-        index: _type(value) for index, value in enumerate(export.arguments) if index not in kept
+        index: given.get(index) or _type(value)
+        for index, value in enumerate(export.arguments)
+        if index not in kept
     }
-    module = Converter(document, title, "constant", entry, unused, platform).module()
+    module = Converter(document, title, "constant", entry, unused, platform, given).module()
     if export.devices > 1:
         module = module.with_notes(
             f"it was exported for {export.devices} devices; the program here is for one, and the "
@@ -162,7 +171,31 @@ def import_export(export: Export, name: str = "") -> Module:
     return replace(module, signature=_signature(module, export, document, leading))
 
 
-def _check(export: Export, title: str) -> None:
+def _example_types(
+    export: Export, title: str, examples: Sequence[Any], keywords: Mapping[str, Any]
+) -> dict[int, TensorType]:
+    """The type of each flat input as the examples fix it; nothing without examples."""
+    if not examples and not keywords:
+        return {}
+    if export.inputs.kind != "tuple" or len(export.inputs.children) != 2:
+        raise UserError(f"{title}: the export's inputs are not (arguments, keywords)")
+    try:
+        leaves = export.inputs.flatten((tuple(examples), dict(keywords)), "examples")
+    except StructureError as error:
+        raise UserError(f"{title}: the examples do not fit the export: {error}") from None
+    found: dict[int, TensorType] = {}
+    for index, (leaf, value) in enumerate(zip(leaves, export.arguments, strict=False)):
+        shape = tuple(np.shape(leaf))
+        fixed = value.shape
+        if len(shape) != len(fixed) or any(
+            dim.isdigit() and int(dim) != size for dim, size in zip(fixed, shape, strict=True)
+        ):
+            raise UserError(f"{title}: example {index} has shape {list(shape)}, declared {value}")
+        found[index] = _type(Abstract(tuple(map(str, shape)), value.element))
+    return found
+
+
+def _check(export: Export, title: str, has_examples: bool) -> None:
     """Everything about the export as a whole that cannot be imported."""
     found: list[Blocker] = []
 
@@ -177,11 +210,11 @@ def _check(export: Export, title: str) -> None:
         )
     if export.effects:
         block("it has ordered side effects", "remove callbacks and prints before the export")
-    for value in export.arguments:
+    for value in () if has_examples else export.arguments:
         if not value.is_static:
             block(
                 f"an input has the symbolic shape {value}",
-                "export it with fixed shapes, or import the function with example inputs",
+                "give example inputs that fix it, or export the function with fixed shapes",
             )
     if found:
         raise ImportBlockers(list(dict.fromkeys(found)), title)

@@ -6,7 +6,8 @@ Everything that stands in the way is collected and reported at once as `ImportBl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,7 @@ from ...hlo.types import (
 )
 from .. import tree
 from . import attributes as attribute_tables
-from . import special
+from . import refine, special
 from .literals import element_of, read_elements
 from .locations import Locations
 from .signatures import read_signature
@@ -46,8 +47,6 @@ WEIGHT_BYTES = 4096
 """Constants of at least this size, splats aside, are kept outside the program as weights."""
 
 _KEPT = ("sdy.sharding", "mhlo.sharding", "mhlo.frontend_attributes")
-_TERMINATORS = ("stablehlo.return", "func.return", "sdy.return", "chlo.return")
-
 Leaves = Any  # a Value, or a tuple of Leaves where the tree has a tuple
 
 
@@ -72,7 +71,8 @@ class Converter:
 
     `entry_arguments` says what each parameter of the entry is (by default an argument of its own),
     `unused` gives the types of the module's arguments that the file's entry does not take,
-    `global_constants` the values of parameters that JAX tags as the same in every function.
+    `global_constants` the values of parameters that JAX tags as the same in every function,
+    `input_types` the types of arguments whose shapes the file leaves free.
     """
 
     document: tree.Document
@@ -81,6 +81,7 @@ class Converter:
     entry_arguments: Sequence[EntryArgument] | None = None
     unused: Mapping[int, Type] = field(default_factory=dict)
     global_constants: Mapping[str, Dense] = field(default_factory=dict)
+    input_types: Mapping[int, Type] = field(default_factory=dict)
     blockers: dict[Blocker, None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     weights: dict[str, Weight] = field(default_factory=dict)
@@ -93,6 +94,8 @@ class Converter:
         self.locations = Locations(self.document)
         self.symbols: dict[str, tree.Operation] = {}
         self._contents: dict[tuple[Type, bytes], list[tuple[str, Any]]] = {}
+        self.free_shapes = refine.has_free_shapes(self.document.module)
+        self._open_calls: set[str] = set()
         self._shardings = dict(special.sharding_constraints(self.document.module))
 
     def module(self) -> Module:
@@ -110,10 +113,13 @@ class Converter:
                 facts[f"sdy.mesh.{operation.attributes.get('sym_name', '')}"] = mesh
             else:
                 self.block(operation, "is not known at the top of a module", "remove it")
-        self._raise_blockers()
+        if self.free_shapes:
+            # Types are inferred one from the other, so nothing can be converted behind a blocker.
+            special.block_all_unknown(self, top)
+        self.raise_blockers()
         entry = self._entry()
         self.function(entry, self.entry_arguments)
-        self._raise_blockers()
+        self.raise_blockers()
         functions = {key: value for key, value in self.functions.items() if value is not None}
         title = self.name or str(top.attributes.get("sym_name", ""))
         main = functions[entry]
@@ -146,7 +152,8 @@ class Converter:
 
     # Blockers
 
-    def _raise_blockers(self) -> None:
+    def raise_blockers(self) -> None:
+        """ImportBlockers if there are any."""
         if self.blockers:
             raise ImportBlockers(list(self.blockers), self.document.source or "the program")
 
@@ -214,11 +221,16 @@ class Converter:
         """The op's operands, tuples taken apart."""
         return [leaf for value in operation.operands for leaf in leaves(self.use(value))]
 
-    def bind(self, values: list[tree.Value], results: Any, operation: tree.Operation) -> None:
+    def bind(self, values: list[tree.Value], results: Iterable[Value]) -> None:
         """Say which hlo values stand for `values`, regrouping tuples."""
         source = iter(results)
-        for value in values:
-            self._values[value] = _group(self.value_type(value, operation), source)
+        try:
+            for value in values:
+                self._values[value] = _group(value.type, source)
+        except StopIteration:
+            raise UserError(
+                f"{self.document.source}: an operation has fewer results than it announces"
+            ) from None
 
     def rename(self, value: tree.Value, leaf: Leaves) -> None:
         """`value` is what `leaf` already is."""
@@ -272,17 +284,22 @@ class Converter:
             for item in value
         )
 
-    def region(self, region: tree.Region, owner: tree.Operation) -> Region:
-        """The region, its terminator turned into results."""
-        values = arguments(self.leaf_types(region.arguments, owner))
-        self.bind(region.arguments, values, owner)
+    def region(
+        self, region: tree.Region, owner: tree.Operation, types: Sequence[Type] | None = None
+    ) -> Region:
+        """The region, its terminator turned into results; `types` are its arguments'."""
+        values = arguments(types or self.leaf_types(region.arguments, owner))
+        self.bind(region.arguments, values)
         return self._body(region, values, [])
 
     def _function_region(self, owner: tree.Operation) -> Region:
         """A function's region; a parameter that is the same constant everywhere is that."""
         region = owner.regions[0]
-        values = arguments(self.leaf_types(region.arguments, owner))
-        self.bind(region.arguments, values, owner)
+        types = self.leaf_types(region.arguments, owner)
+        if self.free_shapes:
+            self.raise_blockers()
+        values = arguments(types)
+        self.bind(region.arguments, values)
         built: list[Op] = []
         facts = owner.attributes.get("arg_attrs", ())
         for value, fact in zip(region.arguments, facts, strict=False):
@@ -303,7 +320,9 @@ class Converter:
         types: dict[int, Type] = dict(self.unused)
         for slot, value in zip(layout, region.arguments, strict=True):
             if slot.index >= 0:
-                types[slot.index] = self.value_type(value, owner)
+                given = self.input_types.get(slot.index)
+                types[slot.index] = given or self.value_type(value, owner)
+        self.raise_blockers()
         values = arguments([types[index] for index in sorted(types)])
         built: list[Op] = []
         for slot, value in zip(layout, region.arguments, strict=True):
@@ -316,7 +335,7 @@ class Converter:
             elif slot.index < 0:
                 remedy = "remove callbacks and ordered prints before the export"
                 self.block(owner, "the program has ordered side effects", remedy)
-                self.bind([value], arguments([self.value_type(value, owner)]), owner)
+                self.bind([value], arguments([self.value_type(value, owner)]))
                 continue
             self._values[value] = values[slot.index] if slot.index >= 0 else built[-1].result
         return self._body(region, values, built)
@@ -329,7 +348,7 @@ class Converter:
     def inline(self, region: tree.Region, built: list[Op]) -> list[Value]:
         """Append what the region computes, its arguments bound; the values that it returns."""
         for operation in region.operations:
-            if operation.name in _TERMINATORS:
+            if operation.name in special.TERMINATORS:
                 return self.operands(operation)
             self.operation(operation, built)
         return []
@@ -339,9 +358,7 @@ class Converter:
         handler = special.HANDLERS.get(operation.name)
         if handler is not None and handler(self, operation, built):
             return
-        dialect, _, base = operation.name.partition(".")
-        name = operation.name if dialect not in ("stablehlo", "func") else base
-        self.emit(name, operation, built)
+        self.emit(special.hlo_name(operation), operation, built)
 
     def emit(
         self,
@@ -350,16 +367,21 @@ class Converter:
         built: list[Op],
         facts: Mapping[str, Any] | None = None,
         operands: list[Value] | None = None,
+        types: Sequence[Type] | None = None,
     ) -> None:
         """Append the op `name` with this operation's operands, regions and result types."""
         if operands is None:
             operands = self.operands(operation)
-        regions = [self.region(region, operation) for region in operation.regions]
-        types = self.leaf_types(operation.results, operation)
+        # With free shapes, a loop's region takes what the loop takes.
+        loop = [v.type for v in operands] if self.free_shapes and name == "while" else None
+        regions = [self.region(region, operation, loop) for region in operation.regions]
+        if types is None and not self.free_shapes:
+            types = self.leaf_types(operation.results, operation)
         if not ops.known(name):
-            remedy = "replace it in the model, or export the model without it"
-            self.block(operation, "this operation is not supported", remedy)
-            self.bind(operation.results, arguments(types), operation)
+            special.block_unknown(self, operation)
+            if types is None:
+                self.raise_blockers()
+            self.bind(operation.results, arguments(types or ()))
             return
         definition = ops.find(name)
         if facts is None:
@@ -380,9 +402,12 @@ class Converter:
             or (key not in specs and (key in _KEPT or "." not in key))
         }
         origin = self.locations.origins(operation.location)
+        if types is None:
+            draft = Op(definition, operands, kept, regions, (), origin)
+            types = refine.result_types(self, draft, operation)
         op = Op(definition, operands, kept, regions, types, origin)
-        built.append(op)
-        self.bind(operation.results, op.results, operation)
+        built.append(refine.folded(op) if self.free_shapes else op)
+        self.bind(operation.results, built[-1].results)
 
     def constant(self, operation: tree.Operation, built: list[Op]) -> None:
         """A `constant`, or a `weight` where it is large and no splat; the data stays a view."""
@@ -392,13 +417,13 @@ class Converter:
         if not isinstance(value, tree.Elements) or not isinstance(kind, TensorType):
             if kind is not TOKEN:
                 self.block(operation, "has no tensor value", "export the constant as dense data")
-            self.bind([result], arguments([kind]), operation)
+            self.bind([result], arguments([kind]))
             return
         try:
             array = read_elements(value)
         except UnsupportedError as error:
             self.block(operation, str(error), "use another element type")
-            self.bind([result], arguments([kind]), operation)
+            self.bind([result], arguments([kind]))
             return
         except UserError as error:
             place = self.locations.place(operation.location) or self.document.source
@@ -414,6 +439,21 @@ class Converter:
             op = _constant_op(dense, origin)
         built.append(op)
         self._values[result] = op.result
+
+    def append_constant(self, operation: tree.Operation, value: Dense, built: list[Op]) -> None:
+        """The operation's result is this constant."""
+        built.append(_constant_op(value, self.locations.origins(operation.location)))
+        self.bind(operation.results, built[-1].results)
+
+    @contextmanager
+    def calling(self, callee: str, operation: tree.Operation) -> Iterator[None]:
+        """While the function is inlined here; it must not be inlined inside itself."""
+        if callee in self._open_calls:
+            self.block(operation, f"@{callee} calls itself", "use a while loop")
+            self.raise_blockers()
+        self._open_calls.add(callee)
+        yield
+        self._open_calls.discard(callee)
 
     def _add_weight(self, weight: Weight) -> None:
         """Take a weight that comes with the export."""
@@ -462,9 +502,9 @@ def _leaf_types(kind: Type) -> Iterator[TensorType | TokenType]:
         yield kind
 
 
-def _group(kind: Type, source: Iterator[Value]) -> Leaves:
-    if isinstance(kind, TupleType):
-        return tuple(_group(member, source) for member in kind.members)
+def _group(kind: tree.Type, source: Iterator[Value]) -> Leaves:
+    if isinstance(kind, tree.Tuple):
+        return tuple(_group(member, source) for member in kind.types)
     return next(source)
 
 

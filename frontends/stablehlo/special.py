@@ -13,11 +13,36 @@ from ...hlo import ops
 from ...hlo.graph import Op, Value, arguments, constant_of
 from .. import tree
 from . import attributes as attribute_tables
+from . import refine
 
 if TYPE_CHECKING:
     from .convert import Converter
 
+TERMINATORS = ("stablehlo.return", "func.return", "sdy.return", "chlo.return")
+_STRUCTURE = (*TERMINATORS, "builtin.module", "func.func", "sdy.mesh")
+
 Handler = Callable[["Converter", tree.Operation, list[Op]], bool]
+
+
+def hlo_name(operation: tree.Operation) -> str:
+    """The op's name in hlo: without `stablehlo.`, other dialects keep theirs."""
+    return operation.name.removeprefix("stablehlo.").removeprefix("func.")
+
+
+def block_unknown(converter: Converter, operation: tree.Operation) -> None:
+    remedy = "replace it in the model, or export the model without it"
+    converter.block(operation, "this operation is not supported", remedy)
+
+
+def block_all_unknown(converter: Converter, module: tree.Operation) -> None:
+    """A blocker for each op that neither a room nor a handler knows."""
+    for operation in tree.walk(module):
+        name = operation.name
+        if name == "stablehlo.custom_call":
+            if not _is_known_call(operation):
+                _block_call(converter, operation)
+        elif not (name in _STRUCTURE or name in HANDLERS or ops.known(hlo_name(operation))):
+            block_unknown(converter, operation)
 
 
 def _constant(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
@@ -26,7 +51,7 @@ def _constant(converter: Converter, operation: tree.Operation, built: list[Op]) 
 
 
 def _tuple(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
-    converter.bind(operation.results, converter.operands(operation), operation)
+    converter.bind(operation.results, converter.operands(operation))
     return True
 
 
@@ -35,8 +60,7 @@ def _get_tuple_element(converter: Converter, operation: tree.Operation, built: l
     index = attribute_tables.plain(operation.attributes.get("index"), converter.type)
     if not isinstance(members, tuple) or not isinstance(index, int) or index >= len(members):
         converter.block(operation, "takes an element that is not there", "correct the index")
-        types = converter.leaf_types(operation.results, operation)
-        converter.bind(operation.results, arguments(types), operation)
+        _unsupported(converter, operation)
     else:
         converter.rename(operation.results[0], members[index])
     return True
@@ -46,14 +70,24 @@ def _call_to(converter: Converter, operation: tree.Operation, built: list[Op], c
     """`call{callee}` with the op's own operands; a missing or recursive callee blocks."""
     if callee not in converter.symbols:
         converter.block(operation, f"calls @{callee}, which is not in the file", "export it too")
+    elif converter.free_shapes and converter.symbols[callee].regions:
+        with converter.calling(callee, operation):
+            return refine.inlined(converter, operation, built, converter.symbols[callee])
     elif callee in converter.functions and converter.functions[callee] is None:
         converter.block(operation, f"@{callee} calls itself", "use a while loop")
     elif converter.function(callee) is not None:
         converter.emit("call", operation, built, {"callee": callee})
         return True
-    types = converter.leaf_types(operation.results, operation)
-    converter.bind(operation.results, arguments(types), operation)
+    _unsupported(converter, operation)
     return True
+
+
+def _unsupported(converter: Converter, operation: tree.Operation) -> None:
+    """After a blocker: values that stand for the op's results, so that the import goes on."""
+    if converter.free_shapes:
+        converter.raise_blockers()
+    types = converter.leaf_types(operation.results, operation)
+    converter.bind(operation.results, arguments(types))
 
 
 def _call(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
@@ -119,22 +153,40 @@ def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op
     if target in _TRANSPARENT:
         return _identity(converter, operation)
     if target.startswith("mhlo."):
-        name = "chlo." + target.removeprefix("mhlo.").replace("topk", "top_k")
+        name = _chlo_name(target)
         if ops.known(name):
             inner = facts.get("mhlo.attributes", {})
             converter.emit(name, operation, built, attribute_tables.plain(inner, converter.type))
             return True
     if target == "shape_assertion":
-        converter.notes.append("a shape assertion was dropped: all shapes are fixed")
-        return not operation.results
+        return refine.shape_assertion(converter, operation)
     if ops.known("custom_call"):
         return False
-    types = converter.leaf_types(operation.results, operation)
-    converter.bind(operation.results, arguments(types), operation)
+    _block_call(converter, operation)
+    _unsupported(converter, operation)
+    return True
+
+
+def _is_known_call(operation: tree.Operation) -> bool:
+    """Whether a custom call is one that `_custom_call` converts."""
+    target = str(operation.attributes.get("call_target_name", ""))
+    if target.startswith("mhlo."):
+        return ops.known(_chlo_name(target))
+    if target.startswith("check."):
+        return not operation.results
+    return target in ("Sharding", "shape_assertion", *_TRANSPARENT) or ops.known("custom_call")
+
+
+def _chlo_name(target: str) -> str:
+    """Older exports call CHLO's ops as `mhlo.erf`, `mhlo.topk`."""
+    return "chlo." + target.removeprefix("mhlo.").replace("topk", "top_k")
+
+
+def _block_call(converter: Converter, operation: tree.Operation) -> None:
+    target = str(operation.attributes.get("call_target_name", ""))
     remedy = _REMEDIES.get(target, "replace it by ordinary operations in the model")
     reason = f"custom call '{target}' is code outside the program"
     converter.block(operation, reason, remedy, "stablehlo.custom_call")
-    return True
 
 
 def _case(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
@@ -147,7 +199,7 @@ def _case(converter: Converter, operation: tree.Operation, built: list[Op]) -> b
     if not 0 <= number < len(operation.regions):
         number = len(operation.regions) - 1
     results = converter.inline(operation.regions[number], built)
-    converter.bind(operation.results, results, operation)
+    converter.bind(operation.results, results)
     return True
 
 
@@ -162,6 +214,7 @@ _REMEDIES = {
 }
 
 HANDLERS: dict[str, Handler] = {
+    **refine.HANDLERS,
     "stablehlo.constant": _constant,
     "stablehlo.tuple": _tuple,
     "stablehlo.get_tuple_element": _get_tuple_element,

@@ -123,6 +123,7 @@ class _Archive:
             inputs=tuple(_input(spec) for spec in signature["input_specs"]),
             outputs=tuple(_output(spec) for spec in signature["output_specs"]),
             tensors=self.tensors(model),
+            composite="ATEN" not in said.get("verifiers", ()),
             input_tree=tree_of_json(call["in_spec"]),
             output_tree=tree_of_json(call["out_spec"]),
             names=tuple(call.get("forward_arg_names") or ()),
@@ -208,6 +209,8 @@ def _input(spec: Json) -> Input:
         return Input("weight", value["arg"]["name"], value["buffer_name"])
     if kind == "tensor_constant":
         return Input("constant", value["arg"]["name"], value["tensor_constant_name"])
+    if kind == "token":
+        return Input("token", value["arg"]["name"])
     if kind == "constant_input":
         return Input("fixed", value["name"], value=_argument(value["value"], set()))
     raise UserError(f"the archive has an input of the kind {kind}, which is not supported")
@@ -220,6 +223,8 @@ def _output(spec: Json) -> Output:
     for key in ("buffer_name", "parameter_name"):
         if kind.endswith("_mutation") and key in value:
             return Output("buffer", value[key])
+    if kind == "token":
+        return Output("token")
     if kind == "user_input_mutation":
         return Output("input", value["user_input_name"])
     raise UserError(f"the archive has an output of the kind {kind}, which is not supported")

@@ -113,13 +113,15 @@ def _input(spec: Any) -> Input:
         if type(argument).__name__ == "ConstantArgument":
             return Input("fixed", argument.name, value=argument.value)
         return Input("user", argument.name)
+    if kind == "TOKEN":
+        return Input("token", argument.name)
     raise UserError(f"input '{argument.name}' is of the kind {kind}, which is not supported")
 
 
 def _output(spec: Any) -> Output:
     kinds = {
         "USER_OUTPUT": "user", "LOSS_OUTPUT": "user", "BUFFER_MUTATION": "buffer",
-        "PARAMETER_MUTATION": "buffer", "USER_INPUT_MUTATION": "input",
+        "PARAMETER_MUTATION": "buffer", "USER_INPUT_MUTATION": "input", "TOKEN": "token",
     }  # fmt: skip
     kind = kinds.get(spec.kind.name)
     if kind is None:

@@ -30,16 +30,14 @@ PERMUTATIONS = SWAPS | {"permute", "t", "numpy_T"}
 PARTS = {
     "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind",
 }  # fmt: skip
-VIEWS = (
-    RESHAPES
-    | PERMUTATIONS
-    | PARTS
-    | {"as_strided", "diagonal", "expand", "expand_as", "imag", "mT", "movedim", "real", "unfold"}
-    | {"_conj", "conj", "view_as_complex", "view_as_real"}
-)
+VIEWS = RESHAPES | PERMUTATIONS | PARTS | {
+    "_conj", "as_strided", "broadcast_to", "conj", "diagonal", "expand", "expand_as", "imag", "mT",
+    "movedim", "moveaxis", "real", "unfold", "view_as_complex", "view_as_real",
+}  # fmt: skip
 MAYBE_VIEWS = {
     "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "ravel",
     "dropout", "alpha_dropout", "feature_dropout", "atleast_1d", "atleast_2d", "meshgrid",
+    "broadcast_tensors",
 }  # fmt: skip
 """PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
 
@@ -90,19 +88,18 @@ class Aliases:
         return self.views.get(name) or View(name, ())
 
     def note(self, node: Node, known: Mapping[str, Any]) -> None:
-        """Remember that a node's results are views of its first argument."""
-        if not self.active or not node.args or not isinstance(node.args[0], Ref):
-            return
+        """Remember that a node's results are views of its first argument (or of its parts)."""
         name = operator(node.target)
-        if name not in VIEWS and name not in MAYBE_VIEWS:
+        if not self.active or not node.args or name not in VIEWS and name not in MAYBE_VIEWS:
             return
-        source = node.args[0].name
-        before = self.view(source)
-        types = self.graph.types
-        for index, output in enumerate(node.outputs):
-            old, new = types.get(source), types.get(output)
+        first = node.args[0]
+        several = isinstance(first, tuple) and not isinstance(first, Ref)
+        sources = first if several else (first,) * len(node.outputs)
+        for index, (output, source) in enumerate(zip(node.outputs, sources, strict=False)):
+            old, new = (self.graph.types.get(each) for each in (source.name, output))
             if name in MAYBE_VIEWS and old and new and old.element is not new.element:
                 continue  # a conversion is a copy
+            before = self.view(source.name)
             unsure = before.unsure or name in MAYBE_VIEWS
             self.views[output] = View(before.base, (*before.steps, (node, index)), unsure)
             self.fresh[output] = (self.versions.get(before.base, 0), known[output])

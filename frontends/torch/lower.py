@@ -21,7 +21,7 @@ from ...hlo.types import F64, I1, I64, SymbolicDim, TensorType
 from .context import Blocked, Context
 from .functional import Aliases, functional_target, is_in_place
 from .lowerings import LOWERINGS, REMEDIES
-from .program import Graph, Input, Node, Program, Ref
+from .program import Graph, Input, Node, Output, Program, Ref
 from .trees import without_leaves
 
 SMALL_CONSTANT = 4096
@@ -56,7 +56,6 @@ class _Lowering:
     def module(self) -> Module:
         program = self.program
         users = [bound for bound in program.inputs if bound.kind == "user"]
-        paths = self.paths(users)
         types = [self.input_type(bound) for bound in users]
         values = self.context.builder.arguments(types)
         arguments = {bound.name: value for bound, value in zip(users, values, strict=True)}
@@ -64,20 +63,9 @@ class _Lowering:
         results = self.inline(program.graph, inputs)
         if self.blockers:
             raise ImportBlockers(list(self.blockers), program.name or "the export")
-        plain = [
-            value for bound, value in zip(program.outputs, results, strict=True)
-            if bound.kind == "user"
-        ]  # fmt: skip
-        state = {
-            paths.get(bound.target, bound.target): value
-            for bound, value in zip(program.outputs, results, strict=True)
-            if bound.kind != "user"
-        }
-        for bound, value in zip(program.inputs, inputs, strict=True):
-            if isinstance(value, Value):
-                changed = self.outer_aliases.final(bound.name, value)
-                if changed is not value:
-                    state.setdefault(paths.get(bound.name, bound.target), changed)
+        bound_results = list(zip(program.outputs, results, strict=True))
+        plain = [value for bound, value in bound_results if bound.kind == "user"]
+        state = self.state(users, inputs, bound_results)
         values = [value for value in plain if value is not None] + list(state.values())
         body = _live(self.context.builder.region(values))
         used = {op.attributes["weight"] for op in body.walk() if op.name == "weight"}
@@ -89,6 +77,27 @@ class _Lowering:
             symbols={name: program.symbols.get(name, (0, None)) for name in _symbols(types)},
             notes=tuple(self.notes),
         )
+
+    def state(
+        self,
+        users: Sequence[Input],
+        inputs: Sequence[Any],
+        results: Sequence[tuple[Output, Value | None]],
+    ) -> dict[str, Value]:
+        """New values of buffers and inputs that the program changes, by name or by path: those
+        that the export lists, and those that in-place operators changed on the way.
+        """
+        paths = self.paths(users)
+        found: dict[str, Value] = {}
+        for bound, value in results:
+            if bound.kind in ("buffer", "input") and value is not None:
+                found[paths.get(bound.target, bound.target)] = value
+        for bound, value in zip(self.program.inputs, inputs, strict=True):
+            if isinstance(value, Value):
+                changed = self.outer_aliases.final(bound.name, value)
+                if changed is not value:
+                    found.setdefault(paths.get(bound.name, bound.target), changed)
+        return found
 
     def paths(self, users: Sequence[Input]) -> dict[str, str]:
         """The path of each input that a caller gives, by its name in the graph."""
@@ -123,6 +132,8 @@ class _Lowering:
                     f"input '{bound.name}' was fixed to {bound.value!r} by the export; pass None"
                 )
             return bound.value
+        if bound.kind == "token":
+            return None
         weight = self.program.tensors.get(bound.target)
         if weight is None:
             reason = f"the export carries no data for '{bound.target}'"
@@ -199,10 +210,19 @@ class _Lowering:
         """The results of a node's lowering, one per declared output."""
         lowering = LOWERINGS.get(node.target)
         if lowering is None:
-            raise Blocked("this operator has no lowering", _remedy(node.target))
+            raise Blocked("this operator has no lowering", self.remedy(node.target))
         _bindable(node.target, lowering, args, kwargs)
         results = lowering(self.context, *args, **kwargs)
         return results if isinstance(results, (tuple, list)) else (results,)
+
+    def remedy(self, target: str) -> str:
+        """What the user can do about an operator without a lowering."""
+        for prefix, remedy in REMEDIES.items():
+            if target.startswith(prefix):
+                return remedy
+        if self.program.composite:
+            return "save exported.run_decompositions() instead, which splits composite operators"
+        return "write it with other operators, or register a decomposition before torch.export"
 
     def check(self, node: Node, types: Sequence[TensorType | None], results: Sequence[Any]) -> None:
         """CompilerBug where a result is not what the export declares."""
@@ -265,13 +285,6 @@ def _signature(lowering: Callable[..., Any]) -> inspect.Signature:
     if known is None:
         known = _SIGNATURES[lowering] = inspect.signature(lowering)
     return known
-
-
-def _remedy(target: str) -> str:
-    for prefix, remedy in REMEDIES.items():
-        if target.startswith(prefix):
-            return remedy
-    return "write it with other operators, or register a decomposition before torch.export"
 
 
 def _place(node: Node) -> str:

@@ -61,7 +61,8 @@ class Graph:
 
 class Input(NamedTuple):
     """How a graph input is filled: from a "weight" (parameter or buffer `target`), a "constant"
-    (tensor `target`), the "user", or "fixed" (a Python value, `value`, that the export baked in).
+    (tensor `target`), the "user", "fixed" (a Python value, `value`, that the export baked in), or
+    a "token", which orders effects and has no value.
     """
 
     kind: str
@@ -73,7 +74,7 @@ class Input(NamedTuple):
 class Output(NamedTuple):
     """What a graph output is for: the "user", or the new value of the buffer or input `target`."""
 
-    kind: str  # user, buffer, input
+    kind: str  # user, buffer, input, token
     target: str = ""
 
 
@@ -90,6 +91,7 @@ class Program:
     names: tuple[str, ...] = ()  # of the positional inputs
     symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     name: str = ""
+    composite: bool = False  # run_decompositions() could still split operators into simpler ones
 
 
 class NotAffine(ValueError):

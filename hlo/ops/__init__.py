@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import UnsupportedError
 from ..room import OpDefinition
 from . import (
+    composed,
     contraction,
     control,
     conversion,
@@ -16,7 +17,6 @@ from . import (
     linear_algebra,
     normalization,
     random,
-    ranking,
     reduction,
     selection,
     shape,
@@ -43,7 +43,7 @@ DEFINITIONS: tuple[OpDefinition, ...] = (
     *random.ROOMS,
     *functions.ROOMS,
     *special.ROOMS,
-    *ranking.ROOMS,
+    *composed.ROOMS,
 )
 
 _BY_NAME = {definition.name: definition for definition in DEFINITIONS}

@@ -11,6 +11,8 @@ from ..graph import Function, Op, Region
 from ..room import RunRegion
 from . import numerics
 
+NO_FUNCTIONS: Mapping[str, Function] = {}
+
 Body = Callable[..., list[Any]]  # arrays of one shape in, arrays of that shape out
 
 MONOIDS: Mapping[str, Any] = {
@@ -43,9 +45,11 @@ def is_liftable(region: Region, functions: Mapping[str, Function]) -> bool:
     """Whether the region's operations mean the same on arrays as on each element."""
     for op in region.ops:
         if op.name == "call":
-            if not is_liftable(functions[op.attributes["callee"]].body, functions):
+            if op.callee not in functions or not is_liftable(functions[op.callee].body, functions):
                 return False
         elif op.name != "constant" and (op.definition.pattern != "elementwise" or op.regions):
+            return False
+        if any(result.tensor.rank for result in op.results):
             return False
     return True
 
@@ -71,7 +75,24 @@ def body(region: Region, context: Mapping[str, Any]) -> Body:
                 result[index] = value
         return [result.reshape(shape) for result in results]
 
-    return whole if is_liftable(region, module.functions if module else {}) else each
+    return whole if is_liftable(region, module.functions if module else NO_FUNCTIONS) else each
+
+
+def lifted(b: Any, region: Region, values: Sequence[Any]) -> list[Any] | None:
+    """The region's operations built on whole tensors; None where it cannot be lifted."""
+    if not is_liftable(region, NO_FUNCTIONS):
+        return None
+    dims = values[0].dims
+    known = dict(zip(region.arguments, values, strict=True))
+    for op in region.ops:
+        operands = [known[value] for value in op.operands]
+        kinds = [result.tensor.with_dims(dims) for result in op.results]
+        if op.name == "constant":
+            known[op.result] = b.constant(op.value.splat_value, kinds[0])
+        else:
+            made = b.op(op.name, operands, op.attributes, (), kinds)
+            known.update(zip(op.results, made.results, strict=True))
+    return [known[value] for value in region.results]
 
 
 def reduce_axes(name: str, x: Any, axes: tuple[int, ...], initial: Any) -> Any:

@@ -256,26 +256,27 @@ def _grouped(
     if inputs == 1 and outputs == groups:
         return _depthwise(x, k, spatial, strides, dilation)
     count = len(window)
+    # the summed dimensions (window, then input features) in the order in which the kernel has
+    # them in memory: then only the windows are copied, never the kernel
+    order = sorted(range(count + 1), key=lambda axis: -k.strides[axis])
     space = x.strides[1:-1]
+    steps = [s * d for s, d in zip(space, dilation, strict=True)] + [x.strides[-1]]
+    sizes = [*window, inputs]
     unfolded = np.lib.stride_tricks.as_strided(
         x,
-        (batch, *spatial, *window, groups, inputs),
+        (groups, batch, *spatial, *(sizes[axis] for axis in order)),
         (
+            x.strides[-1] * inputs,
             x.strides[0],
             *(s * n for s, n in zip(space, strides, strict=True)),
-            *(s * d for s, d in zip(space, dilation, strict=True)),
-            x.strides[-1] * inputs,
-            x.strides[-1],
+            *(steps[axis] for axis in order),
         ),
         writeable=False,
     )
-    depth = math.prod(window) * inputs
-    if groups == 1:
-        product = unfolded.reshape(-1, depth) @ k.reshape(depth, outputs)
-        return product.reshape(batch, *spatial, outputs)
-    left = np.moveaxis(unfolded, 1 + 2 * count, 0).reshape(groups, -1, depth)
-    right = np.moveaxis(k.reshape(depth, groups, -1), 1, 0)
-    product = np.moveaxis(left @ right, 0, 1)
+    depth = math.prod(sizes)
+    left = unfolded.reshape(groups, -1, depth)
+    right = np.transpose(k, (*order, count + 1)).reshape(depth, groups, -1)
+    product = np.moveaxis(left @ np.moveaxis(right, 1, 0), 0, 1)
     return product.reshape(batch, *spatial, outputs)
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..graph import Function, Module, Op, Region
+from ..graph import Dense, Function, Module, Op, Region, Value
 from ..interpret import Interpreter
 from ..room import OpDefinition
 from ..types import F32, Type
@@ -24,7 +24,7 @@ class Decomposed(OpDefinition):
         if region is None:
             types = ", ".join(str(v.type) for v in o.operands)
             raise UnsupportedError(f"'{self.name}' is not supported on {types}")
-        return tuple(Interpreter(_NOTHING).run(region, arrays))
+        return tuple(Interpreter(context.get("module") or _NOTHING).run(region, arrays))
 
 
 _NOTHING = Module({"main": Function("main", Region((), (), ()))})
@@ -32,12 +32,12 @@ _NOTHING = Module({"main": Function("main", Region((), (), ()))})
 
 def expansion(o: Op) -> Region | None:
     """The region that computes o's results from its operands with simpler operations."""
-    key = tuple(sorted((name, repr(value)) for name, value in o.attributes.items()))
-    try:
-        types = tuple(v.type for v in o.operands)
-        return _cached(o.definition, types, o.result_types, key, _Keep(o))
-    except UnsupportedError:
-        return None
+    facts = tuple(
+        (name, value if isinstance(value, Dense) else repr(value))
+        for name, value in sorted(o.attributes.items())
+    )
+    types = tuple(v.type for v in o.operands)
+    return _cached(o.definition, types, o.result_types, (facts, o.regions), _Keep(o))
 
 
 class _Keep:
@@ -67,6 +67,35 @@ def _cached(
     values = builder.arguments(operands)
     found = definition.decompose(builder, keep.o, *values)
     return None if found is None else builder.region(found)
+
+
+def inlined(b: Any, region: Region, values: Sequence[Value]) -> list[Value]:
+    """The region's operations built again on `values`; their results."""
+    return _inlined_with(b, region, dict(zip(region.arguments, values, strict=True)))
+
+
+def _inlined_with(b: Any, region: Region, replaced: dict[Value, Value]) -> list[Value]:
+    known = dict(replaced)
+    for op in region.ops:
+        operands = [known.get(value, value) for value in op.operands]
+        regions = [_copied(inner, known) for inner in op.regions]
+        made = b.op(op.name, operands, op.attributes, regions, op.result_types)
+        known.update(zip(op.results, made.results, strict=True))
+    return [known.get(value, value) for value in region.results]
+
+
+def _copied(region: Region, known: dict[Value, Value]) -> Region:
+    """The region with outer values replaced; itself if it uses none of them."""
+    from ..build import Builder  # build imports the table of rooms
+
+    outer = [value for value in region.captures() if value in known]
+    if not outer:
+        return region
+    b = Builder()
+    arguments = b.arguments(region.argument_types)
+    whole = Region((), region.ops, region.results)
+    pairs = {**known, **dict(zip(region.arguments, arguments, strict=True))}
+    return b.region(_inlined_with(b, whole, pairs))
 
 
 class Term:

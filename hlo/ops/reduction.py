@@ -442,6 +442,9 @@ class Map(OpDefinition, name="map"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return np.asarray(bodies.body(o.regions[0], context)(*arrays)[0])
 
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        return None if o.regions[0].captures() else bodies.lifted(b, o.regions[0], values)
+
     def cases(self) -> Iterator[Case]:
         yield Case(
             "map_multiply", (counting(2, 3), counting(2, 3) - 2), {"dimensions": (0, 1)},

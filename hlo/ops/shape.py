@@ -329,7 +329,7 @@ def padded(
     if not any(low) and not any(high) and not any(interior):
         return x
     dims = list(map(padded_dim, x.shape, low, high, interior))
-    result = np.full(dims, value, x.dtype)
+    result = np.full_like(x, value, shape=dims)
     source, target = [], []
     for dim, size, before, gap in zip(x.shape, dims, low, interior, strict=True):
         step = gap + 1

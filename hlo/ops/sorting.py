@@ -53,7 +53,7 @@ class Sort(OpDefinition, name="sort"):
         shape = rows[0].shape
         flat = [np.ascontiguousarray(x).reshape(-1, shape[-1]) for x in rows]
         region, module = o.regions[0], context.get("module")
-        if bodies.is_liftable(region, module.functions if module else {}):
+        if bodies.is_liftable(region, module.functions if module else bodies.NO_FUNCTIONS):
             order = _merge_order(flat, bodies.body(region, context))
         else:
             order = _row_orders(flat, lambda values: context["run"](region, values)[0])

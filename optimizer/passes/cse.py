@@ -19,4 +19,4 @@ class Cse:
     gives: ClassVar[Level] = INLINED
 
     def __call__(self, module: Module) -> Module:
-        return module.with_main(Engine(module, fold_bytes=0).simplify(module.body))
+        return module.with_main(Engine(module).simplify(module.body))

@@ -21,7 +21,7 @@ class Dce:
     def __call__(self, module: Module) -> Module:
         functions = {}
         for name, function in module.functions.items():
-            engine = Engine(module, fold_bytes=0, merge=False)
+            engine = Engine(module, merge=False)
             functions[name] = function.with_body(engine.simplify(function.body))
         if any(functions[name] is not old for name, old in module.functions.items()):
             module = module.with_functions(functions)

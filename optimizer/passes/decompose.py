@@ -40,7 +40,7 @@ class Decompose:
         if not present.intersection(names):
             return module
         rule = Rule("decompose", tuple(names), _decompose, BITWISE)
-        engine = Engine(module, [rule], ledger=self.ledger)
+        engine = Engine(module, [rule], ledger=self.ledger, fold_bytes=0)
         return module.with_main(engine.simplify(module.body))
 
 

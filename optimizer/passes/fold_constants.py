@@ -42,39 +42,33 @@ class FoldConstants:
     def __call__(self, module: Module) -> Module:
         if not self.limit:
             return module
-        body = _Folder(self, module).region(module.body)
-        if body is module.body:
+        folder = _Folder(self, module)
+        folder.region(module.body)
+        if not folder.constants:
             return module
-        return module.with_main(Engine(module, fold_bytes=0, merge=False).simplify(body))
+        engine = Engine(module, merge=False, substitutes=folder.constants)
+        return module.with_main(engine.simplify(module.body))
 
 
 class _Folder:
     def __init__(self, options: FoldConstants, module: Module) -> None:
         self.options = options
         self.interpreter = Interpreter(module)
+        self.constants: dict[Op, Op] = {}  # what takes the place of an operation
         self.arrays: dict[Value, Any] = {}
         self.work: dict[Value, int] = {}  # elements computed before a value, itself included
         self.cost: dict[Value, int] = {}  # operations of its formula if all are CHEAP
 
-    def region(self, region: Region) -> Region:
-        """The region with constants in place of the last known values; itself if there are none."""
+    def region(self, region: Region) -> None:
+        """Note the constants for one region, nested ones included."""
         for op in region.ops:
+            for inner in op.regions:
+                if op.name != "fusion":
+                    self.region(inner)
             self.note(op)
-        replaced: dict[Value, Value] = {}
-        ops: list[Op] = []
         for op in region.ops:
-            nested = [self.region(inner) for inner in op.regions if op.name != "fusion"]
-            fresh = op.with_operands([replaced.get(v, v) for v in op.operands], nested)
-            if fresh is not op:
-                # Captured values keep their operation: `wanted` leaves those alone.
-                replaced.update(zip(op.results, fresh.results, strict=True))
             if self.wanted(op, region):
-                fresh = self.constant(op)
-                replaced[op.results[0]] = fresh.results[0]
-            ops.append(fresh)
-        if all(new is old for new, old in zip(ops, region.ops, strict=True)):
-            return region
-        return Region(region.arguments, ops, [replaced.get(v, v) for v in region.results])
+                self.constants[op] = self.constant(op)
 
     def note(self, op: Op) -> None:
         if len(op.results) != 1 or not isinstance(op.results[0].type, TensorType):
@@ -111,12 +105,12 @@ class _Folder:
         if grows(op) and result.tensor.bytes > TINY:
             return False
         users = region.uses.get(result, ())
-        return all(number >= 0 for _, number in users) and self.needed(result, region)
+        return bool(users) and self.needed(result, region)
 
     def needed(self, value: Value, region: Region) -> bool:
         """Whether a known value has a user that is not known, past broadcasts that enlarge it."""
         for user, _ in region.uses.get(value, ()):
-            if user is None or user.results[0] not in self.work:
+            if user is None or not user.results or user.results[0] not in self.work:
                 return True
             if grows(user) and self.needed(user.results[0], region):
                 return True

@@ -22,11 +22,12 @@ from ...hlo.types import TensorType
 from ...hlo.verify import INLINED, Level
 from ..fold import FOLDED_PATTERNS, grows
 from ..licence import BITWISE, Ledger
-from ..rewrite import Engine, copied_region
+from ..rewrite import Engine
 from .dce import Dce
 
 MAXIMUM_FLOPS = 1e11  # of one product of weights
 MAXIMUM_RATIO = 2  # a result larger than that many times its operands is left to the kernels
+LARGEST_BROADCAST = 1 << 30  # bytes
 SMALL = 1 << 16  # bytes; but for results up to this size
 LONGEST_NAME = 160
 
@@ -45,13 +46,13 @@ class FoldWeights:
         if not module.weights:
             return module
         folder = _WeightFolder(self, module)
-        body = folder.fold(module.body)
-        if body is module.body:
+        substitutes = folder.fold(module.body)
+        if not substitutes:
             return module
         weights = {**module.weights, **folder.derived}
         before = sum(weight.type.bytes for weight in module.weights.values())
-        cleaned = Engine(module, fold_bytes=0).simplify(body)
-        changed = Dce()(module.with_main(cleaned).with_weights(weights))
+        body = Engine(module, substitutes=substitutes).simplify(module.body)
+        changed = Dce()(module.with_main(body).with_weights(weights))
         after = sum(weight.type.bytes for weight in changed.weights.values())
         return changed.with_notes(folder.note(before, after))
 
@@ -64,29 +65,12 @@ class _WeightFolder:
         self.derived: dict[str, Weight] = {}
         self.kinds: Counter[str] = Counter()
 
-    def fold(self, region: Region) -> Region:
-        """The region with derived weights in place of what is worth it; itself if nothing is."""
+    def fold(self, region: Region) -> dict[Op, Op]:
+        """What takes the place of which operations on weights."""
         for op in region.ops:
             self.visit(op)
         frontier = [op for op in region.ops if self.is_last(op, region)]
-        chosen = set(self.worth_it(frontier, region))
-        if not chosen:
-            return region
-        replaced: dict[Value, Value] = {}
-        ops: list[Op] = []
-        for op in region.ops:
-            regions = [
-                copied_region(r, replaced) if replaced.keys() & r.captures() else r
-                for r in op.regions
-            ]
-            fresh = op.with_operands([replaced.get(v, v) for v in op.operands], regions)
-            if op in chosen:
-                fresh = self.weight(op)
-            for old, new in zip(op.results, fresh.results, strict=True):
-                if old is not new:
-                    replaced[old] = new
-            ops.append(fresh)
-        return Region(region.arguments, ops, [replaced.get(v, v) for v in region.results])
+        return {op: self.weight(op) for op in self.worth_it(frontier, region)}
 
     def visit(self, op: Op) -> None:
         if op.name == "weight":
@@ -111,6 +95,8 @@ class _WeightFolder:
             return False
         if op.definition.pattern == "contract" and op.definition.flops(op) > MAXIMUM_FLOPS:
             return False
+        if grows(op):
+            return type.bytes <= LARGEST_BROADCAST  # is never stored itself
         given = sum(value.tensor.bytes for value in op.operands)
         return type.bytes <= max(MAXIMUM_RATIO * given, SMALL)
 
@@ -119,14 +105,12 @@ class _WeightFolder:
         if op.name == "weight" or len(op.results) != 1 or not self.roots.get(op.results[0]):
             return False
         users = region.uses.get(op.results[0], ())
-        if grows(op) or any(number < 0 for _, number in users):
-            return False
-        return self.needed(op.results[0], region)
+        return bool(users) and not grows(op) and self.needed(op.results[0], region)
 
     def needed(self, value: Value, region: Region) -> bool:
         """Whether a known value has a user that is not known, past broadcasts that enlarge it."""
         for user, _ in region.uses.get(value, ()):
-            if user is None or user.results[0] not in self.roots:
+            if user is None or not user.results or user.results[0] not in self.roots:
                 return True
             if grows(user) and self.needed(user.results[0], region):
                 return True
@@ -161,8 +145,7 @@ class _WeightFolder:
         for op in region.ops:
             if op.name != "weight":
                 continue
-            captured = any(number < 0 for _, number in region.uses.get(op.results[0], ()))
-            if captured or self.needed(op.results[0], region):
+            if self.needed(op.results[0], region):
                 found.add(op.attributes["weight"])
         return found
 

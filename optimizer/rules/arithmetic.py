@@ -60,6 +60,10 @@ ADDITION: tuple[Rule, ...] = (
     rule("negate-subtract", -(x - y), y - x, licence=IGNORES_ZERO_SIGN, single=True),
     rule("negate-negate", -(-x), x, kinds=NUMBER),  # noqa: B002
     rule("add-add-static", (x + k1) + k2, x + (k1 + k2), licence=REASSOCIATES, single=True),
+    rule("subtract-add-static", (x - k1) + k2, x + (k2 - k1), licence=REASSOCIATES, single=True),
+    rule("add-subtract-static", (x + k1) - k2, x + (k1 - k2), licence=REASSOCIATES, single=True),
+    rule("subtract-subtract-static", (x - k1) - k2, x - (k1 + k2), licence=REASSOCIATES,
+         single=True),
     rule("add-products", (x * z) + (y * z), (x + y) * z, single=True,
          licence=REASSOCIATES | IGNORES_ZERO_SIGN | ASSUMES_FINITE),
 )  # fmt: skip

@@ -480,14 +480,15 @@ def scale_into_weight(op: Op, b: Rewriter) -> Value | None:
 
 
 def _biased_examples() -> Iterator[Example]:
-    def body(b: Any, x: Value) -> Value:
+    def body(b: Any, x: Value, sign: str = "add") -> Value:
         weights = b.constant([[1.0, 2.0, 0.5], [3.0, -1.0, 4.0]], f32(2, 3))
         bias = b.broadcast(b.constant([1.0, 0.5, -2.0], f32(3)), (4, 3), (1,))
         scale = b.broadcast(b.constant([2.0, 0.25, -1.0], f32(3)), (4, 3), (1,))
-        biased = b("add", dot(b, x, weights, ((1,), (0,))), bias)
+        biased = b(sign, dot(b, x, weights, ((1,), (0,))), bias)
         return b("multiply", biased, scale)
 
     yield example("columns", [f32(4, 2)], body)
+    yield example("subtracted", [f32(4, 2)], lambda b, x: body(b, x, "subtract"))
     yield example(
         "no contraction", [f32(4)],
         lambda b, x: b(
@@ -501,12 +502,13 @@ def _biased_examples() -> Iterator[Example]:
 @structural("scale-of-biased-contraction", "multiply", licence=LOOSE,
             examples=_biased_examples, lowers="distance of scales", sums=True, ulps=2)  # fmt: skip
 def scale_of_biased_contraction(op: Op, b: Rewriter) -> Value | None:
-    """(dot(x, w) + k1) * k2 -> dot(x, w) * k2 + k1 * k2 [known when the bundle is built]"""
+    """(dot(x, w) +- k1) * k2 -> dot(x, w) * k2 +- k1 * k2 [known when the bundle is built]"""
     for value, factor in (op.operands, op.operands[::-1]):
-        added = made_by(value, "add")
+        added = made_by(value, "add", "subtract")
         if added is None or not b.single_use(value) or not b.is_static(factor):
             continue
-        for product, bias in (added.operands, added.operands[::-1]):
+        turns = 2 if added.name == "add" else 1
+        for product, bias in (added.operands, added.operands[::-1])[:turns]:
             inner = made_by(product, "dot_general", "convolution")
             if inner is None or not b.is_static(bias) or not b.single_use(product):
                 continue
@@ -515,7 +517,7 @@ def scale_of_biased_contraction(op: Op, b: Rewriter) -> Value | None:
                 continue
             if scale_of(factor, inner.operands[found[0]], found[1], b) is None:
                 continue
-            return b("add", b("multiply", product, factor), b("multiply", bias, factor))
+            return b(added.name, b("multiply", product, factor), b("multiply", bias, factor))
     return None
 
 

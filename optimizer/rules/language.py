@@ -92,7 +92,7 @@ class Literal(Node):
 
     def of(self, element: ElementType) -> Any:
         """The numpy scalar of that element type; None if it has none."""
-        value = self.value(element) if callable(self.value) else self.value
+        value: Any = self.value(element) if callable(self.value) else self.value
         if value is None or (element.is_bool and not isinstance(value, bool)):
             return None
         if isinstance(value, bool) and not element.is_bool:

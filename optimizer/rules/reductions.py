@@ -132,7 +132,7 @@ def _transpose_examples() -> Iterator[Example]:
 @structural("reduce-of-transpose", "reduce", licence=REASSOCIATES, examples=_transpose_examples,
             lowers="transposed elements")  # fmt: skip
 def reduce_of_transpose(op: Op, b: Rewriter) -> Value | None:
-    """reduce(transpose x) -> transpose reduce(x) [still, or never was, along the last dimensions]"""
+    """reduce(transpose x) -> transpose reduce(x) [not if it then leaves the last dimensions]"""
     inner = made_by(op.operands[0], "transpose")
     if inner is None or plain(op, b) is None:
         return None

@@ -162,13 +162,13 @@ def slice_of_broadcast(op: Op, b: Rewriter) -> Value | None:
     start, limit, steps = [], [], []
     for i, d in enumerate(inner.broadcast_dimensions):
         if x.dims[i] == 1 and inner.type.dims[d] != 1:
-            start.append(0), limit.append(1), steps.append(1)
             if op.type.dims[d] == 0:
                 return None
+            window = (0, 1, 1)
         else:
-            start.append(op.start_indices[d])
-            limit.append(op.limit_indices[d])
-            steps.append(op.strides[d])
+            window = (op.start_indices[d], op.limit_indices[d], op.strides[d])
+        for numbers, number in zip((start, limit, steps), window, strict=True):
+            numbers.append(number)
     return b.broadcast(
         cut(b, x, start, limit, steps), op.type.dims, inner.broadcast_dimensions
     )

@@ -133,7 +133,7 @@ def test_all_blockers_are_reported_at_once() -> None:
             """%0 = "stablehlo.frobnicate"(%a) : (tensor<f32>) -> tensor<f32> loc("m.py":3:1)
                %1 = stablehlo.custom_call @my_kernel(%0)
                  : (tensor<f32>) -> tensor<f32> loc("m.py":5:1)
-               %2 = "other.op"(%1) : (tensor<f32>) -> tensor<?xf32> loc("m.py":8:1)
+               %2 = "other.op"(%1) : (tensor<f32>) -> memref<2xf32> loc("m.py":8:1)
                %3 = call @missing(%1) : (tensor<f32>) -> tensor<f32>
                return %1 : tensor<f32>""",
             "%a: tensor<f32>",
@@ -142,10 +142,69 @@ def test_all_blockers_are_reported_at_once() -> None:
     found = {blocker.operation: blocker for blocker in caught.value.blockers}
     assert found["stablehlo.frobnicate"].place == "m.py:3"
     assert "my_kernel" in found["stablehlo.custom_call"].reason
-    assert "tensor<?xf32> is not fixed" in str(caught.value)
+    assert "type memref<2xf32> are not supported" in str(caught.value)
     assert "@missing" in found["func.call"].reason
     assert all(blocker.remedy for blocker in caught.value.blockers)
     assert "5 blockers" in str(caught.value)
+
+
+def test_free_shapes_are_fixed_by_the_inputs() -> None:
+    module = program(
+        """%0 = call @inner(%x) : (tensor<4x3xf32>) -> tensor<?x6xf32>
+           return %0 : tensor<?x6xf32>
+         }
+         func.func private @inner(%x: tensor<4x3xf32>) -> tensor<?x6xf32> {
+           %size = stablehlo.get_dimension_size %x, dim = 0 : (tensor<4x3xf32>) -> tensor<i32>
+           %two = stablehlo.constant dense<2> : tensor<i32>
+           %half = stablehlo.divide %size, %two : tensor<i32>
+           %cells = stablehlo.multiply %two, %two : tensor<i32>
+           %a = stablehlo.reshape %half : (tensor<i32>) -> tensor<1xi32>
+           %six = stablehlo.constant dense<6> : tensor<1xi32>
+           %shape = stablehlo.concatenate %a, %six, dim = 0
+             : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+           %y = stablehlo.dynamic_reshape %x, %shape
+             : (tensor<4x3xf32>, tensor<2xi32>) -> tensor<?x6xf32>
+           %i = stablehlo.dynamic_iota %shape, dim = 1 : (tensor<2xi32>) -> tensor<?x6xf32>
+           %sum = stablehlo.add %y, %i : tensor<?x6xf32>
+           %zero = stablehlo.constant dense<0.0> : tensor<f32>
+           %rows = stablehlo.reduce(%sum init: %zero) applies stablehlo.add across dimensions = [1]
+             : (tensor<?x6xf32>, tensor<f32>) -> tensor<?xf32>
+           %b = stablehlo.dynamic_broadcast_in_dim %rows, %shape, dims = [0]
+             : (tensor<?xf32>, tensor<2xi32>) -> tensor<?x6xf32>
+           %ok = stablehlo.compare EQ, %cells, %size
+             : (tensor<i32>, tensor<i32>) -> tensor<i1>
+           stablehlo.custom_call @shape_assertion(%ok, %half) {error_message = "half is {0}"}
+             : (tensor<i1>, tensor<i32>) -> ()
+           return %b : tensor<?x6xf32>""",
+        "%x: tensor<4x3xf32>",
+        "tensor<?x6xf32>",
+    )
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    expected = (x.reshape(2, 6) + np.arange(6)).sum(1, keepdims=True).repeat(6, 1)
+    np.testing.assert_array_equal(girih.interpret(module, [x])[0], expected)
+    assert not any(op.name.startswith(("dynamic_", "call", "divide")) for op in module.walk())
+
+
+def test_a_shape_that_depends_on_data_blocks() -> None:
+    with pytest.raises(girih.ImportBlockers, match=r"stablehlo\.dynamic_reshape"):
+        program(
+            """%0 = stablehlo.dynamic_reshape %x, %n
+                 : (tensor<4xf32>, tensor<2xi32>) -> tensor<?x2xf32>
+               return %0 : tensor<?x2xf32>""",
+            "%x: tensor<4xf32>, %n: tensor<2xi32>",
+            "tensor<?x2xf32>",
+        )
+
+
+def test_a_shape_assertion_that_fails_says_why() -> None:
+    with pytest.raises(girih.UserError, match="size 3 is not even"):
+        program(
+            """%ok = stablehlo.constant dense<false> : tensor<i1>
+               %n = stablehlo.constant dense<3> : tensor<i32>
+               stablehlo.custom_call @shape_assertion(%ok, %n)
+                 {error_message = "size {0} is not even"} : (tensor<i1>, tensor<i32>) -> ()
+               return"""
+        )
 
 
 def test_tuples_are_taken_apart() -> None:

@@ -550,6 +550,60 @@ case(
 )
 case("attention-flat", F.scaled_dot_product_attention, normal(5, 8), normal(6, 8), normal(6, 8))
 
+# Sampling and counting
+
+PICTURE, POINTS = normal(1, 2, 5, 6), torch.rand(1, 3, 4, 2, generator=GENERATOR) * 2.6 - 1.3
+for mode in ("bilinear", "nearest"):
+    for padding in ("zeros", "border", "reflection"):
+        for corners in (False, True):
+            case(
+                f"grid-sample-{mode}-{padding}-{corners}",
+                lambda x, g, m=mode, p=padding, a=corners: F.grid_sample(x, g, m, p, a),
+                PICTURE, POINTS, tolerance=5e-6,
+            )  # fmt: skip
+EDGES = torch.tensor([-1.0, 0.0, 0.5, 1.0])
+case("bucketize", lambda x, e: torch.bucketize(x, e), X, EDGES)
+case(
+    "bucketize-right", lambda x, e: torch.bucketize(x, e, right=True, out_int32=True), EDGES, EDGES
+)
+case("searchsorted", lambda e, x: torch.searchsorted(e, x, side="right"), EDGES, X)
+case("im2col", lambda x: F.unfold(x, (2, 3), dilation=2, padding=1, stride=(1, 2)), PICTURE)
+case(
+    "weight-norm",
+    lambda v, g: torch.ops.aten._weight_norm(v, g, 1),
+    normal(3, 4, 2),
+    normal(1, 4, 1),
+)
+for order in (1.0, 2.0, math.inf):
+    case(
+        f"cdist-{order}",
+        lambda x, y, p=order: torch.cdist(x, y, p),
+        normal(2, 3, 4),
+        normal(5, 4),
+        tolerance=1e-5,
+    )
+case(
+    "addbmm",
+    lambda b, x, y: torch.addbmm(b, x, y, beta=2, alpha=0.5),
+    normal(3, 5),
+    normal(2, 3, 4),
+    normal(2, 4, 5),
+)
+case(
+    "broadcast",
+    lambda x, y: (torch.broadcast_to(x, (2, 3, 4)), *torch.broadcast_tensors(x, y)),
+    X,
+    ROW,
+)
+case(
+    "synonyms",
+    lambda x, y: (
+        torch.multiply(x, y) + torch.subtract(x, y, alpha=2) + torch.arctan(x) + torch.absolute(y)
+    ),
+    X,
+    Y,
+)
+
 # Creation, sorting, resizing
 
 case(

@@ -107,6 +107,10 @@ IMAGE, KERNEL = t(2, 8, 4), t(3, 4, 6)
 SOLVE = {"left_side": True, "lower": True, "unit_diagonal": False, "transpose_a": "TRANSPOSE"}
 WINDOW = {"window_dimensions": (2, 2)}
 NORM = {"epsilon": 0.5, "feature_index": 1}
+RAGGED = {
+    "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,),
+    "lhs_ragged_dimensions": (0,), "rhs_group_dimensions": (0,),
+}  # fmt: skip
 PICK = {"window_dimensions": (2,), "window_strides": (2,)}
 
 
@@ -366,6 +370,13 @@ CALLS: dict[str, Call] = {
     "chlo.mulhi.C1": Call([t(2), t(2)]),
     "chlo.zeta.C1": Call([t(2), t(3)]),
     "chlo.polygamma.C1": Call([t(2), t(3)]),
+    "chlo.scan.C1": Call([t(4), S], {"dimension": 0}, None, body(F32)),
+    "chlo.scan.C2": Call([t(4), S], {"dimension": 1}, None, body(F32, F32, gives=2)),
+    "chlo.ragged_dot.C1": Call([t(4, 3), t(2, 3, 5), t(2, e=I32)], {
+        **RAGGED, "lhs_ragged_dimensions": ()}),
+    "chlo.ragged_dot.C2": Call([t(4, 3), t(2, 3, 5), t(2, e=I32)], {
+        **RAGGED, "rhs_group_dimensions": ()}),
+    "chlo.ragged_dot.C3": Call([t(4, 3), t(2, 3, 5), t(3, e=I32)], RAGGED),
     "chlo.top_k.C1": Call([S], {"k": 0}),
     "chlo.top_k.C2": Call([t(2)], {"k": 3}),
 }  # fmt: skip

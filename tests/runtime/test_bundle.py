@@ -161,7 +161,11 @@ def test_altered_weights_never_give_a_result(tmp_path):
     program = girih.load(bytes(data))
     for _ in range(2):
         assert "weights.safetensors" in sentence(lambda: program(x, x))
-    assert girih.load(bytes(data), verify="lazy")(x, x)[0][0, 0] == 4  # as the user asked
+    lazy = girih.load(bytes(data), verify="lazy")
+    assert lazy(x, x)[0][0, 0] == 4  # as the user asked
+    for unchecked in (program, lazy):
+        assert "weights.safetensors" in sentence(lambda: unchecked.save(tmp_path / "y"))  # noqa: B023
+    assert not (tmp_path / "y").exists()
 
 
 def test_every_cut_is_one_sentence(tmp_path):

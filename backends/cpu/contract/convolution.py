@@ -89,6 +89,8 @@ def geometry_of(op: Op) -> Geometry:
             )
         )  # fmt: skip
     groups = op.feature_group_count * op.batch_group_count
+    if groups > 1:
+        _stride(op, kernel.dims[outputs_dim])
     batch = op.type.dims[op.output_batch_dimension]
     batch_step = strides[0][op.input_batch_dimension]
     feature_step = strides[0][op.input_feature_dimension]
@@ -256,11 +258,12 @@ def _pixels_as_columns(
 def _left_side(geometry: Geometry, kernel: Source, depth: Sequence[Segment]) -> LeftSide:
     """Weights as rows."""
     segments = geometry.kernel_outputs.segments
-    if kernel.plain:
-        step = segments[-1].stride if segments else 0
+    if geometry.groups > 1:
+        segments = (Segment(geometry.outputs, segments[-1].stride),)
+    if kernel.plain and len(segments) <= 1:
+        step = segments[0].stride if segments else 0
         return LeftSide(kernel, step, [loop.stride for loop in depth])
-    rows = [Segment(geometry.outputs, segments[-1].stride)] if segments else []
-    return PackedLeftSide(kernel, rows, depth)
+    return PackedLeftSide(kernel, segments, depth)
 
 
 def _features_as_columns(

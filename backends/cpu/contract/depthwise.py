@@ -62,7 +62,7 @@ def emit_depthwise(
         sources[0], sources[1],
     )  # fmt: skip
     columns = spatial[-1]
-    if columns.output_step == 1 and columns.input_step == 1 and columns.stride <= 2:
+    if columns.output_step == 1 and columns.stride <= 2:
         return form.emit_planes()
     step = geometry.kernel_outputs.segments[-1].stride if geometry.kernel_outputs.segments else 0
     if geometry.result_feature_step == geometry.group_step == step == geometry.outputs == 1:
@@ -196,7 +196,11 @@ class _Form:
         narrow = f.splat(f.cast("trunc", at, "i32"), self.lanes)
         place = f.add(narrow, f.iota(self.lanes, "i32"))
         inside = f.land(f.compare("ult", place, self.columns.size), there)
-        return self.image.masked_load(f, source, at, inside)
+        step = self.columns.input_step
+        if step == 1:
+            return self.image.masked_load(f, source, at, inside)
+        offsets = f.select(inside, f.mul(place, step), 0)
+        return self.image.gather(f, source, offsets, inside)
 
     def _weights(self, f: llvm.Function, args: Value, feature: Value) -> Value:
         """Pointer to the kernel of one output feature."""

@@ -1,4 +1,4 @@
-"""What every loop kernel shares: its function, its addresses, its size, how it is cut into tiles."""
+"""What every loop kernel shares: function, addresses, size, and how it is cut into tiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....hlo.graph import Op, Region
 from .. import elements, llvm
 from ..codegen import KernelCode, Target
 from ..elementwise import ElementEmitter, Mask
-from ..index import CONSECUTIVE, Affine, Scopes
+from ..index import CONSECUTIVE, SAME, Affine, Scopes
 
 SYMBOL = "kernel"
 BLOCK = 4096  # elements of a tile where one long dimension is cut
@@ -146,8 +146,9 @@ def steps(
     whole = extent - extent % stride
     if whole:
         last = f.min(end, whole) if isinstance(end, llvm.Value) else min(end, whole)
+        lanes = CONSECUTIVE if width > 1 else SAME
         with scopes.loop(
-            begin, last, stride, extent=extent, lanes=CONSECUTIVE if width > 1 else 0, multiple=stride
+            begin, last, stride, extent=extent, lanes=lanes, multiple=stride
         ) as (at, _):
             yield at, width, unroll, None
     if extent == whole:

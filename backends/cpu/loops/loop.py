@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from ....hlo.graph import Region
 from .. import llvm
 from ..codegen import KernelCode, Target
-from ..elementwise import ElementEmitter, Mask, delinear
-from ..index import SAME, Affine, Axis, linear, of_axis
+from ..elementwise import ElementEmitter, Mask
+from ..index import SAME, Affine, Axis, delinear, linear, of_axis
 from . import transpose
 from .frame import BLOCK, Frame, cost, lanes_for, steps, tile_range
 from .probe import Findings, box_index, collapse, probe
@@ -42,7 +42,7 @@ class Box:
         """The roots' index for a position in each group."""
         parts: list[Affine] = []
         for group, position in zip(self.groups, at, strict=True):
-            parts.extend(delinear(emitter, position, [self.sizes[d] for d in group], width))
+            parts.extend(delinear(emitter.indexer, position, [self.sizes[d] for d in group], width))
         return box_index(parts, self.starts, self.sizes)
 
 
@@ -157,7 +157,7 @@ def _rows(
 def _outer_positions(
     emitter: ElementEmitter, row: Affine, outer: Sequence[int]
 ) -> tuple[Affine, ...]:
-    return delinear(emitter, row, outer, 1)
+    return delinear(emitter.indexer, row, outer, 1)
 
 
 def store_roots(

@@ -50,7 +50,7 @@ class Reduction:
         assert self.single is not None
         name, element = self.single.name, self.elements[0]
         if name in ("add", "or", "xor"):
-            # -0 is the identity of float addition, +0 is not; sums of nothing are the initial value.
+            # -0 is the identity of float addition, +0 is not.
             return element.dtype.type(-0.0 if element.is_float else 0)
         if name == "multiply":
             return element.dtype.type(1)

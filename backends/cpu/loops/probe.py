@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from ....hlo.graph import Op, Region
 from .. import arithmetic, elements, llvm
-from ..elementwise import _RULES, ElementEmitter, Mask
 from ..elements import Pair, Register
+from ..elementwise import ElementEmitter, Mask
 from ..index import SAME, Affine, Axis, of_axis
+from ..moves import RULES
 
 
 class Access(NamedTuple):
@@ -51,7 +52,7 @@ class _Probe(ElementEmitter):
         self.indexer.scalar = recorded  # type: ignore[method-assign]
 
     def row(self, index: Affine) -> tuple[int, ...]:
-        factors = {axis: factor for axis, factor in index.terms}
+        factors = dict(index.terms)
         return tuple(factors.get(axis, 0) for axis in self.axes)
 
     def record(self, index: Affine, into: list[tuple[int, ...]]) -> None:
@@ -86,10 +87,10 @@ class _Probe(ElementEmitter):
         self, value: object, index: tuple[Affine, ...], width: int, mask: Mask | None
     ) -> Register:
         op: Op | None = value.op  # type: ignore[attr-defined]
-        if op is None or arithmetic.short_name(op) in _RULES:
+        if op is None or arithmetic.short_name(op) in RULES:
             return super()._compute(value, index, width, mask)  # type: ignore[arg-type]
         for operand in op.operands:
-            self._value(operand, index if operand.rank == len(index) else (), width, mask)
+            self.at(operand, index if operand.rank == len(index) else (), width, mask)
         return dummy(op.result.element)
 
 

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from ....hlo.graph import Region, Value
 from .. import composite
 from ..codegen import KernelCode, Target
-from ..elementwise import Mask, delinear
 from ..elements import Register
-from ..index import CONSECUTIVE, SAME, Affine, Axis, linear, of_axis
+from ..elementwise import Mask
+from ..index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
 from .frame import Frame, cost, lanes_for, tile_range
 from .monoid import Reduction, flat, spread, unflat
 from .probe import collapse, probe
@@ -100,7 +100,8 @@ class _Reduce:
     def index(self, positions: Sequence[Affine], width: int) -> tuple[Affine, ...]:
         at: list[Affine] = []
         for group, position in zip(self.groups, positions, strict=True):
-            at.extend(delinear(self.emitter, position, [self.dims[d] for d in group], width))
+            sizes = [self.dims[d] for d in group]
+            at.extend(delinear(self.emitter.indexer, position, sizes, width))
         return tuple(at)
 
     def result_index(self, at: Sequence[Affine]) -> tuple[Affine, ...]:
@@ -207,13 +208,9 @@ class _Reduce:
             row = f.udiv(loop.index, wide + rest)
             block = f.sub(loop.index, f.mul(row, wide + rest))
             place = of_axis(Axis(row, rows, SAME, scopes.depth))
-            kept = dict(
-                zip(
-                    outer,
-                    delinear(self.emitter, place, [self.extent(self.groups[n]) for n in outer], 1),
-                    strict=True,
-                )
-            )
+            extents = [self.extent(self.groups[n]) for n in outer]
+            positions = delinear(self.emitter.indexer, place, extents, 1)
+            kept = dict(zip(outer, positions, strict=True))
             with ExitStack() as stack:
                 if wide:
                     if rest:
@@ -286,7 +283,7 @@ class _Reduce:
         ):
             self.emitter.base = scopes.depth
             extents = [self.extent(self.groups[n]) for n in outer]
-            kept = dict(zip(outer, delinear(self.emitter, place, extents, 1), strict=True))
+            kept = dict(zip(outer, delinear(self.emitter.indexer, place, extents, 1), strict=True))
             for reduction in self.reductions:
                 values = self.line(reduction, kept, inside)
                 zero = {n: Affine((), 0) for n in inside}

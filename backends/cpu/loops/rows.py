@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from ....hlo.graph import Op, Region, Value
 from .. import elements, llvm
 from ..codegen import KernelCode, Target
-from ..elementwise import Mask, Override, delinear, splat
 from ..elements import Register
-from ..index import CONSECUTIVE, Affine, linear
+from ..elementwise import Mask, Override, splat
+from ..index import CONSECUTIVE, Affine, delinear, linear
 from .frame import Frame, cost, lanes_for, steps, tile_range, weight
 from .monoid import Reduction, flat, unflat
 
@@ -77,7 +77,7 @@ class _Rows:
                 with scopes.loop(low, high, extent=tiles) as (row, _):
                     # Nothing that belongs to one row may move out of the loop over rows.
                     self.emitter.base = scopes.depth
-                    self.row = delinear(self.emitter, row, self.rows, 1)
+                    self.row = delinear(self.emitter.indexer, row, self.rows, 1)
                     for step in self.passes:
                         self.run(step)
         biggest = max((math.prod(step.inner) for step in self.passes), default=1)
@@ -106,7 +106,7 @@ class _Rows:
             self.emitter.overrides[value] = self.reload(value, step.inner)
 
     def index(self, step: Pass, j: Affine, width: int) -> tuple[Affine, ...]:
-        return (*self.row, *delinear(self.emitter, j, step.inner, width))
+        return (*self.row, *delinear(self.emitter.indexer, j, step.inner, width))
 
     def reduce(self, step: Pass, reductions: Sequence[Reduction], count: int) -> None:
         """All recognised reductions of a pass, several accumulators each."""
@@ -203,7 +203,7 @@ class _Rows:
         self.publish(reduction, unflat(loop.results, start))
 
     def unroll(self, step: Pass, count: int) -> int:
-        """Independent accumulators hide the latency of additions; long bodies hide it themselves."""
+        """Independent accumulators hide the latency of additions; long bodies do so anyway."""
         heavy = sum(weight(op) for op in cone(step.targets(self.region), set(self.saved)))
         return max(1, (4 if heavy <= 6 else 2 if heavy <= 24 else 1) // (2 if count > 2 else 1))
 
@@ -371,7 +371,8 @@ def _choose_saves(region: Region, outer: int, passes: Sequence[Pass]) -> None:
             ]
             kept = cone(frontier, saved)
             behind = sum(weight(op) for op in kept)
-            behind += len({v for op in kept for v in op.operands if v.op is None and v.rank > outer})
+            read = {v for op in kept for v in op.operands if v.op is None and v.rank > outer}
+            behind += len(read)
             size = sum(math.prod(step.inner) * max(4, v.element.itemsize) for v in frontier)
             if behind > 3 * len(frontier) and total + size <= MAXIMUM_SCRATCH:
                 for value in frontier:
@@ -391,7 +392,8 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
     from .. import composite
 
     outer = outer_rank(region)
-    if outer is None or any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands):
+    empty = any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands)
+    if outer is None or empty:
         return composite.emit(region, target, flops)
     return _Rows(region, target, outer).emit(flops)
 

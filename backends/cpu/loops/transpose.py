@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....hlo.graph import Region
 from .. import elements, llvm
-from ..elementwise import ElementEmitter, Mask, delinear
 from ..elements import Register
-from ..index import CONSECUTIVE, SAME, Affine, Axis, of_axis
+from ..elementwise import ElementEmitter, Mask
+from ..index import CONSECUTIVE, SAME, Affine, Axis, delinear, of_axis
 from .frame import Frame, steps, tile_range
 from .probe import Findings, argument
 
@@ -130,7 +130,7 @@ def emit(
         other = f.udiv(loop.index, per)
         block = f.sub(loop.index, f.mul(other, per))
         place = of_axis(Axis(other, max(1, tiles // per), SAME, scopes.depth))
-        outer = delinear(plain, place, others, 1)
+        outer = delinear(plain.indexer, place, others, 1)
         if blocks:
             with scopes.branch(f.compare("slt", block, blocks)):
                 # The axis belongs to the branch: what uses it must not move out of the test.

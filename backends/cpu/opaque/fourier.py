@@ -10,8 +10,8 @@ from ....hlo.errors import UnsupportedError
 from ....hlo.graph import Op
 from .. import llvm
 from ..codegen import KernelCode, Target
-from ..elementwise import ElementEmitter
 from ..elements import Pair
+from ..elementwise import ElementEmitter
 from ..index import Axis, of_axis
 from ..loops.frame import Frame, tile_range
 from .frame import frame_of

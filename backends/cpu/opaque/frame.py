@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from ....hlo.graph import Op, Region
 from .. import llvm
 from ..codegen import Target
-from ..elementwise import ElementEmitter, Mask, Override
 from ..elements import Register
+from ..elementwise import ElementEmitter, Mask, Override
 from ..index import Affine, Scopes
 from ..loops.frame import Frame
 

@@ -43,8 +43,8 @@ def emit(op: Op, target: Target) -> KernelCode:
                             place = _inside(place, scopes.depth, emitter)
                             wanted = None
                         _apply(frame, emitter, op, at, place, lanes, wanted)
-    work = op.regions[0].ops and updates[0].tensor.size
-    return frame.finish(1, float(work or 0), parallel=False)
+    flops = updates[0].tensor.size * len(op.regions[0].ops)
+    return frame.finish(1, float(flops), parallel=False)
 
 
 def _width(op: Op, target: Target) -> int:

@@ -6,8 +6,8 @@ from ....hlo.graph import Op
 from .. import elements, llvm
 from ..arithmetic import select
 from ..codegen import KernelCode, Target
-from ..elementwise import Mask, scalar_region
 from ..elements import Register
+from ..elementwise import Mask, scalar_region
 from ..index import Affine, Axis, linear, of_axis
 from ..loops.monoid import flat, unflat
 from .frame import frame_of, nest

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ....hlo.graph import Op
 from .. import llvm
 from ..codegen import KernelCode, Target
-from ..elementwise import Override
 from ..elements import Register
+from ..elementwise import Override
 from ..index import Axis, of_axis
 from ..loops.frame import tile_range
 from .frame import frame_of, lazy_region

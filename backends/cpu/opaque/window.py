@@ -8,9 +8,9 @@ from typing import Any
 
 from ....hlo.graph import Op, Value
 from ..codegen import KernelCode, Target
-from ..elementwise import ElementEmitter, Mask, delinear
 from ..elements import Register
-from ..index import Affine, linear
+from ..elementwise import ElementEmitter, Mask
+from ..index import Affine, delinear, linear
 from ..loops.frame import Frame, lanes_for_types, steps, tile_range
 from ..loops.monoid import Reduction, flat, spread, unflat
 from .frame import blended, frame_of
@@ -71,7 +71,7 @@ class _Window:
         with tile_range(self.frame, 0, rows) as (low, high), self.scopes.loop(
             low, high, extent=rows
         ) as (row, _):
-            at = delinear(self.emitter, row, outer, 1)
+            at = delinear(self.emitter.indexer, row, outer, 1)
             for j, lanes, _, mask in steps(
                 self.scopes, self.target, 0, inner, inner, width, 1
             ):
@@ -174,7 +174,7 @@ class _Window:
         with tile_range(self.frame, 0, rows) as (low, high), self.scopes.loop(
             low, high, extent=rows
         ) as (row, _):
-            place = dict(zip(lined, delinear(self.emitter, row, extents, 1), strict=True))
+            place = dict(zip(lined, delinear(self.emitter.indexer, row, extents, 1), strict=True))
             for j, lanes, _, mask in steps(
                 self.scopes, self.target, 0, inner, inner, width, 1
             ):

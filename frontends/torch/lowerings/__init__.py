@@ -18,18 +18,21 @@ from . import (
     recurrent,
     reductions,
     resize,
+    sampling,
     sorting,
+    synonyms,
     views,
 )  # fmt: skip
 
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
-    normalization, attention, creation, sorting, recurrent, resize, control,
+    normalization, attention, creation, sorting, sampling, recurrent, resize, control,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {
     target: lowering for room in _ROOMS for target, lowering in room.TABLE.items()
 }
+LOWERINGS.update(synonyms.synonyms(LOWERINGS))
 
 _RANDOM = "a compiled program is a pure function: draw the random numbers outside, pass them in"
 _DATA = "the size of the result depends on values: use a mask with torch.where, or a fixed size"
@@ -44,6 +47,7 @@ REMEDIES: dict[str, str] = {
     "aten.masked_select": _DATA,
     "aten.unique": _DATA,
     "aten._unique": _DATA,
+    "transformers.grouped_mm": "load the model with experts_implementation='eager'",
     "aten.item": "keep the value a tensor: .item() makes the program depend on it",
     "aten._local_scalar_dense": "keep the value a tensor: .item() makes the program depend on it",
 }

@@ -32,6 +32,16 @@ def added(
     return c.narrow(c("add", result, bias))
 
 
+def batch_summed(
+    c: Context, self: Operand, batch1: Value, batch2: Value, beta: Number = 1, alpha: Number = 1
+) -> Value:
+    """beta * self + alpha * (the sum over the batch of batch1 @ batch2): one longer contraction."""
+    result = c.dot(batch1, batch2, ((0, 2), (0, 1)))
+    result = result if alpha == 1 else c.multiply(result, alpha)
+    bias = c.fill(self, result.tensor)
+    return c("add", result, bias if beta == 1 else c.multiply(bias, beta))
+
+
 def linear(c: Context, input: Value, weight: Value, bias: Value | None = None) -> Value:
     """input @ weight^T + bias, contracted with the weight's last dimension in place."""
     last = weight.rank - 1
@@ -140,6 +150,7 @@ def _contracted(c: Context, left: Labelled, right: Labelled, needed: set[str]) -
 
 
 TABLE: dict[str, Callable[..., Any]] = {
+    "aten.addbmm.default": batch_summed,
     "aten.addmm.default": added,
     "aten.addmv.default": added,
     "aten.baddbmm.default": added,

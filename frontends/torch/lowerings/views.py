@@ -66,6 +66,11 @@ def expand(c: Context, self: Value, size: Any, implicit: bool = False) -> Value:
     return c.spread(self, c.dims)
 
 
+def broadcast_all(c: Context, tensors: Sequence[Value]) -> Any:
+    """Every tensor spread over the common dims."""
+    return tuple(c.spread(value, c.type_of(at).dims) for at, value in enumerate(tensors))
+
+
 def expand_as(c: Context, self: Value, other: Value) -> Value:
     return c.spread(self, c.dims)
 
@@ -424,6 +429,8 @@ TABLE: dict[str, Callable[..., Any]] = {
         for name in ("conj", "_conj", "conj_physical", "_conj_physical")
     },
     "aten.as_strided.default": as_strided,
+    "aten.broadcast_tensors.default": broadcast_all,
+    "aten.broadcast_to.default": expand,
     "aten.cat.default": cat,
     "aten.channel_shuffle.default": channel_shuffle,
     "aten.chunk.default": chunk,

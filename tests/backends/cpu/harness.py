@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from girih.backends.cpu import codegen, image, kernels
-from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.build import make_op
+from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.interpret import interpret
 
 GUARD = 128  # bytes after each result that must stay as they are
@@ -58,7 +58,8 @@ class Kernel:
         """Results full of a pattern that no kernel may leave behind."""
         made = []
         for result in self.op.results:
-            block = np.full(result.tensor.bytes + GUARD, 0xA5, np.uint8)
+            block = _aligned(result.tensor.bytes + GUARD)
+            block[:] = 0xA5
             self._blocks.append(block)
             flat = block[: result.tensor.bytes].view(result.tensor.dtype)
             made.append(flat.reshape(result.tensor.dims))

@@ -10,7 +10,6 @@ import pytest
 
 from girih.backends.cpu.kernels import as_region
 from girih.hlo.build import make_op
-from girih.hlo.errors import UnsupportedError
 from girih.hlo.graph import Op, arguments
 from girih.hlo.ops import DEFINITIONS
 from girih.hlo.types import TensorType, tensor_of

@@ -1,0 +1,231 @@
+"""Programs with free shapes, once the shapes of their inputs are known.
+
+Such a program computes sizes (`get_dimension_size`, small integer arithmetic) and hands them to
+`dynamic_*` ops. With fixed inputs all of that is known here: calls are inlined, sizes become
+constants, types are inferred by the op rooms, and each `dynamic_*` op becomes its fixed twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...hlo import ops
+from ...hlo.errors import GirihError, UserError
+from ...hlo.graph import Dense, Op, Value, constant_of
+from ...hlo.types import TensorType, Type
+from .. import tree
+from . import attributes as attribute_tables
+
+if TYPE_CHECKING:
+    from .convert import Converter
+
+MAXIMUM_FOLDED = 64
+"""Sizes are computed in integer tensors of at most so many elements."""
+
+
+def is_free(kind: tree.Type) -> bool:
+    """Whether a type has a dimension that is not fixed."""
+    if isinstance(kind, tree.Tuple):
+        return any(map(is_free, kind.types))
+    return isinstance(kind, tree.Tensor) and any(dim < 0 for dim in kind.shape)
+
+
+def has_free_shapes(module: tree.Operation) -> bool:
+    """Whether any value of the program has a type with free dimensions."""
+    known: dict[int, bool] = {}
+    for operation in tree.walk(module):
+        for value in operation.results:
+            kind = value.type
+            if id(kind) not in known:
+                known[id(kind)] = is_free(kind)
+            if known[id(kind)]:
+                return True
+    return any(
+        is_free(value.type)
+        for operation in tree.walk(module)
+        for region in operation.regions
+        for value in region.arguments
+    )
+
+
+def result_types(converter: Converter, draft: Op, operation: tree.Operation) -> Sequence[Type]:
+    """The fixed types of an op's results: what the room infers, or the operand's dimensions."""
+    declared = [value.type for value in operation.results]
+    if not any(map(is_free, declared)):
+        return converter.leaf_types(operation.results, operation)
+    try:
+        draft.definition.check(draft)
+        inferred = draft.definition.infer(draft)
+    except (GirihError, LookupError, TypeError, ValueError) as error:
+        reason = f"its result shape cannot be derived: {error}"
+        converter.block(operation, reason, "export the program with fixed shapes")
+        converter.raise_blockers()
+        raise
+    if inferred is not None:
+        return inferred
+    # Rooms whose result type must be given keep the operand's dimensions: convert, ...
+    found: list[Type] = []
+    for kind in declared:
+        first = draft.operands[0].type if draft.operands else None
+        if (
+            not isinstance(kind, tree.Tensor)
+            or not isinstance(first, TensorType)
+            or first.rank != len(kind.shape)
+        ):
+            reason = f"the shape of {tree.spell(kind)} depends on the program's data"
+            converter.block(operation, reason, "export the program with fixed shapes")
+            converter.raise_blockers()
+        else:
+            found.append(TensorType(first.dims, converter.element(kind.element)))
+    return found
+
+
+def folded(op: Op) -> Op:
+    """The op as a constant where it computes sizes from constants; itself otherwise."""
+    if len(op.results) != 1 or op.regions or op.name in ("constant", "weight"):
+        return op
+    kind = op.results[0].type
+    if not isinstance(kind, TensorType) or kind.size > MAXIMUM_FOLDED:
+        return op
+    if not (kind.element.is_integer or kind.element.is_bool) or op.definition.effects:
+        return op
+    constants = [constant_of(value) for value in op.operands]
+    if any(constant is None for constant in constants):
+        return op
+    arrays = [constant.array for constant in constants if constant is not None]
+    array = np.asarray(op.definition.evaluate(op, *arrays))
+    dense = Dense(kind, array.astype(kind.dtype, copy=False))
+    return Op(ops.find("constant"), (), {"value": dense}, (), (kind,), op.origin)
+
+
+def _numbers(value: Value) -> tuple[Any, ...] | None:
+    """The elements of a constant, nested as its dimensions are; None for another value."""
+    dense = constant_of(value)
+    return None if dense is None else _tuples(dense.array.tolist())
+
+
+def _tuples(items: Any) -> Any:
+    return tuple(map(_tuples, items)) if isinstance(items, list) else items
+
+
+def _fixed(
+    converter: Converter,
+    operation: tree.Operation,
+    built: list[Op],
+    name: str,
+    sizes: Mapping[str, int],
+    shape: int | None = None,
+) -> bool:
+    """Emit the twin `name` of a dynamic op.
+
+    sizes: attribute of the twin -> number of the operand that holds it; shape: number of the
+    operand that is the result's shape. False where these are not constants.
+    """
+    operands = converter.operands(operation)
+    declared = operation.results[0].type
+    if len(operands) <= max([*sizes.values(), shape or 0]):
+        return False
+    types: list[Type] | None = None
+    if shape is not None and isinstance(declared, tree.Tensor):
+        dims = declared.shape if not is_free(declared) else _numbers(operands[shape])
+        if dims is None or any(dim < 0 for dim in dims):
+            return False
+        types = [TensorType(dims, converter.element(declared.element))]
+    facts = attribute_tables.flatten(operation, converter.type)
+    for key in ("known_expanding_dimensions", "known_nonexpanding_dimensions"):
+        facts.pop(key, None)
+    for key, number in sizes.items():
+        numbers = _numbers(operands[number])
+        if numbers is None:
+            return False
+        facts[key] = numbers
+    dropped = {*sizes.values(), shape}
+    kept = [value for number, value in enumerate(operands) if number not in dropped]
+    converter.emit(name, operation, built, facts, kept, types)
+    return True
+
+
+def _broadcast(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    return _fixed(converter, operation, built, "broadcast_in_dim", {}, 1)
+
+
+def _reshape(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    return _fixed(converter, operation, built, "reshape", {}, 1)
+
+
+def _iota(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    return _fixed(converter, operation, built, "iota", {}, 0)
+
+
+def _slice(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    sizes = {"start_indices": 1, "limit_indices": 2, "strides": 3}
+    return _fixed(converter, operation, built, "slice", sizes)
+
+
+def _pad(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    sizes = {"edge_padding_low": 2, "edge_padding_high": 3, "interior_padding": 4}
+    return _fixed(converter, operation, built, "pad", sizes)
+
+
+def _gather(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    return _fixed(converter, operation, built, "gather", {"slice_sizes": 2})
+
+
+def _convolution(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    return _fixed(converter, operation, built, "convolution", {"padding": 2})
+
+
+def _dimension_size(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """The size is known: a constant."""
+    operands = converter.operands(operation)
+    facts = attribute_tables.flatten(operation, converter.type)
+    dimension = facts.get("dimension")
+    kind = converter.type(operation.results[0].type)
+    if len(operands) != 1 or not isinstance(dimension, int) or not isinstance(kind, TensorType):
+        return False
+    if not 0 <= dimension < operands[0].rank:
+        return False
+    size = Dense(kind, np.asarray(operands[0].dims[dimension], kind.dtype))
+    converter.append_constant(operation, size, built)
+    return True
+
+
+def shape_assertion(converter: Converter, operation: tree.Operation) -> bool:
+    """JAX's check of the sizes that a call gives; UserError where it fails, nothing where not."""
+    operands = converter.operands(operation)
+    holds = constant_of(operands[0]) if operands else None
+    if holds is not None and not bool(np.all(holds.array)):
+        message = str(operation.attributes.get("error_message", "a shape is not allowed"))
+        numbers = [_numbers(value) for value in operands[1:]]
+        for place, number in enumerate(numbers):
+            message = message.replace(f"{{{place}}}", str(number))
+        raise UserError(f"{converter.document.source}: {message}")
+    return not operation.results
+
+
+def inlined(
+    converter: Converter, operation: tree.Operation, built: list[Op], callee: tree.Operation
+) -> bool:
+    """A call becomes the callee's body, so that sizes reach it as constants."""
+    region: tree.Region = callee.regions[0]
+    if len(region.arguments) != len(operation.operands):
+        raise UserError(f"{converter.document.source}: a call does not fit its function")
+    for parameter, argument in zip(region.arguments, operation.operands, strict=True):
+        converter.rename(parameter, converter.use(argument))
+    converter.bind(operation.results, converter.inline(region, built))
+    return True
+
+
+HANDLERS = {
+    "stablehlo.dynamic_broadcast_in_dim": _broadcast,
+    "stablehlo.dynamic_reshape": _reshape,
+    "stablehlo.dynamic_iota": _iota,
+    "stablehlo.real_dynamic_slice": _slice,
+    "stablehlo.dynamic_pad": _pad,
+    "stablehlo.dynamic_gather": _gather,
+    "stablehlo.dynamic_conv": _convolution,
+    "stablehlo.get_dimension_size": _dimension_size,
+}
