@@ -58,7 +58,8 @@ def samples(dtype: Any, count: int, low: float, high: float, generator: Any) -> 
     """Random bit patterns, a dense range, both signs of small numbers, and edges."""
     bits = generator.integers(0, 2 ** (8 * dtype.itemsize), count, dtype=f"u{dtype.itemsize}")
     dense = generator.uniform(low, high, count).astype(dtype)
-    small = (generator.uniform(-1, 1, count) * 2.0 ** generator.uniform(-30, 1, count)).astype(dtype)
+    scale = 2.0 ** generator.uniform(-30, 1, count)
+    small = (generator.uniform(-1, 1, count) * scale).astype(dtype)
     edges = np.array([0.0, -0.0, 1.0, -1.0, low, high, np.finfo(dtype).tiny], dtype)
     return np.concatenate([bits.view(dtype), dense, small, edges])
 
@@ -79,7 +80,8 @@ def true_values(name: str, arguments: Sequence[Array]) -> Array:
         with np.errstate(all="ignore"):
             return in_numpy(*(x.astype(np.float64) for x in arguments))
     with mpmath.workprec(160):
-        return np.array([in_mpmath(*map(mpmath.mpf, point)) for point in zip(*arguments)])
+        points = zip(*arguments, strict=True)
+        return np.array([in_mpmath(*map(mpmath.mpf, point)) for point in points])
 
 
 def errors(got: Array, true: Array) -> Array:
@@ -89,7 +91,8 @@ def errors(got: Array, true: Array) -> Array:
     size = np.maximum(np.abs(rounded), np.finfo(dtype).tiny)
     unit = np.exp2(np.floor(np.log2(size)) - np.finfo(dtype).nmant)
     if true.dtype == object:
-        difference = np.array([float(abs(mpmath.mpf(float(g)) - t)) for g, t in zip(got, true)])
+        pairs = zip(map(float, got), true, strict=True)
+        difference = np.array([float(abs(mpmath.mpf(value) - t)) for value, t in pairs])
     else:
         difference = np.abs(got.astype(np.float64) - true)
     return difference / unit

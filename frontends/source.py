@@ -25,8 +25,7 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
     if isinstance(source, (str, os.PathLike)):
         return _read_text_or_path(source, examples, keywords)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        _no_examples(examples, keywords, "bytes")
-        return read_bytes(memoryview(source))
+        return read_bytes(memoryview(source), "", examples, keywords)
     origin = _library_of(source)
     if origin == "torch":
         from .torch import import_torch
@@ -63,43 +62,48 @@ def _read_text_or_path(source: Any, examples: Any, keywords: Any) -> Module:
     path = Path(text)
     if not path.is_file():
         raise UserError(f"there is no file '{text}'; a source is {_KINDS}")
-    _no_examples(examples, keywords, "a file")
     if path.suffix == ".girih":
+        _no_examples(examples, keywords, "a bundle")
         from ..runtime.bundle import Bundle
         from ..runtime.program import decode_module
 
         return decode_module(Bundle(path))
-    return read_file(path)
+    return read_file(path, examples, keywords)
 
 
-def read_file(path: Path) -> Module:
+def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
     """The module of a file, by what its first bytes say."""
     with path.open("rb") as file:
         head = file.read(4)
     if head == _ZIP:
+        _no_examples(examples, keywords, "a .pt2 file")
         from .torch import import_torch
 
         return import_torch(path)
-    return read_bytes(memoryview(path.read_bytes()), path.name)
+    return read_bytes(memoryview(path.read_bytes()), path.name, examples, keywords)
 
 
-def read_bytes(data: memoryview, name: str = "") -> Module:
-    """The module of bytes: portable artifact, .pt2, jax.export file, or StableHLO text."""
+def read_bytes(
+    data: memoryview, name: str = "", examples: Any = (), keywords: Any = None
+) -> Module:
+    """The module of bytes: portable artifact, .pt2, jax.export file, or StableHLO text.
+
+    Only a jax.export file takes examples, which fix the shapes that it leaves symbolic.
+    """
     head = bytes(data[:4])
+    probe = bytes(data[:4096])
+    if head != _ZIP and head != _BYTECODE and b"\0" in probe:
+        from .jax import read_exported
+
+        return read_exported(data, name, *examples, **(keywords or {}))
+    _no_examples(examples, keywords, "StableHLO or a .pt2 file")
     if head == _ZIP:
         from .torch import import_torch
 
         return import_torch(bytes(data))
     from .stablehlo import read_stablehlo
 
-    if head == _BYTECODE:
-        return read_stablehlo(bytes(data), name)
-    probe = bytes(data[:4096])
-    if b"\0" not in probe:
-        return read_stablehlo(bytes(data), name)
-    from .jax import read_exported
-
-    return read_exported(bytes(data), name)
+    return read_stablehlo(data, name)
 
 
 def _no_examples(examples: Any, keywords: Any, what: str) -> None:

@@ -30,7 +30,7 @@ def make_op(
     origin: tuple[Origin, ...] = (),
     check: bool = True,
 ) -> Op:
-    """One operation; VerifyError if it breaks a clause, UnsupportedError if no room has that name."""
+    """One operation; VerifyError if it breaks a clause, UnsupportedError if no room has it."""
     definition = find(name)
     draft = Op(definition, operands, attributes or {}, regions, result_types or (), origin)
     if check:

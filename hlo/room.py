@@ -8,7 +8,9 @@ of the project), `flops`, `cases`. Operations that differ in one formula share a
         "result = the inputs, one after the other along `dimension`."
         inputs = variadic()
         dimension = attribute(int)
-        C4 = constraint("0 <= dimension < rank(inputs[0])", lambda o: 0 <= o.dimension < o.inputs[0].rank)
+        C4 = constraint(
+            "0 <= dimension < rank(inputs[0])", lambda o: 0 <= o.dimension < o.inputs[0].rank
+        )
 
         def infer(self, o): ...
         def evaluate(self, o, *arrays): return np.concatenate(arrays, o.dimension)
@@ -164,7 +166,9 @@ class OpDefinition:
 
     def flops(self, o: Op) -> float:
         """Floating-point operations of one execution; a transcendental counts as one."""
-        return float(sum(r.tensor.size for r in o.results)) if self.pattern == "elementwise" else 0.0
+        if self.pattern != "elementwise":
+            return 0.0
+        return float(sum(result.tensor.size for result in o.results))
 
     def cases(self) -> Iterator[Case]:
         """Examples, small and telling; every test of every engine runs them."""

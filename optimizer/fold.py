@@ -110,6 +110,25 @@ def compact(dense: Dense) -> Dense:
     return Dense(dense.type, np.broadcast_to(np.asarray(first), array.shape))
 
 
+def evaluated(value: Value, interpreter: Interpreter, known: dict[Value, Any]) -> Any:
+    """The array that a value is, where `known` (which grows) and constants determine it."""
+    stack = [value]
+    while stack:
+        last = stack[-1]
+        op = last.op
+        if last in known or op is None:
+            stack.pop()
+            continue
+        missing = [operand for operand in op.operands if operand not in known]
+        if missing:
+            stack.extend(missing)
+            continue
+        with np.errstate(all="ignore"):
+            results = interpreter.evaluate(op, [known[operand] for operand in op.operands], {})
+        known.update(zip(op.results, results, strict=True))
+    return known[value]
+
+
 def grows(op: Op) -> bool:
     """Whether an operation only repeats elements: better repeated again than stored."""
     return op.name == "broadcast_in_dim" and op.type.size > op.operands[0].tensor.size

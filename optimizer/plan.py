@@ -172,11 +172,11 @@ class Planner:
             if isinstance(step, BranchStep):
                 message.branch_if_false.condition.CopyFrom(self.argument(step.condition))
                 message.branch_if_false.target = labels[step.target]
-                message.branch_if_false.wait = hazards.step([step.condition], [], False)
+                message.branch_if_false.wait = hazards.step([step.condition], [])
             elif isinstance(step, SwitchStep):
                 message.switch.index.CopyFrom(self.argument(step.index))
                 message.switch.targets.extend([labels[target] for target in step.targets])
-                message.switch.wait = hazards.step([step.index], [], False)
+                message.switch.wait = hazards.step([step.index], [])
             elif isinstance(step, JumpStep):
                 message.jump.target = labels[step.target]
             else:
@@ -198,7 +198,7 @@ class Planner:
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
         run.tiles, run.parallel = facts.tiles, parallel
         run.flops, run.bytes = facts.flops, facts.bytes
-        run.wait = hazards.step(reads, writes, not parallel)
+        run.wait = hazards.step(reads, writes)
 
     def summarise(self, placement: Placement) -> None:
         schedule, memory = self.schedule, self.plan.memory
@@ -215,29 +215,29 @@ class Planner:
 
 
 class _Hazards:
-    """Tells which steps need a barrier: those that touch what an unfinished step touches."""
+    """Tells which steps have to wait: those that touch what an unfinished step touches. Any worker
+    may run any step, so that holds between steps that one worker runs alone as well."""
 
     def __init__(self, offsets: dict[Buffer, int]) -> None:
         self.offsets = offsets
-        self.pending: list[tuple[tuple[object, int, int], bool, bool]] = []
+        self.pending: list[tuple[tuple[object, int, int], bool]] = []
         self.forced = False
 
     def unknown(self) -> None:
         """Control may come from elsewhere: the next step waits."""
         self.forced = True
 
-    def step(self, reads: Sequence[Buffer], writes: Sequence[Buffer], serial: bool) -> bool:
-        """Record a step; whether it has to wait. Steps that one worker runs alone need no barrier
-        between each other."""
+    def step(self, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> bool:
+        """Record a step; whether it has to wait."""
         touched = [(self.span(b), False) for b in reads] + [(self.span(b), True) for b in writes]
         wait = self.forced or any(
-            (write or other_write) and not (serial and other_serial) and _overlap(span, other)
+            (write or other_write) and _overlap(span, other)
             for span, write in touched
-            for other, other_write, other_serial in self.pending
+            for other, other_write in self.pending
         )
         if wait:
             self.pending, self.forced = [], False
-        self.pending += [(span, write, serial) for span, write in touched]
+        self.pending += touched
         return wait
 
     def span(self, buffer: Buffer) -> tuple[object, int, int]:

@@ -67,6 +67,8 @@ class Engine:
             for root in rule.roots:
                 (self.general if root == "*" else self.rules[root]).append((rule, limited))
         self.folding = bool(self.rules or self.general)
+        # An axis of quantisation names a dimension: rules that move dimensions do not know that.
+        self.quantized = any(_is_quantized(op) for op in module.walk())
         self.values: dict[Value, Value] = {}  # what became of a value of the old region
         self.uses: dict[Value, int] = defaultdict(int)
         self.users: dict[Value, set[str]] = {}
@@ -85,16 +87,16 @@ class Engine:
             self.users.clear()
             self.static.clear()
             self.scalars.clear()
-            region = self.sweep(before, None)
+            region = self.sweep(before)
             if region is before:
                 break
         return region
 
-    def sweep(self, region: Region, outer: Rewriter | None) -> Region:
+    def sweep(self, region: Region) -> Region:
         """Rebuild one region, nested ones included, once."""
         if region in self.stable:
             return region
-        rewriter = Rewriter(self, outer)
+        rewriter = Rewriter(self)
         for value, users in region.uses.items():
             new = self.values.get(value, value)
             self.uses[new] += len(users)
@@ -121,6 +123,11 @@ class Engine:
                     wanted.update(self.keys.captures(region))
         kept.reverse()
         return kept
+
+
+def _is_quantized(op: Op) -> bool:
+    types = (value.type for value in (*op.operands, *op.results))
+    return any(isinstance(t, TensorType) and t.element.kind == "quantized" for t in types)
 
 
 def copied(op: Op, values: Mapping[Value, Value]) -> Op:
@@ -159,10 +166,9 @@ class Rewriter(Builder):
     `b("add", x, y)` simplifies at once: the value may come from another operation, or an older one.
     """
 
-    def __init__(self, engine: Engine, outer: Rewriter | None) -> None:
+    def __init__(self, engine: Engine) -> None:
         super().__init__(check=engine.check)
         self.engine = engine
-        self.outer = outer
         self.licences = engine.licences
         self.table: dict[Any, tuple[Value, ...]] = {}
         self.depth = 0
@@ -272,7 +278,7 @@ class Rewriter(Builder):
             return
         regions: Sequence[Region] = op.regions
         if regions and op.definition.name != "fusion":
-            regions = [self.engine.sweep(region, self) for region in regions]
+            regions = [self.engine.sweep(region) for region in regions]
         operands = [values.get(value, value) for value in op.operands]
         fresh = op.with_operands(operands, regions)
         origin = self.engine.origins.pop(op, None)
@@ -321,7 +327,7 @@ class Rewriter(Builder):
             engine.ledger.record("fold-constants", Licence.BITWISE, op)
             return (self.constant(folded),)
         rules = engine.rules.get(op.definition.name)
-        if not rules and not engine.general:
+        if (not rules and not engine.general) or (engine.quantized and _is_quantized(op)):
             return None
         if self.depth >= MAXIMUM_DEPTH:
             engine.ledger.exhausted += 1

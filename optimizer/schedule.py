@@ -77,6 +77,7 @@ class SwitchStep:
     targets: list[Label]
 
 
+Carry = tuple[Value, int, Buffer]  # an argument, the result that replaces it, its memory
 Step = RunStep | CopyStep | BranchStep | JumpStep | SwitchStep
 
 
@@ -128,11 +129,14 @@ class _Scheduler:
             buffer = Buffer("input", argument.tensor, index)
             self.buffers[argument] = buffer
             self.out.inputs.append(buffer)
-        self.region(body, {})
+        donated = self.donated(body)
+        self.region(body, overwritten(body, donated))
         taken: set[Buffer] = set()
         for index, value in enumerate(body.results):
             buffer = self.buffers[value]
-            if buffer.place == "arena" and buffer not in taken:
+            if (buffer, index) in [(given, result) for _, result, given in donated]:
+                self.out.outputs.append(buffer)
+            elif buffer.place == "arena" and buffer not in taken:
                 buffer.place, buffer.index = "output", index
                 buffer.type = value.tensor
                 taken.add(buffer)
@@ -142,6 +146,17 @@ class _Scheduler:
                 self.out.add(CopyStep(buffer, output))
                 self.out.outputs.append(output)
         return self.out
+
+    def donated(self, body: Region) -> list[Carry]:
+        """The arguments whose memory the caller gave up for a result."""
+        signature = self.module.signature
+        if signature is None:
+            return []
+        return [
+            (body.arguments[index], argument.aliases, self.out.inputs[index])
+            for index, argument in enumerate(signature.arguments)
+            if argument.donated and argument.aliases is not None
+        ]
 
     # Regions.
 
@@ -267,37 +282,13 @@ class _Scheduler:
         self.region(condition, {})
         self.out.add(BranchStep(self.buffers[condition.results[0]], end))
         self.buffers.update(zip(body.arguments, carried, strict=True))
-        self.region(body, self.carry_targets(body, carried))
+        pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
+        self.region(body, overwritten(body, pairs))
         self.carry(body, carried)
         self.out.add(JumpStep(begin, back=True))
         self.out.mark(end)
         self.pinned = before
         self.buffers.update(zip(op.results, carried, strict=True))
-
-    def carry_targets(self, body: Region, carried: Sequence[Buffer]) -> dict[Value, Buffer]:
-        """Body results that may be computed straight into the buffer that carries them."""
-        roots = alias_roots(body)
-        last = last_uses(body)
-        position = {op: number for number, op in enumerate(body.ops)}
-        found: dict[Value, Buffer] = {}
-        results = [roots.get(value, value) for value in body.results]
-        for index, root in enumerate(results):
-            op = root.op
-            if op is None or op not in position or results.count(root) > 1:
-                continue
-            if op.name in ("constant", "weight", "while", "if", "case"):
-                continue
-            argument = body.arguments[index]
-            aliases = [v for v, r in roots.items() if r is argument] + [argument]
-            latest = max(last.get(value, -1) for value in aliases)
-            if latest > position[op]:
-                continue
-            if latest == position[op]:
-                uses = [n for n, v in enumerate(op.operands) if roots.get(v, v) is argument]
-                if len(uses) != 1 or not may_overwrite(op, uses[0], root.index):
-                    continue
-            found[root] = carried[index]
-        return found
 
     def carry(self, body: Region, carried: Sequence[Buffer]) -> None:
         """Copies of the body's results into the carried buffers, through temporaries if they swap."""
@@ -353,6 +344,33 @@ class _Scheduler:
         }
 
 
+def overwritten(body: Region, carries: Sequence[Carry]) -> dict[Value, Buffer]:
+    """Values that may be computed straight into the buffer of the argument that they replace: all
+    readers of the argument come before, or are the operation itself and allow it."""
+    roots = alias_roots(body)
+    last = last_uses(body)
+    position = {op: number for number, op in enumerate(body.ops)}
+    found: dict[Value, Buffer] = {}
+    results = [roots.get(value, value) for value in body.results]
+    for argument, index, buffer in carries:
+        root = results[index]
+        op = root.op
+        if op is None or op not in position or results.count(root) > 1:
+            continue
+        if op.name in ("constant", "weight", "while", "if", "case"):
+            continue
+        aliases = [v for v, r in roots.items() if r is argument] + [argument]
+        latest = max(last.get(value, -1) for value in aliases)
+        if latest > position[op]:
+            continue
+        if latest == position[op]:
+            uses = [n for n, v in enumerate(op.operands) if roots.get(v, v) is argument]
+            if len(uses) != 1 or not may_overwrite(op, uses[0], root.index):
+                continue
+        found[root] = buffer
+    return found
+
+
 def alias_roots(region: Region) -> dict[Value, Value]:
     """value -> the value whose bytes it shares, for aliasing operations of the region."""
     roots: dict[Value, Value] = {}
@@ -386,7 +404,7 @@ def may_overwrite(op: Op, operand: int, result: int) -> bool:
         return operand == 0
     if op.name == "scatter":
         return operand == result
-    if op.name != "fusion" or op.kind != "loop" or len(op.results) != 1:
+    if op.name != "fusion" or op.kind != "loop":
         return False
     region = op.regions[0]
     argument, root = region.arguments[operand], region.results[result]

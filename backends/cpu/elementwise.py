@@ -17,7 +17,7 @@ the outermost loop of `scopes` on which it depends, and at most once per loop bo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region, Value
@@ -50,6 +50,9 @@ class Mask:
 
     def __init__(self, value: llvm.Value, depth: int) -> None:
         self.value, self.depth = value, depth
+
+
+Inside = Mask | None | Literal[False]  # some lanes, all of them, none
 
 
 class ElementEmitter:
@@ -286,7 +289,7 @@ class ElementEmitter:
             known[key] = Mask(one, mask.depth)
         return known[key]
 
-    def in_range(self, at: Affine, low: int, high: int, width: int) -> Mask | None | bool:
+    def in_range(self, at: Affine, low: int, high: int, width: int) -> Inside:
         """The lanes with low <= at < high; None for all of them, False for none."""
         if low <= at.low and at.high < high:
             return None

@@ -10,7 +10,7 @@ from ...hlo.graph import Op, Region, arguments
 from ...hlo.types import TensorType
 from . import arithmetic, composite, contract, elements, elementwise, opaque
 from .codegen import KernelCode, Target
-from .loops import loop, reduce, rows
+from .loops import loop, product, reduce, rows
 
 
 def emit(op: Op, target: Target) -> KernelCode:
@@ -19,7 +19,7 @@ def emit(op: Op, target: Target) -> KernelCode:
     region = op.regions[0] if op.name == "fusion" else as_region(op)
     kind = op.attributes.get("kind", "") if op.name == "fusion" else kind_of(op)
     if kind == "contract":
-        return contract.emit(op, target)
+        return _contraction(op, region, target)
     rule = _KINDS.get(kind)
     if rule is not None:
         return rule(region, target, op.definition.flops(op))
@@ -30,6 +30,16 @@ def emit(op: Op, target: Target) -> KernelCode:
     if simpler is None:
         raise arithmetic.unsupported(single)
     return composite.emit(simpler, target, single.definition.flops(single))
+
+
+def _contraction(op: Op, region: Region, target: Target) -> KernelCode:
+    """Blocked products; complex ones are reductions, with what follows them one after another."""
+    dots = [inner for inner in region.ops if inner.name == "dot_general"]
+    if not any(dot.result.element.is_complex for dot in dots):
+        return contract.emit(op, target)
+    if len(region.ops) > 1:
+        return composite.emit(region, target, op.definition.flops(op))
+    return reduce.emit(product.as_reduction(dots[0]), target, op.definition.flops(op))
 
 
 def _explained(op: Op) -> Region | None:

@@ -122,11 +122,11 @@ def _pad(
             on_element = e.in_range(rest, 0, 1, width)
             if on_element is False:
                 return outside
-            inside = e.both(inside, on_element)  # type: ignore[arg-type]
+            inside = e.both(inside, on_element)
         valid = e.in_range(shifted, 0, size, width)
         if valid is False:
             return outside
-        inside = e.both(inside, valid)  # type: ignore[arg-type]
+        inside = e.both(inside, valid)
         inner.append(shifted.within(0, size - 1))
     value = e.at(source, tuple(inner), width, e.both(mask, inside))
     if inside is None:
@@ -147,7 +147,7 @@ def _concatenate(
         if valid is not False:
             inner = (at + -begin).within(0, size - 1)
             place = (*index[:dimension], inner, *index[dimension + 1 :])
-            value = e.at(piece, place, width, e.both(mask, valid))  # type: ignore[arg-type]
+            value = e.at(piece, place, width, e.both(mask, valid))
             if result is None or valid is None:
                 result = value
             else:
@@ -181,7 +181,7 @@ def _dynamic_update_slice(
         valid = e.in_range(shifted, 0, window, width) if window else False
         if valid is False:
             return e.at(source, index, width, mask)
-        inside = e.both(inside, valid)  # type: ignore[arg-type]
+        inside = e.both(inside, valid)
         inner.append(shifted.within(0, window - 1))
     value = e.at(update, tuple(inner), width, e.both(mask, inside))
     if inside is None:

@@ -15,7 +15,7 @@ __all__ = ["import_jax", "looks_like_export", "read_exported"]
 
 
 def read_exported(
-    data: bytes | memoryview, name: str = "", *examples: Any, **keywords: Any
+    data: bytes | memoryview, name: str = "", /, *examples: Any, **keywords: Any
 ) -> Module:
     """The module of a serialized `jax.export.Exported`; needs no jax.
 
@@ -25,7 +25,7 @@ def read_exported(
     return import_export(read_export_file(data, name or "<export>"), name, examples, keywords)
 
 
-def import_jax(source: Any, *examples: Any, name: str = "", **keywords: Any) -> Module:
+def import_jax(source: Any, /, *examples: Any, **keywords: Any) -> Module:
     """The module of a JAX function called with the examples, or of a `jax.export.Exported`.
 
     Structure and names of inputs and outputs, donations and source lines are kept; closed-over
@@ -36,7 +36,7 @@ def import_jax(source: Any, *examples: Any, name: str = "", **keywords: Any) -> 
     from .traced import export_of, import_function
 
     if hasattr(source, "mlir_module_serialized"):
-        return import_export(export_of(source), name, examples, keywords)
+        return import_export(export_of(source), "", examples, keywords)
     if not callable(source):
         raise UserError(f"a JAX function or jax.export.Exported is needed, not {type(source)}")
-    return import_function(source, examples, keywords, name)
+    return import_function(source, examples, keywords)

@@ -24,9 +24,7 @@ from .exported import Abstract, Export
 from .trees import tree_of
 
 
-def import_function(
-    function: Any, examples: Sequence[Any], keywords: Mapping[str, Any], name: str = ""
-) -> Module:
+def import_function(function: Any, examples: Sequence[Any], keywords: Mapping[str, Any]) -> Module:
     """The module of `function(*examples, **keywords)`.
 
     `function` may be jitted (its donations and static arguments count) or plain; examples may be
@@ -36,7 +34,7 @@ def import_function(
 
     is_jitted = hasattr(function, "trace") and hasattr(function, "lower")
     jitted = function if is_jitted else jax.jit(function)
-    title = name or getattr(function, "__name__", "") or type(function).__name__
+    title = getattr(function, "__name__", "") or type(function).__name__
     try:
         traced = jitted.trace(*examples, **keywords)
     except Exception as error:

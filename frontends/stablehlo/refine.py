@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...hlo import ops
+from ...hlo.build import make_op
 from ...hlo.errors import GirihError, UserError
 from ...hlo.graph import Dense, Op, Value, constant_of
 from ...hlo.types import TensorType, Type
@@ -66,12 +67,13 @@ def result_types(converter: Converter, draft: Op, operation: tree.Operation) -> 
         raise
     if inferred is not None:
         return inferred
-    # Rooms whose result type must be given keep the operand's dimensions: convert, ...
+    # Of the rooms whose result type must be given, the elementwise ones (convert) keep dimensions.
     found: list[Type] = []
     for kind in declared:
         first = draft.operands[0].type if draft.operands else None
         if (
-            not isinstance(kind, tree.Tensor)
+            draft.definition.pattern != "elementwise"
+            or not isinstance(kind, tree.Tensor)
             or not isinstance(first, TensorType)
             or first.rank != len(kind.shape)
         ):
@@ -96,7 +98,11 @@ def folded(op: Op) -> Op:
     if any(constant is None for constant in constants):
         return op
     arrays = [constant.array for constant in constants if constant is not None]
-    array = np.asarray(op.definition.evaluate(op, *arrays))
+    op.definition.check(op)
+    with np.errstate(all="ignore"):
+        array = np.asarray(op.definition.evaluate(op, *arrays))
+    if array.shape != kind.dims:
+        return op  # the verifier says what is wrong with it
     dense = Dense(kind, array.astype(kind.dtype, copy=False))
     return Op(ops.find("constant"), (), {"value": dense}, (), (kind,), op.origin)
 
@@ -161,8 +167,47 @@ def _iota(converter: Converter, operation: tree.Operation, built: list[Op]) -> b
 
 
 def _slice(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """A `slice`; or, where it moves with the data but has one size, a `dynamic_slice`."""
     sizes = {"start_indices": 1, "limit_indices": 2, "strides": 3}
-    return _fixed(converter, operation, built, "slice", sizes)
+    if _fixed(converter, operation, built, "slice", sizes):
+        return True
+    operand, start, limit, strides = converter.operands(operation)
+    total = limit.op
+    if total is None or total.name != "add" or start not in total.operands:
+        return False
+    length = _numbers(total.operands[1 - total.operands.index(start)])
+    if length is None or set(_numbers(strides) or ()) != {1}:
+        return False
+    origin = converter.locations.origins(operation.location)
+    scalar = TensorType((), start.element)
+    starts: list[Value] = []
+    for place in range(len(length)):
+        facts = {"start_indices": (place,), "limit_indices": (place + 1,), "strides": (1,)}
+        built.append(make_op("slice", (start,), facts, origin=origin))
+        built.append(make_op("reshape", built[-1].results, {}, (), (scalar,), origin))
+        starts.append(built[-1].result)
+    converter.emit("dynamic_slice", operation, built, {"slice_sizes": length}, [operand, *starts])
+    return True
+
+
+def reduce_window(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """JAX's custom call with a function as its body and sizes as operands."""
+    operands = converter.operands(operation)
+    names = ("window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding")
+    inputs = len(operands) - len(names)
+    bodies = operation.attributes.get("called_computations", ())
+    body = converter.symbols.get(bodies[0]) if bodies else None
+    if body is None or not body.regions or inputs < 2:
+        return False
+    facts: dict[str, Any] = {}
+    for name, value in zip(names, operands[inputs:], strict=True):
+        numbers = _numbers(value)
+        if numbers is None:
+            return False
+        facts[name] = numbers
+    operation.regions = [body.regions[0]]
+    converter.emit("reduce_window", operation, built, facts, operands[:inputs])
+    return True
 
 
 def _pad(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
@@ -193,7 +238,7 @@ def _dimension_size(converter: Converter, operation: tree.Operation, built: list
     return True
 
 
-def shape_assertion(converter: Converter, operation: tree.Operation) -> bool:
+def shape_assertion(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """JAX's check of the sizes that a call gives; UserError where it fails, nothing where not."""
     operands = converter.operands(operation)
     holds = constant_of(operands[0]) if operands else None

@@ -110,7 +110,8 @@ def _composite(converter: Converter, operation: tree.Operation, built: list[Op])
     return _call_to(converter, operation, built, decomposition)
 
 
-def _identity(converter: Converter, operation: tree.Operation) -> bool:
+def _identity(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """The operands themselves."""
     for operand, result in zip(operation.operands, operation.results, strict=False):
         converter.rename(result, converter.use(operand))
     return len(operation.operands) == len(operation.results)
@@ -119,7 +120,7 @@ def _identity(converter: Converter, operation: tree.Operation) -> bool:
 def _sharding_constraint(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """The value itself; its producer carries the annotation."""
     converter.notes.append("sharding annotations are kept, but not used on one device")
-    return _identity(converter, operation)
+    return _identity(converter, operation, built)
 
 
 def sharding_constraints(module: tree.Operation) -> Iterator[tuple[tree.Value, tuple[str, Any]]]:
@@ -146,20 +147,17 @@ def _check(converter: Converter, operation: tree.Operation, built: list[Op]) -> 
 def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     facts = operation.attributes
     target = str(facts.get("call_target_name", ""))
-    if target == "Sharding":
-        return _sharding_constraint(converter, operation, built)
     if target.startswith("check.") and not operation.results:
         return _check(converter, operation, built)
-    if target in _TRANSPARENT:
-        return _identity(converter, operation)
+    handler = _CALLS.get(target)
+    if handler is not None and handler(converter, operation, built):
+        return True
     if target.startswith("mhlo."):
         name = _chlo_name(target)
         if ops.known(name):
             inner = facts.get("mhlo.attributes", {})
             converter.emit(name, operation, built, attribute_tables.plain(inner, converter.type))
             return True
-    if target == "shape_assertion":
-        return refine.shape_assertion(converter, operation)
     if ops.known("custom_call"):
         return False
     _block_call(converter, operation)
@@ -174,7 +172,7 @@ def _is_known_call(operation: tree.Operation) -> bool:
         return ops.known(_chlo_name(target))
     if target.startswith("check."):
         return not operation.results
-    return target in ("Sharding", "shape_assertion", *_TRANSPARENT) or ops.known("custom_call")
+    return target in _CALLS or ops.known("custom_call")
 
 
 def _chlo_name(target: str) -> str:
@@ -203,7 +201,15 @@ def _case(converter: Converter, operation: tree.Operation, built: list[Op]) -> b
     return True
 
 
-_TRANSPARENT = ("annotate_device_placement", "xla.sdy.FuncResultSharding", "LayoutConstraint")
+_CALLS: dict[str, Handler] = {
+    "Sharding": _sharding_constraint,
+    "LayoutConstraint": _identity,
+    "annotate_device_placement": _identity,
+    "xla.sdy.FuncResultSharding": _identity,
+    "shape_assertion": refine.shape_assertion,
+    "stablehlo.dynamic_reduce_window": refine.reduce_window,
+}
+"""Custom calls that are ordinary operations, or annotations."""
 
 _NO_CALLBACKS = "remove io_callback, pure_callback or debug prints before export"
 _REMEDIES = {

@@ -37,8 +37,12 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
         name = type(source).__name__
         if not inputs and not keywords:
             raise UserError(f"{name}: give example inputs, so that it can be exported")
-        with torch.no_grad():
-            source = torch.export.export(source, tuple(inputs), dict(keywords), strict=False)
+        try:
+            with torch.no_grad():
+                source = torch.export.export(source, tuple(inputs), dict(keywords), strict=False)
+        except Exception as error:  # of many kinds; the whole story stays attached
+            reason = str(error).strip().split("\n")[0]
+            raise UserError(f"torch.export cannot export {name}: {reason}") from error
         return _import_exported(source, name)
     if not isinstance(source, torch.export.ExportedProgram):
         if isinstance(source, torch.nn.Module):
@@ -46,7 +50,16 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
         raise UserError(f"a {type(source).__name__} is no export of PyTorch")
     if inputs or keywords:
         raise UserError("an ExportedProgram already has its inputs; give no example inputs")
-    return _import_exported(source, "exported")
+    return _import_exported(source, _root_name(source))
+
+
+def _root_name(exported: Any) -> str:
+    """The class of the exported model, as far as its nodes remember it."""
+    for node in exported.graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if stack:
+            return str(next(iter(stack.values()))[1]).rpartition(".")[2].rstrip("'>")
+    return "exported"
 
 
 def _import_exported(exported: Any, name: str) -> Module:

@@ -89,13 +89,17 @@ class Aliases:
 
     def note(self, node: Node, known: Mapping[str, Any]) -> None:
         """Remember that a node's results are views of its first argument (or of its parts)."""
+        if not self.active or not node.args:
+            return
         name = operator(node.target)
-        if not self.active or not node.args or name not in VIEWS and name not in MAYBE_VIEWS:
+        if name not in VIEWS and name not in MAYBE_VIEWS:
             return
         first = node.args[0]
         several = isinstance(first, tuple) and not isinstance(first, Ref)
         sources = first if several else (first,) * len(node.outputs)
         for index, (output, source) in enumerate(zip(node.outputs, sources, strict=False)):
+            if not isinstance(source, Ref):
+                continue
             old, new = (self.graph.types.get(each) for each in (source.name, output))
             if name in MAYBE_VIEWS and old and new and old.element is not new.element:
                 continue  # a conversion is a copy

@@ -204,6 +204,9 @@ class _Lowering:
             raise CompilerBug(f"{where} made: {error}") from error
         except UnsupportedError as error:
             self.block(node.target, _place(node), str(error), "")
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            where = f"{_place(node)}: the lowering of {node.target}"
+            raise CompilerBug(f"{where} failed: {error!r}") from error
         return [self.missing(type) for type in types]
 
     def call(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:

@@ -26,7 +26,7 @@ from ..types import (
     TensorType,
     Type,
 )
-from . import numerics
+from . import complex_functions, numerics
 from .clauses import is_tensor, merge_dims, result_element, same_dims, same_or_quantized
 from .examples import TOLERANCES, hostile
 
@@ -247,10 +247,10 @@ ROOMS: tuple[OpDefinition, ...] = (
     ),
     IsFinite("is_finite", np.isfinite, "float", "result = operand is neither infinite nor NaN."),
     # transcendental
-    Unary("exponential", np.exp, FLOATS, "result = e to the operand."),
+    Unary("exponential", complex_functions.exponential, FLOATS, "result = e to the operand."),
     Unary("exponential_minus_one", np.expm1, FLOATS, "result = e to the operand, minus 1."),
     Unary("log", np.log, FLOATS, "result = natural logarithm."),
-    Unary("log_plus_one", np.log1p, FLOATS, "result = log(1 + operand)."),
+    Unary("log_plus_one", complex_functions.log_plus_one, FLOATS, "result = log(1 + operand)."),
     Unary("logistic", _logistic, FLOATS, "result = 1 / (1 + exp(-operand))."),
     Unary("tanh", np.tanh, FLOATS, "result = hyperbolic tangent."),
     Unary("sine", np.sin, FLOATS, "result = sine.", domain="finite"),

@@ -28,7 +28,7 @@ from ..types import (
     TensorType,
     Type,
 )
-from . import numerics
+from . import complex_functions, numerics
 from .clauses import is_tensor, same_dims
 from .decomposed import Decomposed, Term, exp, expm1, in_f32, log, log1p, sqrt, where
 from .examples import TOLERANCES, f32, hostile
@@ -151,7 +151,7 @@ class Square(Decomposed, name="chlo.square"):
         return [o.operand.type]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return numerics.elementwise(_squared, arrays, arrays[0].dtype)
+        return numerics.elementwise(complex_functions.square, arrays, arrays[0].dtype)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         return None if o.operand.element.is_complex else [b("multiply", values[0], values[0])]
@@ -159,18 +159,6 @@ class Square(Decomposed, name="chlo.square"):
     def cases(self) -> Iterator[Case]:
         for element in (F32, BF16, C64):
             yield Case(f"square_{element.name}", hostile(element, 1, "finite"))
-
-
-def _squared(x: Any) -> Any:
-    if x.dtype.kind != "c":
-        return np.square(x)
-    # (a + b)(a - b) neither overflows early nor cancels where a and b are close
-    square = np.empty_like(x)
-    real, imaginary = x.real, x.imag
-    difference = (real + imaginary) * (real - imaginary)
-    square.real = np.where(np.abs(real) == np.abs(imaginary), 0, difference)
-    square.imag = 2 * (real * imaginary)
-    return square
 
 
 class Conjugate(Decomposed, name="chlo.conj"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UnsupportedError
 from ..graph import Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -284,7 +285,11 @@ def windowed_dims(
 
 
 def _quotient(value: Any, divisor: int) -> Any:
-    return value if divisor == 1 else value // divisor
+    if divisor == 1:
+        return value
+    if not isinstance(value, int):
+        raise UnsupportedError(f"a window stride of {divisor} over {value}, which is not fixed")
+    return value // divisor
 
 
 class SelectAndScatter(OpDefinition, name="select_and_scatter"):

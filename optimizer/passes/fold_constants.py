@@ -16,7 +16,7 @@ from ...hlo.graph import Dense, Module, Op, Region, Value
 from ...hlo.interpret import Interpreter
 from ...hlo.types import TensorType
 from ...hlo.verify import INLINED, Level
-from ..fold import FOLDED_PATTERNS, compact, grows
+from ..fold import FOLDED_PATTERNS, compact, evaluated, grows
 from ..licence import BITWISE, Ledger
 from ..rewrite import Engine
 
@@ -118,17 +118,7 @@ class _Folder:
 
     def constant(self, op: Op) -> Op:
         self.options.ledger.record("fold-constants", BITWISE, op)
-        array = np.array(self.array(op.results[0]), order="C")
+        array = np.array(evaluated(op.results[0], self.interpreter, self.arrays), order="C")
         self.options.ledger.folded_elements += self.work[op.results[0]]
         dense = compact(Dense(op.type, array))
         return make_op("constant", [], {"value": dense}, origin=op.origin, check=False)
-
-    def array(self, value: Value) -> Any:
-        if value not in self.arrays:
-            op = value.op
-            assert op is not None
-            operands = [self.array(operand) for operand in op.operands]
-            with np.errstate(all="ignore"):
-                (self.arrays[value],) = self.interpreter.evaluate(op, operands, {})
-        return self.arrays[value]
-

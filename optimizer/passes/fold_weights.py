@@ -2,7 +2,8 @@
 
 Transposes, slices, conversions, scales and products of weights become new weights, named after what
 was done (`w#transpose(1,0)`) and computed only when they are first asked for. A set of weights that
-are used together is folded if the bundle does not grow by more than `growth` bytes.
+are used together is folded if the bundle does not grow by more than `growth` bytes, or than that
+part of all weights of which `share` make the whole.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ...hlo.graph import Dense, Module, Op, Region, Value, Weight
 from ...hlo.interpret import Interpreter
 from ...hlo.types import TensorType
 from ...hlo.verify import INLINED, Level
-from ..fold import FOLDED_PATTERNS, grows
+from ..fold import FOLDED_PATTERNS, evaluated, grows
 from ..licence import BITWISE, Ledger
 from ..rewrite import Engine
 from .dce import Dce
@@ -40,6 +41,7 @@ class FoldWeights:
     takes: ClassVar[Level] = INLINED
     gives: ClassVar[Level] = INLINED
     growth: int = 1 << 16
+    share: int = 256
     ledger: Ledger = field(default_factory=Ledger, compare=False)
 
     def __call__(self, module: Module) -> Module:
@@ -60,8 +62,11 @@ class FoldWeights:
 class _WeightFolder:
     def __init__(self, options: FoldWeights, module: Module) -> None:
         self.options, self.module = options, module
+        total = sum(weight.type.bytes for weight in module.weights.values())
+        self.limit = max(options.growth, total // options.share)  # bytes that a group may gain
         self.interpreter = Interpreter(module)
         self.roots: dict[Value, frozenset[str]] = {}  # the weights that a known value depends on
+        self.names: dict[Value, str] = {}
         self.derived: dict[str, Weight] = {}
         self.kinds: Counter[str] = Counter()
 
@@ -80,6 +85,8 @@ class _WeightFolder:
         elif self.is_foldable(op):
             found = [self.roots[value] for value in op.operands]
             self.roots[op.results[0]] = frozenset().union(*found)
+        if op.results and op.results[0] in self.roots:
+            self.names[op.results[0]] = self.name_of(op)
 
     def is_foldable(self, op: Op) -> bool:
         if len(op.results) != 1 or op.definition.pattern not in FOLDED_PATTERNS or not op.operands:
@@ -98,7 +105,7 @@ class _WeightFolder:
         if grows(op):
             return type.bytes <= LARGEST_BROADCAST  # is never stored itself
         given = sum(value.tensor.bytes for value in op.operands)
-        return type.bytes <= max(MAXIMUM_RATIO * given, SMALL)
+        return type.bytes <= max(MAXIMUM_RATIO * given, SMALL, self.limit)
 
     def is_last(self, op: Op, region: Region) -> bool:
         """Whether an operation on weights has a user that is none."""
@@ -121,13 +128,13 @@ class _WeightFolder:
         raw = self.raw_weights(region)
         for group in self.components(frontier):
             names = frozenset().union(*(self.roots[op.results[0]] for op in group))
-            if self.growth(group, names - raw) <= self.options.growth:
+            if self.growth(group, names - raw) <= self.limit:
                 yield from group
                 continue
             needed = Counter(name for op in group for name in self.roots[op.results[0]])
             for op in group:
                 alone = [n for n in self.roots[op.results[0]] if needed[n] == 1 and n not in raw]
-                if self.growth([op], alone) <= min(self.options.growth, op.type.bytes // 8):
+                if self.growth([op], alone) <= min(self.limit, op.type.bytes // 8):
                     yield op
 
     def growth(self, group: Iterable[Op], dropped: Iterable[str]) -> int:
@@ -166,7 +173,7 @@ class _WeightFolder:
     def weight(self, op: Op) -> Op:
         """A `weight` operation for the value that `op` computes."""
         (value,) = op.results
-        name = self.name_of(value)
+        name = self.names[value]
         if name not in self.derived:
             self.derived[name] = Weight(name, self.loader(value), value.tensor)
             self.kinds[op.name] += 1
@@ -177,31 +184,20 @@ class _WeightFolder:
 
     def loader(self, value: Value) -> Callable[[], Any]:
         def load() -> Any:
-            with np.errstate(all="ignore"):
-                return np.array(self.array(value), order="C")
+            return np.array(evaluated(value, self.interpreter, {}), order="C")
 
         return load
 
-    def array(self, value: Value) -> Any:
-        op = value.op
-        assert op is not None
-        if op.name == "weight":
-            return self.module.weights[op.attributes["weight"]].array
-        arrays = [self.array(operand) for operand in op.operands]
-        (result,) = self.interpreter.evaluate(op, arrays, {})
-        return result
-
-    def name_of(self, value: Value) -> str:
-        op = value.op
-        assert op is not None
+    def name_of(self, op: Op) -> str:
+        """A name for the value of a foldable operation, whose operands have names already."""
         if op.name == "weight":
             return op.attributes["weight"]
         if op.name == "constant":
             return op.attributes["value"].digest.hex()
-        names = [self.name_of(operand) for operand in op.operands]
-        base = next(n for n, v in zip(names, op.operands, strict=True) if self.roots[v]) if any(
-            self.roots[v] for v in op.operands
-        ) else names[0] if names else op.name
+        operands = op.operands
+        names = [self.names[operand] for operand in operands]
+        weights = [n for n, v in zip(names, operands, strict=True) if self.roots[v]]
+        base = (weights or names or ["iota"])[0]
         if op.name == "transpose":
             name = f"{base}#transpose({','.join(map(str, op.permutation))})"
         elif op.name == "reshape":
@@ -209,7 +205,7 @@ class _WeightFolder:
         else:
             name = f"{base}#{op.name}[{_digest(op, names)}]"
         if len(name) > LONGEST_NAME:
-            root = min(self.roots[value], default="constant")
+            root = min(self.roots[op.results[0]], default="constant")
             name = f"{root}#folded[{_digest(op, names)}]"
         return name
 

@@ -6,11 +6,10 @@ import numpy as np
 
 from ..licence import ASSUMES_FINITE, IGNORES_ZERO_SIGN, REASSOCIATES
 from ..rule import Rule
-from .language import (
+from .formula import (
     FLOAT,
     INTEGER,
     NUMBER,
-    Match,
     c,
     exp,
     k1,
@@ -20,13 +19,13 @@ from .language import (
     one,
     op,
     rsqrt,
-    rule,
     sqrt,
     x,
     y,
     z,
     zero,
 )
+from .language import Match, rule
 
 
 def _reciprocal_is_exact(m: Match) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ..licence import ASSUMES_FINITE, IGNORES_ZERO_SIGN
 from ..rule import Rule
-from .language import (
+from .formula import (
     ANY,
     BOOL,
     INTEGER,
     REAL,
-    Match,
     Node,
     all_ones,
     c1,
@@ -23,7 +22,6 @@ from .language import (
     nothing,
     op,
     p,
-    rule,
     select,
     true,
     x,
@@ -31,6 +29,7 @@ from .language import (
     z,
     zero,
 )
+from .language import Match, rule
 
 ORDERED = REAL | BOOL
 BITS = INTEGER | BOOL

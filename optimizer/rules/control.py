@@ -255,4 +255,20 @@ def barrier_of_barrier(op: Op, b: Rewriter) -> Sequence[Value] | None:
     return inner.results
 
 
-RULES: tuple[Rule, ...] = (if_known, case_known, while_never, while_carries, barrier_of_barrier)
+def _member_examples() -> Iterator[Example]:
+    yield example(
+        "second", [LINE, COUNT],
+        lambda b, x, y: b("get_tuple_element", b("tuple", x, y), index=1, type=COUNT),
+    )
+
+
+@structural("member-of-tuple", "get_tuple_element", examples=_member_examples)
+def member_of_tuple(op: Op, b: Rewriter) -> Value | None:
+    """get_tuple_element(tuple(x, y), i) -> the i-th of x, y"""
+    inner = made_by(op.operands[0], "tuple")
+    return None if inner is None else inner.operands[op.index]
+
+
+RULES: tuple[Rule, ...] = (
+    if_known, case_known, while_never, while_carries, barrier_of_barrier, member_of_tuple,
+)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..licence import ASSUMES_FINITE, IGNORES_ZERO_SIGN, REASSOCIATES
 from ..rule import Rule
-from .language import (
+from .formula import (
     FLOAT,
     Literal,
     Node,
@@ -16,7 +16,6 @@ from .language import (
     one,
     op,
     rsqrt,
-    rule,
     sqrt,
     three,
     two,
@@ -24,6 +23,7 @@ from .language import (
     y,
     zero,
 )
+from .language import rule
 
 SIGNED = frozenset({"float", "int"})
 LOOSE = REASSOCIATES | IGNORES_ZERO_SIGN | ASSUMES_FINITE

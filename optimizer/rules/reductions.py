@@ -13,7 +13,7 @@ from ..licence import IGNORES_ZERO_SIGN, REASSOCIATES
 from ..rewrite import Rewriter, copied
 from ..rule import Example, Rule, example, structural
 from .common import groups, made_by, map_of_ones
-from .language import all_ones, highest, lowest, nothing
+from .formula import all_ones, highest, lowest, nothing
 
 A = TensorType((2, 3, 4), F32)
 ONES = TensorType((2, 1, 4), F32)

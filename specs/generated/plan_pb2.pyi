@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 1ef6d5d33f27770db080623fc7412c672e4eb58465d68ed58f251f11c089f103); do not edit.
+# Generated from specs/plan.proto (sha256 a570f7c0ae9c5804b380554c34608926fd4e4c1d6ac25450425d74639d6c4847); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

@@ -278,7 +278,8 @@ def test_examples_fix_symbolic_shapes() -> None:
     x, w = np.arange(24, dtype=np.float32).reshape(6, 4) / 10, np.ones((4, 3), np.float32)
     source = symbolic()
     from_file = read_exported(bytes(source.serialize()), "", x, w)
-    for module in (import_jax(source, x, w), from_file):
+    from_bytes = girih.import_model(bytes(source.serialize()), x, w)
+    for module in (import_jax(source, x, w), from_file, from_bytes):
         assert_same(run(module, x, w), polymorphic(x, w))
         assert not any(op.name.startswith("dynamic_iota") for op in module.walk())
     with pytest.raises(girih.UserError, match=r"size|shape|divisible|5"):

@@ -13,7 +13,7 @@ from girih.optimizer.rewrite import Engine
 from girih.optimizer.rule import Rule
 from girih.optimizer.rules import RULES
 from girih.optimizer.rules.check import check_rule, difference, mutants
-from girih.optimizer.rules.language import (
+from girih.optimizer.rules.formula import (
     FLOAT,
     Variable,
     c,
@@ -21,12 +21,12 @@ from girih.optimizer.rules.language import (
     neg_zero,
     one,
     op,
-    rule,
     select,
     x,
     y,
     zero,
 )
+from girih.optimizer.rules.language import rule
 
 LINE = TensorType((4,), F32)
 

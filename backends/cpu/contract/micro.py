@@ -18,6 +18,7 @@ Value = llvm.Value
 
 # Copies of a step in one loop turn, so that the loop's own instructions weigh little.
 _STEP_PRODUCTS = 48
+LINE = 64
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,14 @@ class Micro:
     depth: tuple[Depth, ...]  # outermost first
     tile_stride: int  # elements from one row of the tile to the next
     tail_lanes: int = 0  # if not 0, lanes of the last vector that may be read
+    ahead: int = 0  # lines of 64 bytes to bring into L2 per turn of the loop; a single loop only
+
+    @property
+    def unroll(self) -> int:
+        """Steps of one turn of the innermost loop."""
+        products = self.rows * len(self.vectors)
+        size = self.depth[-1].size if self.depth else 1
+        return min(max(2, _STEP_PRODUCTS // products), 8, size)
 
 
 def largest_rows(target: Target, vectors: int) -> int:
@@ -49,17 +58,19 @@ def largest_rows(target: Target, vectors: int) -> int:
 
 
 def emit_micro(module: llvm.Module, name: str, micro: Micro) -> None:
-    """Defines name(left, right, tile): pointers to the first elements."""
+    """Defines name(left, right, tile, ahead): pointers to the first elements, and to what the next
+    calls will read."""
     parameters = [
         ("ptr noalias readonly", "left"),
         ("ptr noalias readonly", "right"),
         ("ptr noalias", "tile"),
+        ("ptr", "ahead"),
     ]
     f = module.helper(name, parameters, inline="noinline")
-    left, right, tile = f.arguments
+    left, right, tile, ahead = f.arguments
     vector = llvm.vector(micro.lanes, micro.element)
     zeros = [llvm.constant(vector, 0)] * (micro.rows * len(micro.vectors))
-    sums = _emit_depth(f, micro, list(micro.depth), left, right, zeros)
+    sums = _emit_depth(f, micro, list(micro.depth), left, right, ahead, zeros)
     for row in range(micro.rows):
         for number in range(len(micro.vectors)):
             place = row * micro.tile_stride + number * micro.lanes
@@ -74,32 +85,36 @@ def _emit_depth(
     depth: list[Depth],
     left: Value,
     right: Value,
+    ahead: Value,
     sums: Sequence[Value],
 ) -> Sequence[Value]:
     """The loops over `depth`, with the accumulators carried through them."""
     if not depth:
         return _emit_step(f, micro, left, right, sums)
     loop, inner = depth[0], depth[1:]
-    products = micro.rows * len(micro.vectors)
-    unroll = 1 if inner else min(max(2, _STEP_PRODUCTS // products), 8, loop.size)
+    unroll = 1 if inner else micro.unroll
     whole = loop.size // unroll * unroll if unroll else 0
     if whole:
-        with f.for_range(0, whole, unroll, [left, right, *sums], at_least_once=True) as body:
-            a, b, *carried = body.carried
+        start = [left, right, ahead, *sums]
+        with f.for_range(0, whole, unroll, start, at_least_once=True) as body:
+            a, b, c, *carried = body.carried
+            for line in range(micro.ahead):
+                f.prefetch(f.pointer(c, line * LINE, "i8"), locality=2)
             for turn in range(unroll):
                 at = f.pointer(a, turn * loop.left, micro.element)
                 bt = f.pointer(b, turn * loop.right, micro.element)
-                carried = _emit_depth(f, micro, inner, at, bt, carried)
+                carried = _emit_depth(f, micro, inner, at, bt, c, carried)
             body.carry(
                 f.pointer(a, unroll * loop.left, micro.element),
                 f.pointer(b, unroll * loop.right, micro.element),
+                f.pointer(c, micro.ahead * LINE, "i8"),
                 *carried,
             )
-        left, right, *sums = body.results
+        left, right, _, *sums = body.results
     for turn in range(loop.size - whole):
         at = f.pointer(left, turn * loop.left, micro.element)
         bt = f.pointer(right, turn * loop.right, micro.element)
-        sums = _emit_depth(f, micro, inner, at, bt, sums)
+        sums = _emit_depth(f, micro, inner, at, bt, ahead, sums)
     return sums
 
 

@@ -11,21 +11,25 @@ formed in the same order, so any split of the tiles over workers gives the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import llvm
 from ..codegen import Target
 from .epilogue import Epilogue
-from .micro import Depth, Micro, emit_micro, largest_rows
+from .micro import LINE, Depth, Micro, emit_micro, largest_rows
 from .operands import Group, LeftSide, RightSide, unravel
 
 Value = llvm.Value
 
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 1 << 20  # of a row block: what may stay in half of an L2 cache of 2 MB
+_RESULT_BYTES = 1 << 18  # of a row block of a shallow product
+_SHALLOW = 256  # depth steps
 _PACKED_ROWS = 4  # panels of a row block that is packed
 _LEAST_GROUPS = 4  # column groups that share a packed row block, if there are as many
 _ENOUGH_TILES = 16
+_STREAMED_PANEL = 1 << 14  # bytes of a panel that is worth fetching ahead
+_MOST_LINES = 4
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,10 @@ def _cut_rows(product: Product, vectors: int, groups: int) -> _Rows:
         return _Rows(panels, size, larger, min(panels, _PACKED_ROWS))
     panel_bytes = (size + 1) * product.depth_steps * product.element_bytes
     per_block = max(8, _LEFT_BYTES // max(1, panel_bytes))
+    if product.depth_steps <= _SHALLOW:
+        # The result is most of the traffic: its rows should be complete while they are in L2.
+        row_bytes = (size + 1) * product.columns * product.element_bytes
+        per_block = min(per_block, max(2, _RESULT_BYTES // row_bytes))
     blocks = -(-panels // per_block)
     outer = 1
     for count in product.outer:
@@ -184,19 +192,22 @@ def _emit_group(
     sizes = {rows.size: name + "_rows"}
     if rows.larger:
         sizes[rows.size + 1] = name + "_rows1"
+    loops = zip(product.depth, product.left.depth, product.right.strides(group), strict=True)
+    depth = _merged([Depth(*loop) for loop in loops])
+    fetch = _fetch(product, group, depth, rows)
     for size, micro_name in sizes.items():
-        depth = zip(product.depth, product.left.depth, product.right.strides(group), strict=True)
         micro = Micro(
             product.accumulator,
             group.lanes,
             size,
             product.left.row_stride,
             product.right.offsets(group),
-            _merged([Depth(*loop) for loop in depth]),
+            depth,
             tile_stride,
             group.tail if product.right.mask_tail(group) else 0,
         )
-        emit_micro(module, micro_name, micro)
+        fetch.lines = fetch.lines or fetch.lines_per_turn(micro)
+        emit_micro(module, micro_name, replace(micro, ahead=fetch.lines))
 
     f = module.helper(name, parameters, inline="noinline")
     args, flat, first, last, column, scratch = f.arguments
@@ -213,20 +224,55 @@ def _emit_group(
         else:
             left = product.left.rows(f, args, coordinates, row)
         target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile
+        operands = left, right, target, fetch.pointer(f, right, f.sub(loop.index, first))
         count: Value = llvm.constant("i64", rows.size)
         if rows.larger:
             branch = f.if_else(f.compare("ult", loop.index, rows.larger))
             with branch.then():
-                f.call(sizes[rows.size + 1], "void", left, right, target)
+                f.call(sizes[rows.size + 1], "void", *operands)
             with branch.otherwise():
-                f.call(sizes[rows.size], "void", left, right, target)
+                f.call(sizes[rows.size], "void", *operands)
             more = f.cast("zext", f.compare("ult", loop.index, rows.larger), "i64")
             count = f.add(count, more)
         else:
-            f.call(sizes[rows.size], "void", left, right, target)
+            f.call(sizes[rows.size], "void", *operands)
         if not plain:
             epilogue.emit(f, args, coordinates, row, column, count, tile, group)
     f.ret()
+
+
+@dataclass
+class _Fetch:
+    """Brings the right side's next panel into L2 while products with this one are formed: weights
+    come from memory, and each pass over a panel has time for a part of the next."""
+
+    panel_bytes: int  # 0: panels do not lie one behind the other, or are small
+    passes: int
+    lines: int = 0  # per turn of the micro-kernel's loop
+    _bytes: int = 0  # per pass
+
+    def lines_per_turn(self, micro: Micro) -> int:
+        if not self.panel_bytes:
+            return 0
+        turns = max(1, micro.depth[0].size // micro.unroll)
+        lines = min(_MOST_LINES, -(-self.panel_bytes // (LINE * turns * self.passes)))
+        self._bytes = lines * turns * LINE
+        return lines
+
+    def pointer(self, f: llvm.Function, right: Value, number: Value) -> Value:
+        """Where pass `number` over a panel fetches; once all is fetched, what is there already."""
+        if not self.panel_bytes:
+            return right
+        part = f.mul(number, self._bytes)
+        following = f.pointer(right, f.add(part, self.panel_bytes), "i8")
+        return f.select(f.compare("ult", part, self.panel_bytes), following, right)
+
+
+def _fetch(product: Product, group: Group, depth: tuple[Depth, ...], rows: _Rows) -> _Fetch:
+    size = product.depth_steps * group.columns * product.element_bytes
+    in_place = not product.right.packed and len(depth) == 1 and depth[0].right == group.columns
+    useful = size >= _STREAMED_PANEL and rows.per_block > 1 and not group.tail
+    return _Fetch(size if in_place and useful else 0, rows.per_block)
 
 
 def _merged(depth: list[Depth]) -> tuple[Depth, ...]:

@@ -7,16 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....hlo.graph import Op, Region
+from ....hlo.graph import Op, Region, Value
 from .. import elements, llvm
 from ..codegen import KernelCode, Target
-from ..elementwise import ElementEmitter, Mask
+from ..elementwise import ElementEmitter, Mask, supports
 from ..index import CONSECUTIVE, SAME, Affine, Scopes
 
 SYMBOL = "kernel"
 BLOCK = 4096  # elements of a tile where one long dimension is cut
 SERIAL_WORK = 20000.0  # below so many units (about one per ns) a second worker does not pay
 
+_PARTLY = frozenset(("gather", "dynamic_slice", "slice"))
 _EXPENSIVE = frozenset({
     "atan2", "cbrt", "cosine", "erf", "erfc", "exponential", "exponential_minus_one", "log",
     "log_plus_one", "logistic", "power", "sine", "tan", "tanh",
@@ -55,6 +56,7 @@ class Frame:
         self.pointers = addresses[: len(self.operands)]
         self.outputs = addresses[len(self.operands) :]
         self.scopes = Scopes(f)
+        self.moved = float(sum(kind.bytes for kind in (*self.operands, *self.results)))
 
     @property
     def begin(self) -> llvm.Value:
@@ -69,6 +71,9 @@ class Frame:
         return self.function.arguments[3]
 
     def emitter(self, region: Region) -> ElementEmitter:
+        """An emitter for the region whose arguments are the kernel's operands."""
+        self.moved = float(sum(map(_read_bytes, region.arguments, [region] * len(self.operands))))
+        self.moved += sum(kind.bytes for kind in self.results)
         return ElementEmitter(self.function, region, self.pointers, scopes=self.scopes)
 
     def finish(
@@ -83,12 +88,22 @@ class Frame:
     ) -> KernelCode:
         """The finished kernel. `work` decides whether more than one worker takes part."""
         self.function.ret()
-        moved = sum(t.bytes for t in (*self.operands, *self.results))
-        work = max(flops if work is None else work, moved / 8)
+        work = max(flops if work is None else work, self.moved / 8)
         parallel = parallel and tiles > 1 and work >= SERIAL_WORK
         return KernelCode(
-            self.module.text(), SYMBOL, tiles, scratch, flops, float(moved), parallel, notes
+            self.module.text(), SYMBOL, tiles, scratch, flops, self.moved, parallel, notes
         )
+
+
+def _read_bytes(argument: Value, region: Region) -> int:
+    """Bytes of an operand that are read: of a table, the rows that are looked up."""
+    total = 0
+    for user, number in region.uses.get(argument, ()):
+        if user is not None and number == 0 and user.name in _PARTLY:
+            total += user.result.tensor.bytes
+        else:
+            total += argument.tensor.bytes
+    return min(total, argument.tensor.bytes)
 
 
 def lanes_for(target: Target, region: Region) -> int:
@@ -117,6 +132,11 @@ def lanes_for_types(target: Target, kinds: Sequence[Any]) -> int:
 
 def _is_splat(value: Any) -> bool:
     return value.op is not None and value.op.name == "constant"
+
+
+def computable(region: Region) -> bool:
+    """Whether every operation is a reduction or computed element by element."""
+    return all(op.name == "reduce" or supports(op) for op in region.ops)
 
 
 def cost(region: Region) -> float:

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....hlo.graph import Region
-from .. import llvm
+from .. import composite, llvm
 from ..codegen import KernelCode, Target
 from ..elementwise import ElementEmitter, Mask
 from ..index import SAME, Affine, Axis, delinear, linear, of_axis
 from . import transpose
-from .frame import BLOCK, Frame, cost, lanes_for, steps, tile_range
+from .frame import BLOCK, Frame, computable, cost, lanes_for, steps, tile_range
 from .probe import Findings, box_index, collapse, probe
 
 MAXIMUM_BOXES = 8
@@ -48,6 +48,11 @@ class Box:
 
 def emit(region: Region, target: Target, flops: float) -> KernelCode:
     """The kernel of a `loop` fusion's region."""
+    dims = region.results[0].dims
+    reduces = any(op.name == "reduce" for op in region.ops)
+    same = all(root.dims == dims for root in region.results)
+    if reduces or not same or not computable(region):
+        return composite.emit(region, target, flops)
     frame = Frame(target, region.argument_types, region.result_types)
     emitter = frame.emitter(region)
     tiles = 0

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ....hlo.graph import Op, Region
+from ....hlo.graph import Region, Value
 from .. import arithmetic, elements, llvm
 from ..elements import Pair, Register
-from ..elementwise import ElementEmitter, Mask
+from ..elementwise import ElementEmitter, Inside, Mask
 from ..index import SAME, Affine, Axis, of_axis
 from ..moves import RULES
 
@@ -74,7 +74,7 @@ class _Probe(ElementEmitter):
         self.record(offset, self.found.coefficients)
         return dummy(element)
 
-    def in_range(self, at: Affine, low: int, high: int, width: int) -> Mask | None | bool:
+    def in_range(self, at: Affine, low: int, high: int, width: int) -> Inside:
         found = super().in_range(at, low, high, width)
         if isinstance(found, Mask) and len(at.terms) == 1 and at.terms[0][1] == 1:
             axis = at.terms[0][0]
@@ -84,11 +84,11 @@ class _Probe(ElementEmitter):
         return found
 
     def _compute(
-        self, value: object, index: tuple[Affine, ...], width: int, mask: Mask | None
+        self, value: Value, index: tuple[Affine, ...], width: int, mask: Mask | None
     ) -> Register:
-        op: Op | None = value.op  # type: ignore[attr-defined]
+        op = value.op
         if op is None or arithmetic.short_name(op) in RULES:
-            return super()._compute(value, index, width, mask)  # type: ignore[arg-type]
+            return super()._compute(value, index, width, mask)
         for operand in op.operands:
             self.at(operand, index if operand.rank == len(index) else (), width, mask)
         return dummy(op.result.element)

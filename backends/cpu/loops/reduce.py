@@ -16,7 +16,7 @@ from ..codegen import KernelCode, Target
 from ..elements import Register
 from ..elementwise import Mask
 from ..index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
-from .frame import Frame, cost, lanes_for, tile_range
+from .frame import Frame, computable, cost, lanes_for, tile_range
 from .monoid import Reduction, flat, spread, unflat
 from .probe import collapse, probe
 
@@ -29,7 +29,7 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
     roots = {result for r in reductions for result in r.op.results}
     shapes = {(r.inputs[0].dims, tuple(sorted(r.op.dimensions))) for r in reductions}
     simple = len(shapes) == 1 and set(region.results) <= roots
-    if not simple or _nested(reductions):
+    if not simple or _nested(reductions) or not computable(region):
         return composite.emit(region, target, flops)
     return _Reduce(region, target, reductions).emit(flops)
 

@@ -17,7 +17,7 @@ from ..codegen import KernelCode, Target
 from ..elements import Register
 from ..elementwise import Mask, Override, splat
 from ..index import CONSECUTIVE, Affine, delinear, linear
-from .frame import Frame, cost, lanes_for, steps, tile_range, weight
+from .frame import Frame, computable, cost, lanes_for, steps, tile_range, weight
 from .monoid import Reduction, flat, unflat
 
 MAXIMUM_SCRATCH = 4 << 20
@@ -393,7 +393,7 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
 
     outer = outer_rank(region)
     empty = any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands)
-    if outer is None or empty:
+    if outer is None or empty or not computable(region):
         return composite.emit(region, target, flops)
     return _Rows(region, target, outer).emit(flops)
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from ....hlo.graph import Op
 from .. import arithmetic, elements
 from ..codegen import KernelCode, Target
-from ..elementwise import ElementEmitter, Mask, scalar_region
+from ..elementwise import ElementEmitter, Inside, Mask, scalar_region
 from ..index import Affine, Axis, linear, number, of_axis
 from ..loops.frame import lanes_for_types, steps
 from .frame import copy_unless_same, frame_of, nest
@@ -35,7 +35,7 @@ def emit(op: Op, target: Target) -> KernelCode:
                     place, inside = _place(emitter, op, at, lanes)
                     if inside is False:
                         continue
-                    wanted = emitter.both(mask, inside)  # type: ignore[arg-type]
+                    wanted = emitter.both(mask, inside)
                     single = wanted is not None and lanes == 1
                     # A scalar test skips the update; masks of vectors do it lane by lane.
                     with scopes.branch(wanted.value) if single else nullcontext():  # type: ignore[union-attr]
@@ -71,7 +71,7 @@ def _windows(op: Op) -> list[int]:
 
 def _place(
     emitter: ElementEmitter, op: Op, at: Sequence[Affine], width: int
-) -> tuple[tuple[Affine, ...], Mask | None | bool]:
+) -> tuple[tuple[Affine, ...], Inside]:
     """The index in the input of an update element, and where it lies inside."""
     count = len(op.operands) // 2
     indices = op.operands[count]
@@ -93,7 +93,7 @@ def _place(
         valid = emitter.in_range(position, 0, size, width)
         if valid is False:
             return (), False
-        inside = emitter.both(inside, valid)  # type: ignore[arg-type]
+        inside = emitter.both(inside, valid)
         place.append(position.within(0, size - 1))
     return tuple(place), inside
 

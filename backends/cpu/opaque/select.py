@@ -50,12 +50,14 @@ def emit(op: Op, target: Target) -> KernelCode:
                     for size in reversed(sizes):
                         rest, offset = emitter.indexer.divide(rest, size, 1)
                         offsets.insert(0, offset)
-                    skip = False
+                    skip = False  # no place of the window lies inside
                     for d, (one, offset) in enumerate(zip(index, offsets, strict=True)):
                         position = one * strides[d] + offset + -padding[d][0]
                         valid = emitter.in_range(position, 0, source.dims[d], 1)
-                        skip = skip or valid is False
-                        inside = inside if skip else emitter.both(inside, valid)  # type: ignore[arg-type]
+                        if valid is False:
+                            skip = True
+                        else:
+                            inside = emitter.both(inside, valid)
                         place.append(position.within(0, source.dims[d] - 1))
                     if skip:
                         loop.carry(*flat(carried))

@@ -132,12 +132,12 @@ class _Window:
                 hit = self.emitter.in_range(rest, 0, 1, width)
                 if hit is False:
                     return values
-                inside = self.emitter.both(inside, hit)  # type: ignore[arg-type]
+                inside = self.emitter.both(inside, hit)
                 position = quotient + -shift
             valid = self.emitter.in_range(position, 0, self.source[d], width)
             if valid is False:
                 return values
-            inside = self.emitter.both(inside, valid)  # type: ignore[arg-type]
+            inside = self.emitter.both(inside, valid)
             place.append(position.within(0, self.source[d] - 1))
         read = self.read(place, width, self.emitter.both(mask, inside))
         joined = self.reduction.combine(self.f, values, read, width)

@@ -1,0 +1,131 @@
+"""`rows` and `reduce` fusions: normalisations, reductions of any dims, the plain way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from girih.hlo.build import build_region
+from girih.hlo.types import BF16, C64, F32, F64, I1, I32, ElementType, TensorType
+
+from .test_loops_elementwise import LEVELS, check, kind
+
+SCALAR = TensorType((), F32)
+
+
+def softmax(b: Any, x: Any, outer: int) -> Any:
+    dims, mapped = tuple(range(outer, x.rank)), tuple(range(outer))
+    largest = b.reduce("maximum", x, b.constant(-np.inf, SCALAR), dims)
+    grown = b("exponential", b("subtract", x, b.broadcast(largest, x.dims, mapped)))
+    total = b.reduce("add", grown, b.constant(0, SCALAR), dims)
+    return b("divide", grown, b.broadcast(total, x.dims, mapped))
+
+
+def layer_norm(b: Any, x: Any, scale: Any, shift: Any, outer: int) -> Any:
+    dims, mapped, last = tuple(range(outer, x.rank)), tuple(range(outer)), (x.rank - 1,)
+    rows = TensorType(x.dims[:outer], F32)
+    count = float(np.prod(x.dims[outer:]))
+
+    def mean(value: Any) -> Any:
+        total = b.reduce("add", value, b.constant(0, SCALAR), dims)
+        return b("multiply", total, b.constant(1 / count, rows))
+
+    centred = b("subtract", x, b.broadcast(mean(x), x.dims, mapped))
+    variance = mean(b("multiply", centred, centred))
+    inverse = b("rsqrt", b("add", variance, b.constant(1e-5, rows)))
+    normal = b("multiply", centred, b.broadcast(inverse, x.dims, mapped))
+    scaled = b("multiply", normal, b.broadcast(scale, x.dims, last))
+    return b("add", scaled, b.broadcast(shift, x.dims, last))
+
+
+def argmax(b: Any, x: Any, value: Any, index: Any, dims: tuple[int, ...]) -> Any:
+    places = b("iota", type=TensorType(x.dims, I32), iota_dimension=dims[0])
+
+    def body(b: Any, x: Any, i: Any, y: Any, j: Any) -> Any:
+        better = b.compare("GT", x, y)
+        ties = b("and", b.compare("EQ", x, y), b.compare("LT", i, j))
+        return [b("select", better, x, y), b("select", b("or", better, ties), i, j)]
+
+    scalars = [TensorType((), element) for element in (F32, I32, F32, I32)]
+    region = build_region(scalars, body)
+    return b.op("reduce", [x, places, value, index], {"dimensions": dims}, [region]).results
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("size", [1, 5, 16, 64, 100, 1000])
+def test_softmax(size: int, level: str | None) -> None:
+    code = check([kind(4, 6, size)], lambda b, x: [softmax(b, x, 2)], "rows", 2e-6, level)
+    assert code.tiles == 24 and not code.notes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("size", [5, 100, 768])
+def test_layer_norm(size: int, level: str | None) -> None:
+    types = [kind(4, 6, size), kind(size), kind(size)]
+    check(types, lambda b, x, s, t: [layer_norm(b, x, s, t, 2)], "rows", 2e-6, level)
+
+
+def test_expensive_values_are_kept_for_later_passes() -> None:
+    code = check([kind(8, 128)], lambda b, x: [softmax(b, x, 1)], "rows", 2e-6)
+    assert code.scratch_bytes >= 4 * 128
+    code = check([kind(8, 128)] + [kind(128)] * 2,
+                 lambda b, x, s, t: [layer_norm(b, x, s, t, 1)], "rows", 2e-6)  # fmt: skip
+    assert code.scratch_bytes == 0  # subtracting again is cheaper
+
+
+def test_whole_array_as_one_row() -> None:
+    check([kind(1000)], lambda b, x: [softmax(b, x, 0)], "rows", 1e-5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "name, element", [("maximum", BF16), ("add", I32), ("add", C64), ("or", I1), ("minimum", F64)]
+)
+def test_row_reductions(name: str, element: ElementType, level: str | None) -> None:
+    types = [kind(40, 61, element=element), kind(element=element)]
+    tolerance = 1e-5 if element is C64 else 0.0
+    check(types, lambda b, x, i: [b.reduce(name, x, i, (1,))], "rows", tolerance, level)
+
+
+@pytest.mark.parametrize("fusion, dims", [("rows", (1,)), ("reduce", (0,)), ("reduce", (0, 1))])
+def test_ordered_bodies(fusion: str, dims: tuple[int, ...]) -> None:
+    types = [kind(40, 61), SCALAR, kind(element=I32)]
+    check(types, lambda b, x, v, i: argmax(b, x, v, i, dims), fusion)
+
+
+SHAPES = [
+    ((100, 37), (0,)), ((100, 370), (0,)), ((3, 100, 33), (1,)), ((3, 10, 33), (0, 2)),
+    ((3, 4, 5, 6), (0, 2)), ((3, 4, 5, 6), (1, 3)), ((70, 90), (0, 1)), ((5, 1, 7), (1,)),
+    ((9, 3), (0,)), ((3, 0), (1,)), ((0, 3), (1,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("element", [F32, I32, BF16, F64, C64])
+@pytest.mark.parametrize("dims, reduced", SHAPES)
+def test_reduce(
+    dims: tuple[int, ...], reduced: tuple[int, ...], element: ElementType, level: str | None
+) -> None:
+    tolerance = {F32: 1e-5, I32: 0.0, BF16: 2e-2, F64: 1e-12, C64: 1e-5}[element]
+
+    def body(b: Any, x: Any) -> Any:
+        zero = b.constant(0, kind(element=element))
+        return [b.reduce("add", b("multiply", x, x), zero, reduced)]
+
+    check([kind(*dims, element=element)], body, "reduce", tolerance, level)
+
+
+def test_several_reductions_of_one_shape() -> None:
+    def body(b: Any, x: Any) -> Any:
+        total = b.reduce("add", x, b.constant(0, SCALAR), (0,))
+        largest = b.reduce("maximum", x, b.constant(-np.inf, SCALAR), (0,))
+        return [total, largest]
+
+    check([kind(50, 70)], body, "reduce", 1e-5)
+
+
+def test_other_fusions_run_one_operation_after_another() -> None:
+    code = check([kind(8, 33)], lambda b, x: [b.transpose(softmax(b, x, 1), (1, 0))], "rows", 1e-5)
+    assert code.notes and not code.parallel
