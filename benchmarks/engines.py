@@ -36,12 +36,16 @@ def threads() -> int:
 
 
 def numpy_inputs(built: Built) -> tuple[Any, ...]:
-    """The model's inputs, tensors replaced by numpy arrays, the structure kept."""
+    """The model's inputs as numpy arrays of their own (a donated one is overwritten), the
+    structure kept.
+    """
     if built.framework == "jax":
-        return built.inputs
+        import jax
+
+        return jax.tree_util.tree_map(np.array, built.inputs)
     from torch.utils import _pytree as pytree
 
-    return pytree.tree_map(lambda leaf: leaf.detach().numpy(), built.inputs)
+    return pytree.tree_map(lambda leaf: np.array(leaf.detach()), built.inputs)
 
 
 def girih_engine(built: Built, folder: Path, name: str) -> Prepared:
@@ -170,7 +174,8 @@ def onnx_runtime(built: Built, folder: Path, name: str) -> Prepared:
         assert program is not None
         program.save(path, external_data=True)
     except Exception as error:
-        raise Unavailable(f"not exportable: {str(error).splitlines()[0][:100]}") from error
+        first = str(error.__cause__ or error).splitlines()[0]
+        raise Unavailable(f"torch.onnx.export: {first[:160]}") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
     options.log_severity_level = 3

@@ -19,6 +19,7 @@ import pickle
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
@@ -88,6 +89,11 @@ def in_own_process(name: str) -> dict[str, Any]:
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Everything about one model as a JSON-able dictionary."""
+    with tempfile.TemporaryDirectory(dir=OUT) as folder:
+        return measure_in(Path(folder), name, options)
+
+
+def measure_in(folder: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
     from engines import ENGINES, Unavailable, flat, numpy_inputs
 
     built = model(name).build()
@@ -98,7 +104,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     prepared, row = {}, {"name": name, "engines": {}}
     for engine in chosen:
         try:
-            prepared[engine] = ENGINES[engine](built, OUT, name)
+            prepared[engine] = ENGINES[engine](built, folder, name)
         except Unavailable as reason:
             row["engines"][engine] = {"unavailable": str(reason)}
             continue
@@ -112,16 +118,15 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     if "girih" in prepared:
         own = row["engines"]["girih"]
         row["good"] = own["error"] <= TOLERANCE and own["results"] == len(expected)
-        inputs = OUT / f"{name}.inputs"
+        inputs = folder / "inputs.pickle"
         inputs.write_bytes(pickle.dumps(numpy_inputs(built)))
         own["first_result"] = first_result(own.pop("bundle"), inputs)
     if not options.check:
         for engine, latency in latencies(prepared, options.seconds).items():
             row["engines"][engine]["milliseconds"] = latency
         if "girih" in prepared and "xla" in prepared:
-            row["over_xla"] = (
-                row["engines"]["xla"]["milliseconds"] / row["engines"]["girih"]["milliseconds"]
-            )
+            times = {engine: row["engines"][engine]["milliseconds"] for engine in prepared}
+            row["over_xla"] = times["xla"] / times["girih"]
     return row
 
 

@@ -11,7 +11,7 @@ enums and symbols), `tuple` (arrays), `dict`, types, and the classes `Integer`, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Union
 
 DYNAMIC = -(1 << 63)
@@ -248,7 +248,6 @@ class Document:
     module: Operation
     source: str = ""
     producer: str = ""
-    resources: dict[str, bytes | memoryview] = field(default_factory=dict)
     locate: Any = None
 
     def location(self, handle: Any) -> Any:

@@ -136,4 +136,3 @@ def grows(op: Op) -> bool:
 
 def _constant(dense: Dense) -> Value:
     return Op(find("constant"), (), {"value": dense}, (), (dense.type,)).result
-

@@ -17,7 +17,7 @@ Kinds: `loop` (one element at a time), `rows` (reductions over trailing dims, on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -83,26 +83,26 @@ class Fuse:
 
 def fuse_region(region: Region) -> Region:
     """The region with its operations grouped; nested bodies of control flow first."""
-    mapping: dict[Value, Value] = {}
-    region = _fuse_nested(region, mapping)
-    return _Fuser(region).run()
+    return _Fuser(map_bodies(region, lambda op, body: fuse_region(body))).run()
 
 
-def _fuse_nested(region: Region, mapping: dict[Value, Value]) -> Region:
+def map_bodies(region: Region, change: Callable[[Op, Region], Region]) -> Region:
+    """The region with `change` applied to the bodies of its control flow; itself if none changes."""
     if not any(op.name in CONTROL_BODIES for op in region.ops):
         return region
+    mapping: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in region.ops:
         operands = [mapping.get(value, value) for value in op.operands]
-        nested = op.regions
+        nested = [rename(body, mapping) for body in op.regions]
         if op.name in CONTROL_BODIES:
-            nested = tuple(fuse_region(rename(body, mapping)) for body in op.regions)
-        elif mapping:
-            nested = tuple(rename(body, mapping) for body in op.regions)
+            nested = [change(op, body) for body in nested]
         new = op.with_operands(operands, nested)
         if new is not op:
             mapping.update(zip(op.results, new.results, strict=True))
         ops.append(new)
+    if not mapping and ops == list(region.ops):
+        return region
     return Region(region.arguments, ops, [mapping.get(v, v) for v in region.results])
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 from ..hlo.graph import Module, Op, Region, Value
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, Level
+from .fusion import map_bodies
 from .schedule import ALIASING
 
 EXTERNAL = frozenset({"constant", "weight"})  # no bytes of the arena
@@ -24,17 +25,33 @@ class Order:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        functions = {
-            name: function.with_body(order_region(function.body))
-            for name, function in module.functions.items()
-        }
+        functions = {}
+        for name, function in module.functions.items():
+            pairs = donations(module) if name == module.entry else []
+            functions[name] = function.with_body(order_region(function.body, pairs))
         if all(functions[name] is old for name, old in module.functions.items()):
             return module
         return module.with_functions(functions)
 
 
-def order_region(region: Region) -> Region:
-    """The region with its operations in the order of the lowest peak; itself if that is its own."""
+Pairs = Sequence[tuple[int, int]]  # (argument, result that takes over its memory)
+
+
+def donations(module: Module) -> list[tuple[int, int]]:
+    """The arguments that a caller gives up, with the results that replace them."""
+    if module.signature is None:
+        return []
+    return [
+        (index, argument.aliases)
+        for index, argument in enumerate(module.signature.arguments)
+        if argument.donated and argument.aliases is not None
+    ]
+
+
+def order_region(region: Region, pairs: Pairs = ()) -> Region:
+    """The region, and the bodies of its control flow, in the order of the lowest peak; itself if
+    that is its own order."""
+    region = map_bodies(region, _order_body)
     graph = _Graph(region)
     best, lowest = list(region.ops), graph.peak(region.ops)
     for strategy in STRATEGIES:
@@ -42,9 +59,16 @@ def order_region(region: Region) -> Region:
         peak = graph.peak(ops)
         if peak < lowest:
             best, lowest = ops, peak
+    best = readers_first(graph, best, pairs)
     if best == list(region.ops):
         return region
     return Region(region.arguments, best, region.results)
+
+
+def _order_body(op: Op, body: Region) -> Region:
+    """A loop's body replaces each carried value by the result of the same number."""
+    carries = op.name == "while" and len(body.results) == len(op.operands)
+    return order_region(body, [(i, i) for i in range(len(op.operands))] if carries else ())
 
 
 class _Graph:
@@ -74,7 +98,8 @@ class _Graph:
         return list(dict.fromkeys(self.root.get(value, value) for value in found))
 
     def bytes(self, value: Value) -> int:
-        return value.type.bytes if isinstance(value.type, TensorType) else 0
+        sized = isinstance(value.type, TensorType) and value.type.is_static
+        return value.type.bytes if sized else 0  # pyright: ignore[reportAttributeAccessIssue]
 
     def peak(self, ops: Sequence[Op]) -> int:
         """Highest sum of live bytes where each value dies after its last reader."""
@@ -100,8 +125,7 @@ def list_order(graph: _Graph) -> list[Op]:
     # Aliases count as readers of what they rename, so that order among them is kept.
     waits: dict[Op, set[Op]] = {op: set() for op in position}
     for op in position:
-        needed = [*op.operands, *(v for body in op.regions for v in body.captures())]
-        waits[op] = {source[value] for value in needed if value in source}
+        waits[op] = {source[value] for value in _needed(op) if value in source}
     effects = [op for op in position if op.definition.effects]
     for before, after in zip(effects, effects[1:], strict=False):
         waits[after].add(before)
@@ -146,6 +170,69 @@ def list_order(graph: _Graph) -> list[Op]:
             missing[follower] -= 1
             if missing[follower] == 0:
                 heapq.heappush(heap, (score(follower), position[follower], follower))
+    return done
+
+
+def readers_first(graph: _Graph, ops: list[Op], pairs: Pairs) -> list[Op]:
+    """The same order, but who reads an argument comes before what replaces it, where that can be:
+    then the replacement is computed in the argument's own memory."""
+    position = {op: number for number, op in enumerate(ops)}
+    source = {value: op for op in ops for value in op.results}
+    waits: dict[Op, set[Op]] = {
+        op: {source[v] for v in _needed(op) if v in source} for op in ops
+    }
+    region = graph.region
+    for argument_index, result_index in pairs:
+        argument = region.arguments[argument_index]
+        result = region.results[result_index]
+        maker = source.get(graph.root.get(result, result))
+        if maker is None:
+            continue
+        for reader in graph.users.get(argument, ()):
+            if reader is maker or position[reader] < position[maker]:
+                continue
+            if not _reaches(maker, reader, waits):
+                waits[maker].add(reader)
+    return _topological(ops, position, waits)
+
+
+def _needed(op: Op) -> list[Value]:
+    return [*op.operands, *(value for body in op.regions for value in body.captures())]
+
+
+def _reaches(start: Op, end: Op, waits: dict[Op, set[Op]]) -> bool:
+    """Whether `end` has to come after `start`."""
+    stack, seen = [end], {end}
+    while stack:
+        op = stack.pop()
+        if op is start:
+            return True
+        for other in waits[op] - seen:
+            seen.add(other)
+            stack.append(other)
+    return False
+
+
+def _topological(
+    ops: Sequence[Op], position: dict[Op, int], waits: dict[Op, set[Op]]
+) -> list[Op]:
+    """Everything after what it waits for, else as it was."""
+    done: list[Op] = []
+    placed: set[Op] = set()
+    for first in ops:
+        stack = [first]
+        while stack:
+            op = stack[-1]
+            if op in placed:
+                stack.pop()
+                continue
+            missing = sorted((o for o in waits[op] if o not in placed), key=position.__getitem__)
+            if missing:
+                stack += missing[::-1]
+            else:
+                placed.add(op)
+                done.append(op)
+                stack.pop()
     return done
 
 

@@ -396,4 +396,3 @@ class Rewriter(Builder):
             and all(value in static for value in op.operands)
         ):
             static.update(op.results)
-

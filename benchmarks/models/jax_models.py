@@ -84,12 +84,12 @@ def mlp_train(layers: int = 4, width: int = 512, batch: int = 64) -> tuple[Any, 
         )
         return {"parameters": updated, "first": first, "second": second, "count": count}, loss
 
-    zeros = jax.tree.map(np.zeros_like, parameters)
+    # a state in the middle of training: at the first step Adam divides noise by noise
     state = {
         "parameters": parameters,
-        "first": zeros,
-        "second": jax.tree.map(np.zeros_like, parameters),
-        "count": np.int32(0),
+        "first": jax.tree.map(lambda p: normal(generator, 100, *p.shape)[0], parameters),
+        "second": jax.tree.map(lambda p: normal(generator, 100, *p.shape)[0] ** 2, parameters),
+        "count": np.int32(10),
     }
     images = generator.standard_normal((batch, 784)).astype(np.float32)
     labels = generator.integers(0, 10, batch).astype(np.int32)

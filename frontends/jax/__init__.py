@@ -9,9 +9,9 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Module
-from .exported import import_export, looks_like_export, read_export_file
+from .exported import import_export, read_export_file
 
-__all__ = ["import_jax", "looks_like_export", "read_exported"]
+__all__ = ["import_jax", "read_exported"]
 
 
 def read_exported(

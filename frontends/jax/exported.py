@@ -14,7 +14,7 @@ from ...hlo.graph import Dense, Module
 from ...hlo.signature import Signature, StructureError, Tree
 from ...hlo.types import TensorType, Type, element_type
 from .. import tree
-from ..stablehlo.bytecode import MAGIC, read_bytecode
+from ..stablehlo.bytecode import read_bytecode
 from ..stablehlo.convert import Converter, EntryArgument
 from ..stablehlo.locations import Locations
 from ..stablehlo.signatures import donations, parameter_names, typed
@@ -59,15 +59,6 @@ class Export:
     devices: int
     effects: int
     convention: int
-
-
-def looks_like_export(data: bytes | memoryview) -> bool:
-    """Whether the bytes may be a `jax.export` file (which has no magic number of its own)."""
-    try:
-        fields = read_export(data[:])
-    except UserError:
-        return False
-    return bytes(fields["mlir_module_serialized"][:4]) == MAGIC
 
 
 def read_export_file(data: bytes | memoryview, name: str = "<export>") -> Export:

@@ -51,7 +51,7 @@ def read_bytecode(data: bytes | memoryview, name: str = "<bytecode>") -> tree.Do
         raise UserError(f"{name}: the bytecode is malformed ({type(error).__name__})") from error
     except RecursionError:
         raise UserError(f"{name}: the bytecode nests too deeply") from None
-    return tree.Document(module, name, reader.producer, reader.resources, reader.location)
+    return tree.Document(module, name, reader.producer, reader.location)
 
 
 class _Values:

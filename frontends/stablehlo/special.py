@@ -29,8 +29,22 @@ def hlo_name(operation: tree.Operation) -> str:
     return operation.name.removeprefix("stablehlo.").removeprefix("func.")
 
 
+_SEVERAL_DEVICES = (
+    "stablehlo.all_",
+    "stablehlo.collective_",
+    "stablehlo.reduce_scatter",
+    "stablehlo.partition_id",
+    "stablehlo.replica_id",
+    "stablehlo.send",
+    "stablehlo.recv",
+    "sdy.",
+)
+
+
 def block_unknown(converter: Converter, operation: tree.Operation) -> None:
     remedy = "replace it in the model, or export the model without it"
+    if operation.name.startswith(_SEVERAL_DEVICES):
+        remedy = "export the program for one device"
     converter.block(operation, "this operation is not supported", remedy)
 
 

@@ -5,6 +5,7 @@ The only modules of the compiler that import torch stand here; they do so when t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
     """The module of an ExportedProgram, or of an `nn.Module` called with these inputs."""
     import torch
 
+    source = getattr(source, "_orig_mod", source)  # of torch.compile
     if isinstance(source, torch.nn.Module) and not isinstance(source, torch.fx.GraphModule):
         name = type(source).__name__
         if not inputs and not keywords:
@@ -85,7 +87,9 @@ def _decomposed(exported: Any) -> Any:
         known = isinstance(overload, torch._ops.OpOverload) and str(overload) in LOWERINGS
         if known and not overload._schema.is_mutable:  # what writes must become functional
             del table[overload]
-    return exported.run_decompositions(table)
+    with warnings.catch_warnings():  # of PyTorch about its own use of itself
+        warnings.simplefilter("ignore", FutureWarning)
+        return exported.run_decompositions(table)
 
 
 def read_exported(exported: Any, name: str) -> Program:
@@ -150,7 +154,7 @@ def _tensors(exported: Any) -> dict[str, Weight]:
     named = {**exported.state_dict, **exported.constants}
     groups: dict[Any, list[str]] = {}
     for name, tensor in named.items():
-        if hasattr(tensor, "untyped_storage"):
+        if hasattr(tensor, "untyped_storage") and _has_data(tensor):
             groups.setdefault(_identity(name, tensor), []).append(name)
     found = {}
     for names in groups.values():
@@ -161,9 +165,14 @@ def _tensors(exported: Any) -> dict[str, Weight]:
     return found
 
 
+def _has_data(tensor: Any) -> bool:
+    """Whether there is anything behind a tensor; a missing one is reported where it is read."""
+    return tensor.device.type != "meta" and type(tensor).__name__ != "FakeTensor"
+
+
 def _identity(name: str, tensor: Any) -> Any:
     """Equal for tensors of the same memory and shape."""
-    if not tensor.numel() or tensor.device.type == "meta":
+    if not tensor.numel():
         return name
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
 

@@ -39,4 +39,3 @@ class Dce:
         if any(name not in used for name in module.weights):
             module = module.with_weights({n: w for n, w in module.weights.items() if n in used})
         return module
-

@@ -38,9 +38,7 @@ class _Inliner:
     def __init__(self, module: Module, ledger: Ledger) -> None:
         self.module, self.ledger = module, ledger
 
-    def region(
-        self, region: Region, outer: dict[Value, Value], stack: tuple[str, ...]
-    ) -> Region:
+    def region(self, region: Region, outer: dict[Value, Value], stack: tuple[str, ...]) -> Region:
         """The region without calls; itself if it had none and uses no value that has changed."""
         if not any(op.name in CALLEES for op in region.walk()):
             if not any(value in outer for value in region.captures()):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ...hlo.graph import Op, Value
 from ...hlo.types import F32, TensorType
-from ..licence import IGNORES_ZERO_SIGN, REASSOCIATES
+from ..licence import IGNORES_ZERO_SIGN
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .common import groups, made_by, map_of_ones, without
@@ -62,27 +62,46 @@ def dot(b: Any, left: Value, right: Value, contract: Any, batch: Any = ((), ()))
     )  # fmt: skip
 
 
+def convolution(b: Any, x: Value, kernel: Value, **attributes: Any) -> Value:
+    """A channels-first two-dimensional convolution for examples."""
+    numbers: dict[str, Any] = {
+        "input_batch_dimension": 0, "input_feature_dimension": 1,
+        "input_spatial_dimensions": (2, 3), "kernel_output_feature_dimension": 0,
+        "kernel_input_feature_dimension": 1, "kernel_spatial_dimensions": (2, 3),
+        "output_batch_dimension": 0, "output_feature_dimension": 1,
+        "output_spatial_dimensions": (2, 3), **attributes,
+    }  # fmt: skip
+    return b("convolution", x, kernel, **numbers)
+
+
 # dot_general and transposes.
 
 
 def _dot_of_transpose_examples() -> Iterator[Example]:
     yield example(
-        "right", [f32(2, 3), f32(4, 3)],
+        "right",
+        [f32(2, 3), f32(4, 3)],
         lambda b, x, y: dot(b, x, b.transpose(y, (1, 0)), ((1,), (0,))),
     )
     yield example(
-        "left", [f32(3, 2), f32(3, 4)],
+        "left",
+        [f32(3, 2), f32(3, 4)],
         lambda b, x, y: dot(b, b.transpose(x, (1, 0)), y, ((1,), (0,))),
     )
     yield example(
-        "heads", [f32(1, 5, 2, 3), f32(1, 5, 2, 3)],
+        "heads",
+        [f32(1, 5, 2, 3), f32(1, 5, 2, 3)],
         lambda b, q, k: dot(
-            b, b.transpose(q, (0, 2, 1, 3)), b.transpose(k, (0, 2, 3, 1)), ((3,), (2,)),
+            b,
+            b.transpose(q, (0, 2, 1, 3)),
+            b.transpose(k, (0, 2, 3, 1)),
+            ((3,), (2,)),
             ((0, 1), (0, 1)),
         ),
     )
     yield example(
-        "free dimensions swap", [f32(2, 3, 4), f32(4, 5)],
+        "free dimensions swap",
+        [f32(2, 3, 4), f32(4, 5)],
         lambda b, x, y: dot(b, b.transpose(x, (1, 0, 2)), y, ((2,), (0,))),
         fires=False,
     )
@@ -111,15 +130,18 @@ def dot_of_transpose(op: Op, b: Rewriter) -> Value | None:
 
 def _transpose_of_dot_examples() -> Iterator[Example]:
     yield example(
-        "swapped", [f32(2, 3), f32(3, 4)],
+        "swapped",
+        [f32(2, 3), f32(3, 4)],
         lambda b, x, y: b.transpose(dot(b, x, y, ((1,), (0,))), (1, 0)),
     )
     yield example(
-        "batched", [f32(5, 2, 3), f32(5, 3, 4)],
+        "batched",
+        [f32(5, 2, 3), f32(5, 3, 4)],
         lambda b, x, y: b.transpose(dot(b, x, y, ((2,), (1,)), ((0,), (0,))), (0, 2, 1)),
     )
     yield example(
-        "batch moves", [f32(5, 2, 3), f32(5, 3, 4)],
+        "batch moves",
+        [f32(5, 2, 3), f32(5, 3, 4)],
         lambda b, x, y: b.transpose(dot(b, x, y, ((2,), (1,)), ((0,), (0,))), (1, 0, 2)),
         fires=False,
     )
@@ -149,25 +171,30 @@ def transpose_of_dot(op: Op, b: Rewriter) -> Value | None:
 
 def _dot_of_reshape_examples() -> Iterator[Example]:
     yield example(
-        "free merged", [f32(2, 3, 4), f32(4, 5)],
+        "free merged",
+        [f32(2, 3, 4), f32(4, 5)],
         lambda b, x, y: dot(b, b.reshape(x, (6, 4)), y, ((1,), (0,))),
     )
     yield example(
-        "free merged right", [f32(5, 4), f32(2, 3, 4)],
+        "free merged right",
+        [f32(5, 4), f32(2, 3, 4)],
         lambda b, x, y: dot(b, x, b.reshape(y, (6, 4)), ((1,), (1,))),
     )
     yield example(
-        "ones", [f32(1, 3, 4, 1), f32(3, 4, 5)],
+        "ones",
+        [f32(1, 3, 4, 1), f32(3, 4, 5)],
         lambda b, x, y: dot(b, b.reshape(x, (3, 4)), y, ((1,), (1,)), ((0,), (0,))),
     )
     yield example(
-        "batch merged after a transpose", [f32(2, 5, 3, 4), f32(6, 7, 4)],
+        "batch merged after a transpose",
+        [f32(2, 5, 3, 4), f32(6, 7, 4)],
         lambda b, x, y: dot(
             b, b.reshape(b.transpose(x, (0, 2, 1, 3)), (6, 5, 4)), y, ((2,), (2,)), ((0,), (0,))
         ),
     )
     yield example(
-        "contracted merged", [f32(2, 3, 4), f32(12, 5)],
+        "contracted merged",
+        [f32(2, 3, 4), f32(12, 5)],
         lambda b, x, y: dot(b, b.reshape(x, (2, 12)), y, ((1,), (0,))),
         fires=False,
     )
@@ -244,11 +271,14 @@ def _split(sides: Sides, side: int, splits: dict[int, list[int]], b: Rewriter) -
 
 def _dot_ones_examples() -> Iterator[Example]:
     yield example(
-        "contracted", [f32(3, 1, 4), f32(4, 1, 5)],
+        "contracted",
+        [f32(3, 1, 4), f32(4, 1, 5)],
         lambda b, x, y: dot(b, x, y, ((1, 2), (1, 0))),
     )
     yield example(
-        "outer product", [f32(3, 1), f32(1, 5)], lambda b, x, y: dot(b, x, y, ((1,), (0,))),
+        "outer product",
+        [f32(3, 1), f32(1, 5)],
+        lambda b, x, y: dot(b, x, y, ((1,), (0,))),
         fires=False,
     )
 
@@ -275,7 +305,8 @@ def _outer_examples() -> Iterator[Example]:
     )
     yield example("nothing contracted", [f32(3), f32(5)], lambda b, x, y: dot(b, x, y, ((), ())))
     yield example(
-        "batched", [f32(2, 3), f32(2, 5)],
+        "batched",
+        [f32(2, 3), f32(2, 5)],
         lambda b, x, y: dot(b, x, y, ((), ()), ((0,), (0,))),
     )
     yield example(
@@ -307,15 +338,18 @@ def dot_without_sum(op: Op, b: Rewriter) -> Value | None:
 
 def _dot_of_broadcast_examples() -> Iterator[Example]:
     yield example(
-        "new rows", [f32(4), f32(4, 5)],
+        "new rows",
+        [f32(4), f32(4, 5)],
         lambda b, x, y: dot(b, b.broadcast(x, (3, 4), (1,)), y, ((1,), (0,))),
     )
     yield example(
-        "right", [f32(3, 4), f32(4, 2)],
+        "right",
+        [f32(3, 4), f32(4, 2)],
         lambda b, x, y: dot(b, x, b.broadcast(y, (4, 7, 2), (0, 2)), ((1,), (0,))),
     )
     yield example(
-        "batched", [f32(4, 3), f32(2, 3, 5)],
+        "batched",
+        [f32(4, 3), f32(2, 3, 5)],
         lambda b, x, y: dot(b, b.broadcast(x, (2, 4, 3), (1, 2)), y, ((2,), (1,)), ((0,), (0,))),
         fires=False,
     )
@@ -349,178 +383,6 @@ def dot_of_broadcast(op: Op, b: Rewriter) -> Value | None:
     return None
 
 
-# Scales that go into static operands.
-
-
-def _scale_examples() -> Iterator[Example]:
-    def weights(b: Any, *dims: int) -> Value:
-        kernels = [[[[1.0, 2.0], [3.0, 4.0]]], [[[0.5, -1.0], [0.0, 2.0]]]]
-        matrix = [[1.0, 2.0, 0.5], [3.0, -1.0, 4.0]]
-        return b.constant(kernels if len(dims) == 4 else matrix, f32(*dims))
-
-    yield example(
-        "splat", [f32(4, 2)],
-        lambda b, x: b(
-            "multiply", dot(b, x, weights(b, 2, 3), ((1,), (0,))), b.constant(0.5, f32(4, 3))
-        ),
-    )
-    yield example(
-        "columns", [f32(4, 2)],
-        lambda b, x: b(
-            "multiply", dot(b, x, weights(b, 2, 3), ((1,), (0,))),
-            b.broadcast(b.constant([1.0, 2.0, -4.0], f32(3)), (4, 3), (1,)),
-        ),
-    )
-    yield example(
-        "rows", [f32(4, 2)],
-        lambda b, x: b(
-            "multiply", dot(b, x, weights(b, 2, 3), ((1,), (0,))),
-            b.broadcast(b.constant([1.0, 2.0, -4.0, 8.0], f32(4)), (4, 3), (0,)),
-        ),
-        fires=False,
-    )
-    yield example(
-        "both arguments", [f32(4, 2), f32(2, 3)],
-        lambda b, x, y: b("multiply", dot(b, x, y, ((1,), (0,))), b.constant(0.5, f32(4, 3))),
-        fires=False,
-    )
-    yield example(
-        "channels", [f32(1, 1, 3, 3)],
-        lambda b, x: b(
-            "multiply", convolution(b, x, weights(b, 2, 1, 2, 2)),
-            b.broadcast(b.constant([1.0, 2.0], f32(2)), (1, 2, 2, 2), (1,)),
-        ),
-    )
-
-
-def convolution(b: Any, x: Value, kernel: Value, **attributes: Any) -> Value:
-    """A channels-first two-dimensional convolution for examples."""
-    numbers: dict[str, Any] = {
-        "input_batch_dimension": 0, "input_feature_dimension": 1,
-        "input_spatial_dimensions": (2, 3), "kernel_output_feature_dimension": 0,
-        "kernel_input_feature_dimension": 1, "kernel_spatial_dimensions": (2, 3),
-        "output_batch_dimension": 0, "output_feature_dimension": 1,
-        "output_spatial_dimensions": (2, 3), **attributes,
-    }  # fmt: skip
-    return b("convolution", x, kernel, **numbers)
-
-
-def scale_of(value: Value, target: Value, along: Sequence[int], b: Rewriter) -> Any:
-    """How to have a static factor in another tensor's dims; None if that cannot be.
-
-    `along[d]` is the dim of `target` that dim d of the value's type is, or -1 for none.
-    """
-    if not b.is_static(value):
-        return None
-    number = b.scalar(value)
-    if number is not None:
-        return lambda: b.splat(number, target.tensor.with_dims(target.dims))
-    inner = made_by(value, "broadcast_in_dim")
-    if inner is None:
-        return None
-    source = inner.operands[0]
-    mapped = []
-    for i, d in enumerate(inner.broadcast_dimensions):
-        if along[d] < 0:
-            return None
-        if source.dims[i] != inner.type.dims[d]:
-            return None
-        mapped.append(along[d])
-    return lambda: b.broadcast(source, target.dims, mapped)
-
-
-def static_side(inner: Op, b: Rewriter) -> tuple[int, list[int]] | None:
-    """A contraction's static operand that nothing else uses, and where result dims are in it."""
-    rank = inner.type.rank
-    if inner.name == "convolution":
-        if not b.is_static(inner.operands[1]) or b.uses(inner.operands[1]) > 1:
-            return None
-        along = [-1] * rank
-        along[inner.output_feature_dimension] = inner.kernel_output_feature_dimension
-        return 1, along
-    sides = Sides(inner)
-    for side in (1, 0):
-        value = inner.operands[side]
-        other = inner.operands[1 - side]
-        if b.is_static(value) and b.uses(value) <= 1 and not b.is_static(other):
-            along = [-1] * rank
-            first = len(sides.batch[0]) + (len(sides.free(0)) if side else 0)
-            for i, d in enumerate(sides.batch[side]):
-                along[i] = d
-            for i, d in enumerate(sides.free(side)):
-                along[first + i] = d
-            return side, along
-    return None
-
-
-LOOSE = REASSOCIATES | IGNORES_ZERO_SIGN
-
-
-@structural("scale-into-weight", "multiply", licence=LOOSE, examples=_scale_examples,
-            lowers="multiplications", sums=True, ulps=2)  # fmt: skip
-def scale_into_weight(op: Op, b: Rewriter) -> Value | None:
-    """dot(x, w) * s -> dot(x, w * s), conv alike [w and s are known when the bundle is built]"""
-    for value, factor in (op.operands, op.operands[::-1]):
-        inner = made_by(value, "dot_general", "convolution")
-        if inner is None or not b.single_use(value) or not op.type.is_static:
-            continue
-        if not op.type.element.is_float or inner.operands[1].element is not op.type.element:
-            continue
-        found = static_side(inner, b)
-        if found is None:
-            continue
-        side, along = found
-        make = scale_of(factor, inner.operands[side], along, b)
-        if make is None:
-            continue
-        operands = list(inner.operands)
-        operands[side] = b("multiply", operands[side], make())
-        return b.like(inner, *operands, type=inner.type)
-    return None
-
-
-def _biased_examples() -> Iterator[Example]:
-    def body(b: Any, x: Value, sign: str = "add") -> Value:
-        weights = b.constant([[1.0, 2.0, 0.5], [3.0, -1.0, 4.0]], f32(2, 3))
-        bias = b.broadcast(b.constant([1.0, 0.5, -2.0], f32(3)), (4, 3), (1,))
-        scale = b.broadcast(b.constant([2.0, 0.25, -1.0], f32(3)), (4, 3), (1,))
-        biased = b(sign, dot(b, x, weights, ((1,), (0,))), bias)
-        return b("multiply", biased, scale)
-
-    yield example("columns", [f32(4, 2)], body)
-    yield example("subtracted", [f32(4, 2)], lambda b, x: body(b, x, "subtract"))
-    yield example(
-        "no contraction", [f32(4)],
-        lambda b, x: b(
-            "multiply", b("add", x, b.constant([1.0, 2.0, 3.0, 4.0], f32(4))),
-            b.constant(2.0, f32(4)),
-        ),
-        fires=False,
-    )
-
-
-@structural("scale-of-biased-contraction", "multiply", licence=LOOSE,
-            examples=_biased_examples, lowers="distance of scales", sums=True, ulps=2)  # fmt: skip
-def scale_of_biased_contraction(op: Op, b: Rewriter) -> Value | None:
-    """(dot(x, w) +- k1) * k2 -> dot(x, w) * k2 +- k1 * k2 [known when the bundle is built]"""
-    for value, factor in (op.operands, op.operands[::-1]):
-        added = made_by(value, "add", "subtract")
-        if added is None or not b.single_use(value) or not b.is_static(factor):
-            continue
-        turns = 2 if added.name == "add" else 1
-        for product, bias in (added.operands, added.operands[::-1])[:turns]:
-            inner = made_by(product, "dot_general", "convolution")
-            if inner is None or not b.is_static(bias) or not b.single_use(product):
-                continue
-            found = static_side(inner, b)
-            if found is None or not op.type.element.is_float:
-                continue
-            if scale_of(factor, inner.operands[found[0]], found[1], b) is None:
-                continue
-            return b(added.name, b("multiply", product, factor), b("multiply", bias, factor))
-    return None
-
-
 RULES: tuple[Rule, ...] = (
     dot_of_transpose,
     transpose_of_dot,
@@ -528,7 +390,4 @@ RULES: tuple[Rule, ...] = (
     dot_sum_of_one,
     dot_without_sum,
     dot_of_broadcast,
-    scale_into_weight,
-    scale_of_biased_contraction,
 )
-

@@ -68,9 +68,7 @@ def case_known(op: Op, b: Rewriter) -> Sequence[Value] | None:
 # Loops.
 
 
-def loop(
-    b: Any, values: Sequence[Value], cond: Any, body: Any
-) -> Op:
+def loop(b: Any, values: Sequence[Value], cond: Any, body: Any) -> Op:
     """A while operation for examples."""
     types = [value.type for value in values]
     return b.op("while", values, {}, [build_region(types, cond), build_region(types, body)])
@@ -170,9 +168,7 @@ def while_carries(op: Op, b: Rewriter) -> Sequence[Value] | None:
         return None
     order = sorted(kept)
     regions = [_narrowed(cond, op.operands, order, same, cond.results)]
-    regions.append(
-        _narrowed(body, op.operands, order, same, [body.results[i] for i in order])
-    )
+    regions.append(_narrowed(body, op.operands, order, same, [body.results[i] for i in order]))
     results: list[Value] = list(op.operands)  # right for what never changes, unused otherwise
     if order:
         types = [op.operands[i].type for i in order]
@@ -240,7 +236,8 @@ def _narrowed(
 
 def _barrier_examples() -> Iterator[Example]:
     yield example(
-        "twice", [LINE],
+        "twice",
+        [LINE],
         lambda b, x: b("optimization_barrier", b("optimization_barrier", x)),
     )
     yield example("once", [LINE], lambda b, x: b("optimization_barrier", x), fires=False)
@@ -257,7 +254,8 @@ def barrier_of_barrier(op: Op, b: Rewriter) -> Sequence[Value] | None:
 
 def _member_examples() -> Iterator[Example]:
     yield example(
-        "second", [LINE, COUNT],
+        "second",
+        [LINE, COUNT],
         lambda b, x, y: b("get_tuple_element", b("tuple", x, y), index=1, type=COUNT),
     )
 

@@ -100,9 +100,7 @@ def _bitcast_examples() -> Iterator[Example]:
             "abs", b("bitcast_convert", b("bitcast_convert", x, type=ints), type=x.type)
         ),
     )
-    yield example(
-        "same", [ints], lambda b, x: b("negate", b("bitcast_convert", x, type=ints))
-    )
+    yield example("same", [ints], lambda b, x: b("negate", b("bitcast_convert", x, type=ints)))
 
 
 @structural("bitcast-convert-pair", "bitcast_convert", examples=_bitcast_examples)
@@ -186,9 +184,7 @@ def _compare_type_examples() -> Iterator[Example]:
     yield example(
         "total order",
         [_line(F32)] * 2,
-        lambda b, x, y: b(
-            "compare", x, y, comparison_direction="LT", compare_type="TOTALORDER"
-        ),
+        lambda b, x, y: b("compare", x, y, comparison_direction="LT", compare_type="TOTALORDER"),
         fires=False,
     )
 
@@ -210,4 +206,3 @@ RULES: tuple[Rule, ...] = (
     compare_of_converted_predicate,
     rounding_of_integer,
 )
-

@@ -31,13 +31,9 @@ def _pad_examples() -> Iterator[Example]:
 
     types = [IMAGE, KERNEL]
     yield example("edges", types, body((0, 0, 1, 2), (0, 0, 1, 0)))
-    yield example(
-        "more", types, body((0, 0, 1, 1), (0, 0, 1, 1), padding=((1, 0), (0, 2)))
-    )
+    yield example("more", types, body((0, 0, 1, 1), (0, 0, 1, 1), padding=((1, 0), (0, 2))))
     yield example("interior", types, body((0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 1, 2)))
-    yield example(
-        "strided", types, body((0, 0, 1, 1), (0, 0, 1, 1), window_strides=(2, 1))
-    )
+    yield example("strided", types, body((0, 0, 1, 1), (0, 0, 1, 1), window_strides=(2, 1)))
     yield example("ones", types, body((0, 0, 1, 1), (0, 0, 1, 1), number=1.0), fires=False)
     wide = [IMAGE, TensorType((3, 4, 2, 2), F32)]
     yield example("channels", wide, body((0, 1, 1, 1), (0, 1, 1, 1)), fires=False)
@@ -62,8 +58,7 @@ def convolution_of_pad(op: Op, b: Rewriter) -> Value | None:
     if any(step != 1 and (low[d] or high[d]) for step, d in zip(dilation, spatial, strict=True)):
         return None
     padding = tuple(
-        (first + low[d], last + high[d])
-        for (first, last), d in zip(before, spatial, strict=True)
+        (first + low[d], last + high[d]) for (first, last), d in zip(before, spatial, strict=True)
     )
     spread = tuple(step * (interior[d] + 1) for step, d in zip(dilation, spatial, strict=True))
     attributes = {**op.attributes, "padding": padding, "lhs_dilation": spread}
@@ -122,11 +117,13 @@ def _moved(op: Op, side: str, permutation: Any) -> dict[str, Any]:
 def _transpose_examples() -> Iterator[Example]:
     last = TensorType((1, 4, 4, 2), F32)
     yield example(
-        "input", [last, KERNEL],
+        "input",
+        [last, KERNEL],
         lambda b, x, k: convolution(b, b.transpose(x, (0, 3, 1, 2)), k),
     )
     yield example(
-        "kernel", [IMAGE, TensorType((2, 2, 2, 3), F32)],
+        "kernel",
+        [IMAGE, TensorType((2, 2, 2, 3), F32)],
         lambda b, x, k: convolution(b, x, b.transpose(k, (3, 2, 0, 1))),
     )
     yield example("plain", [IMAGE, KERNEL], convolution, fires=False)
@@ -149,7 +146,8 @@ def convolution_of_transpose(op: Op, b: Rewriter) -> Value | None:
 
 def _output_examples() -> Iterator[Example]:
     yield example(
-        "last", [IMAGE, KERNEL],
+        "last",
+        [IMAGE, KERNEL],
         lambda b, x, k: b.transpose(convolution(b, x, k), (0, 2, 3, 1)),
     )
 
@@ -168,12 +166,15 @@ def transpose_of_convolution(op: Op, b: Rewriter) -> Value | None:
 
 def _reverse_examples() -> Iterator[Example]:
     yield example(
-        "spatial", [IMAGE, KERNEL],
+        "spatial",
+        [IMAGE, KERNEL],
         lambda b, x, k: convolution(b, x, b("reverse", k, dimensions=(2, 3))),
     )
     yield example(
-        "channels", [IMAGE, KERNEL],
-        lambda b, x, k: convolution(b, x, b("reverse", k, dimensions=(1, 2))), fires=False,
+        "channels",
+        [IMAGE, KERNEL],
+        lambda b, x, k: convolution(b, x, b("reverse", k, dimensions=(1, 2))),
+        fires=False,
     )
 
 

@@ -50,13 +50,15 @@ def _numbers(count: int) -> np.ndarray[Any, Any]:
 def _slice_examples() -> Iterator[Example]:
     for start in (-1, 2, 9):
         yield example(
-            f"from {start}", [A],
+            f"from {start}",
+            [A],
             lambda b, x, s=start: window(
                 b, x, [b.constant(s, INDEX), b.constant(1, INDEX)], (2, 3)
             ),
         )
     yield example(
-        "whole", [A, INDEX, INDEX],
+        "whole",
+        [A, INDEX, INDEX],
         lambda b, x, i, j: b("negate", window(b, x, [i, j], (6, 4))),
     )
     yield example(
@@ -149,7 +151,8 @@ def update_of_same_place(op: Op, b: Rewriter) -> Value | None:
 def _update_splat_examples() -> Iterator[Example]:
     for start in (-1, 2, 9):
         yield example(
-            f"from {start}", [PART],
+            f"from {start}",
+            [PART],
             lambda b, u, s=start: update(
                 b, b.constant(0.5, A), u, [b.constant(s, INDEX), b.constant(0, INDEX)]
             ),
@@ -188,27 +191,30 @@ def _gather_examples() -> Iterator[Example]:
     for count in (3, 6, 9):
         kind = TensorType((count, 1), I32)
         yield example(
-            f"iota {count}", [A],
-            lambda b, x, kind=kind: b(
-                "negate", take(b, x, b("iota", type=kind, iota_dimension=0))
-            ),
+            f"iota {count}",
+            [A],
+            lambda b, x, kind=kind: b("negate", take(b, x, b("iota", type=kind, iota_dimension=0))),
             fires=count <= 6,
         )
     for number in (-3, 2, 9):
         yield example(
-            f"row {number}", [A],
+            f"row {number}",
+            [A],
             lambda b, x, n=number: take(b, x, b.constant(n, TensorType((1,), I32))),
         )
         yield example(
-            f"rows {number}", [A],
+            f"rows {number}",
+            [A],
             lambda b, x, n=number: take(b, x, b.constant(n, TensorType((5, 1), I32))),
         )
     yield example(
         "line", [A], lambda b, x: take(b, x, b.constant([[1], [2], [3]], TensorType((3, 1), I32)))
     )
     yield example(
-        "mixed", [A],
-        lambda b, x: take(b, x, b.constant([[1], [3], [2]], TensorType((3, 1), I32))), fires=False,
+        "mixed",
+        [A],
+        lambda b, x: take(b, x, b.constant([[1], [3], [2]], TensorType((3, 1), I32))),
+        fires=False,
     )
     pairs = [[[2, n] for n in range(4)]]
     yield example(

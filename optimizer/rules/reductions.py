@@ -121,7 +121,9 @@ def _transpose_examples() -> Iterator[Example]:
         "becomes last", [A], lambda b, x: reduced(b, "maximum", b.transpose(x, (0, 2, 1)), (1,))
     )
     yield example(
-        "was last", [A], lambda b, x: reduced(b, "add", b.transpose(x, (0, 2, 1)), (2,)),
+        "was last",
+        [A],
+        lambda b, x: reduced(b, "add", b.transpose(x, (0, 2, 1)), (2,)),
         fires=False,
     )
     yield example(
@@ -158,11 +160,13 @@ def _broadcast_examples() -> Iterator[Example]:
         "maximum", [row], lambda b, x: reduced(b, "maximum", b.broadcast(x, (3, 4), (1,)), (0, 1))
     )
     yield example(
-        "integers", [TensorType((4,), I32)],
+        "integers",
+        [TensorType((4,), I32)],
         lambda b, x: reduced(b, "add", b.broadcast(x, (3, 4), (1,)), (0,)),
     )
     yield example(
-        "only the data", [row],
+        "only the data",
+        [row],
         lambda b, x: reduced(b, "add", b.broadcast(x, (3, 4), (1,)), (1,)),
     )
 
@@ -195,11 +199,11 @@ def reduce_of_broadcast(op: Op, b: Rewriter) -> Value | None:
 
 
 def _reduce_examples() -> Iterator[Example]:
+    yield example("twice", [A], lambda b, x: reduced(b, "add", reduced(b, "add", x, (1,)), (1,)))
     yield example(
-        "twice", [A], lambda b, x: reduced(b, "add", reduced(b, "add", x, (1,)), (1,))
-    )
-    yield example(
-        "different", [A], lambda b, x: reduced(b, "add", reduced(b, "maximum", x, (1,)), (1,)),
+        "different",
+        [A],
+        lambda b, x: reduced(b, "add", reduced(b, "maximum", x, (1,)), (1,)),
         fires=False,
     )
 
@@ -342,7 +346,8 @@ def _window_examples() -> Iterator[Example]:
     yield example("maximum", [A], lambda b, x: window(b, "maximum", x, window_dimensions=(1, 1, 1)))
     yield example("sum", [A], lambda b, x: window(b, "add", x, window_dimensions=(1, 1, 1)))
     yield example(
-        "strided", [A],
+        "strided",
+        [A],
         lambda b, x: window(b, "add", x, window_dimensions=(1, 1, 1), window_strides=(1, 2, 1)),
         fires=False,
     )

@@ -25,7 +25,6 @@ ROW = TensorType((3,), F32)
 SCALAR = TensorType((), F32)
 
 
-
 # Constants and broadcasts.
 
 
@@ -264,9 +263,7 @@ def reshape_of_broadcast(op: Op, b: Rewriter) -> Value | None:
 
 
 def _transpose_examples() -> Iterator[Example]:
-    yield example(
-        "twice", [A], lambda b, x: b.transpose(b.transpose(x, (1, 2, 0)), (0, 2, 1))
-    )
+    yield example("twice", [A], lambda b, x: b.transpose(b.transpose(x, (1, 2, 0)), (0, 2, 1)))
     yield example(
         "back", [A], lambda b, x: b("negate", b.transpose(b.transpose(x, (1, 2, 0)), (2, 0, 1)))
     )
@@ -319,12 +316,8 @@ def transpose_of_broadcast(op: Op, b: Rewriter) -> Value | None:
 
 
 def _transpose_of_reshape_examples() -> Iterator[Example]:
-    yield example(
-        "ones", [A], lambda b, x: b.transpose(b.reshape(x, (1, 2, 3, 4)), (0, 2, 1, 3))
-    )
-    yield example(
-        "merged", [A], lambda b, x: b.transpose(b.reshape(x, (2, 12)), (1, 0))
-    )
+    yield example("ones", [A], lambda b, x: b.transpose(b.reshape(x, (1, 2, 3, 4)), (0, 2, 1, 3)))
+    yield example("merged", [A], lambda b, x: b.transpose(b.reshape(x, (2, 12)), (1, 0)))
     wide = TensorType((5, 12), F32)
     yield example(
         "split moves together", [wide], lambda b, x: b.transpose(b.reshape(x, (5, 3, 4)), (1, 2, 0))
@@ -402,4 +395,3 @@ RULES: tuple[Rule, ...] = (
     transpose_of_reshape,
     reverse_of_reverse,
 )
-

@@ -17,9 +17,7 @@ FLAT = TensorType((6, 4), F32)
 ROW = TensorType((4,), F32)
 
 # Users past which a transpose can sink, or in which it ends.
-SINKS = frozenset(
-    {"transpose", "dot_general", "convolution", "slice", "concatenate", "reverse"}
-)
+SINKS = frozenset({"transpose", "dot_general", "convolution", "slice", "concatenate", "reverse"})
 
 
 def is_map(op: Op) -> bool:
@@ -31,15 +29,11 @@ def is_map(op: Op) -> bool:
 
 
 def _broadcast_examples() -> Iterator[Example]:
-    yield example(
-        "unary", [ROW], lambda b, x: b("exponential", b.broadcast(x, A.dims, (2,)))
-    )
+    yield example("unary", [ROW], lambda b, x: b("exponential", b.broadcast(x, A.dims, (2,))))
     yield example(
         "two",
         [ROW, ROW],
-        lambda b, x, y: b(
-            "add", b.broadcast(x, A.dims, (2,)), b.broadcast(y, A.dims, (2,))
-        ),
+        lambda b, x, y: b("add", b.broadcast(x, A.dims, (2,)), b.broadcast(y, A.dims, (2,))),
     )
     yield example(
         "with a constant",
@@ -59,9 +53,7 @@ def _broadcast_examples() -> Iterator[Example]:
     yield example(
         "other dimensions",
         [ROW, TensorType((3,), F32)],
-        lambda b, x, y: b(
-            "add", b.broadcast(x, A.dims, (2,)), b.broadcast(y, A.dims, (1,))
-        ),
+        lambda b, x, y: b("add", b.broadcast(x, A.dims, (2,)), b.broadcast(y, A.dims, (1,))),
         fires=False,
     )
 

@@ -24,9 +24,7 @@ def cut(b: Any, x: Value, start: Sequence[int], limit: Sequence[int], strides: A
     steps = tuple(strides or (1,) * x.rank)
     if tuple(start) == (0,) * x.rank and tuple(limit) == x.dims and steps == (1,) * x.rank:
         return x
-    return b(
-        "slice", x, start_indices=tuple(start), limit_indices=tuple(limit), strides=steps
-    )
+    return b("slice", x, start_indices=tuple(start), limit_indices=tuple(limit), strides=steps)
 
 
 def padded(
@@ -43,9 +41,7 @@ def padded(
 
 def _slice_all_examples() -> Iterator[Example]:
     def whole(b: Any, x: Value) -> Value:
-        all_of_it = b(
-            "slice", x, start_indices=(0, 0), limit_indices=(6, 4), strides=(1, 1)
-        )
+        all_of_it = b("slice", x, start_indices=(0, 0), limit_indices=(6, 4), strides=(1, 1))
         return b("negate", all_of_it)
 
     yield example("all", [A], whole)
@@ -60,7 +56,8 @@ def slice_of_everything(op: Op, b: Rewriter) -> Value | None:
 
 def _slice_slice_examples() -> Iterator[Example]:
     yield example(
-        "strided", [A],
+        "strided",
+        [A],
         lambda b, x: cut(b, cut(b, x, (1, 0), (6, 4), (2, 1)), (1, 1), (3, 4), (1, 2)),
     )
 
@@ -143,9 +140,7 @@ def slice_of_pad(op: Op, b: Rewriter) -> Value | None:
 
 def _slice_broadcast_examples() -> Iterator[Example]:
     row = TensorType((4,), F32)
-    yield example(
-        "new", [row], lambda b, x: cut(b, b.broadcast(x, (6, 4), (1,)), (1, 0), (3, 4))
-    )
+    yield example("new", [row], lambda b, x: cut(b, b.broadcast(x, (6, 4), (1,)), (1, 0), (3, 4)))
     yield example(
         "both", [row], lambda b, x: cut(b, b.broadcast(x, (6, 4), (1,)), (1, 1), (5, 4), (2, 2))
     )
@@ -169,9 +164,7 @@ def slice_of_broadcast(op: Op, b: Rewriter) -> Value | None:
             window = (op.start_indices[d], op.limit_indices[d], op.strides[d])
         for numbers, number in zip((start, limit, steps), window, strict=True):
             numbers.append(number)
-    return b.broadcast(
-        cut(b, x, start, limit, steps), op.type.dims, inner.broadcast_dimensions
-    )
+    return b.broadcast(cut(b, x, start, limit, steps), op.type.dims, inner.broadcast_dimensions)
 
 
 def _slice_transpose_examples() -> Iterator[Example]:
@@ -196,12 +189,8 @@ def slice_of_transpose(op: Op, b: Rewriter) -> Value | None:
 
 
 def _slice_map_examples() -> Iterator[Example]:
-    yield example(
-        "unary", [A], lambda b, x: cut(b, b("exponential", x), (1, 0), (3, 4))
-    )
-    yield example(
-        "binary", [A, A], lambda b, x, y: cut(b, b("add", x, y), (1, 0), (3, 4))
-    )
+    yield example("unary", [A], lambda b, x: cut(b, b("exponential", x), (1, 0), (3, 4)))
+    yield example("binary", [A, A], lambda b, x, y: cut(b, b("add", x, y), (1, 0), (3, 4)))
 
     def twice(b: Any, x: Value) -> list[Value]:
         y = b("exponential", x)
@@ -232,17 +221,20 @@ def _concat_examples() -> Iterator[Example]:
     empty = TensorType((0, 4), F32)
     yield example("empty", [A, empty], lambda b, x, y: b("concatenate", x, y, dimension=0))
     yield example(
-        "nested", [A, A],
+        "nested",
+        [A, A],
         lambda b, x, y: b("concatenate", x, b("concatenate", y, x, dimension=0), dimension=0),
     )
     yield example(
-        "adjacent slices", [A],
+        "adjacent slices",
+        [A],
         lambda b, x: b(
             "concatenate", cut(b, x, (1, 0), (3, 4)), cut(b, x, (3, 0), (5, 4)), dimension=0
         ),
     )
     yield example(
-        "equal splats", [],
+        "equal splats",
+        [],
         lambda b: b("concatenate", b.constant(2.0, WIDE), b.constant(2.0, WIDE), dimension=1),
     )
     yield example("two", [A, A], lambda b, x, y: b("concatenate", x, y, dimension=0), fires=False)
@@ -295,14 +287,17 @@ def _adjacent(left: Value, right: Value, d: int, b: Rewriter) -> Value | None:
 
 def _concat_transpose_examples() -> Iterator[Example]:
     yield example(
-        "two", [A, A],
+        "two",
+        [A, A],
         lambda b, x, y: b(
             "concatenate", b.transpose(x, (1, 0)), b.transpose(y, (1, 0)), dimension=0
         ),
     )
     yield example(
-        "one", [A, TensorType((4, 6), F32)],
-        lambda b, x, y: b("concatenate", b.transpose(x, (1, 0)), y, dimension=0), fires=False,
+        "one",
+        [A, TensorType((4, 6), F32)],
+        lambda b, x, y: b("concatenate", b.transpose(x, (1, 0)), y, dimension=0),
+        fires=False,
     )
 
 
@@ -325,10 +320,9 @@ def concatenate_of_transposes(op: Op, b: Rewriter) -> Value | None:
 def _concat_reshape_examples() -> Iterator[Example]:
     flat = TensorType((6, 1, 4), F32)
     yield example(
-        "ones", [flat, flat],
-        lambda b, x, y: b(
-            "concatenate", b.reshape(x, (6, 4)), b.reshape(y, (6, 4)), dimension=1
-        ),
+        "ones",
+        [flat, flat],
+        lambda b, x, y: b("concatenate", b.reshape(x, (6, 4)), b.reshape(y, (6, 4)), dimension=1),
     )
 
 
@@ -371,7 +365,8 @@ def _pad_nothing_examples() -> Iterator[Example]:
         "nothing", [A, SCALAR], lambda b, x, v: b("negate", padded(b, x, v, (0, 0), (0, 0)))
     )
     yield example(
-        "interior of one", [TensorType((1, 4), F32), SCALAR],
+        "interior of one",
+        [TensorType((1, 4), F32), SCALAR],
         lambda b, x, v: b("negate", padded(b, x, v, (0, 0), (0, 0), (3, 0))),
     )
     yield example("one", [A, SCALAR], lambda b, x, v: padded(b, x, v, (1, 0), (0, 0)), fires=False)
@@ -408,11 +403,13 @@ def pad_negative(op: Op, b: Rewriter) -> Value | None:
 
 def _pad_pad_examples() -> Iterator[Example]:
     yield example(
-        "twice", [A, SCALAR],
+        "twice",
+        [A, SCALAR],
         lambda b, x, v: padded(b, padded(b, x, v, (1, 0), (0, 2)), v, (0, 3), (1, 1)),
     )
     yield example(
-        "other values", [A, SCALAR, SCALAR],
+        "other values",
+        [A, SCALAR, SCALAR],
         lambda b, x, v, w: padded(b, padded(b, x, v, (1, 0), (0, 2)), w, (0, 3), (1, 1)),
         fires=False,
     )
@@ -435,7 +432,8 @@ def pad_of_pad(op: Op, b: Rewriter) -> Value | None:
 
 def _pad_splat_examples() -> Iterator[Example]:
     yield example(
-        "same", [],
+        "same",
+        [],
         lambda b: padded(b, b.constant(2.0, WIDE), b.constant(2.0, SCALAR), (1, 0), (0, 2)),
     )
     yield example(
@@ -520,4 +518,3 @@ RULES: tuple[Rule, ...] = (
     iota_in_one_dimension,
     empty_result,
 )
-

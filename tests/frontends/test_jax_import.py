@@ -17,7 +17,7 @@ import pytest
 from jax import export
 
 import girih
-from girih.frontends.jax import import_jax, looks_like_export, read_exported
+from girih.frontends.jax import import_jax, read_exported
 from girih.hlo.graph import Module
 from girih.hlo.verify import verify
 
@@ -223,7 +223,6 @@ def test_an_export_and_its_file_give_the_same_program(platforms: list[str]) -> N
 
 
 def test_the_committed_export() -> None:
-    assert looks_like_export(SAMPLE) and not looks_like_export(b"PK\3\4" * 100)
     module = read_exported(SAMPLE, "sample")
     assert module.signature is not None
     assert [a.path for a in module.signature.arguments] == [
@@ -241,6 +240,19 @@ def test_the_committed_export() -> None:
     np.testing.assert_allclose(found[0]["logits"], 2 * hidden, rtol=1e-4, atol=1e-5)
     places = {origin.file for op in module.walk() for origin in op.origin}
     assert "make_samples.py" in places
+
+
+def test_a_sharded_export_keeps_its_annotations() -> None:
+    module = read_exported((DATA / "sharded.jax_export").read_bytes())
+    assert module.attributes["sdy.mesh.mesh"] == '#sdy.mesh<["x"=2, "y"=2]>'
+    first, second = module.main.argument_attributes
+    assert first["sdy.sharding"] == '#sdy.sharding<@mesh, [{"x"}, {}]>'
+    assert second["sdy.sharding"] == '#sdy.sharding<@mesh, [{}, {"y"}]>'
+    (dot,) = [op for op in module.walk() if op.name == "dot_general"]
+    assert dot.attributes["sdy.sharding"] == '#sdy.sharding<@mesh, [{"x"}, {"y"}]>'
+    assert any("4 devices" in note for note in module.notes)
+    a, b = np.full((8, 4), 0.1, np.float32), np.ones((4, 8), np.float32)
+    assert_same(run(module, a, b), np.tanh(a @ b))
 
 
 def test_an_export_file_is_read_without_jax() -> None:
@@ -286,6 +298,31 @@ def test_examples_fix_symbolic_shapes() -> None:
         import_jax(source, x[:5], w)
     with pytest.raises(girih.UserError, match=r"example 1 has shape \[4, 2\], declared f32\[4,3\]"):
         import_jax(source, x, w[:, :2])
+
+
+POLYMORPHIC = {
+    "cumsum": lambda x: jnp.cumsum(x, 1),
+    "scan": lambda x: jax.lax.scan(lambda c, r: (c + r, c * r), jnp.zeros_like(x[0]), x)[1],
+    "attention": lambda x: jnp.einsum(
+        "bij,bjd->bid", jax.nn.softmax(jnp.einsum("bid,bjd->bij", x, x)), x
+    ),
+    "convolution": lambda x: jax.lax.conv(x[:, None], jnp.ones((2, 1, 3, 3)), (1, 1), "SAME"),
+    "gather": lambda x: x[:, ::-1][:, jnp.array([0, 0, 1])],
+    "while": lambda x: jax.lax.while_loop(
+        lambda s: s[0] < x.shape[1], lambda s: (s[0] + 1, s[1] + x), (0, x)
+    )[1],
+    "pad": lambda x: jnp.pad(jnp.roll(x, 1, axis=1), ((0, 0), (1, 2), (0, 0))),
+}
+
+
+@pytest.mark.parametrize("name", POLYMORPHIC)
+def test_polymorphic_functions(name: str) -> None:
+    function = POLYMORPHIC[name]
+    batch, length = export.symbolic_shape("b, t")
+    shape = jax.ShapeDtypeStruct((batch, length, 4), np.float32)
+    x = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
+    module = import_jax(export.export(jax.jit(function))(shape), x)
+    assert_same(run(module, x), function(x))
 
 
 def test_examples_must_have_the_exports_structure() -> None:

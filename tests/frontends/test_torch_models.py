@@ -378,6 +378,14 @@ def test_no_grad_inside_a_model_is_transparent() -> None:
         compare(Calls(body, linear=nn.Linear(4, 4)), (normal(2, 4),))
 
 
+def test_a_model_without_data_is_blocked_by_its_weights() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(3, 2)
+    program = exported(model, (torch.empty(1, 3, device="meta"),))
+    with pytest.raises(ImportBlockers, match="no data for 'weight'"):
+        import_torch(program)
+
+
 # Places and blockers.
 
 

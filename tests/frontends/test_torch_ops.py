@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import warnings
@@ -15,8 +16,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree
 
+import girih
 from girih.frontends.torch import import_torch
 from girih.frontends.torch.exported import array_of
+from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
 
 
@@ -449,6 +452,11 @@ case("max-pool1d", lambda x: F.max_pool1d(x, 3, 2), normal(1, 2, 9))
 case("max-pool2d", lambda x: F.max_pool2d(x, 3, 2, 1), normal(1, 2, 8, 7))
 case("max-pool2d-ceil", lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), normal(1, 2, 8, 8))
 case("max-pool2d-dilated", lambda x: F.max_pool2d(x, 2, 1, dilation=2), normal(1, 2, 6, 6))
+case(
+    "max-pool2d-indices",
+    lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+    whole(0, 4, 1, 2, 8, 7).float(),
+)
 case("avg-pool1d", lambda x: F.avg_pool1d(x, 2), normal(1, 2, 9))
 case("avg-pool2d", lambda x: F.avg_pool2d(x, 3, 2, 1), normal(1, 2, 8, 7))
 case("avg-pool2d-ceil", lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), normal(1, 2, 8, 8))
@@ -713,21 +721,42 @@ def test_case_names_are_unique() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
-@pytest.mark.parametrize("op_case", CASES, ids=lambda c: c.name)
-def test_operator(op_case: OpCase) -> None:
-    """The interpreter on the imported program gives PyTorch's numbers; a file gives the same."""
-    module = _Body(op_case.body).eval()
-    copies = tuple(x.clone() for x in op_case.inputs)
+@functools.cache
+def exported(at: int) -> tuple[Any, Module]:
+    """A case's export and what it becomes."""
+    op_case = CASES[at]
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = _pytree.tree_leaves(module(*copies))
-        exported = torch.export.export(module, op_case.inputs, strict=False)
-        file = io.BytesIO()
-        torch.export.save(exported, file)
-    program = import_torch(exported)
-    results = interpret(program, [array_of(x) for x in op_case.inputs])
+        program = torch.export.export(_Body(op_case.body).eval(), op_case.inputs, strict=False)
+    return program, import_torch(program)
+
+
+every_case = pytest.mark.parametrize("at", range(len(CASES)), ids=[c.name for c in CASES])
+
+
+@every_case
+def test_operator(at: int) -> None:
+    """The interpreter on the imported program gives PyTorch's numbers; a file gives the same."""
+    op_case = CASES[at]
+    program, module = exported(at)
+    copies = tuple(x.clone() for x in op_case.inputs)
+    expected = _pytree.tree_leaves(op_case.body(*copies))
+    results = interpret(module, [array_of(x) for x in op_case.inputs])
     assert len(results) == len(expected)
     for actual, wanted in zip(results, expected, strict=True):
         check(actual, array_of(wanted), op_case.tolerance)
+    file = io.BytesIO()
+    torch.export.save(program, file)
     reread = import_torch(file.getvalue())
-    assert str(reread).split("\n")[1:] == str(program).split("\n")[1:]
+    assert str(reread).split("\n")[1:] == str(module).split("\n")[1:]
+
+
+@every_case
+def test_operator_on_the_cpu(at: int) -> None:
+    """Machine code gives the interpreter's numbers."""
+    op_case = CASES[at]
+    module = exported(at)[1]
+    inputs = [array_of(x) for x in op_case.inputs]
+    results = _pytree.tree_leaves(girih.compile(module)(*inputs))
+    for actual, wanted in zip(results, interpret(module, inputs), strict=True):
+        check(np.asarray(actual), wanted, max(1e-5, 3 * op_case.tolerance))

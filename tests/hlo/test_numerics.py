@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.hlo.ops import complex_functions, numerics
+from girih.hlo.ops.examples import f32
 from girih.hlo.types import (
     BF16,
     F8E4M3FN,
@@ -97,7 +98,7 @@ def test_floats_become_integers_by_truncation_and_saturate(
         wanted = high if value > 0 else low
     else:
         wanted = min(max(int(value), low), high)
-    assert int(numerics.convert(np.float64([value]), element)[0]) == wanted
+    assert int(numerics.convert(np.asarray([value], np.float64), element)[0]) == wanted
 
 
 @pytest.mark.parametrize("element", INTEGERS, ids=str)
@@ -139,7 +140,7 @@ def test_wide_integers_are_rounded_once(value: int) -> None:
 
 
 def test_zeros_and_nans_of_maximum_and_minimum() -> None:
-    x, y = np.float32([0.0, -0.0, np.nan, 1.0]), np.float32([-0.0, 0.0, 1.0, np.nan])
+    x, y = f32([0.0, -0.0, np.nan, 1.0]), f32([-0.0, 0.0, 1.0, np.nan])
     larger, smaller = numerics.maximum(x, y), numerics.minimum(x, y)
     assert list(np.signbit(larger[:2])) == [False, False]
     assert list(np.signbit(smaller[:2])) == [True, True]
@@ -154,7 +155,7 @@ def test_total_order() -> None:
 
 def test_log_plus_one_keeps_digits_near_the_unit_circle() -> None:
     # |1 + z| is one up to 2^-60: the plain formula gives zero
-    z = np.complex128([complex(-(2.0**-60), 2.0**-29.5), complex(1e-20, 1e-20)])
+    z = np.asarray([complex(-(2.0**-60), 2.0**-29.5), complex(1e-20, 1e-20)])
     result = complex_functions.log_plus_one(z)
     wanted = [(Fraction(v.real) * 2 + Fraction(v.real) ** 2 + Fraction(v.imag) ** 2) / 2 for v in z]
     assert np.allclose(result.real, [float(v) for v in wanted], rtol=1e-12, atol=0)

@@ -30,6 +30,10 @@ FLAG = TensorType((), I1)
 COUNT = TensorType((), I32)
 
 
+def f32(numbers: object) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
 def names(module: Module) -> list[str]:
     return [op.name for op in module.walk()]
 
@@ -66,8 +70,8 @@ def test_inline_copies_a_function_for_each_call() -> None:
     after = Inline()(module)
     verify(after, INLINED)
     assert names(after).count("multiply") == 3 and list(after.functions) == ["main"]
-    x = np.float32([1, 2, 3, 4])
-    assert same(module, after, np.bool_(True), x) and same(module, after, np.bool_(False), x)
+    x = f32([1, 2, 3, 4])
+    assert same(module, after, np.array(True), x) and same(module, after, np.array(False), x)
 
 
 def test_inline_refuses_endless_calls() -> None:
@@ -91,7 +95,7 @@ def test_decompose_replaces_what_has_a_decomposition() -> None:
     module = build_module([LINE], lambda b, x: [b("broadcast", x, broadcast_sizes=(3,))])
     after = Decompose()(module)
     assert names(after) == ["broadcast_in_dim"]
-    assert same(module, after, np.float32([1, 2, 3, 4]))
+    assert same(module, after, f32([1, 2, 3, 4]))
     assert Decompose()(after) is after
 
 
@@ -106,7 +110,7 @@ def test_decompose_keeps_what_it_is_told() -> None:
 def test_dce_drops_functions_and_weights_without_use() -> None:
     spare = Function("spare", build_region([LINE], lambda b, x: [b("negate", x)]))
     module = with_functions(lambda b, p, x: [x], spare=spare)
-    module = module.with_weights({"w": Weight("w", np.float32([1, 2]))})
+    module = module.with_weights({"w": Weight("w", f32([1, 2]))})
     after = Dce()(module)
     assert list(after.functions) == ["main"] and not after.weights
 
@@ -134,7 +138,7 @@ def test_loop_carries_become_captures() -> None:
     verify(after)
     loop = next(op for op in after.walk() if op.name == "while")
     assert len(loop.operands) == 2
-    assert same(module, after, np.float32([1, 2, 3, 4]), np.float32([1, 1, -1, 0]))
+    assert same(module, after, f32([1, 2, 3, 4]), f32([1, 1, -1, 0]))
 
 
 # fold-constants
@@ -199,9 +203,7 @@ def weighted(body, **arrays: np.ndarray) -> tuple[Module, list[str]]:
     }
     b = Builder()
     (x,) = b.arguments([MATRIX])
-    values = {
-        name: b("weight", type=weight.type, weight=name) for name, weight in weights.items()
-    }
+    values = {name: b("weight", type=weight.type, weight=name) for name, weight in weights.items()}
     region = b.region(body(b, x, **values))
     return Module({"main": Function("main", region)}, weights=weights), loaded
 
@@ -242,7 +244,7 @@ def test_broadcasts_of_weights_are_not_stored() -> None:
         total = b("add", w, v)
         return [b("add", x, b.broadcast(total, (3, 4), (1,)))]
 
-    module, _ = weighted(body, w=np.float32([1, 2, 3, 4]), v=np.float32([1, 0, 0, 1]))
+    module, _ = weighted(body, w=f32([1, 2, 3, 4]), v=f32([1, 0, 0, 1]))
     after = FoldWeights(growth=0)(module)
     assert names(after) == ["weight", "broadcast_in_dim", "add"]
     assert after.body.ops[0].result.dims == (4,)
@@ -253,7 +255,7 @@ def test_rows_of_a_weight_are_scaled_when_the_bundle_is_built() -> None:
     def body(b, x, w, v):
         return [b("add", x, b("multiply", w, b.broadcast(v, (3, 4), (1,))))]
 
-    arrays = {"w": np.ones((3, 4), np.float32), "v": np.float32([1, 2, 0, 4])}
+    arrays = {"w": np.ones((3, 4), np.float32), "v": f32([1, 2, 0, 4])}
     module, _ = weighted(body, **arrays)
     after = FoldWeights(growth=0)(module)
     assert names(after) == ["weight", "add"]

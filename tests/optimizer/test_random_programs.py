@@ -43,7 +43,7 @@ class Programmer:
     def dims(self, rank: int) -> tuple[int, ...]:
         return tuple(self.chance.choice(SIZES) for _ in range(rank))
 
-    def any(self, **wanted: Any) -> Value | None:
+    def any(self, **wanted: Any) -> Any:
         fits = [
             value for value in self.values
             if all(

@@ -6,18 +6,22 @@ import numpy as np
 
 import girih
 from girih.hlo.build import build_module, build_region
-from girih.hlo.graph import Module, Op, Origin
+from girih.hlo.graph import Module, Op, Origin, Value
 from girih.hlo.types import F32, I1, I32, TensorType
 from girih.hlo.verify import verify
 from girih.optimizer.passes.cse import Cse
 from girih.optimizer.passes.dce import Dce
 from girih.optimizer.passes.simplify import Simplify
-from girih.optimizer.rewrite import Engine
+from girih.optimizer.rewrite import Engine, Rewriter
 from girih.optimizer.rule import structural
 
 LINE = TensorType((4,), F32)
 COUNT = TensorType((), I32)
 FLAG = TensorType((), I1)
+
+
+def f32(numbers: object) -> np.ndarray:
+    return np.array(numbers, np.float32)
 
 
 def names(module: Module) -> list[str]:
@@ -92,7 +96,7 @@ def test_captured_values_follow_what_became_of_them() -> None:
     after = Simplify()(module)
     verify(after)
     assert "multiply" not in names(after)
-    inputs = (np.bool_(True), np.float32([1, 2, 3, 4]))
+    inputs = (np.bool_(True), f32([1, 2, 3, 4]))
     assert np.array_equal(girih.interpret(after, inputs)[0], girih.interpret(module, inputs)[0])
 
 
@@ -115,7 +119,7 @@ def test_rules_apply_inside_loops() -> None:
     after = Simplify()(module)
     verify(after)
     assert "multiply" not in names(after)
-    x = np.float32([1, -2, 3, 0.5])
+    x = f32([1, -2, 3, 0.5])
     assert np.array_equal(girih.interpret(after, [x])[0], 8 * x)
 
 
@@ -146,12 +150,13 @@ def test_what_a_rule_builds_has_the_origins_of_what_it_replaces() -> None:
 
 def test_a_rule_that_undoes_itself_is_cut_off() -> None:
     @structural("flip", "add", examples=tuple)
-    def flip(op: Op, b) -> object:
+    def flip(op: Op, b: Rewriter) -> Value:
         return b("subtract", op.operands[0], b("negate", op.operands[1]))
 
     @structural("flop", "subtract", examples=tuple)
-    def flop(op: Op, b) -> object:
+    def flop(op: Op, b: Rewriter) -> Value:
         inner = op.operands[1].op
+        assert inner is not None
         return b("add", op.operands[0], inner.operands[0])
 
     module = build_module([LINE, LINE], lambda b, x, y: [b("add", x, y)])

@@ -31,6 +31,10 @@ from girih.optimizer.rules.language import rule
 LINE = TensorType((4,), F32)
 
 
+def f32(numbers: object) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
 @pytest.mark.parametrize("candidate", RULES, ids=lambda candidate: candidate.name)
 def test_rule_preserves_meaning(candidate: Rule) -> None:
     assert check_rule(candidate) == []
@@ -136,8 +140,8 @@ def test_ledger_counts_lines() -> None:
 
 
 def test_difference_knows_zeros_and_nans() -> None:
-    left, right = np.float32([0.0, np.nan]), np.float32([-0.0, np.nan])
+    left, right = f32([0.0, np.nan]), f32([-0.0, np.nan])
     assert difference(left, right, BITWISE)
     assert not difference(left, right, IGNORES_ZERO_SIGN)
-    assert difference(np.float32([np.inf]), np.float32([np.nan]), REASSOCIATES)
+    assert difference(f32([np.inf]), f32([np.nan]), REASSOCIATES)
     assert neg_zero.of(F32) == 0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....hlo.errors import CompilerBug, UnsupportedError
-from ....hlo.graph import Op, Region, arguments
+from ....hlo.build import Builder
+from ....hlo.errors import CompilerBug
+from ....hlo.graph import Op, Region, Value, arguments
+from ....hlo.types import real_type
+from .. import composite
 from ..codegen import KernelCode, Target
 from .convolution import emit_convolution
-from .dot import emit_dot, origin_of
+from .dot import Uneven, emit_dot
 from .packing import packing_for, source_of
 
 __all__ = ["emit", "packing_for", "source_of"]
@@ -28,22 +31,44 @@ def emit(op: Op, target: Target) -> KernelCode:
         # On arguments of its own: what is above an operand is no part of this kernel.
         own = arguments([value.type for value in op.operands])
         op = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
-    inner = [o for o in (body.ops if body is not None else (op,)) if o.name in _EMITTERS]
-    if len(inner) != 1:
-        raise CompilerBug(f"a contract kernel must hold one contraction, not {len(inner)}")
-    contraction = inner[0]
-    values = list(body.arguments) if body is not None else list(op.operands)
-    for value in (*op.operands, *op.results):
-        if value.element.kind == "quantized":
-            raise UnsupportedError(
-                f"{origin_of(contraction)}: target cpu: {contraction.name} of {value.element}"
-            )
+    ops = body.ops if body is not None else (op,)
+    flops = sum(inner.definition.flops(inner) for inner in ops)
+    found = [inner for inner in ops if inner.name in _EMITTERS]
+    if len(found) != 1:
+        raise CompilerBug(f"a contract kernel must hold one contraction, not {len(found)}")
+    contraction = found[0]
+    if contraction.type.element.is_complex:
+        region = body if body is not None else _real_products(op)
+        return composite.emit(region, target, flops)
     module = target.module()
     symbol = contraction.name
     if contraction.type.size == 0:
         module.kernel(symbol).ret()
         return KernelCode(module.text(), symbol, 0, 0, 0.0, 0.0, False)
-    tiles, scratch = _EMITTERS[contraction.name](module, symbol, contraction, body, values, target)
+    values = list(body.arguments) if body is not None else list(op.operands)
+    try:
+        tiles, scratch = _EMITTERS[contraction.name](
+            module, symbol, contraction, body, values, target
+        )
+    except Uneven as error:
+        if body is None:
+            raise CompilerBug(str(error)) from error
+        return composite.emit(body, target, flops)
     moved = sum(value.tensor.bytes for value in (*op.operands, *op.results))
-    flops = sum(o.definition.flops(o) for o in (body.ops if body is not None else (op,)))
     return KernelCode(module.text(), symbol, tiles, scratch, flops, float(moved), tiles > 1)
+
+
+def _real_products(op: Op) -> Region:
+    """A complex contraction as four real ones."""
+    b = Builder()
+    left, right = b.arguments([value.type for value in op.operands])
+    kind = op.type.with_element(real_type(op.type.element))
+
+    def product(x: Value, y: Value) -> Value:
+        return b.op(op.name, [x, y], op.attributes, types=[kind]).result
+
+    a, c = b("real", left), b("real", right)
+    d, e = b("imag", left), b("imag", right)
+    real = b("subtract", product(a, c), product(d, e))
+    imaginary = b("add", product(a, e), product(d, c))
+    return b.region([b("complex", real, imaginary)])

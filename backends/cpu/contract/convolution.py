@@ -12,13 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region
 from ....hlo.ops.convolution import window_attributes
 from .. import llvm
 from ..codegen import Target
 from .depthwise import emit_depthwise
-from .dot import accumulator_of, origin_of, right_side
+from .dot import Uneven, accumulator_of, origin_of, right_side
 from .epilogue import Epilogue
 from .operands import LeftSide, PackedLeftSide, RightSide, Source
 from .product import Product, emit_product
@@ -68,7 +67,7 @@ def geometry_of(op: Op) -> Geometry:
     outputs_dim = op.kernel_output_feature_dimension
     for which, view in enumerate(views):
         if view is None:
-            raise CompilerBug(f"{origin_of(op)}: a fused operand of {op.name} has no strides")
+            raise Uneven(f"{origin_of(op)}: a fused operand of {op.name} has no strides")
         strides.append([
             0 if which == 1 and i == outputs_dim else _stride(op, dim)
             for i, dim in enumerate(view.dims)
@@ -108,7 +107,7 @@ def geometry_of(op: Op) -> Geometry:
 def _stride(op: Op, dim: Dimension) -> int:
     """The stride of a dimension that is one segment (0 for a single index)."""
     if len(dim.segments) > 1:
-        raise CompilerBug(f"{origin_of(op)}: a fused operand of {op.name} lies unevenly")
+        raise Uneven(f"{origin_of(op)}: a fused operand of {op.name} lies unevenly")
     return dim.segments[0].stride if dim.segments else 0
 
 

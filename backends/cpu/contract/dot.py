@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....hlo.errors import CompilerBug, UnsupportedError
+from ....hlo.errors import UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
 from .. import elements, llvm
@@ -42,6 +42,10 @@ class _Form:
     depth: list[tuple[int, int, int]]  # size, left, right
     left: View
     right: View
+
+
+class Uneven(Exception):
+    """An operand was fused that does not lie in strides; the kernel needs it stored first."""
 
 
 def accumulator_of(op: Op) -> str:
@@ -117,7 +121,7 @@ def reads_in_place(op: Op, target: Target) -> bool:
     try:
         form = _swapped(_form(op))
         accumulator = accumulator_of(op)
-    except CompilerBug:
+    except Uneven:
         return False
     left, right = _sides(form, [form.left.source, form.right.source], accumulator, target)
     return not (left.packed and left.source.plain) and not isinstance(right, GatheredRight)
@@ -181,14 +185,14 @@ def _form(op: Op) -> _Form:
     views = [view_of(value) for value in op.operands]
     left, right = views
     if left is None or right is None:
-        raise CompilerBug(f"{origin_of(op)}: an operand of {op.name} was fused that has no strides")
+        raise Uneven(f"{origin_of(op)}: an operand of {op.name} was fused that has no strides")
 
     def loops(lefts: Sequence[int], rights: Sequence[int]) -> list[tuple[int, int, int]]:
         found: list[tuple[int, int, int]] = []
         for i, j in zip(lefts, rights, strict=True):
             aligned = align(left.dims[i], right.dims[j])
             if aligned is None:
-                raise CompilerBug(f"{origin_of(op)}: operands of {op.name} lie unevenly")
+                raise Uneven(f"{origin_of(op)}: operands of {op.name} lie unevenly")
             found += aligned
         return found
 
@@ -211,7 +215,7 @@ def _free(op: Op, view: View, side: str) -> tuple[tuple[Segment, ...], int]:
         dim = view.dims[free[0]]
         return dim.segments, dim.extent
     if not all(view.dims[i].exact for i in free):
-        raise CompilerBug(f"{origin_of(op)}: a padded operand of {op.name} has several free dims")
+        raise Uneven(f"{origin_of(op)}: a padded operand of {op.name} has several free dims")
     segments = [segment for i in free for segment in view.dims[i].segments]
     return merge(segments), math.prod(view.dims[i].extent for i in free)
 

@@ -227,6 +227,7 @@ class RightSide:
     one group width apart."""
 
     packed = True
+    by_vector = True  # whether packing costs little: whole vectors, no masks, no single elements
 
     def __init__(self, source: Source, depth: Sequence[Segment]) -> None:
         self.source, self._loops = source, tuple(depth)
@@ -451,6 +452,8 @@ def transpose(f: llvm.Function, rows: Sequence[Value]) -> list[Value]:
 
 class GatheredRight(RightSide):
     """Columns anywhere: copied element by element, column by column."""
+
+    by_vector = False
 
     def __init__(
         self, source: Source, depth: Sequence[Segment], columns: Sequence[Segment], count: int

@@ -23,8 +23,9 @@ Value = llvm.Value
 
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 1 << 20  # of a row block: what may stay in half of an L2 cache of 2 MB
+_LARGE_RESULT = 1 << 22
 _RESULT_BYTES = 1 << 18  # of a row block of a shallow product
-_SHALLOW = 256  # depth steps
+_SHALLOW = 96  # depth steps
 _PACKED_ROWS = 4  # panels of a row block that is packed
 _LEAST_GROUPS = 4  # column groups that share a packed row block, if there are as many
 _ENOUGH_TILES = 16
@@ -98,9 +99,10 @@ def _cut_rows(product: Product, vectors: int, groups: int) -> _Rows:
         return _Rows(panels, size, larger, min(panels, _PACKED_ROWS))
     panel_bytes = (size + 1) * product.depth_steps * product.element_bytes
     per_block = max(8, _LEFT_BYTES // max(1, panel_bytes))
-    if product.depth_steps <= _SHALLOW:
+    row_bytes = (size + 1) * product.columns * product.element_bytes
+    large = panels * row_bytes >= _LARGE_RESULT
+    if large and product.depth_steps <= _SHALLOW and product.right.by_vector:
         # The result is most of the traffic: its rows should be complete while they are in L2.
-        row_bytes = (size + 1) * product.columns * product.element_bytes
         per_block = min(per_block, max(2, _RESULT_BYTES // row_bytes))
     blocks = -(-panels // per_block)
     outer = 1

@@ -70,6 +70,8 @@ class WindowRight(RightSide):
     batch, (size, stride).
     """
 
+    by_vector = False
+
     def __init__(
         self,
         source: Source,

@@ -8,7 +8,7 @@ read is kept in scratch between passes. The order of additions depends on the ro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ....hlo.graph import Op, Region, Value
@@ -16,11 +16,12 @@ from .. import elements, llvm
 from ..codegen import KernelCode, Target
 from ..elements import Register
 from ..elementwise import Mask, Override, splat
-from ..index import CONSECUTIVE, Affine, delinear, linear
+from ..index import CONSECUTIVE, GENERAL, Affine, Axis, delinear, linear, of_axis
 from .frame import Frame, computable, cost, lanes_for, steps, tile_range, weight
 from .monoid import Reduction, flat, unflat
 
 MAXIMUM_SCRATCH = 4 << 20
+MAXIMUM_STRAIGHT = 500  # instructions, roughly, of a short row without loops
 
 
 @dataclass
@@ -62,13 +63,20 @@ class _Rows:
         self.emitter = self.frame.emitter(region)
         self.rows = region.results[0].dims[:outer]
         self.width = lanes_for(target, region)
-        self.passes = plan(region, outer)
+        self.passes = plan(region, outer, self.straight)
         self.scratch = 0
+        self.masks: dict[int, Mask] = {}
+        self.lane_axis: dict[int, Affine] = {}
         self.saved: dict[Value, llvm.Value] = {}
 
     def emit(self, flops: float) -> KernelCode:
         """The whole kernel: a loop over rows, the passes inside."""
         tiles = math.prod(self.rows)
+        for count in sorted({math.prod(step.inner) for step in self.passes}):
+            rest = count % self.lanes(count)
+            if rest and self.straight(count):
+                mask = self.f.tail_mask(llvm.constant("i64", rest), self.lanes(count))
+                self.masks[count] = Mask(mask, 0)
         if not all(root.tensor.size for root in self.region.results):
             tiles = 0
         if tiles:
@@ -85,6 +93,34 @@ class _Rows:
         return self.frame.finish(tiles, flops, scratch=self.scratch, work=work)
 
     # Passes.
+
+    def straight(self, count: int) -> bool:
+        """Whether a row is short enough for code without loops, its values staying in registers."""
+        width = self.lanes(count)
+        vectors = -(-count // width)
+        fits = count % width == 0 or target_masks(self.target)
+        work = vectors * (2 + cost(self.region))
+        return fits and count > 1 and vectors <= 8 and work <= MAXIMUM_STRAIGHT
+
+    def lanes(self, count: int) -> int:
+        """Lanes for a short row: no more than twice what is needed."""
+        width = self.width
+        while width >= 2 * count and width > 1:
+            width //= 2
+        return width
+
+    def chunks(self, count: int) -> list[tuple[Affine, Mask | None]]:
+        """The vectors of a short row."""
+        width = self.lanes(count)
+        base = self.lane_axis.get(count)
+        if base is None:
+            zero = llvm.constant("i64", 0)
+            axis = Axis(zero, count, CONSECUTIVE, self.frame.scopes.depth, width)
+            base = self.lane_axis[count] = of_axis(axis)
+        return [
+            (base + place, self.masks[count] if count - place < width else None)
+            for place in range(0, count, width)
+        ]
 
     def run(self, step: Pass) -> None:
         count = math.prod(step.inner)
@@ -111,6 +147,8 @@ class _Rows:
     def reduce(self, step: Pass, reductions: Sequence[Reduction], count: int) -> None:
         """All recognised reductions of a pass, several accumulators each."""
         f, scopes = self.f, self.frame.scopes
+        if self.straight(count):
+            return self.reduce_straight(step, reductions, count)
         width = self.width
         while width > 1 and width > count:
             width //= 2
@@ -146,12 +184,29 @@ class _Rows:
             scalar = reduction.across(f, [total], total_lanes(total))
             self.conclude(reduction, scalar)
 
+    def reduce_straight(
+        self, step: Pass, reductions: Sequence[Reduction], count: int
+    ) -> None:
+        """Reductions of a short row: what is read stays known for later passes."""
+        width = self.lanes(count)
+        for reduction in reductions:
+            values: list[Register] = []
+            for place, mask in self.chunks(count):
+                at = self.index(step, place, width)
+                read = self.read(reduction, at, width, mask)
+                if mask is not None:
+                    read = reduction.masked(self.f, mask.value, read, width)
+                values.extend(read)
+            total = self.joined(reduction, values, width)
+            self.conclude(reduction, reduction.across(self.f, [total], width))
+
     def joined(self, reduction: Reduction, parts: Sequence[Register], width: int) -> Register:
         """Accumulators of one reduction in a fixed tree."""
         values = list(parts)
         while len(values) > 1:
-            pairs = zip(values[::2], values[1::2], strict=True)
-            values = [reduction.combine(self.f, [a], [b], width)[0] for a, b in pairs]
+            single = values[len(values) & ~1 :]
+            pairs = zip(values[::2], values[1::2], strict=False)
+            values = [reduction.combine(self.f, [a], [b], width)[0] for a, b in pairs] + single
         return values[0]
 
     def rest(
@@ -196,11 +251,38 @@ class _Rows:
         """A reduction with another body: in the order of the elements."""
         f, scopes = self.f, self.frame.scopes
         start = self.initial(reduction)
-        with scopes.loop(0, count, 1, flat(start), extent=count) as (j, loop):
+        first = 0
+        if count >= 16 * self.width:
+            start, first = self.fold_segments(step, reduction, start, count)
+        with scopes.loop(first, count, 1, flat(start), extent=count) as (j, loop):
             at = self.index(step, j, 1)
             read = self.read(reduction, at, 1, None)
             loop.carry(*flat(reduction.combine(f, unflat(loop.carried, start), read, 1)))
         self.publish(reduction, unflat(loop.results, start))
+
+    def fold_segments(
+        self, step: Pass, reduction: Reduction, start: list[Register], count: int
+    ) -> tuple[list[Register], int]:
+        """Each lane folds a segment of neighbours; then the segments are joined in order."""
+        f, scopes = self.f, self.frame.scopes
+        width = self.width
+        length = count // width
+        segments = llvm.vector_constant("i32", [lane * length for lane in range(width)])
+        axis = Axis(segments, count - length + 1, GENERAL, scopes.depth)
+
+        def read(k: Affine) -> list[Register]:
+            at = self.index(step, (of_axis(axis) + k).within(0, count - 1), width)
+            return self.read(reduction, at, width, None)
+
+        first = read(Affine((), 0))
+        with scopes.loop(1, length, 1, flat(first), extent=length) as (k, loop):
+            carried = unflat(loop.carried, first)
+            loop.carry(*flat(reduction.combine(f, carried, read(k), width)))
+        values = unflat(loop.results, first)
+        for lane in range(width):
+            part = unflat([f.extract(value, lane) for value in flat(values)], start)
+            start = reduction.combine(f, start, part, 1)
+        return start, length * width
 
     def unroll(self, step: Pass, count: int) -> int:
         """Independent accumulators hide the latency of additions; long bodies do so anyway."""
@@ -277,6 +359,11 @@ class _Rows:
     def finish(self, step: Pass, count: int) -> None:
         """Computes and stores roots of one shape."""
         roots = [self.region.results[number] for number in step.roots]
+        if self.straight(count):
+            width = self.lanes(count)
+            for place, mask in self.chunks(count):
+                self.store(step, roots, self.index(step, place, width), width, mask)
+            return
         heavy = sum(weight(op) for op in cone(roots, set(self.saved)))
         width = self.width
         if self.target.vector_bits < 512 or count == 1:
@@ -287,17 +374,31 @@ class _Rows:
             self.frame.scopes, self.target, 0, count, count, width, unroll
         ):
             for copy in range(copies):
-                at = self.index(step, j + copy * lanes, lanes)
-                registers = [self.emitter.value(root, at, lanes, mask) for root in roots]
-                for number, root, register in zip(step.roots, roots, registers, strict=True):
-                    place = linear(at, root.dims)
-                    pointer = self.frame.outputs[number]
-                    self.emitter.store(pointer, register, root.element, place, lanes, mask)
+                self.store(step, roots, self.index(step, j + copy * lanes, lanes), lanes, mask)
+
+    def store(
+        self,
+        step: Pass,
+        roots: Sequence[Value],
+        at: tuple[Affine, ...],
+        width: int,
+        mask: Mask | None,
+    ) -> None:
+        registers = [self.emitter.value(root, at, width, mask) for root in roots]
+        for number, root, register in zip(step.roots, roots, registers, strict=True):
+            place = linear(at, root.dims)
+            pointer = self.frame.outputs[number]
+            self.emitter.store(pointer, register, root.element, place, width, mask)
 
 
 def power_of_two(limit: int) -> int:
     """The largest power of two up to the limit, at least 1."""
     return 1 << max(0, limit.bit_length() - 1)
+
+
+def target_masks(target: Target) -> bool:
+    """Whether single lanes can be loaded and stored."""
+    return target.vector_bits == 512
 
 
 def total_lanes(register: Register) -> int:
@@ -307,8 +408,8 @@ def total_lanes(register: Register) -> int:
 # Planning.
 
 
-def plan(region: Region, outer: int) -> list[Pass]:
-    """The passes in order, with what each keeps for later ones."""
+def plan(region: Region, outer: int, straight: Callable[[int], bool]) -> list[Pass]:
+    """The passes in order, with what each keeps for later ones (none where code is straight)."""
     stages: dict[Value, int] = {}  # how many reductions lie behind a value, one after another
     for op in region.ops:
         own = max((stages.get(value, 0) for value in op.operands), default=0)
@@ -326,7 +427,8 @@ def plan(region: Region, outer: int) -> list[Pass]:
         inner = root.dims[outer:]
         passes.setdefault((last, True, inner), Pass(inner)).roots.append(number)
     ordered = [passes[key] for key in sorted(passes)]
-    _choose_saves(region, outer, ordered)
+    looped = [step for step in ordered if not straight(math.prod(step.inner))]
+    _choose_saves(region, outer, looped)
     return ordered
 
 

@@ -360,10 +360,6 @@ def logit(c: Context, self: Value, eps: float | None = None) -> Value:
     return c.narrow(c("log", c("divide", x, c.subtract(1, x))))
 
 
-def maximum_by_value(name: str) -> Callable[..., Value]:
-    return binary(name, "or" if name == "maximum" else "and")
-
-
 def _scaled(factor: float) -> Callable[[Context, Value], Value]:
     return lambda c, x: c.multiply(x, factor)
 
@@ -372,6 +368,7 @@ _ADD, _SUB = sum_of("add", "or"), sum_of("subtract")
 _RSUB = sum_of("subtract", reverse=True)
 _MUL = binary("multiply", "and", exact=True)
 _AND, _OR, _XOR = binary("and", "and"), binary("or", "or"), binary("xor", "xor")
+_MAX, _MIN = binary("maximum", "or"), binary("minimum", "and")
 _FMOD = binary("remainder")
 _LEFT, _RIGHT = shift("shift_left"), shift("shift_right_arithmetic")
 
@@ -443,10 +440,10 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.hypot.default": hypot,
     "aten.logaddexp.default": logaddexp,
     "aten.logit.default": logit,
-    "aten.maximum.default": maximum_by_value("maximum"),
-    "aten.max.other": maximum_by_value("maximum"),
-    "aten.minimum.default": maximum_by_value("minimum"),
-    "aten.min.other": maximum_by_value("minimum"),
+    "aten.maximum.default": _MAX,
+    "aten.max.other": _MAX,
+    "aten.minimum.default": _MIN,
+    "aten.min.other": _MIN,
     "aten.nan_to_num.default": nan_to_num,
     "aten.round.decimals": round_decimals,
     "aten.round.default": rounding("round_nearest_even"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ....hlo.graph import Value
+from ....hlo.types import I64
 from ..context import Blocked, Context, identity, scalar_region, static
 from .convolution import Sizes, per_dim
+from .reductions import better
 
 
 def windows(
@@ -29,18 +32,26 @@ def windows(
     padding = [(max(low, 0), max(high, 0)) for low, high in pads]
     neutral = c.scalar(identity(body, value.element), value.element)
     region = scalar_region(value.element, lambda b, x, y: b(body, x, y))
-    op = c.builder.op(
-        "reduce_window", [value, neutral],
-        {
-            "window_dimensions": (*(1,) * lead, *sizes),
-            "window_strides": (*(1,) * lead, *strides),
-            "base_dilations": (1,) * value.rank,
-            "window_dilations": (*(1,) * lead, *(dilations or (1,) * len(sizes))),
-            "padding": (*((0, 0),) * lead, *padding),
-        },
-        [region],
-    )  # fmt: skip
-    return op.result
+    attributes = _attributes(value.rank, sizes, strides, padding, dilations)
+    return c.builder.op("reduce_window", [value, neutral], attributes, [region]).result
+
+
+def _attributes(
+    rank: int,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilations: Sequence[int],
+) -> dict[str, Any]:
+    """The window of the trailing dimensions; leading ones are taken one by one."""
+    ones = (1,) * (rank - len(sizes))
+    return {
+        "window_dimensions": (*ones, *sizes),
+        "window_strides": (*ones, *strides),
+        "base_dilations": (1,) * rank,
+        "window_dilations": (*ones, *(dilations or (1,) * len(sizes))),
+        "padding": (*((0, 0) for _ in ones), *padding),
+    }
 
 
 class Windows:
@@ -82,11 +93,24 @@ def max_pool(count: int, with_indices: bool) -> Callable[..., Any]:
         result = windows(c, "maximum", self, w.sizes, w.strides, w.pads, w.dilations)
         if not with_indices:
             return result
-        if c.used[1]:
-            raise Blocked("the positions of the maxima are used", "use return_indices=False")
-        return result, None
+        if not c.used[1]:
+            return result, None
+        return _with_positions(c, self, w, count)
 
     return lower
+
+
+def _with_positions(c: Context, x: Value, w: Windows, count: int) -> tuple[Value, Value]:
+    """The maxima and their places in the flattened spatial dimensions."""
+    if any(pad < 0 for pads in w.pads for pad in pads):
+        raise Blocked("the positions of maxima of a partly used input", "make the windows fit")
+    space = x.dims[x.rank - count :]
+    flat = c.builder.reshape(c.iota((math.prod(w.inputs),), 0), space)
+    starts = c.scalar(identity("maximum", x.element), x.element), c.scalar(2**63 - 1, I64)
+    attributes = _attributes(x.rank, w.sizes, w.strides, w.pads, w.dilations)
+    operands = [x, c.spread(flat, x.dims), *starts]
+    op = c.builder.op("reduce_window", operands, attributes, [better(True, x.element)])
+    return op.results[0], op.results[1]
 
 
 def avg_pool(count: int) -> Callable[..., Value]:

@@ -103,7 +103,7 @@ def truth(body: str) -> Callable[..., Value]:
 # The place of an extreme.
 
 
-def _better(largest: bool, element: ElementType) -> Region:
+def better(largest: bool, element: ElementType) -> Region:
     """Of two (value, position) pairs the larger value; nan is largest, then the first wins."""
     scalar, position = TensorType((), element), TensorType((), I64)
 
@@ -127,7 +127,7 @@ def extreme_place(c: Context, x: Value, axis: int, largest: bool) -> tuple[Value
     operands = [
         x, c.iota(x.dims, axis), c.scalar(worst, x.element), c.scalar(2**63 - 1, I64)
     ]  # fmt: skip
-    region = _better(largest, x.element)
+    region = better(largest, x.element)
     op = c.builder.op("reduce", operands, {"dimensions": (axis,)}, [region])
     return op.results[0], op.results[1]
 

@@ -23,6 +23,8 @@ RANDOM = np.random.default_rng(5)
 def random(*dims: int, dtype: Any = np.float32) -> np.ndarray:
     """Small numbers; integers and narrow floats hold them well."""
     values = RANDOM.standard_normal(dims) * 3
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * RANDOM.standard_normal(dims)
     return (values > 0 if dtype is bool else values).astype(dtype)
 
 
@@ -38,6 +40,9 @@ def check(op: Op, inputs: Sequence[np.ndarray], threads: int = 2) -> None:
 def close(out: np.ndarray, expected: np.ndarray) -> None:
     if out.dtype.kind in "iub":
         np.testing.assert_array_equal(out, expected)
+        return
+    if out.dtype.kind == "c":
+        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-4)
         return
     tolerance = {2: 1e-2, 1: 0.2}.get(out.dtype.itemsize, 1e-5)
     scale = max(1.0, float(np.abs(expected.astype(np.float64)).max(initial=0)))
@@ -104,7 +109,7 @@ def test_dimension_numbers(
     "dtype",
     [
         np.float64, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.int8, np.uint8,
-        np.int16, np.int32, np.int64, bool,
+        np.int16, np.int32, np.int64, bool, np.complex64, np.complex128,
     ],
 )  # fmt: skip
 def test_element_types(dtype: Any) -> None:
@@ -187,6 +192,21 @@ def evaluate(region: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     for op in region.ops:
         known[op.result] = op.definition.evaluate(op, *(known[value] for value in op.operands))
     return [np.ascontiguousarray(known[value]) for value in region.results]
+
+
+def test_operands_that_lie_unevenly_are_stored_first() -> None:
+    x, weight = random(4, 3, 2, 5), random(6, 10)
+    b = Builder()
+    left, right = b.arguments([tensor_of(x), tensor_of(weight)])
+    turned = b.reshape(b.transpose(left, (1, 0, 2, 3)), (12, 10))
+    uneven = b.reshape(b.transpose(turned, (1, 0)), (2, 60))
+    other = b.reshape(right, (60,))
+    result = b("dot_general", uneven, other, **dims([1], [0]))
+    op = make_op("fusion", [left, right], {"kind": "contract"}, [b.region([result])])
+    out = np.empty((2,), np.float32)
+    run_kernel(contract.emit(op, TARGET), [x, weight], [out])
+    expected = x.transpose(1, 0, 2, 3).reshape(12, 10).T.reshape(2, 60) @ weight.reshape(60)
+    close(out, expected)
 
 
 def test_operands_seen_through_views() -> None:

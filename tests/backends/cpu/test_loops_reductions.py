@@ -68,11 +68,21 @@ def test_layer_norm(size: int, level: str | None) -> None:
 
 
 def test_expensive_values_are_kept_for_later_passes() -> None:
-    code = check([kind(8, 128)], lambda b, x: [softmax(b, x, 1)], "rows", 2e-6)
-    assert code.scratch_bytes >= 4 * 128
-    code = check([kind(8, 128)] + [kind(128)] * 2,
+    code = check([kind(8, 1000)], lambda b, x: [softmax(b, x, 1)], "rows", 2e-6)
+    assert code.scratch_bytes >= 4 * 1000
+    code = check([kind(8, 1000)] + [kind(1000)] * 2,
                  lambda b, x, s, t: [layer_norm(b, x, s, t, 1)], "rows", 2e-6)  # fmt: skip
     assert code.scratch_bytes == 0  # subtracting again is cheaper
+
+
+def test_long_ordered_fold_is_split_over_lanes() -> None:
+    """Segments are joined in order, so the first of equal values still wins."""
+    types = [kind(2, 1003), SCALAR, kind(element=I32)]
+
+    def body(b: Any, x: Any, v: Any, i: Any) -> Any:
+        return argmax(b, b("floor", x), v, i, (1,))
+
+    check(types, body, "rows")
 
 
 def test_whole_array_as_one_row() -> None:
