@@ -1,6 +1,6 @@
 """The whole way from an export to a program, as a list that can be read.
 
-    source -> import_model -> Module -> simplify -> encode -> fuse -> schedule -> build -> Program
+source -> import_model -> Module -> simplify -> encode -> fuse -> schedule -> build -> Program
 """
 
 from __future__ import annotations
@@ -61,13 +61,9 @@ def compile(  # noqa: A001 - the public name of the API
     say("import")
     source_module = import_model(source, *example_inputs, **keywords)
     first = simplify_pipeline(options)
-    simple = run_pipeline(
-        source_module, first, on_pass=say, disable=_named(options.disable, first)
-    )
+    simple = run_pipeline(source_module, first, on_pass=say, disable=_named(options.disable, first))
     passes = lowering_passes(backend, options)
-    fused = run_pipeline(
-        simple, passes, on_pass=say, disable=_named(options.disable, passes)
-    )
+    fused = run_pipeline(simple, passes, on_pass=say, disable=_named(options.disable, passes))
     steps = schedule(fused)
     say("emit")
     plan, image = backend.build(steps, fused.notes)

@@ -1,4 +1,4 @@
-"""What a user may choose when compiling; every option has a meaning of its own and a safe default."""
+"""What a user may choose when compiling; each option has one meaning and a safe default."""
 
 from __future__ import annotations
 

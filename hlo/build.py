@@ -1,10 +1,10 @@
 """Builds operations: types inferred, constraints checked, in the order they are asked for.
 
-    b = Builder()
-    x, y = b.arguments([f32_4, f32_4])
-    total = b("add", x, y)
-    wide = b("broadcast_in_dim", total, type=TensorType((2, 4), F32), broadcast_dimensions=(1,))
-    region = b.region([wide])
+b = Builder()
+x, y = b.arguments([f32_4, f32_4])
+total = b("add", x, y)
+wide = b("broadcast_in_dim", total, type=TensorType((2, 4), F32), broadcast_dimensions=(1,))
+region = b.region([wide])
 """
 
 from __future__ import annotations

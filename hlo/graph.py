@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .errors import CompilerBug
-from .types import Element, TensorType, Type, tensor_of
+from .types import TensorType, Type, tensor_of
 
 if TYPE_CHECKING:
     from .room import OpDefinition
@@ -94,9 +94,7 @@ class Dense:
         return self._digest
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Dense) and self.type is other.type and self.digest == other.digest
-        )
+        return isinstance(other, Dense) and self.type is other.type and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash((id(self.type), self.digest))
@@ -211,7 +209,7 @@ def _is(left: object, right: object) -> bool:
 
 class Region:
     """A list of operations with arguments and yielded results. Values of enclosing regions may be
-    used inside the regions of `while`, `if`, `case` and `composite`-like ops, never inside a fusion.
+    used inside the regions of `while`, `if` and `case`, never inside a fusion.
 
     The arguments are made with the region: `Region.build` hands them to the code that needs them.
     """
@@ -399,20 +397,9 @@ class Module:
         return f"<module {self.name or self.entry}: {count} operations>"
 
 
-Node = Union[Op, Region]
-
-
 def constant_of(value: Value) -> Dense | None:
     """The constant that a value is, if it comes straight from a `constant`."""
     op = value.op
     if op is not None and op.name == "constant":
         return op.attributes["value"]
     return None
-
-
-def zeros_like(type: TensorType) -> Dense:
-    return Dense.splat(0, type)
-
-
-def element_name(element: Element) -> str:
-    return element.name

@@ -36,9 +36,7 @@ _TOKEN = re.compile(
       | (?P<mark>[(){}\[\],:=*@])""",
     re.VERBOSE,
 )
-_QUANT = re.compile(
-    r"!quant\.uniform<(\w+)<(-?\d+):(-?\d+)>:(\w+)(?::(\d+))?,\{?([^}>]*)\}?>$"
-)
+_QUANT = re.compile(r"!quant\.uniform<(\w+)<(-?\d+):(-?\d+)>:(\w+)(?::(\d+))?,\{?([^}>]*)\}?>$")
 MAXIMUM_DEPTH = 64
 
 
@@ -156,9 +154,7 @@ class _Parser:
         self.next("end")
         if entry not in functions:
             self.fail(f"there is no function @{entry}")
-        return Module(
-            functions, entry, name, weights, signature, symbols, attributes, tuple(notes)
-        )
+        return Module(functions, entry, name, weights, signature, symbols, attributes, tuple(notes))
 
     def weight(self) -> Weight:
         name = self.string()

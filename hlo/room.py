@@ -111,8 +111,10 @@ class OpDefinition:
         super().__init_subclass__(**keywords)
         if name:
             cls.name = name
-        operands, attributes, constraints = list(cls.operands), dict(cls.attributes), list(
-            cls.constraints
+        operands, attributes, constraints = (
+            list(cls.operands),
+            dict(cls.attributes),
+            list(cls.constraints),
         )
         for key, declared in list(vars(cls).items()):
             if isinstance(declared, Operand):

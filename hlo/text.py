@@ -1,13 +1,13 @@
 """Programs as text: `print_module` writes what `parse.parse_module` reads back to the same module.
 
-    girih 1.0 module "example" entry @main {
-      weight "w" : f32[3,3]
-      function @main(%0: f32[2,3]) {
-        %1 = weight() {weight = "w"} : f32[3,3]
-        %2 = dot_general(%0, %1) {lhs_contracting_dimensions = (1,), ...} : f32[2,3]
-        return %2
-      }
-    }
+girih 1.0 module "example" entry @main {
+  weight "w" : f32[3,3]
+  function @main(%0: f32[2,3]) {
+    %1 = weight() {weight = "w"} : f32[3,3]
+    %2 = dot_general(%0, %1) {lhs_contracting_dimensions = (1,), ...} : f32[2,3]
+    return %2
+  }
+}
 """
 
 from __future__ import annotations
@@ -149,9 +149,11 @@ def _key(key: str) -> str:
 def attribute_text(value: Any) -> str:
     """One attribute; parse.py reads it back."""
     if value is None or isinstance(value, (bool, int)):
-        return {None: "none", True: "true", False: "false"}[value] if (
-            value is None or isinstance(value, bool)
-        ) else str(value)
+        return (
+            {None: "none", True: "true", False: "false"}[value]
+            if (value is None or isinstance(value, bool))
+            else str(value)
+        )
     if isinstance(value, float):
         return float_text(value)
     if isinstance(value, str):
@@ -181,7 +183,9 @@ def dense_text(dense: Dense) -> str:
     array = np.asarray(dense.splat_value) if dense.is_splat else dense.array
     kind = array.dtype.kind
     flat = np.ascontiguousarray(array).reshape(-1)
-    if flat.size <= READABLE_ELEMENTS and (kind in "biu" or array.dtype in (np.float32, np.float64)):
+    if flat.size <= READABLE_ELEMENTS and (
+        kind in "biu" or array.dtype in (np.float32, np.float64)
+    ):
         values = [value.item() for value in flat]
         # The payload of a NaN does not survive decimal text: those go as bytes.
         if all(value == value for value in values):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -173,7 +173,7 @@ class QuantizedType:
         return self.name
 
 
-Element = Union[ElementType, QuantizedType]
+Element = ElementType | QuantizedType
 
 
 class SymbolicDim:
@@ -227,7 +227,7 @@ class SymbolicDim:
     __rmul__ = __mul__
 
     def bind(self, values: dict[str, int]) -> int:
-        """The dimension's size where each symbol has the given value; KeyError if one is missing."""
+        """The size where each symbol has the given value; KeyError if one is missing."""
         return sum(values[name] * factor for name, factor in self.terms) + self.offset
 
     def __repr__(self) -> str:
@@ -240,7 +240,7 @@ class SymbolicDim:
         return SymbolicDim, (self.terms, self.offset)
 
 
-Dim = Union[int, SymbolicDim]
+Dim = int | SymbolicDim
 
 _TERM = re.compile(r"([+-]?)(?:(\d+)\*)?([A-Za-z_]\w*|\d+)")
 
@@ -360,7 +360,7 @@ class TupleType:
         return TupleType, (self.members,)
 
 
-Type = Union[TensorType, TokenType, TupleType]
+Type = TensorType | TokenType | TupleType
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> TensorType:

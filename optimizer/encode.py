@@ -151,9 +151,7 @@ class _Transformed:
 
 def _read_through(body: Region, argument: Value, type: TensorType, inverse: Move) -> Region:
     """The body with one argument of another type, read through `inverse`."""
-    own = arguments(
-        [type if value is argument else value.type for value in body.arguments]
-    )
+    own = arguments([type if value is argument else value.type for value in body.arguments])
     builder = Builder()
     mapping: dict[Value, Value] = dict(zip(body.arguments, own, strict=True))
     mapping[argument] = inverse(builder, own[argument.index])
@@ -220,7 +218,9 @@ def inline(builder: Builder, region: Region, inputs: list[Value]) -> list[Value]
     mapping: dict[Value, Value] = dict(zip(region.arguments, inputs, strict=True))
     for op in region.ops:
         operands = [mapping.get(value, value) for value in op.operands]
-        new = Op(op.definition, operands, op.attributes, op.regions, op.result_types, builder.origin)
+        new = Op(
+            op.definition, operands, op.attributes, op.regions, op.result_types, builder.origin
+        )
         builder.append(new)
         mapping.update(zip(op.results, new.results, strict=True))
     return [mapping.get(value, value) for value in region.results]

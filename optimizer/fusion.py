@@ -87,7 +87,7 @@ def fuse_region(region: Region) -> Region:
 
 
 def map_bodies(region: Region, change: Callable[[Op, Region], Region]) -> Region:
-    """The region with `change` applied to the bodies of its control flow; itself if none changes."""
+    """The region with `change` applied to the bodies of control flow; itself if none changes."""
     if not any(op.name in CONTROL_BODIES for op in region.ops):
         return region
     mapping: dict[Value, Value] = {}
@@ -341,14 +341,14 @@ class _Fuser:
         return not (merges and any(s for s, _ in moves))
 
     def affordable(self, op: Op, group: Group) -> bool:
-        """A value smaller than the group's root is computed again for each element it spreads to."""
+        """A value smaller than the root is computed again for each element it spreads to."""
         size, root = op.result.tensor.size, group.roots[0].tensor.size
         if op.name not in COSTLY or size * 2 > root or size <= 16:
             return True
         return self.row_scalar(op.result, group)
 
     def row_scalar(self, value: Value, group: Group) -> bool:
-        """One number per row of the group's roots: `[rows]` or `[rows, 1]`, computed once per row."""
+        """One number per row of the roots, `[rows]` or `[rows, 1]`: computed once per row."""
         dims, root = value.dims, group.dims
         meaningful = [d for d in dims if d != 1]
         for outer in range(len(root) + 1):

@@ -79,8 +79,6 @@ class Keys:
 
     def has_effects(self, op: Op) -> bool:
         """Whether the operation does more than compute its results."""
-        if op.definition.name == "custom_call":
-            return bool(op.attributes.get("has_side_effect", False))
         if not op.regions:
             return op.definition.effects
         known = self._effects.get(op)

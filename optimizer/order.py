@@ -83,7 +83,9 @@ class _Graph:
                     self.root[result] = self.root.get(operand, operand)
         self.reads = {op: self.inputs(op) for op in region.ops}
         self.makes = {
-            op: [value for value in op.results if value not in self.root and op.name not in EXTERNAL]
+            op: [
+                value for value in op.results if value not in self.root and op.name not in EXTERNAL
+            ]
             for op in region.ops
         }
         self.made = {value for values in self.makes.values() for value in values}
@@ -178,9 +180,7 @@ def readers_first(graph: _Graph, ops: list[Op], pairs: Pairs) -> list[Op]:
     then the replacement is computed in the argument's own memory."""
     position = {op: number for number, op in enumerate(ops)}
     source = {value: op for op in ops for value in op.results}
-    waits: dict[Op, set[Op]] = {
-        op: {source[v] for v in _needed(op) if v in source} for op in ops
-    }
+    waits: dict[Op, set[Op]] = {op: {source[v] for v in _needed(op) if v in source} for op in ops}
     region = graph.region
     for argument_index, result_index in pairs:
         argument = region.arguments[argument_index]
@@ -213,9 +213,7 @@ def _reaches(start: Op, end: Op, waits: dict[Op, set[Op]]) -> bool:
     return False
 
 
-def _topological(
-    ops: Sequence[Op], position: dict[Op, int], waits: dict[Op, set[Op]]
-) -> list[Op]:
+def _topological(ops: Sequence[Op], position: dict[Op, int], waits: dict[Op, set[Op]]) -> list[Op]:
     """Everything after what it waits for, else as it was."""
     done: list[Op] = []
     placed: set[Op] = set()

@@ -182,9 +182,7 @@ class Planner:
             else:
                 self.kernel_step(message.run, step, runs[number], hazards)
 
-    def kernel_step(
-        self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards
-    ) -> None:
+    def kernel_step(self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards) -> None:
         if isinstance(step, RunStep):
             reads, writes = step.operands, step.results
         elif isinstance(step, CopyStep):

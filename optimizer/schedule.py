@@ -291,7 +291,7 @@ class _Scheduler:
         self.buffers.update(zip(op.results, carried, strict=True))
 
     def carry(self, body: Region, carried: Sequence[Buffer]) -> None:
-        """Copies of the body's results into the carried buffers, through temporaries if they swap."""
+        """Copies of the results into the carried buffers, through temporaries if they swap."""
         later: list[CopyStep] = []
         for index, value in enumerate(body.results):
             source, target = self.buffers[value], carried[index]
@@ -420,8 +420,10 @@ def may_overwrite(op: Op, operand: int, result: int) -> bool:
             if user is None:
                 continue
             elementwise = user.definition.pattern == "elementwise"
-            if not elementwise or user.result.dims != root.dims or user.result.element.itemsize > (
-                root.element.itemsize
+            if (
+                not elementwise
+                or user.result.dims != root.dims
+                or user.result.element.itemsize > (root.element.itemsize)
             ):
                 return False
             stack.append(user.result)

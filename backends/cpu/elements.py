@@ -115,10 +115,10 @@ def widen(f: Function, raw: Value, element: Any) -> Value:
 
 
 def narrow(f: Function, value: Value, element: Any) -> Value:
-    """Register form -> memory form, of one part; floats are rounded to nearest even."""
+    """Register form -> memory form, of one part. A bf16 must be `rounded` already."""
     element = real(element)
     if element is types.BF16:
-        return f.cast("trunc", f.lshr(_bits_of(f, _round_bfloat(f, value)), 16), "i16")
+        return f.cast("trunc", f.lshr(_bits_of(f, value), 16), "i16")
     if element is types.F16:
         return f.cast("fptrunc", value, "half") if _native_half(f) else _to_half(f, value)
     if element.is_bool:

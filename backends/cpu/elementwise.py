@@ -158,7 +158,7 @@ class ElementEmitter:
         width: int = 1,
         mask: Mask | None = None,
     ) -> None:
-        """Writes `width` elements at a position (in elements) of an array."""
+        """Writes `width` elements (`elements.rounded`) at a position of an array."""
         f = self.function
         kind = elements.memory_type(f, element)
         if isinstance(register, llvm.Value):

@@ -88,7 +88,9 @@ def mlp_train(layers: int = 4, width: int = 512, batch: int = 64) -> tuple[Any, 
     state = {
         "parameters": parameters,
         "first": jax.tree.map(lambda p: normal(generator, 100, *p.shape)[0], parameters),
-        "second": jax.tree.map(lambda p: normal(generator, 100, *p.shape)[0] ** 2, parameters),
+        "second": jax.tree.map(
+            lambda p: normal(generator, 100, *p.shape)[0] ** 2 + 1e-4, parameters
+        ),
         "count": np.int32(10),
     }
     images = generator.standard_normal((batch, 784)).astype(np.float32)

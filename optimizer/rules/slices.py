@@ -493,7 +493,7 @@ def empty_result(op: Op, b: Rewriter) -> Value | None:
     type = op.results[0].type
     if not isinstance(type, TensorType) or 0 not in type.dims or not type.is_static:
         return None
-    if op.definition.effects or op.name in ("custom_call", "optimization_barrier"):
+    if op.definition.effects or op.name == "optimization_barrier":
         return None
     if type.element.kind == "quantized":
         return None

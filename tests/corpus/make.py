@@ -1,8 +1,8 @@
 """Freezes the programs of the current format: `python tests/corpus/make.py` writes <version>.zip.
 
-One case of each operation's room, or more, as wire bytes with inputs and outputs in raw little-endian
-bytes (types are the program's own). A released version's file is never written again, only a new
-version gets a new one.
+One case of each operation's room, or more, as wire bytes with inputs and outputs in raw
+little-endian bytes (types are the program's own). A released version's file is never written
+again, only a new version gets a new one.
 """
 
 from __future__ import annotations

@@ -570,6 +570,8 @@ for mode in ("bilinear", "nearest"):
                 PICTURE, POINTS, tolerance=5e-6,
             )  # fmt: skip
 EDGES = torch.tensor([-1.0, 0.0, 0.5, 1.0])
+case("histc", lambda x: torch.histc(x, 5, -1, 1), normal(40))
+case("histc-end", lambda x: torch.histc(x, 4, 0, 3), torch.tensor([0.0, 1, 2, 3, 3, 4, -1]))
 case("bucketize", lambda x, e: torch.bucketize(x, e), X, EDGES)
 case(
     "bucketize-right", lambda x, e: torch.bucketize(x, e, right=True, out_int32=True), EDGES, EDGES

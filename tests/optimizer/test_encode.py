@@ -22,7 +22,12 @@ def panels(op):
     def forward(b, w):
         zero = b.constant(0.0, TensorType((), F32))
         padded = b(
-            "pad", w, zero, edge_padding_low=(0, 0), edge_padding_high=(2, 0), interior_padding=(0, 0)
+            "pad",
+            w,
+            zero,
+            edge_padding_low=(0, 0),
+            edge_padding_high=(2, 0),
+            interior_padding=(0, 0),
         )
         return b.transpose(b.reshape(padded, (3, 4, 6)), (0, 2, 1))
 

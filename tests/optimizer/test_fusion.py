@@ -42,7 +42,9 @@ def test_a_transformer_layer_is_eleven_kernels():
 
 def test_layer_norm_and_softmax_are_one_kernel_each():
     vector = TensorType((6,), F32)
-    assert kinds(fused(build_module([MATRIX, vector, vector], lambda b, *v: [layer_norm(b, *v)]))) == ["rows"]
+    assert kinds(
+        fused(build_module([MATRIX, vector, vector], lambda b, *v: [layer_norm(b, *v)]))
+    ) == ["rows"]
     assert kinds(fused(build_module([MATRIX], lambda b, x: [softmax(b, x)]))) == ["rows"]
 
 
@@ -60,7 +62,9 @@ def test_an_expensive_value_with_two_far_users_is_stored_once():
         return [b.transpose(e, (1, 0)), b("negate", b("add", e, x))]
 
     module = fused(build_module([MATRIX], body))
-    inside = [inner.name for op in module.body.ops if op.name == "fusion" for inner in op.regions[0].ops]
+    inside = [
+        inner.name for op in module.body.ops if op.name == "fusion" for inner in op.regions[0].ops
+    ]
     assert inside.count("exponential") == 1
 
 
@@ -70,7 +74,9 @@ def test_a_shared_cheap_value_is_computed_twice():
         return [b.transpose(s, (1, 0)), b("exponential", s)]
 
     module = fused(build_module([MATRIX, MATRIX], body))
-    inside = [inner.name for op in module.body.ops if op.name == "fusion" for inner in op.regions[0].ops]
+    inside = [
+        inner.name for op in module.body.ops if op.name == "fusion" for inner in op.regions[0].ops
+    ]
     assert inside.count("add") == 2
 
 

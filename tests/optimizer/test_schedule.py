@@ -58,7 +58,9 @@ def test_a_loop_writes_a_stack_in_place():
         [VECTOR], loop([VECTOR, STACK], lambda b, x: [x, b.constant(0.0, STACK)], body)
     )
     plan = steps_of(module)
-    update = next(s for s in plan.steps if isinstance(s, RunStep) and s.op.name == "dynamic_update_slice")
+    update = next(
+        s for s in plan.steps if isinstance(s, RunStep) and s.op.name == "dynamic_update_slice"
+    )
     assert update.operands[0] is update.results[0]
     begin = min(plan.labels.values())
     assert not [step for step in plan.steps[begin:] if isinstance(step, CopyStep)]
@@ -165,8 +167,12 @@ def test_donated_arguments_become_results():
 def test_live_ranges_cover_the_loops_that_read_them():
     def build(b, x):
         kept = b("exponential", x)
-        inner = loop([VECTOR], lambda b, x: [x], lambda b, i, v: [b("multiply", b.broadcast(
-            b.reduce("add", v, b.constant(0.0, TensorType((), F32)), (0,)), (8,), ()), kept)])  # fmt: skip
+
+        def body(b, i, v):
+            total = b.reduce("add", v, b.constant(0.0, TensorType((), F32)), (0,))
+            return [b("multiply", b.broadcast(total, (8,), ()), kept)]
+
+        inner = loop([VECTOR], lambda b, x: [x], body)
         return inner(b, b("tanh", kept))
 
     plan = steps_of(build_module([VECTOR], build))

@@ -22,6 +22,7 @@ from .frame import BLOCK, Frame, computable, cost, lanes_for, steps, tile_range
 from .probe import Findings, box_index, collapse, probe
 
 MAXIMUM_BOXES = 8
+MAXIMUM_OPERATIONS = 96  # in all boxes together, where these are more
 
 
 @dataclass
@@ -70,9 +71,10 @@ def boxes(region: Region) -> list[Box]:
     found = probe(region, whole, dims)
     ranges: list[list[tuple[int, int]]] = []
     count = 1
+    most = max(MAXIMUM_BOXES, MAXIMUM_OPERATIONS // (1 + len(region.ops)))
     for size, cuts in zip(dims, found.cuts, strict=True):
         seams = sorted({cut for cut in cuts if 0 < cut < size})
-        if count * (len(seams) + 1) > MAXIMUM_BOXES:
+        if count * (len(seams) + 1) > most:
             seams = []
         count *= len(seams) + 1
         ranges.append(list(itertools.pairwise([0, *seams, size])))

@@ -47,7 +47,7 @@ REMEDIES: dict[str, str] = {
     "aten.masked_select": _DATA,
     "aten.unique": _DATA,
     "aten._unique": _DATA,
-    "transformers.grouped_mm": "load the model with experts_implementation='eager'",
+    "transformers.grouped_mm": "load the model with experts_implementation='batched_mm'",
     "aten.item": "keep the value a tensor: .item() makes the program depend on it",
     "aten._local_scalar_dense": "keep the value a tensor: .item() makes the program depend on it",
 }

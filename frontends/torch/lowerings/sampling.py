@@ -132,6 +132,23 @@ def searchsorted(
     return bucketize(c, self, sorted_sequence, out_int32, right or side == "right")
 
 
+def histogram(c: Context, self: Value, bins: int = 100, min: Number = 0, max: Number = 0) -> Value:
+    """How many values fall into each of `bins` equal parts of [min, max]; max is in the last."""
+    low, high = float(min), float(max)  # type: ignore[arg-type]
+    if low == high:
+        raise Blocked("takes its range from the values", "pass min and max")
+    x = c.builder.reshape(c.wide(self), (math.prod(map(static, self.dims)),))
+    place = c.multiply(c.divide(c.subtract(x, low), high - low), bins)
+    place = c.binary("minimum", c("floor", place), bins - 1)
+    inside = c("and", c.compare("GE", x, low), c.compare("LE", x, high))
+    place = c.select(inside, place, -1)
+    dims = (x.dims[0], bins)
+    same = c.builder.compare(
+        "EQ", c.builder.broadcast(place, dims, [0]), c.iota(dims, 1, x.element)
+    )
+    return c.narrow(c.reduce("add", c.convert(same, x.element), [0]))
+
+
 def im2col(
     c: Context,
     self: Value,
@@ -204,6 +221,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.cdist.default": all_distances,
     "aten.grid_sampler.default": grid_sampler,
     "aten.grid_sampler_2d.default": grid_sampler,
+    "aten.histc.default": histogram,
     "aten.im2col.default": im2col,
     "aten.searchsorted.Tensor": searchsorted,
 }

@@ -8,7 +8,11 @@ from girih.hlo.build import build_module, build_region
 from girih.hlo.types import F32, I32, TensorType
 
 WIDTH = 256
-ROW, MATRIX, SCALAR = TensorType((1, WIDTH), F32), TensorType((WIDTH, WIDTH), F32), TensorType((), I32)
+ROW, MATRIX, SCALAR = (
+    TensorType((1, WIDTH), F32),
+    TensorType((WIDTH, WIDTH), F32),
+    TensorType((), I32),
+)
 STACK = TensorType((16, WIDTH), F32)
 
 
