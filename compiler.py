@@ -60,10 +60,10 @@ def compile(  # noqa: A001 - the public name of the API
     backend = find(target, options)
     say("import")
     source_module = import_model(source, *example_inputs, **keywords)
-    first = simplify_pipeline(options)
-    simple = run_pipeline(source_module, first, on_pass=say, disable=_named(options.disable, first))
-    passes = lowering_passes(backend, options)
-    fused = run_pipeline(simple, passes, on_pass=say, disable=_named(options.disable, passes))
+    first, second = simplify_pipeline(options), lowering_passes(backend, options)
+    disable = _named(options.disable, first, second)
+    simple = run_pipeline(source_module, first, on_pass=say, disable=disable[0])
+    fused = run_pipeline(simple, second, on_pass=say, disable=disable[1])
     steps = schedule(fused)
     say("emit")
     plan, image = backend.build(steps, fused.notes)
@@ -98,10 +98,14 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
     return passes
 
 
-def _named(disable: Sequence[str], passes: Sequence[Pass]) -> list[str]:
-    """Those of the disabled names that mean one of these passes."""
-    names = {step.name for step in passes}
-    return [name for name in disable if name.partition(":")[0] in names]
+def _named(disable: Sequence[str], *pipelines: Sequence[Pass]) -> list[list[str]]:
+    """For each pipeline, the disabled names that mean one of its passes; UserError for others."""
+    known = [{step.name for step in passes} for passes in pipelines]
+    for name in disable:
+        if not any(name.partition(":")[0] in names for names in known):
+            listed = ", ".join(dict.fromkeys(step.name for passes in pipelines for step in passes))
+            raise UserError(f"there is no pass '{name}' to disable; there are {listed}")
+    return [[name for name in disable if name.partition(":")[0] in names] for names in known]
 
 
 def _refuse_notes(plan: Any) -> None:

@@ -100,7 +100,7 @@ def read_bytes(
     if head == _ZIP:
         from .torch import import_torch
 
-        return import_torch(bytes(data))
+        return import_torch(data)
     from .stablehlo import read_stablehlo
 
     return read_stablehlo(data, name)

@@ -17,6 +17,7 @@ from .passes.externalize import Externalize
 from .passes.fold_constants import FoldConstants
 from .passes.fold_weights import FoldWeights
 from .passes.inline import Inline
+from .passes.narrow import Narrow
 from .passes.simplify import Simplify
 
 NUMERICS: dict[str, Licence] = {
@@ -46,17 +47,17 @@ def simplify_pipeline(
         options.fold_bytes,
         ledger,
     )
-    steps: tuple[Pass, ...] = (
+    return (
         Inline(ledger),
         Decompose(ledger=ledger),
         simplify,
+        Narrow(ledger=ledger),
         FoldConstants(options.fold_bytes, ledger=ledger),
         simplify,  # constants that came from iotas make rules fire that could not before
         Externalize(),
         FoldWeights(ledger=ledger),
         Dce(),
     )
-    return tuple(step for step in steps if step.name not in options.disable)
 
 
 passes = simplify_pipeline

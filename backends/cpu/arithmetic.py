@@ -452,9 +452,7 @@ def _leading_zeros(f: Function, element: Any, x: Value) -> Value:
     extra = bits_of(x.type) - element.bits
     if extra:
         x = f.land(x, (1 << element.bits) - 1)
-    count = f.call(
-        f"llvm.ctlz.{mangled(x.type)}", x.type, x, Value("i1", "false"), declare=True
-    )
+    count = f.call(f"llvm.ctlz.{mangled(x.type)}", x.type, x, Value("i1", "false"), declare=True)
     return f.sub(count, extra) if extra else count
 
 

@@ -113,9 +113,7 @@ def _log1p(f: Function, x: Pair) -> Pair:
 def _expm1(f: Function, x: Pair) -> Pair:
     """e^re cos im - 1 = (e^re - 1) cos im - 2 sin(im / 2)^2."""
     half = circular.sin(f, f.mul(x[1], 0.5))
-    real = f.sub(
-        f.mul(math.expm1(f, x[0]), circular.cos(f, x[1])), f.mul(f.mul(half, half), 2.0)
-    )
+    real = f.sub(f.mul(math.expm1(f, x[0]), circular.cos(f, x[1])), f.mul(f.mul(half, half), 2.0))
     return Pair(real, f.mul(math.exp(f, x[0]), circular.sin(f, x[1])))
 
 

@@ -24,7 +24,8 @@ programs of other images. All words are 64 bit; runtime/devices/cpu.py holds the
                                           BRANCH: slot, target    JUMP: -, target
                                           SWITCH: slot, targets, count
     patch:    slot index, io index, byte offset: slots[slot] = io[index] + offset
-    trace:    per worker: count, then records of (step, begin, end) in ticks
+    trace:    per worker: count, then records of (step | run number << 32, begin, end) in ticks;
+              pieces that a worker took of one run have equal numbers, on one worker all are 0
     pool:     64-byte lines; line 0: claim = sequence number of a step << 32 | next tile;
               line 1: completed tiles, sleepers (i32); line 2: program done (i32), sleepers (i32);
               line 3: libc's `syscall` or `sched_yield`, futex number or 0;
@@ -362,7 +363,9 @@ class _Walk:
         arguments = f.pointer(self.slots, _word(f, step, 3), "ptr")
         f.call_pointer(_word(f, step, 2, "ptr"), "void", arguments, begin, end, self.scratch)
         with f.if_then(self.traced):
-            _emit_trace(f, self.log, self.capacity, index, f.load("i64", started), _ticks(f))
+            # A step's pieces, and no others, have this word in common.
+            which = f.lor(index, f.shl(f.load("i64", self.runs), 32))
+            _emit_trace(f, self.log, self.capacity, which, f.load("i64", started), _ticks(f))
 
     def _decide(self, target_of: Callable[[], Value]) -> None:
         """Goes where a condition says; all workers go the same way."""

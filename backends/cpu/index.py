@@ -60,9 +60,7 @@ class Affine:
         if isinstance(other, int):
             if not other:
                 return self
-            return Affine(
-                self.terms, self.constant + other, (self.low + other, self.high + other)
-            )
+            return Affine(self.terms, self.constant + other, (self.low + other, self.high + other))
         if not other.terms:
             return self + other.constant
         factors = dict(self.terms)
@@ -207,9 +205,11 @@ class Scopes:
         at_least_once: bool = False,
     ) -> Iterator[tuple[Affine, llvm.Loop]]:
         """A loop whose variable is an axis of that extent."""
-        with self.inside(), self.function.for_range(
-            begin, end, step, carried, at_least_once=at_least_once
-        ) as loop, self.body():
+        with (
+            self.inside(),
+            self.function.for_range(begin, end, step, carried, at_least_once=at_least_once) as loop,
+            self.body(),
+        ):
             axis = Axis(loop.index, extent, lanes, self.depth, multiple)
             yield of_axis(axis), loop
 
@@ -285,8 +285,10 @@ class Indexer:
         """Lane 0's value in every lane."""
         value = self.scalar(index)
         if element == "i32":
-            value = self.function.cast("trunc", value, "i32") if value.number is None else (
-                llvm.constant("i32", value.number)
+            value = (
+                self.function.cast("trunc", value, "i32")
+                if value.number is None
+                else (llvm.constant("i32", value.number))
             )
         return self.function.splat(value, width)
 

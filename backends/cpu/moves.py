@@ -163,9 +163,7 @@ def _dynamic_slice(
     source, *starts = op.operands
     inner = tuple(
         (at + e.clamped(start, (), size - window, width, None)).within(0, size - 1)
-        for at, start, size, window in zip(
-            index, starts, source.dims, op.slice_sizes, strict=True
-        )
+        for at, start, size, window in zip(index, starts, source.dims, op.slice_sizes, strict=True)
     )
     return e.at(source, inner, width, mask)
 
@@ -186,9 +184,7 @@ def _dynamic_update_slice(
     value = e.at(update, tuple(inner), width, e.both(mask, inside))
     if inside is None:
         return value
-    return arithmetic.select(
-        e.function, inside.value, value, e.at(source, index, width, mask)
-    )
+    return arithmetic.select(e.function, inside.value, value, e.at(source, index, width, mask))
 
 
 def _gather(

@@ -57,6 +57,9 @@ class _Archive:
 
     def __init__(self, source: Any, name: str) -> None:
         self.name = name
+        whole = source.obj if isinstance(source, memoryview) else None
+        if isinstance(whole, bytes) and len(whole) == source.nbytes:
+            source = whole  # BytesIO copies a view, but not bytes
         if isinstance(source, (bytes, bytearray, memoryview)):
             self.raw = np.frombuffer(source, np.uint8)
             self.zip = zipfile.ZipFile(io.BytesIO(source))

@@ -41,6 +41,12 @@ MAYBE_VIEWS = {
 }  # fmt: skip
 """PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
 
+SHAPES = {
+    "as_strided_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_",
+    "transpose_", "unsqueeze_",
+}  # fmt: skip
+"""In-place operators that change a tensor's dims, not its elements."""
+
 COPY = "use the operator that returns a new tensor, or run_decompositions() before saving"
 
 
@@ -136,6 +142,8 @@ class Aliases:
         target = node.args[0]
         if not isinstance(target, Ref) or not isinstance(args[0], Value):
             raise Blocked("changes something in place that is not one tensor", COPY)
+        if operator(node.target) in SHAPES:
+            raise Blocked("changes the dimensions of a tensor in place", COPY)
         view = self.view(target.name)
         if view.unsure:
             raise Blocked("changes a tensor in place that may be a view of another", COPY)

@@ -46,7 +46,8 @@ _LOOP_TRIPS = 64  # what a loop of unknown length counts for
 
 
 class Event(NamedTuple):
-    """One worker's share of one executed step; times in microseconds from the call's start."""
+    """One worker's share of one executed step: when it began, in microseconds from the call's
+    start, and for how long it worked on it."""
 
     step: int
     kernel: str
@@ -440,17 +441,17 @@ def _profiled(context: CpuContext) -> list[Event]:
     first = min(record[:, 1].min() for record in records if len(record))
     ticks_per_us = max(1, context.traced_ticks) / total_us
     plan = variant.plan
-    events = [
-        Event(
-            int(step),
-            plan.kernels[plan.steps[step].run.kernel].name,
-            worker,
-            float(start - first) / ticks_per_us,
-            float(stop - start) / ticks_per_us,
-        )
-        for worker, record in enumerate(records)
-        for step, start, stop in record
-    ]
+    events: list[Event] = []
+    for worker, record in enumerate(records):
+        last = 0
+        for which, start, stop in record.tolist():
+            step, duration = which & 0xFFFFFFFF, (stop - start) / ticks_per_us
+            if which >> 32 and which == last:  # the next piece of the same run
+                events[-1] = events[-1]._replace(duration=events[-1].duration + duration)
+                continue
+            last = which
+            name = plan.kernels[plan.steps[step].run.kernel].name
+            events.append(Event(step, name, worker, (start - first) / ticks_per_us, duration))
     return sorted(events, key=lambda event: event.begin)
 
 

@@ -260,6 +260,28 @@ def test_changed_input_is_named_by_its_path() -> None:
         assert signature is not None and signature.state == (signature.arguments[0].path,)
 
 
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda x: x.unsqueeze_(0), "dimensions"),
+        (lambda x: x.reshape(-1).add_(1), "may be a view"),
+        (lambda x: x.expand(2, 3, 4)[0].add_(1), "through expand"),
+    ],
+)
+def test_unclear_writes_are_left_to_pytorch_and_blocked_in_files(write: Any, words: str) -> None:
+    def body(_: Any, x: torch.Tensor) -> Any:
+        y = x * 1
+        return write(y), y * 2
+
+    program = exported(Calls(body), (normal(3, 4),))
+    with pytest.raises(ImportBlockers, match=words):
+        import_torch(saved(program))
+    results = interpret(import_torch(program), [normal(3, 4).numpy()])
+    with torch.no_grad():
+        for actual, right in zip(results, body(None, normal(3, 4)), strict=True):
+            np.testing.assert_allclose(actual, right.numpy(), rtol=1e-6)
+
+
 def overloads() -> list[tuple[str, Any]]:
     """Every operator that has a lowering, with PyTorch's own description of it."""
     found = []

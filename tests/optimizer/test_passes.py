@@ -325,7 +325,7 @@ def test_pipeline_stops_and_leaves_out() -> None:
     second: list[str] = []
     run_pipeline(program(), simplify_pipeline(), disable=["simplify:2"], on_pass=second.append)
     assert second.count("simplify") == 1
-    option = run_pipeline(program(), simplify_pipeline(Options(disable=("simplify",))))
+    option = run_pipeline(program(), simplify_pipeline(Options()), disable=("simplify",))
     assert "multiply" in names(option)
 
 

@@ -12,9 +12,9 @@ from .. import composite
 from ..codegen import KernelCode, Target
 from .convolution import emit_convolution
 from .dot import Uneven, emit_dot
-from .packing import packing_for, source_of
+from .packing import packing_for
 
-__all__ = ["emit", "packing_for", "source_of"]
+__all__ = ["emit", "packing_for"]
 
 _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
     "convolution": emit_convolution,

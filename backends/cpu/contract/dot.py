@@ -28,6 +28,7 @@ from .product import Product, column_vectors, emit_product
 from .views import Segment, View, align, merge, view_of
 
 _COPY_FROM_ROWS = 40  # rows that make a tidy copy of the right side pay
+_LARGEST_COPY = 1 << 21  # elements of scratch
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,6 @@ def emit_dot(
     return emit_product(module, name, product)
 
 
-def reads_in_place(op: Op, target: Target) -> bool:
-    """Whether the operands, seen through the views above them, need no slow packing."""
-    try:
-        form = _swapped(_form(op))
-        accumulator = accumulator_of(op)
-    except Uneven:
-        return False
-    left, right = _sides(form, [form.left.source, form.right.source], accumulator, target)
-    return not (left.packed and left.source.plain) and not isinstance(right, GatheredRight)
-
-
 def _sides(
     form: _Form, arguments: Sequence[object], accumulator: str, target: Target
 ) -> tuple[LeftSide, RightSide]:
@@ -172,7 +162,8 @@ def right_side(
     if columns is not None and columns.fits(vectors * lanes):
         # Steps that lie close together stream from memory; others use one page and line each.
         near = not steps or abs(steps[-1].stride) <= 2 * vectors * lanes
-        if source.plain and (near or rows < _COPY_FROM_ROWS):
+        deep = math.prod(loop.size for loop in steps) * vectors * lanes > _LARGEST_COPY
+        if source.plain and (near or deep or rows < _COPY_FROM_ROWS):
             return DirectRight(source, depth, columns)
         return CopiedRight(source, depth, columns)
     contiguous = depth and depth[-1].stride == 1 and depth[-1].size >= lanes // 2

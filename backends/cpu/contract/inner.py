@@ -17,7 +17,7 @@ from .views import Segment
 Value = llvm.Value
 
 MOST_ROWS = 4
-_LONG = 256  # depth steps
+_COLUMNS = 4  # at a time
 _VECTORS = 2  # of columns in a tile
 
 
@@ -88,9 +88,6 @@ class _Body:
         self.depth, self.width = depth, width
         self.left, self.row_stride = left
         self.right, self.column_stride = right
-        # Long columns are read one at a time, as memory likes it, in phases that hide the latency
-        # of additions; short ones several at a time, so that adding up the lanes weighs less.
-        self.at_once, self.phases = (1, 4) if depth[-1][0] >= _LONG else (4, 1)
 
     def emit(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, tile: Value
@@ -99,25 +96,21 @@ class _Body:
         left = self.left.base(f, args, outer)
         right = self.right.base(f, args, outer)
         accumulator = self.left.accumulator
-        at_once = self.at_once
-        with f.for_range(0, self.width, at_once) as loop:
+        with f.for_range(0, self.width, _COLUMNS) as loop:
             first = f.add(column, loop.index)
             # Columns behind the last one repeat it; they are never stored.
             places = [
                 self.right.at(
                     f, right, f.mul(f.min(f.add(first, i), self.columns - 1), self.column_stride)
                 )
-                for i in range(at_once)
+                for i in range(_COLUMNS)
             ]
             kind = llvm.vector(self.lanes, accumulator)
-            zeros = [llvm.constant(kind, 0)] * (self.rows * at_once * self.phases)
+            zeros = [llvm.constant(kind, 0)] * (self.rows * _COLUMNS)
             zero = llvm.constant("i64", 0)
             sums = self._nest(f, self.depth, left, places, zero, zero, zeros)
-            for position in range(self.rows * at_once):
-                row, i = divmod(position, at_once)
-                total = sums[position * self.phases]
-                for phase in range(1, self.phases):
-                    total = f.add(total, sums[position * self.phases + phase])
+            for position, total in enumerate(sums):
+                row, i = divmod(position, _COLUMNS)
                 place = f.add(loop.index, row * self.width + i)
                 f.store(total_of(f, total), f.pointer(tile, place, accumulator))
 
@@ -138,20 +131,15 @@ class _Body:
                 y = f.add(right_at, f.mul(loop.index, b))
                 loop.carry(*self._nest(f, depth[1:], left, right, x, y, loop.carried))
             return loop.results
-        step = self.lanes * self.phases
-        whole = size // step * step
-        with f.for_range(0, whole, step, sums) as loop:
-            sums = loop.carried
-            for phase in range(self.phases):
-                at = f.add(loop.index, phase * self.lanes)
-                x, y = f.add(left_at, at), f.add(right_at, at)
-                sums = self._step(f, left, right, x, y, sums, phase, None)
-            loop.carry(*sums)
+        whole = size // self.lanes * self.lanes
+        with f.for_range(0, whole, self.lanes, sums) as loop:
+            x, y = f.add(left_at, loop.index), f.add(right_at, loop.index)
+            loop.carry(*self._step(f, left, right, x, y, loop.carried, None))
         sums = loop.results
-        for phase, at in enumerate(range(whole, size, self.lanes)):
-            x, y = f.add(left_at, at), f.add(right_at, at)
-            mask = constant_mask(self.lanes, size - at) if at + self.lanes > size else None
-            sums = self._step(f, left, right, x, y, sums, phase, mask)
+        if whole < size:
+            x, y = f.add(left_at, whole), f.add(right_at, whole)
+            mask = constant_mask(self.lanes, size - whole)
+            sums = self._step(f, left, right, x, y, sums, mask)
         return sums
 
     def _step(
@@ -162,23 +150,19 @@ class _Body:
         left_at: Value,
         right_at: Value,
         sums: Sequence[Value],
-        phase: int,
         mask: Value | None,
     ) -> list[Value]:
-        """Adds one vector's products to the sums of a phase."""
-
         def load(source: Source, base: Value, at: Value) -> Value:
             if mask is not None:
                 return source.masked_load(f, base, at, mask)
             return source.load(f, base, at, self.lanes)
 
         columns = [load(self.right, place, right_at) for place in right]
-        updated = list(sums)
+        updated: list[Value] = []
         for row in range(self.rows):
             value = load(self.left, left, f.add(left_at, row * self.row_stride))
             for i, column in enumerate(columns):
-                position = (row * self.at_once + i) * self.phases + phase
-                updated[position] = f.fma(value, column, updated[position])
+                updated.append(f.fma(value, column, sums[row * _COLUMNS + i]))
         return updated
 
 

@@ -1,4 +1,4 @@
-"""Weights in the order in which contractions read them, and views that contractions read through.
+"""Weights in the order in which contractions read them.
 
 A weight that is the right side of a product is stored as panels of columns, [panels, depth, width]:
 one tile streams one panel from memory, line after line. The packing and its inverse are ordinary
@@ -16,9 +16,8 @@ from ....hlo.ops.contraction import free_dims
 from ....optimizer.encode import Packing
 from ....optimizer.fusion import CONTRACTIONS
 from ..codegen import Target
-from .dot import accumulator_of, reads_in_place
+from .dot import accumulator_of
 from .product import PANEL_VECTORS
-from .views import view_of
 
 _STREAMED_ROWS = 4  # products of so few rows read weights once, in whatever order they lie
 _SMALLEST = 1 << 14  # elements of a weight worth packing
@@ -111,21 +110,3 @@ def _convolution_packing(op: Op, width: int) -> Packing | None:
     if op.rhs.dims[outputs] < width:
         return None
     return _Panels(depth, (outputs,), width, op.rhs.dims).packing
-
-
-def source_of(op: Op, operand: int, target: Target) -> Value:
-    """The value that the kernel of `op` would read for an operand if all reshapes, transposes,
-    slices and broadcasts above it became part of the kernel; the operand itself if that is slow or
-    impossible."""
-    value = op.operands[operand]
-    view = view_of(value)
-    if view is None or view.source is value:
-        return value
-    if op.name == "convolution":
-        simple = all(
-            len(dim.segments) <= 1
-            for number, dim in enumerate(view.dims)
-            if (operand, number) != (1, op.kernel_output_feature_dimension)
-        )
-        return view.source if simple and operand == 1 else value
-    return view.source if reads_in_place(op, target) else value

@@ -167,9 +167,10 @@ def steps(
     if whole:
         last = f.min(end, whole) if isinstance(end, llvm.Value) else min(end, whole)
         lanes = CONSECUTIVE if width > 1 else SAME
-        with scopes.loop(
-            begin, last, stride, extent=extent, lanes=lanes, multiple=stride
-        ) as (at, _):
+        with scopes.loop(begin, last, stride, extent=extent, lanes=lanes, multiple=stride) as (
+            at,
+            _,
+        ):
             yield at, width, unroll, None
     if extent == whole:
         return
@@ -188,9 +189,7 @@ def steps(
 
 
 @contextmanager
-def tile_range(
-    frame: Frame, start: int, count: int
-) -> Iterator[tuple[llvm.Value, llvm.Value]]:
+def tile_range(frame: Frame, start: int, count: int) -> Iterator[tuple[llvm.Value, llvm.Value]]:
     """The part of [begin, end) that falls into tiles [start, start + count), counted from start."""
     f = frame.function
     low = f.sub(f.max(frame.begin, start), start)

@@ -22,7 +22,7 @@ from .frame import BLOCK, Frame, computable, cost, lanes_for, steps, tile_range
 from .probe import Findings, box_index, collapse, probe
 
 MAXIMUM_BOXES = 8
-MAXIMUM_OPERATIONS = 96  # in all boxes together, where these are more
+MAXIMUM_OPERATIONS = 48  # in all boxes together, where these are more
 
 
 @dataclass
@@ -96,9 +96,7 @@ def _strides(dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(dims[d + 1 :]) for d in range(len(dims)))
 
 
-def _box(
-    frame: Frame, emitter: ElementEmitter, region: Region, box: Box, first: int
-) -> int:
+def _box(frame: Frame, emitter: ElementEmitter, region: Region, box: Box, first: int) -> int:
     """Emits one box as tiles from number `first` on; returns how many."""
     *outer, inner = box.extents()
     rows = math.prod(outer)

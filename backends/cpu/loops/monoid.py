@@ -68,15 +68,11 @@ class Reduction:
             return False
         return bool(dense.splat_value == self._identity())
 
-    def read(
-        self, f: llvm.Function, registers: Sequence[Register]
-    ) -> list[Register]:
+    def read(self, f: llvm.Function, registers: Sequence[Register]) -> list[Register]:
         """Inputs in the element types that the body accumulates in."""
         return [
             arithmetic.convert(f, register, value.element, element)
-            for register, value, element in zip(
-                registers, self.inputs, self.elements, strict=True
-            )
+            for register, value, element in zip(registers, self.inputs, self.elements, strict=True)
         ]
 
     def combine(

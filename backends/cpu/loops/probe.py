@@ -135,9 +135,7 @@ def collapse(sizes: Sequence[int], found: Findings) -> list[list[int]]:
         if sizes[dim] == 1 and groups:
             groups[-1].append(dim)
             continue
-        if groups and all(
-            _runs_on(row, groups[-1], dim, sizes) for row in found.coefficients
-        ):
+        if groups and all(_runs_on(row, groups[-1], dim, sizes) for row in found.coefficients):
             groups[-1].append(dim)
         else:
             groups.append([dim])

@@ -363,4 +363,3 @@ class _Reduce:
                 loop.carry(*flat([step(at, total, 1)]))
             (single,) = unflat(loop.results, [single])
         return [*vectors, single]
-

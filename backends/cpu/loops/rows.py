@@ -184,9 +184,7 @@ class _Rows:
             scalar = reduction.across(f, [total], total_lanes(total))
             self.conclude(reduction, scalar)
 
-    def reduce_straight(
-        self, step: Pass, reductions: Sequence[Reduction], count: int
-    ) -> None:
+    def reduce_straight(self, step: Pass, reductions: Sequence[Reduction], count: int) -> None:
         """Reductions of a short row: what is read stays known for later passes."""
         width = self.lanes(count)
         for reduction in reductions:
@@ -320,9 +318,7 @@ class _Rows:
     def given(self, register: Register) -> Override:
         return lambda index, width: splat(self.f, register, width)
 
-    def save(
-        self, step: Pass, at: tuple[Affine, ...], width: int, mask: Mask | None
-    ) -> None:
+    def save(self, step: Pass, at: tuple[Affine, ...], width: int, mask: Mask | None) -> None:
         """Keeps what later passes need again."""
         for value in step.saves:
             register = self.emitter.value(value, at, width, mask)
@@ -498,4 +494,3 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
     if outer is None or empty or not computable(region):
         return composite.emit(region, target, flops)
     return _Rows(region, target, outer).emit(flops)
-

@@ -28,4 +28,3 @@ def emit(op: Op, target: Target) -> KernelCode:
     if rule is None:
         raise arithmetic.unsupported(op)
     return rule(op, target)
-

@@ -133,9 +133,7 @@ def _load(
     return Pair(*(f.cast("fpext", part, "double") for part in parts))
 
 
-def _store(
-    emitter: ElementEmitter, frame: Frame, op: Op, at: llvm.Value, value: Pair
-) -> None:
+def _store(emitter: ElementEmitter, frame: Frame, op: Op, at: llvm.Value, value: Pair) -> None:
     f = emitter.function
     element = op.result.element
     axis = of_axis(Axis(at, op.type.size, depth=emitter.scopes.depth))

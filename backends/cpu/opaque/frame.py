@@ -82,4 +82,3 @@ def blended(
     if mask is None:
         return list(new)
     return [select(f, mask.value, a, b) for a, b in zip(new, old, strict=True)]
-

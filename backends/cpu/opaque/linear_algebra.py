@@ -162,4 +162,3 @@ def triangular_solve(op: Op, target: Target) -> KernelCode:
                 value = n.binary("divide", value, n.load(a_pointer, a_at(i, i), conjugated))
             n.store(result, x_at(i), value)
     return frame.finish(tiles, op.definition.flops(op))
-

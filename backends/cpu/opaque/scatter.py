@@ -118,9 +118,7 @@ def _start(
     return of_axis(axis) + -(1 << 40)
 
 
-def _inside(
-    place: Sequence[Affine], depth: int, emitter: ElementEmitter
-) -> tuple[Affine, ...]:
+def _inside(place: Sequence[Affine], depth: int, emitter: ElementEmitter) -> tuple[Affine, ...]:
     """The place as axes of the branch that tested it, so that no access moves out of the test."""
     found = []
     for at in place:
@@ -154,9 +152,7 @@ def _apply(
     kinds = [argument.element for argument in body.arguments]
     given = [
         arithmetic.convert(f, register, value.element, kind)
-        for register, value, kind in zip(
-            [*old, *new], [*op.results, *updates], kinds, strict=True
-        )
+        for register, value, kind in zip([*old, *new], [*op.results, *updates], kinds, strict=True)
     ]
     for pointer, result, register in zip(
         outputs, op.results, scalar_region(f, body, given, width), strict=True

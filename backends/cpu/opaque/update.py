@@ -44,8 +44,6 @@ def copies(op: Op, target: Target) -> KernelCode:
     frame, _ = frame_of(op, target)
     f, scopes = frame.function, frame.scopes
     with scopes.branch(f.compare("slt", frame.begin, frame.end)):
-        for value, source, result in zip(
-            op.operands, frame.pointers, frame.outputs, strict=True
-        ):
+        for value, source, result in zip(op.operands, frame.pointers, frame.outputs, strict=True):
             copy_unless_same(f, scopes, result, source, value.tensor.bytes)
     return frame.finish(1, 0.0, parallel=False)

@@ -68,21 +68,18 @@ class _Window:
         if self.target.vector_bits < 512:
             while width > inner:
                 width //= 2
-        with tile_range(self.frame, 0, rows) as (low, high), self.scopes.loop(
-            low, high, extent=rows
-        ) as (row, _):
+        with (
+            tile_range(self.frame, 0, rows) as (low, high),
+            self.scopes.loop(low, high, extent=rows) as (row, _),
+        ):
             at = delinear(self.emitter.indexer, row, outer, 1)
-            for j, lanes, _, mask in steps(
-                self.scopes, self.target, 0, inner, inner, width, 1
-            ):
+            for j, lanes, _, mask in steps(self.scopes, self.target, 0, inner, inner, width, 1):
                 index = (*at, j)[: len(self.dims)]
                 self.store(self.windowed(index, lanes, mask), index, lanes, mask)
         flops = self.op.definition.flops(self.op)
         return self.frame.finish(rows, flops)
 
-    def windowed(
-        self, index: Sequence[Affine], width: int, mask: Mask | None
-    ) -> list[Register]:
+    def windowed(self, index: Sequence[Affine], width: int, mask: Mask | None) -> list[Register]:
         """All elements of the windows of `width` results."""
         values = self.initial(width)
         moving = [d for d, size in enumerate(self.sizes) if size > 1]
@@ -171,13 +168,12 @@ class _Window:
         width = 1 if dimension == last else self.width
         while width > inner:
             width //= 2
-        with tile_range(self.frame, 0, rows) as (low, high), self.scopes.loop(
-            low, high, extent=rows
-        ) as (row, _):
+        with (
+            tile_range(self.frame, 0, rows) as (low, high),
+            self.scopes.loop(low, high, extent=rows) as (row, _),
+        ):
             place = dict(zip(lined, delinear(self.emitter.indexer, row, extents, 1), strict=True))
-            for j, lanes, _, mask in steps(
-                self.scopes, self.target, 0, inner, inner, width, 1
-            ):
+            for j, lanes, _, mask in steps(self.scopes, self.target, 0, inner, inner, width, 1):
                 if dimension != last:
                     place[last] = j
                 values = self.initial(lanes)
@@ -208,13 +204,13 @@ def emit(op: Op, target: Target) -> KernelCode:
         return frame.finish(0, 0.0)
     if not op.operands[0].tensor.size:
         rows = op.results[0].tensor.size
-        with tile_range(frame, 0, rows) as (low, high), frame.scopes.loop(
-            low, high, extent=rows
-        ) as (at, _):
+        with (
+            tile_range(frame, 0, rows) as (low, high),
+            frame.scopes.loop(low, high, extent=rows) as (at, _),
+        ):
             values = window.reduction.finished(window.f, window.initial(1))
             for pointer, result, register in zip(frame.outputs, op.results, values, strict=True):
                 emitter.store(pointer, register, result.element, at)
         return frame.finish(rows, 0.0)
     running = window.cumulative()
     return window.running(*running) if running else window.general()
-

@@ -69,6 +69,8 @@ def test_run_steps(threads: int) -> None:
     assert {event.step for event in events} == {0, 1}
     assert len([event for event in events if event.step == 1]) == 1
     assert {event.worker for event in events} <= set(range(threads))
+    assert len(events) == len({(event.step, event.worker) for event in events})
+    assert all(event.begin >= 0 and event.duration >= 0 for event in events)
     assert cpu.run(context, [x, y], [out]) == []
 
 
