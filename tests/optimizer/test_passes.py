@@ -22,7 +22,6 @@ from girih.optimizer.passes.fold_weights import FoldWeights
 from girih.optimizer.passes.inline import Inline
 from girih.optimizer.passes.simplify import Simplify
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
-from girih.options import Options
 
 LINE = TensorType((4,), F32)
 MATRIX = TensorType((3, 4), F32)
@@ -325,8 +324,6 @@ def test_pipeline_stops_and_leaves_out() -> None:
     second: list[str] = []
     run_pipeline(program(), simplify_pipeline(), disable=["simplify:2"], on_pass=second.append)
     assert second.count("simplify") == 1
-    option = run_pipeline(program(), simplify_pipeline(Options()), disable=("simplify",))
-    assert "multiply" in names(option)
 
 
 def test_pipeline_knows_its_passes() -> None:
