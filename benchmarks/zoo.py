@@ -46,12 +46,13 @@ def main() -> int:
     console = Console(width=150)
     names = options.only.split(",") if options.only else [entry.name for entry in ZOO]
     rows = []
+    described = machine()
     for name in names:
         console.print(f"[dim]{name}: {model(name).about} ...[/]")
         rows.append(in_own_process(name))
         if "failed" in rows[-1]:
             console.print(f"[red]{name}: {rows[-1]['failed']}[/]")
-    report = {"machine": machine(), "models": rows}
+    report = {"machine": described, "models": rows}
     console.print(check_table(rows) if options.check else speed_table(rows))
     if not options.check:
         mean = geometric_mean([row.get("over_xla") for row in rows])
@@ -172,6 +173,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],  # above the number of cores, other work was running
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in packages},
     }

@@ -76,10 +76,9 @@ def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
     with path.open("rb") as file:
         head = file.read(4)
     if head == _ZIP:
-        _no_examples(examples, keywords, "a .pt2 file")
         from .torch import import_torch
 
-        return import_torch(path)
+        return import_torch(path, *examples, **(keywords or {}))
     return read_bytes(memoryview(path.read_bytes()), path.name, examples, keywords)
 
 
@@ -88,7 +87,7 @@ def read_bytes(
 ) -> Module:
     """The module of bytes: portable artifact, .pt2, jax.export file, or StableHLO text.
 
-    Only a jax.export file takes examples, which fix the shapes that it leaves symbolic.
+    A jax.export file and a .pt2 archive take examples, which fix the sizes left symbolic.
     """
     head = bytes(data[:4])
     probe = bytes(data[:4096])
@@ -96,11 +95,11 @@ def read_bytes(
         from .jax import read_exported
 
         return read_exported(data, name, *examples, **(keywords or {}))
-    _no_examples(examples, keywords, "StableHLO or a .pt2 file")
     if head == _ZIP:
         from .torch import import_torch
 
-        return import_torch(data)
+        return import_torch(data, *examples, **(keywords or {}))
+    _no_examples(examples, keywords, "StableHLO")
     from .stablehlo import read_stablehlo
 
     return read_stablehlo(data, name)

@@ -19,7 +19,8 @@ from ..hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
 from ..hlo.interpret import interpret
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, Level
-from .fusion import CONTRACTIONS, CONTROL_BODIES, rename
+from .fusion import CONTRACTIONS
+from .regions import CONTROL_BODIES, inline, rename
 
 Move = Callable[[Builder, Value], Value]
 
@@ -211,16 +212,3 @@ def _substitute(region: Region, replaced: dict[str, Weight]) -> Region:
         return region
     results = [mapping.get(value, value) for value in region.results]
     return Region(region.arguments, builder.ops, results)
-
-
-def inline(builder: Builder, region: Region, inputs: list[Value]) -> list[Value]:
-    """Copies of a region's operations on those inputs; its results."""
-    mapping: dict[Value, Value] = dict(zip(region.arguments, inputs, strict=True))
-    for op in region.ops:
-        operands = [mapping.get(value, value) for value in op.operands]
-        new = Op(
-            op.definition, operands, op.attributes, op.regions, op.result_types, builder.origin
-        )
-        builder.append(new)
-        mapping.update(zip(op.results, new.results, strict=True))
-    return [mapping.get(value, value) for value in region.results]

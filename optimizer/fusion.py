@@ -17,17 +17,17 @@ Kinds: `loop` (one element at a time), `rows` (reductions over trailing dims, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..hlo.build import make_op
-from ..hlo.graph import Dense, Module, Op, Region, Value, arguments, union_origins
+from ..hlo.graph import Dense, Module, Op, Region, Value, union_origins
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, INLINED, Level
+from .regions import extract, map_bodies, rename
 
 CONTRACTIONS = frozenset({"dot_general", "convolution"})
-CONTROL_BODIES = frozenset({"while", "if", "case"})
 
 # One element of these costs about as much as ten additions: never computed twice.
 EXPENSIVE = frozenset({
@@ -84,42 +84,6 @@ class Fuse:
 def fuse_region(region: Region) -> Region:
     """The region with its operations grouped; nested bodies of control flow first."""
     return _Fuser(map_bodies(region, lambda op, body: fuse_region(body))).run()
-
-
-def map_bodies(region: Region, change: Callable[[Op, Region], Region]) -> Region:
-    """The region with `change` applied to the bodies of control flow; itself if none changes."""
-    if not any(op.name in CONTROL_BODIES for op in region.ops):
-        return region
-    mapping: dict[Value, Value] = {}
-    ops: list[Op] = []
-    for op in region.ops:
-        operands = [mapping.get(value, value) for value in op.operands]
-        nested = [rename(body, mapping) for body in op.regions]
-        if op.name in CONTROL_BODIES:
-            nested = [change(op, body) for body in nested]
-        new = op.with_operands(operands, nested)
-        if new is not op:
-            mapping.update(zip(op.results, new.results, strict=True))
-        ops.append(new)
-    if not mapping and ops == list(region.ops):
-        return region
-    return Region(region.arguments, ops, [mapping.get(v, v) for v in region.results])
-
-
-def rename(region: Region, mapping: dict[Value, Value]) -> Region:
-    """A copy of the region in which captured values are replaced."""
-    if not any(value in mapping for value in region.captures()):
-        return region
-    inner = dict(mapping)
-    own = arguments(region.argument_types)
-    inner.update(zip(region.arguments, own, strict=True))
-    ops: list[Op] = []
-    for op in region.ops:
-        nested = [rename(body, inner) for body in op.regions]
-        new = op.with_operands([inner.get(v, v) for v in op.operands], nested)
-        inner.update(zip(op.results, new.results, strict=True))
-        ops.append(new)
-    return Region(own, ops, [inner.get(value, value) for value in region.results])
 
 
 def is_splat_constant(op: Op) -> bool:
@@ -595,18 +559,3 @@ class _Fuser:
 def _main_first(members: Sequence[Op]) -> list[Op]:
     """Contractions and reductions name a kernel's place better than the casts around them."""
     return sorted(members, key=lambda op: op.definition.pattern not in ("contract", "reduce"))
-
-
-def extract(members: Sequence[Op], inputs: Sequence[Value], roots: Sequence[Value]) -> Region:
-    """A region of copies of `members` whose arguments stand for `inputs`."""
-    own = arguments([value.type for value in inputs])
-    mapping = dict(zip(inputs, own, strict=True))
-    ops: list[Op] = []
-    for op in members:
-        new = Op(
-            op.definition, [mapping[value] for value in op.operands], op.attributes, op.regions,
-            op.result_types, op.origin,
-        )  # fmt: skip
-        mapping.update(zip(op.results, new.results, strict=True))
-        ops.append(new)
-    return Region(own, ops, [mapping[root] for root in roots])

@@ -9,20 +9,8 @@ from typing import ClassVar
 from ..hlo.build import make_op
 from ..hlo.graph import Dense, Function, Module, Op, Region, Value, constant_of
 from ..hlo.verify import INLINED, Level
-from .fusion import CONTRACTIONS, rename
-
-
-def prune(region: Region) -> Region:
-    """The region without operations that nothing needs."""
-    needed = set(region.results)
-    kept: list[Op] = []
-    for op in reversed(region.ops):
-        if op.definition.effects or any(result in needed for result in op.results):
-            kept.append(op)
-            needed.update(op.operands)
-            for body in op.regions:
-                needed.update(body.captures())
-    return Region(region.arguments, kept[::-1], region.results)
+from .fusion import CONTRACTIONS
+from .regions import prune, rename
 
 
 @dataclass(frozen=True)

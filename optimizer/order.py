@@ -10,7 +10,7 @@ from typing import ClassVar
 from ..hlo.graph import Module, Op, Region, Value
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, Level
-from .fusion import map_bodies
+from .regions import map_bodies
 from .schedule import ALIASING
 
 EXTERNAL = frozenset({"constant", "weight"})  # no bytes of the arena

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ...hlo.errors import UserError
 from ...hlo.graph import Module
 
 
@@ -13,17 +12,15 @@ def import_torch(source: Any, *example_inputs: Any, **example_keywords: Any) -> 
     """The program of an ExportedProgram, of a `.pt2` archive (path or bytes), or of an `nn.Module`
     called with the example inputs.
 
-    Parameters and buffers become external weights by name. ImportBlockers lists everything that
-    stands in the way; UserError says what is wrong with the source. Reading an archive does not
-    import torch.
+    Parameters and buffers become external weights by name. Example inputs of an export fix the
+    sizes that it leaves symbolic. ImportBlockers lists everything that stands in the way; UserError
+    says what is wrong with the source. Reading an archive does not import torch.
     """
     if isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):
-        if example_inputs or example_keywords:
-            raise UserError("a .pt2 archive already has its inputs; give no example inputs")
         from .archive import read_archive
         from .lower import lower
 
-        return lower(read_archive(source))
+        return lower(read_archive(source, example_inputs, example_keywords))
     from .exported import import_live
 
     return import_live(source, example_inputs, example_keywords)

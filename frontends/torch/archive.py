@@ -12,7 +12,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from ...hlo.errors import UserError
 from ...hlo.graph import Weight
 from ...hlo.types import Dim, ElementType, TensorType, element_type
 from .origins import origin
-from .program import Graph, Input, Node, NotAffine, Output, Program, Ref, parse_size
+from .program import Graph, Input, Node, Output, Program, Ref
+from .sizes import NotAffine, Values, parse_size, sizes_from_examples
 from .trees import tree_of_json
 
 MAJOR = 8  # of the schema; other majors are other formats
@@ -36,12 +37,23 @@ _STRIDED = 7
 Json = Any
 
 
-def read_archive(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Program:
-    """The program of an archive, by path or from its bytes; UserError if it is not one."""
+def read_archive(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    inputs: Sequence[Any] = (),
+    keywords: Mapping[str, Any] | None = None,
+) -> Program:
+    """The program of an archive, by path or from its bytes; UserError if it is not one.
+
+    Example inputs fix the sizes that the export leaves symbolic.
+    """
     in_memory = isinstance(source, (bytes, bytearray, memoryview))
     name = "the .pt2 archive" if in_memory else os.fspath(source)  # type: ignore[arg-type]
     try:
-        return _Archive(source, str(name)).program()
+        archive = _Archive(source, str(name))
+        program = archive.program({})
+        if inputs or keywords:
+            program = archive.program(sizes_from_examples(program, inputs, keywords or {}))
+        return program
     except (
         zipfile.BadZipFile, KeyError, IndexError, TypeError, ValueError, AttributeError,
         struct.error, RecursionError,
@@ -102,7 +114,7 @@ class _Archive:
             raise ValueError(f"its member '{member}' is cut off")
         return self.raw[start : start + info.file_size]
 
-    def program(self) -> Program:
+    def program(self, values: Values) -> Program:
         names = [
             member[len(self.root) + 7 : -5] for member in self.zip.namelist()
             if member.startswith(self.root + "models/") and member.endswith(".json")
@@ -122,7 +134,7 @@ class _Archive:
         call = graph_module["module_call_graph"][0]["signature"]
         signature = graph_module["signature"]
         return Program(
-            graph=_graph(graph_module["graph"]),
+            graph=_graph(graph_module["graph"], values),
             inputs=tuple(_input(spec) for spec in signature["input_specs"]),
             outputs=tuple(_output(spec) for spec in signature["output_specs"]),
             tensors=self.tensors(model),
@@ -215,7 +227,7 @@ def _input(spec: Json) -> Input:
     if kind == "token":
         return Input("token", value["arg"]["name"])
     if kind == "constant_input":
-        return Input("fixed", value["name"], value=_argument(value["value"], set()))
+        return Input("fixed", value["name"], value=_argument(value["value"], set(), {}))
     raise UserError(f"the archive has an input of the kind {kind}, which is not supported")
 
 
@@ -236,21 +248,23 @@ def _output(spec: Json) -> Output:
 # The graph.
 
 
-def _graph(said: Json) -> Graph:
+def _graph(said: Json, values: Values) -> Graph:
     types: dict[str, TensorType] = {}
     for name, meta in said["tensor_values"].items():
         try:
-            types[name] = TensorType(map(_size, meta["sizes"]), _element(meta["dtype"]))
+            types[name] = TensorType(
+                [_size(size, values) for size in meta["sizes"]], _element(meta["dtype"])
+            )
         except NotAffine:
             continue  # the nodes that read it are blocked
     read: set[str] = set()
     inputs = tuple(_input_name(argument, at) for at, argument in enumerate(said["inputs"]))
-    outputs = tuple(_argument(argument, read) for argument in said["outputs"])
+    outputs = tuple(_argument(argument, read, values) for argument in said["outputs"])
     rows = []
     for node in said["nodes"]:
         args, kwargs = [], {}
         for given in node["inputs"]:
-            value = _argument(given["arg"], read)
+            value = _argument(given["arg"], read, values)
             if given["kind"] == 2:
                 kwargs[given["name"]] = value
             else:
@@ -300,13 +314,13 @@ def _output_names(output: Json) -> list[str]:
     return [""]
 
 
-def _size(size: Json) -> Dim:
+def _size(size: Json, values: Values) -> Dim:
     if "as_int" in size:
         return size["as_int"]
-    return parse_size(size["as_expr"]["expr_str"])
+    return parse_size(size["as_expr"]["expr_str"], values)
 
 
-def _argument(argument: Json, read: set[str]) -> Any:
+def _argument(argument: Json, read: set[str], values: Values) -> Any:
     """A node's argument as a plain value; names that it reads are added to `read`."""
     ((kind, value),) = argument.items()
     kind = kind.removeprefix("as_")
@@ -323,17 +337,17 @@ def _argument(argument: Json, read: set[str]) -> Any:
         ((inner, item),) = value.items()
         return ref(item) if inner == "as_name" else item
     if kind in ("sym_ints", "sym_floats", "sym_bools"):
-        return tuple(_argument({"sym_int": item}, read) for item in value)
+        return tuple(_argument({"sym_int": item}, read, values) for item in value)
     if kind == "optional_tensors":
-        return tuple(_argument(item, read) for item in value)
+        return tuple(_argument(item, read, values) for item in value)
     if kind == "optional_tensor":
-        return _argument(value, read)
+        return _argument(value, read, values)
     if kind == "nested_tensors":
         return tuple(tuple(ref(item["name"]) for item in line) for line in value)
     if kind == "none":
         return None
     if kind == "graph":
-        return _graph(value["graph"])
+        return _graph(value["graph"], values)
     if kind == "scalar_type":
         return _element(value)
     if kind == "float":

@@ -17,7 +17,8 @@ from ...hlo.graph import Module, Weight
 from ...hlo.types import ElementType, TensorType, element_type
 from .lower import lower, unsupported
 from .origins import origin
-from .program import Graph, Input, Node, NotAffine, Output, Program, Ref, parse_size
+from .program import Graph, Input, Node, Output, Program, Ref
+from .sizes import NotAffine, Values, parse_size, sizes_from_examples
 from .trees import tree_of_spec
 
 _ELEMENTS = {
@@ -50,9 +51,12 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
         if isinstance(source, torch.nn.Module):
             raise UserError("a graph is no export: give the model or its torch.export.export")
         raise UserError(f"a {type(source).__name__} is no export of PyTorch")
-    if inputs or keywords:
-        raise UserError("an ExportedProgram already has its inputs; give no example inputs")
-    return _import_exported(source, _root_name(source))
+    name = _root_name(source)
+    if not inputs and not keywords:
+        return _import_exported(source, name)
+    return _import_exported(
+        source, name, sizes_from_examples(read_exported(source, name), inputs, keywords)
+    )
 
 
 def _root_name(exported: Any) -> str:
@@ -64,15 +68,15 @@ def _root_name(exported: Any) -> str:
     return "exported"
 
 
-def _import_exported(exported: Any, name: str) -> Module:
+def _import_exported(exported: Any, name: str, values: Values | None = None) -> Module:
     """Lower as exported where that can be done, else decompose what cannot be lowered first."""
-    program = read_exported(exported, name)
+    program = read_exported(exported, name, values)
     if not unsupported(program.graph):
         try:
             return lower(program)
         except ImportBlockers:
             pass  # PyTorch's own decompositions and functionalisation may know more
-    return lower(read_exported(_decomposed(exported), name))
+    return lower(read_exported(_decomposed(exported), name, values))
 
 
 def _decomposed(exported: Any) -> Any:
@@ -92,10 +96,13 @@ def _decomposed(exported: Any) -> Any:
         return exported.run_decompositions(table)
 
 
-def read_exported(exported: Any, name: str) -> Program:
-    """A `Program` with everything that an ExportedProgram says; weights share its memory."""
+def read_exported(exported: Any, name: str, values: Values | None = None) -> Program:
+    """A `Program` with everything that an ExportedProgram says; weights share its memory.
+
+    `values` fixes symbolic sizes.
+    """
     signature = exported.graph_signature
-    reader = _Reader()
+    reader = _Reader(values or {})
     graph = reader.graph(exported.graph_module)
     call = exported.module_call_graph[0].signature
     return Program(
@@ -209,6 +216,15 @@ def element_of(dtype: Any) -> ElementType:
 class _Reader:
     """Reads one fx graph; nested graphs by readers of their own."""
 
+    def __init__(self, values: Values) -> None:
+        self.values = values
+
+    def size(self, size: Any) -> Any:
+        """A SymInt as a dim; NotAffine if it is no affine expression."""
+        import sympy
+
+        return parse_size(sympy.srepr(size.node.expr), self.values)
+
     def graph(self, graph_module: Any) -> Graph:
         self.module = graph_module
         self.same: dict[str, str] = {}  # a second getitem of one result -> the first
@@ -237,14 +253,14 @@ class _Reader:
             value = getattr(value, part)
         if not hasattr(value, "graph"):
             raise UserError(f"the export holds '{node.target}' outside its signature")
-        self.graphs[node.name] = _Reader().graph(value)
+        self.graphs[node.name] = _Reader(self.values).graph(value)
 
     def note(self, name: str, value: Any) -> None:
         """Remember the type of a named tensor, if it can be said."""
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
             return
         try:
-            dims = [size if type(size) is int else _size(size) for size in value.shape]
+            dims = [size if type(size) is int else self.size(size) for size in value.shape]
             self.types[name] = TensorType(dims, element_of(value.dtype))
         except NotAffine:
             return
@@ -301,19 +317,12 @@ class _Reader:
         if value is None or isinstance(value, (bool, int, float, complex, str)):
             return value
         if kind in ("SymInt", "SymFloat", "SymBool"):
-            return _size(value)
+            return self.size(value)
         return str(value)  # devices, layouts, memory formats: no part of a program
 
 
 def _is_getitem(node: Any) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
-
-
-def _size(size: Any) -> Any:
-    """A SymInt as a dim; NotAffine if it is no affine expression."""
-    import sympy
-
-    return parse_size(sympy.srepr(size.node.expr))
 
 
 _SYMBOLIC = {"_operator", "operator", "math", "torch"}

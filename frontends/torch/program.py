@@ -6,14 +6,13 @@ HLO's operations; the lowering (`lower`) knows operations and nothing of formats
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...hlo.graph import Origin, Weight
 from ...hlo.signature import Tree
-from ...hlo.types import Dim, SymbolicDim, TensorType
+from ...hlo.types import TensorType
 
 
 class Ref(NamedTuple):
@@ -92,46 +91,3 @@ class Program:
     symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     name: str = ""
     composite: bool = False  # run_decompositions() could still split operators into simpler ones
-
-
-class NotAffine(ValueError):
-    """A symbolic size that `SymbolicDim` cannot express, such as a product of two symbols."""
-
-
-def parse_size(text: str) -> Dim:
-    """The size that sympy's `srepr` text describes; NotAffine if it is no affine expression.
-
-    parse_size("Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(1))") is 2*s0+1.
-    """
-    try:
-        return _size(ast.parse(text, mode="eval").body, text)
-    except SyntaxError:
-        raise NotAffine(f"the size '{text}' is no expression") from None
-
-
-def _size(node: ast.expr, text: str) -> Dim:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return _size(node.operand, text) * -1
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        name = node.func.id
-        if name == "Symbol" and isinstance(node.args[0], ast.Constant):
-            return SymbolicDim(str(node.args[0].value))
-        parts = [_size(argument, text) for argument in node.args]
-        if name == "Integer":
-            return parts[0]
-        total = parts[0]
-        for part in parts[1:]:
-            if name == "Add":
-                total = total + part
-            elif name == "Mul" and isinstance(total, int):
-                total = part * total
-            elif name == "Mul" and isinstance(part, int):
-                total = total * part
-            else:
-                break
-        else:
-            if name in ("Add", "Mul"):
-                return total
-    raise NotAffine(f"the size '{text}' is not a sum of multiples of symbols")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...hlo.graph import Op, Value
@@ -114,12 +114,31 @@ def _moved(op: Op, side: str, permutation: Any) -> dict[str, Any]:
     return {**op.attributes, **changed}
 
 
+LAST: dict[str, Any] = {
+    "output_batch_dimension": 0,
+    "output_feature_dimension": 3,
+    "output_spatial_dimensions": (1, 2),
+}
+CHANNELS_LAST = TensorType((1, 4, 4, 2), F32)
+
+
+def _one_layout(attributes: Mapping[str, Any]) -> bool:
+    """Whether input and output have their dimensions in one order: kernels are made for that."""
+    kinds = ("batch_dimension", "feature_dimension", "spatial_dimensions")
+    return all(attributes[f"input_{kind}"] == attributes[f"output_{kind}"] for kind in kinds)
+
+
 def _transpose_examples() -> Iterator[Example]:
-    last = TensorType((1, 4, 4, 2), F32)
     yield example(
         "input",
-        [last, KERNEL],
+        [CHANNELS_LAST, KERNEL],
+        lambda b, x, k: convolution(b, b.transpose(x, (0, 3, 1, 2)), k, **LAST),
+    )
+    yield example(
+        "two layouts",
+        [CHANNELS_LAST, KERNEL],
         lambda b, x, k: convolution(b, b.transpose(x, (0, 3, 1, 2)), k),
+        fires=False,
     )
     yield example(
         "kernel",
@@ -135,20 +154,33 @@ def convolution_of_transpose(op: Op, b: Rewriter) -> Value | None:
     """convolution(transpose x, w) -> convolution(x, w) with other dimension numbers"""
     for number, side in enumerate(("input", "kernel")):
         inner = made_by(op.operands[number], "transpose")
-        if inner is None:
+        if inner is None or b.is_static(op.operands[number]):
+            continue  # what is static is transposed when the bundle is built
+        attributes = _moved(op, side, inner.permutation)
+        if side == "input" and not _one_layout(attributes):
             continue
         operands = list(op.operands)
         operands[number] = inner.operands[0]
-        attributes = _moved(op, side, inner.permutation)
         return b.build("convolution", operands, attributes, (), op.result_types)[0]
     return None
 
 
 def _output_examples() -> Iterator[Example]:
+    first = {
+        "input_batch_dimension": 0,
+        "input_feature_dimension": 3,
+        "input_spatial_dimensions": (1, 2),
+    }
     yield example(
         "last",
+        [CHANNELS_LAST, KERNEL],
+        lambda b, x, k: b.transpose(convolution(b, x, k, **first), (0, 2, 3, 1)),
+    )
+    yield example(
+        "two layouts",
         [IMAGE, KERNEL],
         lambda b, x, k: b.transpose(convolution(b, x, k), (0, 2, 3, 1)),
+        fires=False,
     )
 
 
@@ -161,6 +193,8 @@ def transpose_of_convolution(op: Op, b: Rewriter) -> Value | None:
         return None
     place = {d: i for i, d in enumerate(op.permutation)}
     attributes = _moved(inner, "output", place)
+    if not _one_layout(attributes):
+        return None
     return b.build("convolution", inner.operands, attributes, (), op.result_types)[0]
 
 

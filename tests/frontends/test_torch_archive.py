@@ -20,7 +20,7 @@ from torch import nn
 
 from girih.frontends.torch import import_torch
 from girih.frontends.torch.archive import read_archive
-from girih.frontends.torch.program import NotAffine, parse_size
+from girih.frontends.torch.sizes import NotAffine, parse_size
 from girih.hlo.errors import UserError
 from girih.hlo.types import SymbolicDim
 
@@ -155,3 +155,4 @@ def test_sizes_are_affine_expressions() -> None:
     for text in (f"Mul({symbol}, Symbol('s1'))", f"FloorDiv({symbol}, Integer(2))", "1 +"):
         with pytest.raises(NotAffine):
             parse_size(text)
+    assert parse_size(f"FloorDiv({symbol}, Integer(2))", {"s0": 7}) == 3

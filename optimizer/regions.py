@@ -1,0 +1,87 @@
+"""Copies of regions: captured values renamed, operations extracted, inlined or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..hlo.build import Builder
+from ..hlo.graph import Op, Region, Value, arguments
+
+CONTROL_BODIES = frozenset({"while", "if", "case"})  # operations whose regions are programs
+
+
+def map_bodies(region: Region, change: Callable[[Op, Region], Region]) -> Region:
+    """The region with `change` applied to the bodies of control flow; itself if none changes."""
+    if not any(op.name in CONTROL_BODIES for op in region.ops):
+        return region
+    mapping: dict[Value, Value] = {}
+    ops: list[Op] = []
+    for op in region.ops:
+        operands = [mapping.get(value, value) for value in op.operands]
+        nested = [rename(body, mapping) for body in op.regions]
+        if op.name in CONTROL_BODIES:
+            nested = [change(op, body) for body in nested]
+        new = op.with_operands(operands, nested)
+        if new is not op:
+            mapping.update(zip(op.results, new.results, strict=True))
+        ops.append(new)
+    if not mapping and ops == list(region.ops):
+        return region
+    return Region(region.arguments, ops, [mapping.get(v, v) for v in region.results])
+
+
+def rename(region: Region, mapping: dict[Value, Value]) -> Region:
+    """A copy of the region in which captured values are replaced."""
+    if not any(value in mapping for value in region.captures()):
+        return region
+    inner = dict(mapping)
+    own = arguments(region.argument_types)
+    inner.update(zip(region.arguments, own, strict=True))
+    ops: list[Op] = []
+    for op in region.ops:
+        nested = [rename(body, inner) for body in op.regions]
+        new = op.with_operands([inner.get(v, v) for v in op.operands], nested)
+        inner.update(zip(op.results, new.results, strict=True))
+        ops.append(new)
+    return Region(own, ops, [inner.get(value, value) for value in region.results])
+
+
+def extract(members: Sequence[Op], inputs: Sequence[Value], roots: Sequence[Value]) -> Region:
+    """A region of copies of `members` whose arguments stand for `inputs`."""
+    own = arguments([value.type for value in inputs])
+    mapping = dict(zip(inputs, own, strict=True))
+    ops: list[Op] = []
+    for op in members:
+        new = Op(
+            op.definition, [mapping[value] for value in op.operands], op.attributes, op.regions,
+            op.result_types, op.origin,
+        )  # fmt: skip
+        mapping.update(zip(op.results, new.results, strict=True))
+        ops.append(new)
+    return Region(own, ops, [mapping[root] for root in roots])
+
+
+def prune(region: Region) -> Region:
+    """The region without operations that nothing needs."""
+    needed = set(region.results)
+    kept: list[Op] = []
+    for op in reversed(region.ops):
+        if op.definition.effects or any(result in needed for result in op.results):
+            kept.append(op)
+            needed.update(op.operands)
+            for body in op.regions:
+                needed.update(body.captures())
+    return Region(region.arguments, kept[::-1], region.results)
+
+
+def inline(builder: Builder, region: Region, inputs: list[Value]) -> list[Value]:
+    """Copies of a region's operations on those inputs; its results."""
+    mapping: dict[Value, Value] = dict(zip(region.arguments, inputs, strict=True))
+    for op in region.ops:
+        operands = [mapping.get(value, value) for value in op.operands]
+        new = Op(
+            op.definition, operands, op.attributes, op.regions, op.result_types, builder.origin
+        )
+        builder.append(new)
+        mapping.update(zip(op.results, new.results, strict=True))
+    return [mapping.get(value, value) for value in region.results]
