@@ -7,6 +7,7 @@ code computes `width` elements at once, an axis also says how it differs between
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,15 +25,14 @@ class Axis:
     """
 
     __slots__ = ("value", "extent", "lanes", "depth", "multiple", "serial")
-    _count = 0
+    _serials = itertools.count()  # threads may compile at the same time
 
     def __init__(
         self, value: llvm.Value, extent: int, lanes: int = SAME, depth: int = 0, multiple: int = 1
     ) -> None:
         self.value, self.extent, self.lanes = value, max(extent, 1), lanes
         self.depth, self.multiple = depth, multiple
-        Axis._count += 1
-        self.serial = Axis._count
+        self.serial = next(Axis._serials)
 
 
 class Affine:

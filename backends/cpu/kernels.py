@@ -12,6 +12,22 @@ from . import arithmetic, composite, contract, elements, elementwise, opaque
 from .codegen import KernelCode, Target
 from .loops import loop, product, reduce, rows
 
+# Operations that no kernel computes, and why.
+LIMITATIONS = {
+    "rng": "the specification leaves its numbers open; use rng_bit_generator",
+    "uniform_quantize": "quantised values have no kernels yet",
+    "uniform_dequantize": "quantised values have no kernels yet",
+    "get_dimension_size": "static sizes are folded before kernels are made",
+    "set_dimension_size": "sizes that change at run time have no kernels yet",
+    "dynamic_reshape": "shapes must be constants",
+    "dynamic_broadcast_in_dim": "shapes must be constants",
+    "dynamic_iota": "shapes must be constants",
+    "dynamic_pad": "paddings must be constants",
+    "real_dynamic_slice": "bounds must be constants",
+    "dynamic_gather": "slice sizes must be constants",
+    "dynamic_conv": "paddings must be constants",
+}
+
 
 def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a fusion or of a single operation; UnsupportedError if there is none."""
@@ -28,7 +44,8 @@ def emit(op: Op, target: Target) -> KernelCode:
         return opaque.emit(single, target)
     simpler = _explained(single)
     if simpler is None:
-        raise arithmetic.unsupported(single)
+        reason = LIMITATIONS.get(single.name)
+        raise UnsupportedError(f"{arithmetic.unsupported(single)}{f': {reason}' if reason else ''}")
     return composite.emit(simpler, target, single.definition.flops(single))
 
 

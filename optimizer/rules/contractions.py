@@ -40,6 +40,12 @@ class Sides:
             *(right.dims[d] for d in self.free(1)),
         )
 
+    def swap(self) -> None:
+        """Left becomes right."""
+        self.values.reverse()
+        self.batch.reverse()
+        self.contract.reverse()
+
     def build(self, b: Rewriter) -> Value:
         """The dot_general with these numbers; other attributes and the element type stay."""
         attributes = {
@@ -131,13 +137,19 @@ def dot_of_transpose(op: Op, b: Rewriter) -> Value | None:
 def _transpose_of_dot_examples() -> Iterator[Example]:
     yield example(
         "swapped",
-        [f32(2, 3), f32(3, 4)],
-        lambda b, x, y: b.transpose(dot(b, x, y, ((1,), (0,))), (1, 0)),
+        [f32(3, 2), f32(3, 4)],
+        lambda b, x, y: b.transpose(dot(b, x, y, ((0,), (0,))), (1, 0)),
     )
     yield example(
         "batched",
-        [f32(5, 2, 3), f32(5, 3, 4)],
-        lambda b, x, y: b.transpose(dot(b, x, y, ((2,), (1,)), ((0,), (0,))), (0, 2, 1)),
+        [f32(5, 3, 2), f32(5, 3, 4)],
+        lambda b, x, y: b.transpose(dot(b, x, y, ((1,), (1,)), ((0,), (0,))), (0, 2, 1)),
+    )
+    yield example(
+        "operands lie well",
+        [f32(2, 3), f32(3, 4)],
+        lambda b, x, y: b.transpose(dot(b, x, y, ((1,), (0,))), (1, 0)),
+        fires=False,
     )
     yield example(
         "batch moves",
@@ -152,18 +164,60 @@ def _transpose_of_dot_examples() -> Iterator[Example]:
 def transpose_of_dot(op: Op, b: Rewriter) -> Value | None:
     """transpose(dot(x, y)) -> dot(y, x) [free dimensions of the two sides swap as blocks]"""
     inner = made_by(op.operands[0], "dot_general")
-    if inner is None or not b.single_use(op.operands[0]):
+    if inner is None or not b.single_use(op.operands[0]) or not _may_swap(inner):
         return None
     sides = Sides(inner)
     batch, left = len(sides.batch[0]), len(sides.free(0))
     rank = op.type.rank
     wanted = (*range(batch), *range(batch + left, rank), *range(batch, batch + left))
-    if op.permutation != wanted or inner.attributes.get("precision_config"):
+    if op.permutation != wanted:
         return None
-    sides.values.reverse()
-    sides.batch.reverse()
-    sides.contract.reverse()
+    before = _fit(sides)
+    sides.swap()
+    if b.is_static(sides.values[0]) or (not b.is_static(sides.values[1]) and _fit(sides) < before):
+        return None
     return sides.build(b)
+
+
+def _may_swap(op: Op) -> bool:
+    """Whether nothing in the operation tells its two operands apart but their dimensions."""
+    precision = op.attributes.get("precision_config") or ()
+    return len(set(precision)) <= 1 and op.operands[0].element is op.operands[1].element
+
+
+def _fit(sides: Sides) -> int:
+    """How many operands lie as a product reads them: rows of x along the sum, rows of y across."""
+    left, right = sides.values
+    return (left.rank - 1 in sides.contract[0]) + (right.rank - 1 not in sides.contract[1])
+
+
+def _static_right_examples() -> Iterator[Example]:
+    def weights(b: Any) -> Value:
+        return b.constant([[1.0, 2.0, 0.5], [3.0, -1.0, 4.0]], f32(2, 3))
+
+    yield example("matrix", [f32(3, 4)], lambda b, x: dot(b, weights(b), x, ((1,), (0,))))
+    yield example("vector", [f32(3)], lambda b, x: dot(b, weights(b), x, ((1,), (0,))))
+    yield example(
+        "right already",
+        [f32(4, 2)],
+        lambda b, x: dot(b, x, weights(b), ((1,), (0,))),
+        fires=False,
+    )
+
+
+@structural("static-operand-right", "dot_general", examples=_static_right_examples,
+            lowers="static left operands", sums=True)  # fmt: skip
+def static_operand_right(op: Op, b: Rewriter) -> Value | None:
+    """dot(w, x) -> transpose dot(x, w) [w is known when the bundle is built]"""
+    left, right = op.operands
+    if not b.is_static(left) or b.is_static(right) or not _may_swap(op):
+        return None
+    sides = Sides(op)
+    batch, first, second = len(sides.batch[0]), len(sides.free(0)), len(sides.free(1))
+    sides.swap()
+    after = batch + second
+    order = (*range(batch), *range(after, after + first), *range(batch, after))
+    return b.transpose(sides.build(b), order)
 
 
 # dot_general and reshapes.
@@ -386,6 +440,7 @@ def dot_of_broadcast(op: Op, b: Rewriter) -> Value | None:
 RULES: tuple[Rule, ...] = (
     dot_of_transpose,
     transpose_of_dot,
+    static_operand_right,
     dot_of_reshape,
     dot_sum_of_one,
     dot_without_sum,

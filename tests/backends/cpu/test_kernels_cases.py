@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.backends.cpu.kernels import as_region
+from girih.backends.cpu.kernels import LIMITATIONS, as_region
 from girih.hlo.build import make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.ops import DEFINITIONS
@@ -17,25 +17,13 @@ from girih.hlo.types import TensorType, tensor_of
 from . import harness
 
 CONTROL = ("control", "source")
-# What kernels do not compute, with the reason; everything else must.
-NEEDS_CONSTANTS = frozenset(
-    ("dynamic_reshape", "dynamic_broadcast_in_dim", "dynamic_iota", "dynamic_pad",
-     "real_dynamic_slice", "dynamic_gather", "dynamic_conv")
-)  # fmt: skip
-LIMITATIONS = {
-    "rng": "its numbers are left open by the specification",
-    "get_dimension_size": "folded before kernels are made",
-    "set_dimension_size": "folded before kernels are made",
-    "uniform_quantize": "quantised values",
-    "uniform_dequantize": "quantised values",
-}
 
 
 def cases() -> Iterator[Any]:
     for definition in DEFINITIONS:
         if definition.pattern in CONTROL and definition.name != "iota":
             continue
-        if definition.name in LIMITATIONS or definition.name in NEEDS_CONSTANTS:
+        if definition.name in LIMITATIONS:
             continue
         for case in definition.cases():
             yield pytest.param(definition, case, id=f"{definition.name}-{case.name}")
@@ -62,3 +50,7 @@ def test_single_region_keeps_operands_apart() -> None:
     x = arguments([tensor_of(np.zeros(3, np.float32))])[0]
     region = as_region(make_op("add", [x, x]))
     assert len(region.arguments) == 2
+
+
+def test_limitations_name_operations() -> None:
+    assert {definition.name for definition in DEFINITIONS}.issuperset(LIMITATIONS)
