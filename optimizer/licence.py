@@ -32,12 +32,6 @@ ASSUMES_FINITE = Licence.ASSUMES_FINITE
 # Results stay within a few roundings of the program as written; an inf or a NaN is never lost.
 DEFAULT_LICENCES = IGNORES_ZERO_SIGN | REASSOCIATES
 
-PRECISION_MODES = {
-    "bitwise": BITWISE,
-    "default": DEFAULT_LICENCES,
-    "finite": DEFAULT_LICENCES | ASSUMES_FINITE,
-}
-
 
 @dataclass
 class Ledger:

@@ -169,7 +169,6 @@ class Rewriter(Builder):
     def __init__(self, engine: Engine) -> None:
         super().__init__(check=engine.check)
         self.engine = engine
-        self.licences = engine.licences
         self.table: dict[Any, tuple[Value, ...]] = {}
         self.depth = 0
         self.rewriting: Op | None = None
@@ -214,10 +213,6 @@ class Rewriter(Builder):
     def uses(self, value: Value) -> int:
         """At least the number of its users."""
         return self.engine.uses[value]
-
-    def may(self, licence: Licence) -> bool:
-        """Whether the precision mode allows all of `licence`."""
-        return licence & ~self.licences == Licence.BITWISE
 
     # What rules build.
 

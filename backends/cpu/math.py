@@ -135,19 +135,15 @@ def _power_of_two(f: Function, n: Value) -> Value:
     return _float(f, f.shl(f.add(n, _BIAS[kind]), _MANTISSA[kind]))
 
 
-def _reduced(f: Function, x: Value) -> tuple[Value, Value]:
-    """(n as a float, r) with x = n ln 2 + r, |r| a little over ln(2) / 2 at most."""
+def _reduced(f: Function, x: Value) -> tuple[Value, Value, Value]:
+    """(n, n as an integer, r): x = n ln 2 + r, |r| a little over ln(2) / 2 at most."""
     shifter = constant(x.type, _SHIFTER[x.element])
-    n = f.sub(f.fma(x, constant(x.type, 1.4426950408889634), shifter), shifter)
+    shifted = f.fma(x, constant(x.type, 1.4426950408889634), shifter)
+    n = f.sub(shifted, shifter)
     high, low = _LN2[x.element]
     r = f.fma(n, constant(x.type, -high), x)
-    return n, f.fma(n, constant(x.type, -low), r)
-
-
-def _integer_of(f: Function, n: Value) -> Value:
-    """A small whole float as an integer (any number for NaN)."""
-    shifter = constant(n.type, _SHIFTER[n.element])
-    return f.sub(bits(f, f.add(n, shifter)), _bits_number(shifter))
+    whole = f.sub(bits(f, shifted), _bits_number(shifter))
+    return n, whole, f.fma(n, constant(x.type, -low), r)
 
 
 def _exp_series(f: Function, r: Value) -> Value:
@@ -159,15 +155,14 @@ def _exp_series(f: Function, r: Value) -> Value:
 def exp(f: Function, x: Value) -> Value:
     """e^x; subnormal results are rounded once more."""
     x = _limited(f, x, *((-746.0, 710.0) if is_double(x) else (-104.0, 89.0)))
-    n, r = _reduced(f, x)
+    n, whole, r = _reduced(f, x)
     value = polynomial(f, r, (1.0, 1.0, *(p.EXP_F64 if is_double(x) else p.EXP_F32)))
     scaled = _scaled(f, value, n)
     if scaled is not None:
         return scaled
-    n = _integer_of(f, n)
-    half = f.ashr(n, 1)
+    half = f.ashr(whole, 1)
     value = f.mul(value, _power_of_two(f, half))
-    return f.mul(value, _power_of_two(f, f.sub(n, half)))
+    return f.mul(value, _power_of_two(f, f.sub(whole, half)))
 
 
 def _scaled(f: Function, value: Value, n: Value) -> Value | None:
@@ -183,10 +178,15 @@ def _scaled(f: Function, value: Value, n: Value) -> Value | None:
 def expm1(f: Function, x: Value) -> Value:
     """e^x - 1, exact for tiny x."""
     limited = _limited(f, x, *((-40.0, 710.0) if is_double(x) else (-18.0, 89.0)))
-    n, r = _reduced(f, limited)
-    scale = _power_of_two(f, f.sub(_integer_of(f, n), 1))
-    value = f.mul(f.fma(scale, _exp_series(f, r), f.sub(scale, 0.5)), 2.0)
+    value = f.mul(_half_expm1(f, limited), 2.0)
     return f.select(f.compare("oeq", x, 0.0), x, value)
+
+
+def _half_expm1(f: Function, x: Value) -> Value:
+    """(e^x - 1) / 2 of an x that is not too large; halved, no power of two overflows."""
+    _, n, r = _reduced(f, x)
+    scale = _power_of_two(f, f.sub(n, 1))
+    return f.fma(scale, _exp_series(f, r), f.sub(scale, 0.5))
 
 
 def logistic(f: Function, x: Value) -> Value:
@@ -197,11 +197,11 @@ def logistic(f: Function, x: Value) -> Value:
 
 
 def tanh(f: Function, x: Value) -> Value:
-    """t / (t + 2) with t = e^2x - 1."""
+    """t / (t + 1) with t = (e^2x - 1) / 2."""
     size = absolute(f, x)
     limit = 20.0 if is_double(x) else 10.0
-    t = expm1(f, f.mul(f.select(f.compare("ogt", size, limit), limit, size), 2.0))
-    return copysign(f, f.div(t, f.add(t, 2.0)), x)
+    t = _half_expm1(f, f.mul(f.select(f.compare("ogt", size, limit), limit, size), 2.0))
+    return copysign(f, f.div(t, f.add(t, 1.0)), x)
 
 
 # Logarithms: x = 2^e (1 + r) with sqrt(1/2) <= 1 + r < sqrt(2).

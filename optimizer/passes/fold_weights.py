@@ -219,11 +219,21 @@ class _WeightFolder:
 
 
 def _digest(op: Op, names: Iterable[str]) -> str:
+    """A short name for an operation on operands of those names."""
+    types = [repr(value.type) for value in (*op.operands, *op.results)]
+    parts = [op.name, *types, *names, *_attributes(op)]
+    for region in op.regions:
+        local = {value: f"a{value.index}" for value in region.arguments}
+        for number, inner in enumerate(region.ops):
+            local.update((value, f"{number}.{value.index}") for value in inner.results)
+            operands = [local.get(value, "?") for value in inner.operands]
+            parts += [inner.name, *operands, *_attributes(inner)]
+        parts += [local.get(value, "?") for value in region.results]
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=6).hexdigest()
+
+
+def _attributes(op: Op) -> list[str]:
     def shown(attribute: Any) -> str:
         return attribute.digest.hex() if isinstance(attribute, Dense) else repr(attribute)
 
-    parts = [op.name, repr(op.type), *names]
-    parts += [f"{name}={shown(op.attributes[name])}" for name in sorted(op.attributes)]
-    for region in op.regions:
-        parts += [inner.name for inner in region.ops]
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=6).hexdigest()
+    return [f"{name}={shown(op.attributes[name])}" for name in sorted(op.attributes)]

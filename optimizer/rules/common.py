@@ -25,10 +25,6 @@ def inverse(permutation: Sequence[int]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def identity(rank: int) -> tuple[int, ...]:
-    return tuple(range(rank))
-
-
 def without(items: Sequence[Any], dropped: Sequence[int]) -> tuple[Any, ...]:
     """The items whose positions are not in `dropped`."""
     gone = set(dropped)

@@ -164,6 +164,57 @@ def broadcast_of_reshape(op: Op, b: Rewriter) -> Value | None:
     return b.broadcast(source, op.type.dims, mapped)
 
 
+def _broadcast_of_groups_examples() -> Iterator[Example]:
+    yield example(
+        "merged",
+        [TensorType((2, 3, 4), F32)],
+        lambda b, x: b.broadcast(b.reshape(x, (6, 4)), (6, 4, 5), (0, 1)),
+    )
+    yield example(
+        "split",
+        [TensorType((6,), F32)],
+        lambda b, x: b.broadcast(b.reshape(x, (2, 3)), (4, 2, 3), (1, 2)),
+    )
+    yield example(
+        "split and spread",
+        [TensorType((6,), F32)],
+        lambda b, x: b.broadcast(b.reshape(x, (2, 3)), (2, 4, 3), (0, 2)),
+        fires=False,
+    )
+
+
+@structural("broadcast-of-grouping", "broadcast_in_dim", examples=_broadcast_of_groups_examples,
+            lowers="height of reshapes")  # fmt: skip
+def broadcast_of_grouping(op: Op, b: Rewriter) -> Value | None:
+    """broadcast(reshape x) -> reshape(broadcast x) [what is split or merged stays side by side]"""
+    inner = made_by(op.operands[0], "reshape")
+    if inner is None or not op.type.is_static or op.type.size == 0:
+        return None
+    source, mapped = inner.operands[0], op.broadcast_dimensions
+    if map_of_ones(source.dims, inner.type.dims) is not None:
+        return None  # only ones: other rules do better
+    if any(inner.type.dims[i] != op.type.dims[d] for i, d in enumerate(mapped)):
+        return None
+    first: dict[int, tuple[tuple[int, ...], int]] = {}  # result dim -> source dims there, how many
+    for before, after in groups(source.dims, inner.type.dims):
+        places = [mapped[d] for d in after]
+        if places != list(range(places[0], places[0] + len(places))):
+            return None
+        first[places[0]] = before, len(places)
+    dims: list[Any] = []
+    where = [0] * source.rank
+    d = 0
+    while d < op.type.rank:
+        before, count = first.get(d, ((), 1))
+        for axis in before:
+            where[axis] = len(dims)
+            dims.append(source.dims[axis])
+        if d not in first:
+            dims.append(op.type.dims[d])
+        d += count
+    return b.reshape(b.broadcast(source, dims, where), op.type.dims)
+
+
 # Reshapes.
 
 
@@ -386,6 +437,7 @@ RULES: tuple[Rule, ...] = (
     broadcast_of_same_count,
     broadcast_in_order,
     broadcast_of_reshape,
+    broadcast_of_grouping,
     reshape_identity,
     reshape_of_reshape,
     reshape_of_broadcast,
