@@ -54,12 +54,13 @@ def compile(  # noqa: A001 - the public name of the API
     from .backends import find
     from .optimizer.encode import stored_module
     from .optimizer.pipeline import run_pipeline, simplify_pipeline
-    from .optimizer.schedule import schedule
+    from .optimizer.schedule import require_static, schedule
     from .runtime.program import Program
 
     backend = find(target, options)
     say("import")
     source_module = import_model(source, *example_inputs, **keywords)
+    require_static(source_module)
     first, second = simplify_pipeline(options), lowering_passes(backend, options)
     disable = _named(options.disable, first, second)
     simple = run_pipeline(source_module, first, on_pass=say, disable=disable[0])

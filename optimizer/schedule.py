@@ -14,6 +14,7 @@ from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
+from .fusion import trailing_reduction
 
 ALIASING = frozenset({"reshape", "optimization_barrier", "bitcast"})
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
@@ -101,14 +102,20 @@ class Schedule:
 
 def schedule(module: Module) -> Schedule:
     """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control."""
-    for op in module.walk():
-        for value in op.results:
-            if isinstance(value.type, TensorType) and not value.type.is_static:
-                raise UnsupportedError(
-                    f"{_place(op)}{op.name}: {value.type} has a symbolic dimension; compiled "
-                    "programs need fixed sizes: export with fixed shapes, or interpret it"
-                )
+    require_static(module)
     return _Scheduler(module).run()
+
+
+def require_static(module: Module) -> None:
+    """UnsupportedError for the first value whose size is not fixed."""
+    values = [(f"argument {v.index}: ", v) for v in module.body.arguments]
+    values += [(f"{_place(op)}{op.name}: ", value) for op in module.walk() for value in op.results]
+    for place, value in values:
+        if isinstance(value.type, TensorType) and not value.type.is_static:
+            raise UnsupportedError(
+                f"{place}{value.type} has a symbolic dimension; compiled programs need fixed "
+                "sizes: give example inputs with them, export with fixed shapes, or interpret it"
+            )
 
 
 def _place(op: Op) -> str:
@@ -399,12 +406,13 @@ def last_uses(region: Region) -> dict[Value, int]:
 
 def may_overwrite(op: Op, operand: int, result: int) -> bool:
     """Whether a kernel may write `result` where `operand` lies: it reads each element of the
-    operand only to compute the same element of the result (or is an update in place)."""
+    operand only to compute the same element of the result, or, in a `rows` kernel, to reduce the
+    row that is finished before any of it is written (or it is an update in place)."""
     if op.name == "dynamic_update_slice":
         return operand == 0
     if op.name == "scatter":
         return operand == result
-    if op.name != "fusion" or op.kind != "loop":
+    if op.name != "fusion" or not (op.kind == "loop" or op.kind == "rows" and len(op.results) == 1):
         return False
     region = op.regions[0]
     argument, root = region.arguments[operand], region.results[result]
@@ -417,14 +425,10 @@ def may_overwrite(op: Op, operand: int, result: int) -> bool:
             continue
         seen.add(value)
         for user, _ in region.uses.get(value, ()):
-            if user is None:
+            if user is None or (op.kind == "rows" and trailing_reduction(user) is not None):
                 continue
             elementwise = user.definition.pattern == "elementwise"
-            if (
-                not elementwise
-                or user.result.dims != root.dims
-                or user.result.element.itemsize > (root.element.itemsize)
-            ):
+            if not elementwise or user.result.dims != root.dims:
                 return False
             stack.append(user.result)
     return True

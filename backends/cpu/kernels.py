@@ -56,7 +56,7 @@ def _contraction(op: Op, region: Region, target: Target) -> KernelCode:
         return contract.emit(op, target)
     if len(region.ops) > 1:
         return composite.emit(region, target, op.definition.flops(op))
-    return reduce.emit(product.as_reduction(dots[0]), target, op.definition.flops(op))
+    return reduce.emit(product.as_reduction(region), target, op.definition.flops(op))
 
 
 def _explained(op: Op) -> Region | None:

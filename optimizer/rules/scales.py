@@ -86,11 +86,27 @@ def scale_of(value: Value, target: Value, along: Sequence[int], b: Rewriter) -> 
     return lambda: b.broadcast(source, target.dims, mapped)
 
 
+def _only_use(value: Value, b: Rewriter) -> bool:
+    """Whether the weights behind a static value are needed for nothing else.
+
+    Else the scaled weight would have to be stored beside the plain one, or made at every call.
+    """
+    waiting = [value]
+    while waiting:
+        last = waiting.pop()
+        if last.op is None or last.op.name == "constant":
+            continue
+        if b.uses(last) > 1:
+            return False
+        waiting.extend(last.op.operands)
+    return True
+
+
 def static_side(inner: Op, b: Rewriter) -> tuple[int, list[int]] | None:
     """A contraction's static operand that nothing else uses, and where result dims are in it."""
     rank = inner.type.rank
     if inner.name == "convolution":
-        if not b.is_static(inner.operands[1]) or b.uses(inner.operands[1]) > 1:
+        if not b.is_static(inner.operands[1]) or not _only_use(inner.operands[1], b):
             return None
         along = [-1] * rank
         along[inner.output_feature_dimension] = inner.kernel_output_feature_dimension
@@ -99,7 +115,7 @@ def static_side(inner: Op, b: Rewriter) -> tuple[int, list[int]] | None:
     for side in (1, 0):
         value = inner.operands[side]
         other = inner.operands[1 - side]
-        if b.is_static(value) and b.uses(value) <= 1 and not b.is_static(other):
+        if b.is_static(value) and not b.is_static(other) and _only_use(value, b):
             along = [-1] * rank
             first = len(sides.batch[0]) + (len(sides.free(0)) if side else 0)
             for i, d in enumerate(sides.batch[side]):

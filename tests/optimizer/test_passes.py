@@ -301,6 +301,26 @@ def test_batch_normalisation_goes_into_the_convolution() -> None:
     assert np.abs(before - now).max() <= 1e-5 * np.abs(before).max()
 
 
+def test_a_tied_weight_is_not_scaled_for_one_of_its_uses() -> None:
+    def body(b, x, w):
+        across = b.transpose(b("exponential", w), (1, 0))
+        y = b("dot_general", x, across, lhs_contracting_dimensions=(1,),
+              rhs_contracting_dimensions=(0,))  # fmt: skip
+        return [b("multiply", y, b.constant(0.5, y.tensor)), w]
+
+    module, _ = weighted(body, w=W)
+    after = Simplify()(module)
+    (product,) = (op for op in after.walk() if op.name == "dot_general")
+    assert all(value.op is None or value.op.name != "multiply" for value in product.operands)
+
+    def alone(b, x, w):
+        return body(b, x, w)[:1]
+
+    module, _ = weighted(alone, w=W)
+    after = run_pipeline(module, simplify_pipeline(), check=True)
+    assert names(after) == ["weight", "dot_general"]
+
+
 # pipelines
 
 

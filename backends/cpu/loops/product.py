@@ -7,10 +7,15 @@ from ....hlo.graph import Op, Region, Value
 from ....hlo.types import TensorType
 
 
-def as_reduction(op: Op) -> Region:
-    """sum over the contracted dims of lhs * rhs, both spread over [batch, lhs, rhs, contracted]."""
+def as_reduction(region: Region) -> Region:
+    """sum over the contracted dims of lhs * rhs, both spread over [batch, lhs, rhs, contracted].
+
+    region: holds nothing but the dot_general; its arguments stay, in their order.
+    """
     builder = Builder()
-    left, right = builder.arguments([value.type for value in op.operands])
+    (op,) = region.ops
+    own = dict(zip(region.arguments, builder.arguments(region.argument_types), strict=True))
+    left, right = (own[value] for value in op.operands)
     batch = list(zip(op.lhs_batching_dimensions, op.rhs_batching_dimensions, strict=True))
     summed = list(zip(op.lhs_contracting_dimensions, op.rhs_contracting_dimensions, strict=True))
     rows = _free(left, [pair[0] for pair in (*batch, *summed)])
