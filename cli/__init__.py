@@ -20,7 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        sys.exit("girih: the command line needs typer and rich: pip install 'girih[cli]'")
+        needs = "girih: the command line needs typer and rich: pip install 'girih[cli]'"
+        print(needs, file=sys.stderr)
+        sys.exit(2)
     try:
         app(args=arguments, prog_name="girih")
     except UserError as error:

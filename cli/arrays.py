@@ -105,6 +105,8 @@ def read_file(path: Path) -> dict[str, Array]:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "allow_pickle" in reason:  # numpy takes whatever it does not know for a pickle
+            reason = "it holds Python objects, or no array"
         raise UserError(f"{path}: not a whole file of its kind: {reason}") from error
     raise UserError(f"{path}: inputs are read from .npy, .npz and .safetensors files")
 

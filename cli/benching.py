@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..hlo.errors import UnsupportedError
+from ..runtime.extras import is_installed
 from ..runtime.loading import load
 from ..runtime.program import Program
 from . import arrays, show
@@ -45,7 +45,7 @@ def bench_source(
         ("xla", "jax", lambda: _xla_call(program.module, values)),
         ("torch", "torch", lambda: _torch_call(source, program, values)),
     ):
-        if importlib.util.find_spec(module_name) is None:
+        if not is_installed(module_name):
             left_out[name] = f"{module_name} is not installed"
             continue
         begin = perf_counter()

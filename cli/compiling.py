@@ -87,7 +87,10 @@ def dump_source(
     if output is None:
         print(text)
     else:
-        output.write_text(text if text.endswith("\n") else text + "\n")
+        try:
+            output.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{output}: cannot write: {error.strerror or error}") from error
 
 
 def import_source(source: str) -> Module:

@@ -27,6 +27,9 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return read_bytes(memoryview(source), "", examples, keywords)
     origin = _library_of(source)
+    if origin == "girih" and isinstance(module := getattr(source, "module", None), Module):
+        _no_examples(examples, keywords, "a girih.Program")
+        return module
     if origin == "torch":
         from .torch import import_torch
 
@@ -35,9 +38,6 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
         from .jax import import_jax
 
         return import_jax(source, *examples, **keywords)
-    module = getattr(source, "module", None)
-    if isinstance(module, Module):  # a girih.Program
-        return module
     raise UserError(f"cannot import a {type(source).__name__}; a source is {_KINDS}")
 
 
@@ -45,8 +45,8 @@ def _library_of(source: Any) -> str:
     """The framework whose class the source is an instance of, without importing any."""
     for kind in type(source).__mro__:
         package = kind.__module__.partition(".")[0]
-        if package == "torch":
-            return "torch"
+        if package in ("torch", "girih"):
+            return package
         if package in ("jax", "jaxlib"):
             return "jax"
     return ""
@@ -63,19 +63,20 @@ def _read_text_or_path(source: Any, examples: Any, keywords: Any) -> Module:
     if not path.is_file():
         raise UserError(f"there is no file '{text}'; a source is {_KINDS}")
     if path.suffix == ".girih":
-        _no_examples(examples, keywords, "a bundle")
-        from ..runtime.bundle import Bundle
-        from ..runtime.program import decode_module
-
-        return decode_module(Bundle(path))
+        return _read_bundle(path, examples, keywords)
     return read_file(path, examples, keywords)
 
 
 def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
     """The module of a file, by what its first bytes say."""
-    with path.open("rb") as file:
-        head = file.read(4)
-    if head == _ZIP:
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_ZIP) + 64)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    if head.startswith(_ZIP):
+        if _is_bundle(head):
+            return _read_bundle(path, examples, keywords)
         from .torch import import_torch
 
         return import_torch(path, *examples, **(keywords or {}))
@@ -85,7 +86,7 @@ def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
 def read_bytes(
     data: memoryview, name: str = "", examples: Any = (), keywords: Any = None
 ) -> Module:
-    """The module of bytes: portable artifact, .pt2, jax.export file, or StableHLO text.
+    """The module of bytes: portable artifact, bundle, .pt2, jax.export file, or StableHLO text.
 
     A jax.export file and a .pt2 archive take examples, which fix the sizes left symbolic.
     """
@@ -96,6 +97,8 @@ def read_bytes(
 
         return read_exported(data, name, *examples, **(keywords or {}))
     if head == _ZIP:
+        if _is_bundle(probe):
+            return _read_bundle(data, examples, keywords)
         from .torch import import_torch
 
         return import_torch(data, *examples, **(keywords or {}))
@@ -103,6 +106,19 @@ def read_bytes(
     from .stablehlo import read_stablehlo
 
     return read_stablehlo(data, name)
+
+
+def _is_bundle(head: bytes) -> bool:
+    """Whether a zip's first member, which a local header of 30 bytes precedes, is a bundle's."""
+    return head[30:].startswith(b"program.pb")
+
+
+def _read_bundle(source: Path | memoryview, examples: Any, keywords: Any) -> Module:
+    _no_examples(examples, keywords, "a bundle")
+    from ..runtime.bundle import Bundle
+    from ..runtime.program import decode_module
+
+    return decode_module(Bundle(source))
 
 
 def _no_examples(examples: Any, keywords: Any, what: str) -> None:

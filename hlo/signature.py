@@ -394,7 +394,11 @@ class Signature:
                 break
             positional.append(keywords.pop(name))
         if len(positional) != len(self.inputs.children):
-            raise StructureError("inputs", self._count_reason(len(positional)))
+            missing = self.names[len(positional) : len(positional) + 1]
+            reason = self._count_reason(len(positional))
+            if missing:
+                raise StructureError(missing[0], f"this input is missing; {reason}")
+            raise StructureError("inputs", reason)
         roots = self.names or tuple(f"input[{i}]" for i in range(len(positional)))
         leaves = self.inputs.flatten(tuple(positional), "input", roots)
         unknown = [key for key in keywords if key not in self.keywords.keys]
@@ -413,9 +417,8 @@ class Signature:
 
     def _count_reason(self, count: int) -> str:
         expected = len(self.inputs.children)
-        listed = ", ".join(map(str, self.arguments[:4])) + (
-            ", ..." if len(self.arguments) > 4 else ""
-        )
+        arguments = self.arguments[: self.inputs.leaf_count]
+        listed = ", ".join(map(str, arguments[:4])) + (", ..." if len(arguments) > 4 else "")
         noun = "input" if expected == 1 else "inputs"
         return f"the program takes {expected} positional {noun} ({listed or 'none'}), got {count}"
 

@@ -23,6 +23,8 @@ from .keys import Keys
 from .licence import DEFAULT_LICENCES, Ledger, Licence
 from .rule import Rule
 
+Origins = tuple[Origin, ...]
+
 MAXIMUM_SWEEPS = 12
 MAXIMUM_DEPTH = 48  # rules that build operations on which rules fire, ...: longer chains are a bug
 
@@ -130,20 +132,32 @@ def _is_quantized(op: Op) -> bool:
     return any(isinstance(t, TensorType) and t.element.kind == "quantized" for t in types)
 
 
-def copied(op: Op, values: Mapping[Value, Value]) -> Op:
-    """A fresh copy of an operation on the values that its operands became, regions copied too."""
+def copied(op: Op, values: Mapping[Value, Value], place: Origins = ()) -> Op:
+    """A fresh copy of an operation on the values that its operands became, regions copied too.
+
+    `place`: where it comes from if the operation itself does not know its file.
+    """
     operands = [values.get(value, value) for value in op.operands]
-    regions = [copied_region(region, values) for region in op.regions]
-    return Op(op.definition, operands, op.attributes, regions, op.result_types, op.origin)
+    regions = [copied_region(region, values, place) for region in op.regions]
+    origin = _placed(op.origin, place) if place else op.origin
+    return Op(op.definition, operands, op.attributes, regions, op.result_types, origin)
 
 
-def copied_region(region: Region, values: Mapping[Value, Value]) -> Region:
+def _placed(origin: Origins, place: Origins) -> Origins:
+    """The origin, or the file and line of `place` under the origin's own name."""
+    if any(known.file for known in origin):
+        return origin
+    name = next((known.name for known in origin if known.name), "")
+    return tuple(Origin(p.file, p.line, name or p.name) for p in place)
+
+
+def copied_region(region: Region, values: Mapping[Value, Value], place: Origins = ()) -> Region:
     """A fresh copy of a region; `values` says what the outer values that it uses became."""
     fresh = arguments(region.argument_types)
     inner = {**values, **dict(zip(region.arguments, fresh, strict=True))}
     ops = []
     for op in region.ops:
-        copy = copied(op, inner)
+        copy = copied(op, inner, place)
         inner.update(zip(op.results, copy.results, strict=True))
         ops.append(copy)
     return Region(fresh, ops, [inner.get(value, value) for value in region.results])

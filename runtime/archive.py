@@ -263,15 +263,18 @@ class ArchiveWriter:
         try:
             if kind is None:
                 self._write_directory()
-            self._file.close()
+                self._file.close()
             if kind is None:
                 os.replace(self._temporary, self._path)
         except OSError as problem:
             raise UserError(f"{self._path}: cannot write: {problem.strerror}") from problem
         finally:
-            self._file.close()
+            with suppress(OSError):  # what a full disk left in the file's buffer
+                self._file.close()
             with suppress(OSError):
                 os.unlink(self._temporary)
+        if isinstance(error, OSError):  # such as a full disk, while a member was written
+            raise UserError(f"{self._path}: cannot write: {error.strerror}") from error
 
     def add(self, name: str, data: Any, alignment: int = DATA_ALIGNMENT) -> str:
         """Write a member from one buffer; its sha256."""

@@ -108,6 +108,9 @@ class Leaf:
                     f"the array is on {name}:{number}, the program runs on the CPU",
                     "move it there first",
                 )
+            # torch keeps some negations as a flag, which its capsules leave out without a word.
+            if getattr(value, "is_neg", bool)() is True:
+                value = value.resolve_neg()
             return _read_capsule(value.__dlpack__())
         except UserError:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import warnings
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..hlo.errors import UserError
 from . import devices
 from .bundle import Bundle
+from .extras import is_installed
 
 if TYPE_CHECKING:
     from .program import Program
@@ -56,7 +56,7 @@ def _compile_anew(
     bundle: Bundle, target: str, threads: int | None, reason: str, remedy: str
 ) -> Program:
     """The program, compiled on this machine from its source form, with a warning that says so."""
-    if target != "cpu" or importlib.util.find_spec("llvmlite") is None:
+    if target != "cpu" or not is_installed("llvmlite"):
         remedies = [remedy] if remedy else []
         remedies.append("install girih[cpu] so that the program is compiled anew")
         raise UserError(f"{bundle.label}: {reason}; {', or '.join(remedies)}")

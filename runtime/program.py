@@ -234,6 +234,18 @@ class Program:
             found.append((max((_error(*pair) for pair in pairs), default=0.0), check.tolerance))
         return found
 
+    def __copy__(self) -> Program:
+        return self  # immutable
+
+    def __deepcopy__(self, memo: Any) -> Program:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a girih program is not pickled: write it with program.save(path) and read it in the "
+            "other process with girih.load(path), which shares the memory of its weights"
+        )
+
     def __repr__(self) -> str:
         arguments = ", ".join(map(str, self._signature.arguments[:4]))
         more = ", ..." if len(self._signature.arguments) > 4 else ""

@@ -20,6 +20,7 @@ from ...hlo.types import element_type_of
 from ..stablehlo.convert import WEIGHT_BYTES, Converter, EntryArgument
 from ..stablehlo.signatures import donations, parameter_count, parameter_names, typed
 from ..stablehlo.text import read_text
+from ..user_line import user_line
 from .exported import Abstract, Export
 from .trees import tree_of
 
@@ -38,7 +39,8 @@ def import_function(function: Any, examples: Sequence[Any], keywords: Mapping[st
     try:
         traced = jitted.trace(*examples, **keywords)
     except Exception as error:
-        raise UserError(f"JAX could not trace '{title}': {error}") from error
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"{user_line(error)}JAX could not trace '{title}': {reason}") from error
     closed = traced.jaxpr
     donated = [leaf.donated for leaf in jax.tree_util.tree_leaves(traced.args_info)]
     large = [_is_large(constant) for constant in closed.consts]

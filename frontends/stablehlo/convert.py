@@ -36,6 +36,7 @@ from ...hlo.types import (
     Type,
     element_type,
 )
+from ...hlo.verify import compatible
 from .. import tree
 from . import attributes as attribute_tables
 from . import refine, special
@@ -96,6 +97,7 @@ class Converter:
         self._contents: dict[tuple[Type, bytes], list[tuple[str, Any]]] = {}
         self.free_shapes = refine.has_free_shapes(self.document.module)
         self._open_calls: set[str] = set()
+        self.callers: list[tree.Operation] = []  # the calls behind what is being converted
         self._shardings = dict(special.sharding_constraints(self.document.module))
 
     def module(self) -> Module:
@@ -159,7 +161,8 @@ class Converter:
 
     def block(self, operation: tree.Operation, reason: str, remedy: str, name: str = "") -> None:
         """Note one reason why the import cannot succeed, and go on."""
-        place = self.locations.place(operation.location)
+        places = (operation, *reversed(self.callers))
+        place = self.locations.place(*(place.location for place in places))
         blocker = Blocker(name or operation.name, place, reason, remedy)
         self.blockers[blocker] = None
 
@@ -255,6 +258,7 @@ class Converter:
             region = self._function_region(operation)
         else:
             region = self._entry_region(operation, layout)
+        self._check_results(operation, region)
         self.functions[name] = Function(
             name,
             region,
@@ -264,6 +268,21 @@ class Converter:
         # Callees come before callers.
         self.functions[name] = self.functions.pop(name)
         return self.functions[name]
+
+    def _check_results(self, operation: tree.Operation, region: Region) -> None:
+        """UserError if the function returns other types than it declares."""
+        declared = operation.attributes.get("function_type")
+        if self.free_shapes or self.blockers or not isinstance(declared, tree.FunctionType):
+            return
+        wanted = self.leaf_types([tree.Value(kind) for kind in declared.results], operation)
+        found = [value.type for value in region.results]
+        if len(wanted) != len(found) or not all(map(compatible, wanted, found)):
+            name = operation.attributes.get("sym_name", "")
+            words = (", ".join(map(str, kinds)) or "nothing" for kinds in (wanted, found))
+            raise UserError(
+                f"{self.document.source}: function @{name} declares to return {next(words)}, "
+                f"but returns {next(words)}"
+            )
 
     def _argument_facts(
         self, value: Any, layout: Sequence[EntryArgument] | None

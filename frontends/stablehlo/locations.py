@@ -33,11 +33,13 @@ class Locations:
             known = self._known[handle] = self._origins(handle)
         return known
 
-    def place(self, handle: Any) -> str:
-        """`model.py:41`, or the name, or ""."""
-        for origin in self.origins(handle):
-            return f"{origin.file}:{origin.line}" if origin.file else origin.name
-        return ""
+    def place(self, *handles: Any) -> str:
+        """`model.py:41` of the first location with a file, else the first name, else ""."""
+        known = [origin for handle in handles for origin in self.origins(handle)]
+        for origin in known:
+            if origin.file:
+                return f"{origin.file}:{origin.line}"
+        return next((origin.name for origin in known if origin.name), "")
 
     def name(self, handle: Any) -> str:
         """The outermost name of a location: an argument's name."""

@@ -82,6 +82,16 @@ def _get_tuple_element(converter: Converter, operation: tree.Operation, built: l
 
 def _call_to(converter: Converter, operation: tree.Operation, built: list[Op], callee: str) -> bool:
     """`call{callee}` with the op's own operands; a missing or recursive callee blocks."""
+    converter.callers.append(operation)
+    try:
+        return _call_known(converter, operation, built, callee)
+    finally:
+        converter.callers.pop()
+
+
+def _call_known(
+    converter: Converter, operation: tree.Operation, built: list[Op], callee: str
+) -> bool:
     if callee not in converter.symbols:
         converter.block(operation, f"calls @{callee}, which is not in the file", "export it too")
     elif converter.free_shapes and converter.symbols[callee].regions:

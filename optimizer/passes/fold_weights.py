@@ -211,10 +211,10 @@ class _WeightFolder:
 
     def note(self, before: int, after: int) -> str:
         parts = ", ".join(f"{count} {name}" for name, count in sorted(self.kinds.items()))
-        change = "unchanged" if after == before else f"{(after - before) / 1e6:+.3f} MB"
+        change = "is unchanged" if after == before else f"changes by {after - before:+,} bytes"
         return (
             f"fold-weights: {len(self.derived)} weights are stored transformed ({parts}); "
-            f"their size is {change}"
+            f"their size {change}"
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ...hlo.errors import UserError
-from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.graph import Module, Op, Origin, Region, Value
 from ...hlo.verify import HLO, INLINED, Level
 from ..licence import BITWISE, Ledger
 from ..rewrite import copied, copied_region
@@ -50,14 +50,20 @@ class _Inliner:
         return Region(region.arguments, ops, [values.get(v, v) for v in region.results])
 
     def ops_into(
-        self, ops: list[Op], region: Region, values: dict[Value, Value], stack: tuple[str, ...]
+        self,
+        ops: list[Op],
+        region: Region,
+        values: dict[Value, Value],
+        stack: tuple[str, ...],
+        place: tuple[Origin, ...] = (),
     ) -> None:
+        """Append the region's operations; `place` is where those without a file are called."""
         for op in region.ops:
             if op.name in CALLEES:
-                self.call(ops, op, values, stack)
+                self.call(ops, op, values, stack, place)
                 continue
             if stack:  # a function may be called again: its operations are copied each time
-                fresh = copied(op, values)
+                fresh = copied(op, values, place)
                 regions = [self.region(inner, {}, stack) for inner in fresh.regions]
                 fresh = fresh.with_operands(fresh.operands, regions)
             else:
@@ -70,7 +76,12 @@ class _Inliner:
             )  # fmt: skip
 
     def call(
-        self, ops: list[Op], op: Op, values: dict[Value, Value], stack: tuple[str, ...]
+        self,
+        ops: list[Op],
+        op: Op,
+        values: dict[Value, Value],
+        stack: tuple[str, ...],
+        place: tuple[Origin, ...],
     ) -> None:
         name = op.attributes[CALLEES[op.name]]
         if name in stack:
@@ -79,6 +90,7 @@ class _Inliner:
         self.ledger.record("inline", BITWISE, op)
         given = [values.get(value, value) for value in op.operands]
         inner: dict[Value, Value] = dict(zip(body.arguments, given, strict=True))
-        self.ops_into(ops, body, inner, (*stack, name))
+        known = any(origin.file for origin in op.origin)
+        self.ops_into(ops, body, inner, (*stack, name), op.origin if known else place)
         results = [inner.get(value, value) for value in body.results]
         values.update(zip(op.results, results, strict=True))
