@@ -260,12 +260,14 @@ class _Scheduler:
         self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
     ) -> None:
         condition, body = op.regions
+        outer = {self.buffers[value] for region in op.regions for value in region.captures()}
         carried: list[Buffer] = []
         for operand, result in zip(op.operands, op.results, strict=True):
             source = self.buffers[operand]
             reusable = (
                 source.place == "arena"
                 and source not in carried
+                and source not in outer  # read anew in every turn
                 and source not in self.pinned
                 and result not in wanted
                 and all(
@@ -281,7 +283,6 @@ class _Scheduler:
             buffer = wanted.get(result) or Buffer("arena", result.tensor)
             self.out.add(CopyStep(source, buffer))
             carried.append(buffer)
-        outer = {self.buffers[value] for region in op.regions for value in region.captures()}
         before, self.pinned = self.pinned, self.pinned | set(carried) | outer
         begin, end = Label(), Label()
         self.out.mark(begin)

@@ -16,6 +16,7 @@ class Case:
 
     wide: traced with 64-bit types enabled.
     loose: factor on the tolerance of the result's type, for sums over many values and steep maths.
+    long: left out of an ordinary test run.
     unsupported: what the clear error has to name, where girih refuses the function.
     """
 
@@ -25,6 +26,7 @@ class Case:
     wide: bool = False
     loose: float = 1.0
     unsupported: str = ""
+    long: bool = False
 
 
 CASES: dict[str, Case] = {}

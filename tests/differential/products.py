@@ -69,7 +69,7 @@ CONVOLUTIONS = {
     "uneven": dict(window_strides=(2, 1), padding=((1, 0), (2, 3))),
     "rhs_dilated": dict(window_strides=(1, 1), padding="SAME", rhs_dilation=(2, 3)),
     "lhs_dilated": dict(window_strides=(1, 1), padding=((2, 2), (1, 2)), lhs_dilation=(2, 2)),
-    "negative_pad": dict(window_strides=(1, 2), padding=((-1, 1), (0, -2))),
+    "negative_pad": dict(window_strides=(1, 2), padding=((-1, 0), (0, -2))),
     "both_dilated": dict(window_strides=(2, 2), padding=((3, 3), (2, 2)), lhs_dilation=(2, 3), rhs_dilation=(1, 2)),
 }
 LAYOUTS = [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("NHWC", "OIHW", "NCHW"), ("HWNC", "HWOI", "CNHW")]
@@ -220,15 +220,14 @@ def rotary(x, position):  # type: ignore[no-untyped-def]
 
 
 LINALG = {
-    "cholesky": lambda x: jnp.linalg.cholesky(x @ x.T + 5 * jnp.eye(5)),
-    "triangular_solve": lambda x: (
-        lax.linalg.triangular_solve(jnp.tril(x) + 5 * jnp.eye(5), x, left_side=True, lower=True),
-        lax.linalg.triangular_solve(jnp.triu(x) + 5 * jnp.eye(5), x, transpose_a=True)),
     "matrix_power": lambda x: jnp.linalg.matrix_power(x, 3), "multi_dot": lambda x: jnp.linalg.multi_dot([x, x, x]),
     "expm": lambda x: x @ x - x.T,
 }  # fmt: skip
 add_all(LINALG, normal(5, 5), loose=64)
+# On CPU, JAX itself writes these as calls of LAPACK.
 REFUSED = {
+    "cholesky": lambda x: jnp.linalg.cholesky(x @ x.T + 5 * jnp.eye(5)),
+    "triangular_solve": lambda x: lax.linalg.triangular_solve(jnp.tril(x) + 5 * jnp.eye(5), x, left_side=True, lower=True),
     "solve": lambda x: jnp.linalg.solve(x, x), "qr": jnp.linalg.qr, "svd": jnp.linalg.svd, "eigh": jnp.linalg.eigh,
     "inv": jnp.linalg.inv, "det": jnp.linalg.det,
 }  # fmt: skip

@@ -117,7 +117,7 @@ def test_calls():
 @pytest.mark.parametrize(
     ("inputs", "keywords", "words"),
     [
-        ((), {}, "inputs: the program takes 2 positional inputs"),
+        ((), {}, "params: this input is missing; the program takes 2 positional inputs"),
         (({"w": [1, 2], "b": None}, 3, 4), {}, "got 3"),
         (({"w": [1, 2], "b": None}, 3), {}, "mask: this keyword argument is missing"),
         (({"w": [1], "b": None}, 3), {}, "params['w']: expected a list of 2, got a list of 1"),
