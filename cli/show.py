@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -67,5 +68,13 @@ def memory_rows(memory: Any) -> list[tuple[str, str]]:
 
 
 def json_text(data: Any) -> str:
-    """The text of `print_json`."""
-    return json.dumps(data, indent=1)
+    """The text of `print_json`; JSON has no infinities and no NaN, so they are strings."""
+    return json.dumps(_finite(data), indent=1, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return str(data) if isinstance(data, float) and not math.isfinite(data) else data

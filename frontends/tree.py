@@ -173,6 +173,12 @@ class FileLocation(NamedTuple):
     column: int = 0
 
 
+class TextLine(NamedTuple):
+    """The line of the file itself: of an op in a text without locations, for errors only."""
+
+    line: int
+
+
 class NameLocation(NamedTuple):
     """A name (JAX: the name stack of an op, or an argument's name) around another location."""
 

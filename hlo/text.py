@@ -143,7 +143,8 @@ def attributes_text(attributes: Mapping[str, Any]) -> str:
 
 
 def _key(key: str) -> str:
-    return key if key.isidentifier() and key.isascii() else json.dumps(key)
+    plain = key.isidentifier() and key.isascii() and key not in ("inf", "nan")  # those are numbers
+    return key if plain else json.dumps(key)
 
 
 def attribute_text(value: Any) -> str:

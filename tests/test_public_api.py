@@ -134,3 +134,10 @@ def test_what_a_framework_cannot_trace_names_the_line():
             girih.import_model(source, example)
         assert f"{HERE}:{line_of(text)}: " in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_text_without_locations_is_its_own_place(tmp_path):
+    (tmp_path / "model.mlir").write_text(ADD.replace("stablehlo.add", "stablehlo.frob"))
+    with pytest.raises(girih.ImportBlockers) as caught:
+        girih.import_model(tmp_path / "model.mlir")
+    assert [blocker.place for blocker in caught.value.blockers] == ["model.mlir:3"]

@@ -7,6 +7,7 @@ ones, shifts past the width give 0, conversions from float truncate and saturate
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import copysign
 from typing import Any
 
 from ...hlo.errors import UnsupportedError
@@ -297,7 +298,7 @@ def maximum(f: Function, x: Value, y: Value) -> Value:
     if x.number is not None:
         x, y = y, x
     if y.number is not None and y.number == y.number:
-        if y.number == 0:
+        if y.number == 0 and copysign(1.0, y.number) > 0:
             return f.select(f.compare("ole", x, y), y, x)
         return f.select(f.compare("ogt", y, x), y, x)
     return f.intrinsic("llvm.maximum", x.type, x, y)

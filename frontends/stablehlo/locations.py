@@ -34,11 +34,14 @@ class Locations:
         return known
 
     def place(self, *handles: Any) -> str:
-        """`model.py:41` of the first location with a file, else the first name, else ""."""
+        """`model.py:41` of the first with a file, else a line of the text, a name, or ""."""
         known = [origin for handle in handles for origin in self.origins(handle)]
         for origin in known:
             if origin.file:
                 return f"{origin.file}:{origin.line}"
+        lines = (handle.line for handle in handles if isinstance(handle, tree.TextLine))
+        if (line := next(lines, None)) is not None:
+            return f"{self._document.source}:{line}"
         return next((origin.name for origin in known if origin.name), "")
 
     def name(self, handle: Any) -> str:

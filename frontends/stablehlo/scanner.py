@@ -58,6 +58,7 @@ class Scanner:
         self.position = 0
         self.name = name
         self.depth = 0
+        self._known_line = (0, 1)
 
     # Errors and bounds
 
@@ -73,6 +74,15 @@ class Scanner:
             cut = max(0, column - 40)
             snippet, column = snippet[cut : cut + 100], column - cut
         raise UserError(f"{self.name}:{line}: {message}\n    {snippet}\n    {' ' * column}^")
+
+    def line_of(self, position: int) -> int:
+        """The number of a line; counted on from the last one asked for, where that lies before."""
+        known, line = self._known_line
+        if position < known:
+            known, line = 0, 1
+        line += self.text.count("\n", known, position)
+        self._known_line = (position, line)
+        return line
 
     def enter(self) -> None:
         """Go one level deeper; `leave` must follow."""

@@ -155,6 +155,7 @@ class TextReader(LocationReader):
         """One op with the values that it defines."""
         self.parts = 0
         start = self.skip()
+        line = self.line_of(start)
         character = self.text[start : start + 1]
         names: list[str] = []
         if character == "%":
@@ -164,6 +165,8 @@ class TextReader(LocationReader):
         location = self.location_handle()
         if location is not None:
             operation.location = location
+        elif operation.location is None:
+            operation.location = tree.TextLine(line)
         results = operation.results
         if names:
             if len(names) != len(results):

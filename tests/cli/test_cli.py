@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +225,15 @@ def test_bench_takes_turns():
     times = measure({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 0.01)
     assert set(times) == {"a", "b"} and all(len(found) >= 8 for found in times.values())
     assert order[0] == "a" and order.index("b") < len(order) - order[::-1].index("a") - 1
+
+
+def test_a_file_that_is_no_array(girih_command, flat, tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"\xff\xfe\x00abc")
+    message = fails(girih_command("run", flat, tmp_path / "x.npy"))
+    assert "not a whole file" in message and "pickle" not in message
+
+
+def test_without_typer_a_sentence_says_what_to_install():
+    script = "import sys; sys.modules['typer'] = None\nfrom girih.cli import main\nmain(['run'])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "girih[cli]" in done.stderr

@@ -86,3 +86,27 @@ def test_bench(girih_command, model):
     assert report["contenders"][0]["name"] == "girih" and report["contenders"][0]["runs"] >= 8
     names = {row["name"] for row in report["contenders"]} | set(report["left_out"])
     assert names == {"girih", "xla", "torch"}
+
+
+def test_dump_to_a_place_that_is_not_there(girih_command, model, tmp_path):
+    code, out, err = girih_command("dump", model, "-o", tmp_path / "no" / "x.txt")
+    assert code == 2 and not out and err.count("\n") == 1 and "cannot write" in err
+
+
+def test_json_is_json_even_of_infinities(girih_command, tmp_path):
+    text = """
+    func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+      %0 = stablehlo.constant dense<[0x7F800000, 0x7FC00000]> : tensor<2xf32>
+      %1 = stablehlo.add %x, %0 : tensor<2xf32>
+      return %1 : tensor<2xf32>
+    }
+    """
+    (tmp_path / "x.mlir").write_text(text)
+    assert girih_command("compile", tmp_path / "x.mlir", "-o", tmp_path / "x.girih")[0] == 0
+    code, out, err = girih_command("run", tmp_path / "x.girih", "--random", "--json")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    report = json.loads(out, parse_constant=refuse)
+    assert code == 0 and report["outputs"][0]["first"] == ["inf", "nan"], err

@@ -35,7 +35,9 @@ def together(functions: list, *inputs):  # type: ignore[no-untyped-def]
 
 for kind, dtype in FLOATS.items():
     n = 37
-    add_all({f"unary_{kind}": partial(together, UNARY)}, normal(3, n, dtype=dtype, scale=2), loose=4)
+    add_all(
+        {f"unary_{kind}": partial(together, UNARY)}, normal(3, n, dtype=dtype, scale=2), loose=4
+    )
     add_all({f"positive_{kind}": partial(together, POSITIVE)}, positive(n, dtype=dtype), loose=8)
     add_all({f"unit_{kind}": partial(together, UNIT)}, unit(n, dtype=dtype), loose=8)
     add_all(
@@ -76,7 +78,10 @@ for dtype in (np.int64, np.uint64):
     add_all({f"binary_{np.dtype(dtype).name}": partial(together, INTEGER)}, x, y, wide=True)
 
 
-@case(whole(9, low=-(1 << 31), high=(1 << 31) - 1), np.array([0, 1, 5, 31, 32, 33, 40, 7, 2], np.int32))
+@case(
+    whole(9, low=-(1 << 31), high=(1 << 31) - 1),
+    np.array([0, 1, 5, 31, 32, 33, 40, 7, 2], np.int32),
+)
 def shifts(x, n):  # type: ignore[no-untyped-def]
     return (
         jax.lax.shift_left(x, n), jax.lax.shift_right_arithmetic(x, n),
@@ -107,7 +112,19 @@ def float_powers(x):  # type: ignore[no-untyped-def]
 
 @case(truth(4, 5), truth(5, seed=9))
 def logic(p, q):  # type: ignore[no-untyped-def]
-    return p & q, p | q, p ^ q, ~p, p == q, p < q, jnp.where(p, 1, q), p + q, p * q, p.sum(), p.all(0)
+    return (
+        p & q,
+        p | q,
+        p ^ q,
+        ~p,
+        p == q,
+        p < q,
+        jnp.where(p, 1, q),
+        p + q,
+        p * q,
+        p.sum(),
+        p.all(0),
+    )
 
 
 @case(normal(3, 5, dtype=np.complex64), normal(3, 5, dtype=np.complex64, seed=4), loose=8)
@@ -158,7 +175,13 @@ case(normal(8), name="bitcasts")(
     )
 )  # fmt: skip
 case(normal(3, 1, 5), normal(4, 1), normal(), name="broadcasting")(
-    lambda x, y, z: (x + y, x * z, y - z, jnp.broadcast_to(z, (2, 0, 3)), x + jnp.ones((2, 3, 4, 5)))
+    lambda x, y, z: (
+        x + y,
+        x * z,
+        y - z,
+        jnp.broadcast_to(z, (2, 0, 3)),
+        x + jnp.ones((2, 3, 4, 5)),
+    )
 )
 case(normal(), whole(), truth(), name="rank_zero")(
     lambda x, n, p: (x + n, jnp.where(p, x, n), x * x, jnp.sin(x), x[None], n << 2, p & True)

@@ -60,7 +60,12 @@ def dynamic_slices(x, a, b, c):  # type: ignore[no-untyped-def]
 
 @case(X, np.uint8(200), np.int8(-3))
 def small_index_types(x, i, j):  # type: ignore[no-untyped-def]
-    return x.at[i].get(mode="clip"), jax.lax.dynamic_slice_in_dim(x, j, 2, 0), x[j], jnp.take(x, i, 0, mode="clip")
+    return (
+        x.at[i].get(mode="clip"),
+        jax.lax.dynamic_slice_in_dim(x, j, 2, 0),
+        x[j],
+        jnp.take(x, i, 0, mode="clip"),
+    )
 
 
 @case(normal(4, 5), normal(4, 5, seed=2))
@@ -86,7 +91,14 @@ def transposes(x):  # type: ignore[no-untyped-def]
 
 @case(normal(37, 65), normal(8, 40, 24, dtype=BF16), whole(33, 70, dtype=np.int8))
 def large_transposes(x, y, z):  # type: ignore[no-untyped-def]
-    return x.T, x.T * 2 + 1, y.transpose(2, 1, 0), y.transpose(1, 0, 2), z.T, y.transpose(0, 2, 1).reshape(-1)
+    return (
+        x.T,
+        x.T * 2 + 1,
+        y.transpose(2, 1, 0),
+        y.transpose(1, 0, 2),
+        z.T,
+        y.transpose(0, 2, 1).reshape(-1),
+    )
 
 
 @case(normal(4, 6))
@@ -111,7 +123,17 @@ def iotas():  # type: ignore[no-untyped-def]
 
 @case(normal(6, 8))
 def views_of_one_value(x):  # type: ignore[no-untyped-def]
-    return (x, x, x.reshape(48), x.reshape(8, 6), x.T, x + 0.0, x[:3], x[3:], jax.lax.stop_gradient(x))
+    return (
+        x,
+        x,
+        x.reshape(48),
+        x.reshape(8, 6),
+        x.T,
+        x + 0.0,
+        x[:3],
+        x[3:],
+        jax.lax.stop_gradient(x),
+    )
 
 
 @case(normal(2, 8, 8, 3))
@@ -132,7 +154,9 @@ def gather_forms(x, i):  # type: ignore[no-untyped-def]
 
 @case(normal(5, 6), whole(4, 2, low=0, high=4), normal(4, 2, 3))
 def scatter_forms(x, i, u):  # type: ignore[no-untyped-def]
-    i = i.at[1].set(77)  # windows that are outside in part are dropped by XLA, written in part by StableHLO
+    i = i.at[1].set(
+        77
+    )  # windows that are outside in part are dropped by XLA, written in part by StableHLO
     numbers = jax.lax.ScatterDimensionNumbers
     window = numbers((1, 2), (), (0, 1))
     u = jnp.round(u)
@@ -156,4 +180,7 @@ def large_gather_and_scatter(x, i, u):  # type: ignore[no-untyped-def]
     return x[i], x.at[i].max(u), x[:, ::3].T
 
 
-add_all({"take_empty": lambda x: (x[:, jnp.zeros((0,), int)], x[0:0], jnp.roll(x[0:0], 1), x[5:2])}, normal(3, 4))
+add_all(
+    {"take_empty": lambda x: (x[:, jnp.zeros((0,), int)], x[0:0], jnp.roll(x[0:0], 1), x[5:2])},
+    normal(3, 4),
+)

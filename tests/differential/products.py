@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .catalogue import BF16, add_all, case, normal, positive, truth, whole
+from .catalogue import BF16, add_all, case, normal, truth, whole
 
 EINSUMS = [
     ("ij,jk->ik", (5, 7), (7, 9)), ("ij,kj->ik", (5, 7), (9, 7)), ("ji,jk->ki", (7, 5), (7, 9)),
@@ -25,12 +25,35 @@ def _einsums(*arrays):  # type: ignore[no-untyped-def]
     return [jnp.einsum(form[0], arrays[2 * i], arrays[2 * i + 1]) for i, form in enumerate(EINSUMS)]
 
 
-case(*(normal(*d, seed=i) for form in EINSUMS for i, d in enumerate(form[1:])), name="einsums", loose=16)(_einsums)
-case(*(whole(*d, seed=i, dtype=np.int8) for form in EINSUMS for i, d in enumerate(form[1:])), name="einsums_int8")(_einsums)
-case(*(normal(*d, seed=i, dtype=BF16) for form in EINSUMS for i, d in enumerate(form[1:])), name="einsums_bf16", loose=4)(_einsums)
-case(*(normal(*d, seed=i, dtype=np.float64) for form in EINSUMS for i, d in enumerate(form[1:])), name="einsums_f64", wide=True)(_einsums)
-case(*(normal(*d, seed=i, dtype=np.complex64) for form in EINSUMS for i, d in enumerate(form[1:])), name="einsums_complex", loose=16)(_einsums)
-case(*(normal(*d, seed=i, dtype=np.float16) for form in EINSUMS for i, d in enumerate(form[1:])), name="einsums_f16", loose=8)(_einsums)
+case(
+    *(normal(*d, seed=i) for form in EINSUMS for i, d in enumerate(form[1:])),
+    name="einsums",
+    loose=16,
+)(_einsums)
+case(
+    *(whole(*d, seed=i, dtype=np.int8) for form in EINSUMS for i, d in enumerate(form[1:])),
+    name="einsums_int8",
+)(_einsums)
+case(
+    *(normal(*d, seed=i, dtype=BF16) for form in EINSUMS for i, d in enumerate(form[1:])),
+    name="einsums_bf16",
+    loose=4,
+)(_einsums)
+case(
+    *(normal(*d, seed=i, dtype=np.float64) for form in EINSUMS for i, d in enumerate(form[1:])),
+    name="einsums_f64",
+    wide=True,
+)(_einsums)
+case(
+    *(normal(*d, seed=i, dtype=np.complex64) for form in EINSUMS for i, d in enumerate(form[1:])),
+    name="einsums_complex",
+    loose=16,
+)(_einsums)
+case(
+    *(normal(*d, seed=i, dtype=np.float16) for form in EINSUMS for i, d in enumerate(form[1:])),
+    name="einsums_f16",
+    loose=8,
+)(_einsums)
 
 
 @case(normal(6, 8), whole(8, 5, dtype=np.int8), truth(8, 5))
@@ -70,9 +93,16 @@ CONVOLUTIONS = {
     "rhs_dilated": dict(window_strides=(1, 1), padding="SAME", rhs_dilation=(2, 3)),
     "lhs_dilated": dict(window_strides=(1, 1), padding=((2, 2), (1, 2)), lhs_dilation=(2, 2)),
     "negative_pad": dict(window_strides=(1, 2), padding=((-1, 0), (0, -2))),
-    "both_dilated": dict(window_strides=(2, 2), padding=((3, 3), (2, 2)), lhs_dilation=(2, 3), rhs_dilation=(1, 2)),
+    "both_dilated": dict(
+        window_strides=(2, 2), padding=((3, 3), (2, 2)), lhs_dilation=(2, 3), rhs_dilation=(1, 2)
+    ),
 }
-LAYOUTS = [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("NHWC", "OIHW", "NCHW"), ("HWNC", "HWOI", "CNHW")]
+LAYOUTS = [
+    ("NHWC", "HWIO", "NHWC"),
+    ("NCHW", "OIHW", "NCHW"),
+    ("NHWC", "OIHW", "NCHW"),
+    ("HWNC", "HWOI", "CNHW"),
+]
 
 
 def _layout(array, source, target):  # type: ignore[no-untyped-def]
@@ -92,12 +122,20 @@ def _convolutions(options, groups=1):  # type: ignore[no-untyped-def]
 
 
 for label, options in CONVOLUTIONS.items():
-    case(normal(2, 9, 11, 4), normal(3, 3, 4, 6), name=f"convolution_{label}", loose=16)(_convolutions(options))
+    case(normal(2, 9, 11, 4), normal(3, 3, 4, 6), name=f"convolution_{label}", loose=16)(
+        _convolutions(options)
+    )
 for label in ("same", "strided", "rhs_dilated", "lhs_dilated"):
-    case(normal(2, 9, 11, 8), normal(3, 3, 4, 6), name=f"grouped_{label}", loose=16)(_convolutions(CONVOLUTIONS[label], 2))
-    case(normal(1, 9, 11, 8), normal(3, 3, 1, 16), name=f"depthwise_{label}", loose=16)(_convolutions(CONVOLUTIONS[label], 8))
+    case(normal(2, 9, 11, 8), normal(3, 3, 4, 6), name=f"grouped_{label}", loose=16)(
+        _convolutions(CONVOLUTIONS[label], 2)
+    )
+    case(normal(1, 9, 11, 8), normal(3, 3, 1, 16), name=f"depthwise_{label}", loose=16)(
+        _convolutions(CONVOLUTIONS[label], 8)
+    )
 case(normal(4, 6, 7, 4), normal(3, 3, 4, 6), name="convolution_batch_groups", loose=16)(
-    lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), batch_group_count=2)
+    lambda x, w: lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), batch_group_count=2
+    )
 )
 case(normal(2, 20, 3), normal(5, 3, 7), name="convolution_1d", loose=16)(
     lambda x, w: (
@@ -111,7 +149,9 @@ case(normal(1, 5, 6, 7, 3), normal(2, 3, 3, 3, 4), name="convolution_3d", loose=
                   for s, p in (((1, 1, 1), "SAME"), ((2, 1, 2), "VALID"))]
 )  # fmt: skip
 case(normal(2, 3), normal(3, 4), name="convolution_0d", loose=4)(
-    lambda x, w: lax.conv_general_dilated(x, w, (), (), dimension_numbers=lax.ConvDimensionNumbers((0, 1), (1, 0), (0, 1)))
+    lambda x, w: lax.conv_general_dilated(
+        x, w, (), (), dimension_numbers=lax.ConvDimensionNumbers((0, 1), (1, 0), (0, 1))
+    )
 )
 case(normal(2, 5, 6, 3), normal(3, 3, 3, 4), name="convolution_transposed", loose=16)(
     lambda x, w: (lax.conv_transpose(x, w, (2, 2), "SAME"), lax.conv_transpose(x, w, (2, 3), "VALID"),
@@ -119,9 +159,12 @@ case(normal(2, 5, 6, 3), normal(3, 3, 3, 4), name="convolution_transposed", loos
 )  # fmt: skip
 for kind in (np.float16, BF16, np.int8, np.complex64):
     values = whole if kind is np.int8 else normal
-    case(values(1, 6, 7, 3, dtype=kind), values(3, 3, 3, 4, dtype=kind), name=f"convolution_{np.dtype(kind).name}", loose=8)(
-        _convolutions(CONVOLUTIONS["same"])
-    )
+    case(
+        values(1, 6, 7, 3, dtype=kind),
+        values(3, 3, 3, 4, dtype=kind),
+        name=f"convolution_{np.dtype(kind).name}",
+        loose=8,
+    )(_convolutions(CONVOLUTIONS["same"]))
 case(normal(1, 9, 9, 3), normal(3, 3, 3, 4), name="convolution_gradients", loose=32)(
     lambda x, w: [
         jax.grad(lambda x, w, o=o: jnp.sum(jnp.sin(lax.conv_general_dilated(x, w, dimension_numbers=("NHWC", "HWIO", "NHWC"), **o))), (0, 1))(x, w)
@@ -179,10 +222,17 @@ def _norms(x, g, b):  # type: ignore[no-untyped-def]
 
 
 case(normal(2, 5, 6, 8), normal(8), normal(8, seed=3), name="normalisations", loose=16)(_norms)
-case(normal(2, 5, 6, 8, dtype=BF16), normal(8, dtype=BF16), normal(8, seed=3, dtype=BF16), name="normalisations_bf16", loose=4)(_norms)
+case(
+    normal(2, 5, 6, 8, dtype=BF16),
+    normal(8, dtype=BF16),
+    normal(8, seed=3, dtype=BF16),
+    name="normalisations_bf16",
+    loose=4,
+)(_norms)
 case(normal(2, 5, 6, 8), normal(8), normal(8, seed=3), name="normalisation_gradients", loose=64)(
     lambda x, g, b: [
-        jax.grad(lambda x, g, b, i=i: jnp.sum(jnp.sin(_norms(x, g, b)[i])), (0, 1, 2))(x, g, b) for i in range(6)
+        jax.grad(lambda x, g, b, i=i: jnp.sum(jnp.sin(_norms(x, g, b)[i])), (0, 1, 2))(x, g, b)
+        for i in range(6)
     ]
 )
 
@@ -205,9 +255,13 @@ case(*QKV, name="attention", loose=16)(
         jax.nn.dot_product_attention(q, k, v, local_window_size=2),
     )
 )  # fmt: skip
-case(*(x.astype(BF16) for x in QKV), name="attention_bf16", loose=4)(lambda q, k, v: _attention(q, k, v, False))
+case(*(x.astype(BF16) for x in QKV), name="attention_bf16", loose=4)(
+    lambda q, k, v: _attention(q, k, v, False)
+)
 case(*QKV, name="attention_gradients", loose=64)(
-    lambda q, k, v: jax.grad(lambda q, k, v: jnp.sum(jnp.cos(_attention(q, k, v, True))), (0, 1, 2))(q, k, v)
+    lambda q, k, v: jax.grad(
+        lambda q, k, v: jnp.sum(jnp.cos(_attention(q, k, v, True))), (0, 1, 2)
+    )(q, k, v)
 )
 
 
@@ -216,7 +270,9 @@ def rotary(x, position):  # type: ignore[no-untyped-def]
     angle = position[:, None] / 10000 ** (jnp.arange(4) / 4)
     c, s = jnp.cos(angle)[:, None], jnp.sin(angle)[:, None]
     a, b = jnp.split(x, 2, -1)
-    return jnp.concatenate([a * c - b * s, a * s + b * c], -1), jnp.stack([a * c, b * s], -1).reshape(x.shape)
+    return jnp.concatenate([a * c - b * s, a * s + b * c], -1), jnp.stack(
+        [a * c, b * s], -1
+    ).reshape(x.shape)
 
 
 LINALG = {

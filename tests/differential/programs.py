@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .catalogue import BF16, add_all, case, normal, positive, truth, whole
+from .catalogue import case, normal, positive, truth, whole
 
 X = normal(4, 6)
 
@@ -53,7 +53,9 @@ def vmapped_while(x):  # type: ignore[no-untyped-def]
     def newton(a):  # type: ignore[no-untyped-def]
         return lax.while_loop(lambda y: jnp.abs(y * y - a) > 1e-2, lambda y: (y + a / y) / 2, a)
 
-    return jax.vmap(newton)(jnp.abs(x) + 0.5), jax.vmap(lambda a: lax.fori_loop(0, 3, lambda i, y: y * a, a))(x)
+    return jax.vmap(newton)(jnp.abs(x) + 0.5), jax.vmap(
+        lambda a: lax.fori_loop(0, 3, lambda i, y: y * a, a)
+    )(x)
 
 
 @case(normal(5, 4), normal(4, 4, seed=3), loose=32)
@@ -78,7 +80,9 @@ GRADIENTS = {
     "dynamic": lambda x: (lax.dynamic_slice(x, (1, 2), (2, 2)) ** 2).sum(), "lgamma": lambda x: lax.lgamma(jnp.abs(x) + 1).sum(),
     "cond": lambda x: lax.cond(x[0, 0] > 0, lambda: (x**2).sum(), lambda: x.sum()), "clip": lambda x: jnp.clip(x, -0.5, 0.5).sum(),
 }  # fmt: skip
-case(X, name="gradients", loose=32)(lambda x: {name: jax.grad(f)(x) for name, f in GRADIENTS.items()})
+case(X, name="gradients", loose=32)(
+    lambda x: {name: jax.grad(f)(x) for name, f in GRADIENTS.items()}
+)
 case(X, name="second_derivatives", loose=64)(
     lambda x: (jax.hessian(lambda y: jnp.sum(jnp.sin(y) * y[::-1]))(x[0]), jax.jacrev(jnp.tanh)(x[0]), jax.jacfwd(jax.nn.softmax)(x[0]),
                jax.jvp(lambda y: y @ y.T, (x,), (x + 1,)), jax.grad(lambda y: jax.grad(lambda z: (z**3).sum())(y).sum())(x))
@@ -104,31 +108,60 @@ def random_numbers(raw):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-case(KEY, name="random_gamma", loose=64)(lambda k: jax.random.gamma(jax.random.wrap_key_data(k), 2.0, (3,)))
-case(KEY, name="random_poisson")(lambda k: jax.random.poisson(jax.random.wrap_key_data(k), 3.0, (5,)))
+case(KEY, name="random_gamma", loose=64)(
+    lambda k: jax.random.gamma(jax.random.wrap_key_data(k), 2.0, (3,))
+)
+case(KEY, name="random_poisson")(
+    lambda k: jax.random.poisson(jax.random.wrap_key_data(k), 3.0, (5,))
+)
 case(name="random_constant_key", loose=4)(lambda: jax.random.normal(jax.random.key(0), (4, 5)))
 case(normal(6, 8), KEY, name="dropout")(
-    lambda x, k: jnp.where(jax.random.bernoulli(jax.random.wrap_key_data(k), 0.8, x.shape), x / 0.8, 0)
+    lambda x, k: jnp.where(
+        jax.random.bernoulli(jax.random.wrap_key_data(k), 0.8, x.shape), x / 0.8, 0
+    )
 )
 
 BIG, TABLE = normal(300, 400, scale=0.1), whole(1000, dtype=np.int32)
 case(normal(5, 300), name="closed_over_weights", loose=32)(
-    lambda x: (x @ jnp.asarray(BIG), x @ (jnp.asarray(BIG) * 2 + 1), jnp.asarray(TABLE)[:7] + 1, jnp.asarray(BIG).sum(), (x * 2) @ jnp.asarray(BIG))
+    lambda x: (
+        x @ jnp.asarray(BIG),
+        x @ (jnp.asarray(BIG) * 2 + 1),
+        jnp.asarray(TABLE)[:7] + 1,
+        jnp.asarray(BIG).sum(),
+        (x * 2) @ jnp.asarray(BIG),
+    )
 )
 case(
-    {"b": [normal(3), (normal(2, 2), None)], "a": {"z": whole(4), "c": truth(2)}, "e": ()}, (normal(),), name="trees",
+    {"b": [normal(3), (normal(2, 2), None)], "a": {"z": whole(4), "c": truth(2)}, "e": ()},
+    (normal(),),
+    name="trees",
 )(lambda t, u: {"out": (t["b"][0] * u[0], [t["a"], None]), "empty": [], "same": t["b"][1][0]})
-case(normal(4), normal(3), name="unused_and_repeated")(lambda x, y: (x, x, 3, jnp.zeros(2), [x + 1, x + 1]))
-case(X, name="nested_jit")(lambda x: jax.jit(lambda y: jax.jit(jnp.sin)(y) + jax.jit(jnp.sin)(y * 2))(x))
-case(X, name="custom_gradient")(lambda x: jax.grad(lambda y: jnp.sum(jax.nn.relu(y) + jax.nn.silu(y) + jax.nn.relu6(y)))(x))
-case(X, 2.5, 3, True, name="python_scalars")(lambda x, a, n, p: (x * a + n, jnp.where(p, a, n), n + 1, a))
+case(normal(4), normal(3), name="unused_and_repeated")(
+    lambda x, y: (x, x, 3, jnp.zeros(2), [x + 1, x + 1])
+)
+case(X, name="nested_jit")(
+    lambda x: jax.jit(lambda y: jax.jit(jnp.sin)(y) + jax.jit(jnp.sin)(y * 2))(x)
+)
+case(X, name="custom_gradient")(
+    lambda x: jax.grad(lambda y: jnp.sum(jax.nn.relu(y) + jax.nn.silu(y) + jax.nn.relu6(y)))(x)
+)
+case(X, 2.5, 3, True, name="python_scalars")(
+    lambda x, a, n, p: (x * a + n, jnp.where(p, a, n), n + 1, a)
+)
 case(positive(3, 4, dtype=np.float64), whole(5, dtype=np.int64), name="wide_mix", wide=True, loose=4)(
     lambda x, n: (jnp.cumsum(n), jnp.linalg.norm(x), x.astype(jnp.float32) @ x.T.astype(jnp.float32), n.astype(jnp.float64) / 3, jnp.argsort(n), x[n % 3],
                   jax.random.normal(jax.random.key(1), (3,)), jnp.median(x), jnp.bincount(n - n.min(), length=20))
 )  # fmt: skip
 
 
-@case(normal(2, 8, 16), normal(16, 48, scale=0.2), normal(16, 16, scale=0.2), normal(16, 64, scale=0.2), normal(64, 16, scale=0.1), loose=64)
+@case(
+    normal(2, 8, 16),
+    normal(16, 48, scale=0.2),
+    normal(16, 16, scale=0.2),
+    normal(16, 64, scale=0.2),
+    normal(64, 16, scale=0.1),
+    loose=64,
+)
 def transformer_step(x, qkv, out, up, down):  # type: ignore[no-untyped-def]
     def model(weights, x):  # type: ignore[no-untyped-def]
         qkv, out, up, down = weights
@@ -139,14 +172,27 @@ def transformer_step(x, qkv, out, up, down):  # type: ignore[no-untyped-def]
         return jnp.mean((x + jax.nn.gelu(y @ up) @ down) ** 2)
 
     loss, grads = jax.value_and_grad(model)((qkv, out, up, down), x)
-    return loss, jax.tree.map(lambda w, g: w - 0.1 * g / (jnp.sqrt(jnp.sum(g * g)) + 1e-6), (qkv, out, up, down), grads)
+    return loss, jax.tree.map(
+        lambda w, g: w - 0.1 * g / (jnp.sqrt(jnp.sum(g * g)) + 1e-6), (qkv, out, up, down), grads
+    )
 
 
-@case(normal(2, 12, 12, 3), normal(3, 3, 3, 8, scale=0.3), normal(3, 3, 8, 8, scale=0.2), normal(8, 10), whole(2, low=0, high=10), loose=64)
+@case(
+    normal(2, 12, 12, 3),
+    normal(3, 3, 3, 8, scale=0.3),
+    normal(3, 3, 8, 8, scale=0.2),
+    normal(8, 10),
+    whole(2, low=0, high=10),
+    loose=64,
+)
 def convolution_training_step(x, w1, w2, w3, labels):  # type: ignore[no-untyped-def]
     def model(w, x):  # type: ignore[no-untyped-def]
         for i in (0, 1):
-            x = jax.nn.relu(lax.conv_general_dilated(x, w[i], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
+            x = jax.nn.relu(
+                lax.conv_general_dilated(
+                    x, w[i], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+                )
+            )
             x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
         logits = x.mean((1, 2)) @ w[2]
         return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1))
@@ -154,7 +200,13 @@ def convolution_training_step(x, w1, w2, w3, labels):  # type: ignore[no-untyped
     return jax.value_and_grad(model)((w1, w2, w3), x)
 
 
-@case(normal(1, 5), normal(5, 20, scale=0.4), normal(5, 20, scale=0.4, seed=1), normal(9, 1, 5), loose=16)
+@case(
+    normal(1, 5),
+    normal(5, 20, scale=0.4),
+    normal(5, 20, scale=0.4, seed=1),
+    normal(9, 1, 5),
+    loose=16,
+)
 def lstm(h, w, u, xs):  # type: ignore[no-untyped-def]
     def step(state, x):  # type: ignore[no-untyped-def]
         h, c = state

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .catalogue import BF16, add_all, case, normal, positive, truth, whole
+from .catalogue import BF16, add_all, normal, positive, truth, whole
 
 AXES = (None, 0, 1, 2, (0, 2), (1, 2), (0, 1), -1)
 
@@ -20,7 +20,10 @@ SUMS = {
     "var": jnp.var, "std": jnp.std, "logsumexp": jax.nn.logsumexp, "ptp": jnp.ptp,
 }  # fmt: skip
 add_all({f"{n}_axes": over_axes(f) for n, f in SUMS.items()}, positive(3, 5, 19), loose=4)
-add_all({f"{n}_axes_bf16": over_axes(SUMS[n]) for n in ("sum", "max", "mean")}, positive(3, 4, 9, dtype=BF16))
+add_all(
+    {f"{n}_axes_bf16": over_axes(SUMS[n]) for n in ("sum", "max", "mean")},
+    positive(3, 4, 9, dtype=BF16),
+)
 add_all({f"{n}_axes_f16": over_axes(SUMS[n]) for n in ("sum", "min", "var")},
         positive(3, 4, 9, dtype=np.float16), loose=4)  # fmt: skip
 add_all({f"{n}_axes_f64": over_axes(SUMS[n]) for n in ("sum", "std", "logsumexp")},
@@ -75,7 +78,9 @@ add_all({"sort_several": lambda k, j, v: (
 add_all({"top_k": lambda x: (jax.lax.top_k(x, 5), jax.lax.top_k(x[0], 1), jax.lax.top_k(-x, 37))},
         normal(5, 37))  # fmt: skip
 add_all({"top_k_integers": lambda x: jax.lax.top_k(x, 6)}, whole(3, 20, low=0, high=5))
-add_all({"approx_max_k": lambda x: jax.lax.approx_max_k(x, 4)}, normal(3, 20), unsupported="ApproxTopK")
+add_all(
+    {"approx_max_k": lambda x: jax.lax.approx_max_k(x, 4)}, normal(3, 20), unsupported="ApproxTopK"
+)
 add_all({"median_quantile": lambda x: (
     jnp.median(x), jnp.median(x, 1), jnp.quantile(x, 0.3, 1), jnp.percentile(x, jnp.array([5.0, 50])))},
     normal(5, 8), loose=4)  # fmt: skip

@@ -153,7 +153,7 @@ def test_locations_name_the_users_line() -> None:
     (function,) = document.module.regions[0].operations
     assert locations.name(function.regions[0].arguments[0].location) == "state['w']"
     places = [locations.place(op.location) for op in function.regions[0].operations]
-    assert places == ["model.py:41", "a.py:1", "c.py:5", ""]
+    assert places == ["model.py:41", "a.py:1", "c.py:5", "<text>:5"]
     (origin,) = locations.origins("#loc5")
     assert origin == ("model.py", 41, "jit(f)/dense/add")
 

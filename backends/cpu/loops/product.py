@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....hlo.build import Builder
-from ....hlo.graph import Op, Region, Value
+from ....hlo.graph import Region, Value
 from ....hlo.types import TensorType
 
 
