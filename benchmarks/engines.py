@@ -36,9 +36,7 @@ def threads() -> int:
 
 
 def numpy_inputs(built: Built) -> tuple[Any, ...]:
-    """The model's inputs as numpy arrays of their own (a donated one is overwritten), the
-    structure kept.
-    """
+    """The model's inputs as numpy arrays of their own, the structure kept."""
     if built.framework == "jax":
         import jax
 

@@ -128,14 +128,6 @@ def _program(
 
 
 def _girih_call(program: Program, values: Sequence[Any]) -> Call:
-    if any(argument.donated for argument in program.signature.arguments):
-
-        def call_with_copies() -> Any:
-            copies = [np.array(value) for value in values]
-            positional, keywords = arrays.as_call(program.signature, copies)
-            return program(*positional, **keywords)
-
-        return call_with_copies
     positional, keywords = arrays.as_call(program.signature, values)
     return lambda: program(*positional, **keywords)
 

@@ -64,12 +64,10 @@ def run_bundle(
 
 
 def _times(program: Program, values: Sequence[Any], repeat: int) -> list[float]:
-    """Microseconds of `repeat` more calls, none for one; donated inputs are passed as copies."""
-    donated = [argument.donated for argument in program.signature.arguments]
+    """Microseconds of `repeat` more calls, none for one."""
+    positional, keywords = arrays.as_call(program.signature, values)
     found = []
     for _ in range(repeat if repeat > 1 else 0):
-        fresh = [np.array(v) if d else v for v, d in zip(values, donated, strict=True)]
-        positional, keywords = arrays.as_call(program.signature, fresh)
         begin = perf_counter()
         program(*positional, **keywords)
         found.append((perf_counter() - begin) * 1e6)

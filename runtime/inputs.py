@@ -45,14 +45,17 @@ class Leaf:
     def __str__(self) -> str:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
 
-    def accept(self, value: Any) -> tuple[Array, bool]:
-        """The value as a C-contiguous, aligned array of this type; and whether it is a copy."""
+    def accept(self, value: Any, giving: bool = False) -> tuple[Array, bool]:
+        """The value as a C-contiguous, aligned array of this type; and whether it is a copy.
+
+        `giving`: it has to be writable if the plan overwrites it.
+        """
         array = self._to_array(value)
         if array.dtype != self.dtype or array.shape != self.shape:
             raise self._mismatch(array)
         flags = array.flags
         usable = flags.c_contiguous and flags.aligned
-        if usable and (flags.writeable or not self.overwritten):
+        if usable and (flags.writeable or not (giving and self.overwritten)):
             return array, False
         return np.array(array, order="C", copy=True), True
 

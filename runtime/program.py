@@ -91,7 +91,7 @@ class Program:
         self._defaults = [weights.get(a.default or "") for a in signature.arguments]
         # What the quick ways of a call read: one for flat inputs, one for nested ones.
         plain = signature.inputs.is_flat and not signature.keywords.children
-        self._quick = plain and not overwritten
+        self._quick = plain
         self._accepts = tuple((leaf.dtype, leaf.shape) for leaf in self._leaves)
         self._gives = tuple((r.shape, r.dtype, r.bytes + _ALIGNMENT - 1) for r in results)
         self._flatten = flattener(signature.inputs)
@@ -138,12 +138,18 @@ class Program:
         """Run the program; inputs and result have the structure that `signature` says.
 
         Inputs are numpy arrays, anything that speaks DLPack, or Python scalars. Types are never
-        cast; an input that is not C-contiguous is copied, and counted in `copies`.
+        cast; an input that is not C-contiguous is copied, and counted in `copies`. Inputs are never
+        written, donated ones either: see `donate`.
         """
         count = len(self._accepts)
         if self._quick and not keywords and len(inputs) == count and self._are_ready(inputs):
             return self._pack(self._run(inputs)[0])
         return self._pack(self._run(self._arrays(inputs, keywords))[0])
+
+    def donate(self, *inputs: Any, **keywords: Any) -> Any:
+        """Like a call, but donated arguments are given up: where the plan computes a result in
+        their memory, the result is that memory, and no copy is made."""
+        return self._pack(self._run(self._arrays(inputs, keywords, True), giving=True)[0])
 
     def profile(self, *inputs: Any, **keywords: Any) -> Profile:
         """Run once and say what each kernel took; `.save(path)` writes a trace for Perfetto."""
@@ -254,8 +260,11 @@ class Program:
             f"{len(self._plan.kernels)} kernels>"
         )
 
-    def _arrays(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> list[Array]:
-        """The call's flat arguments as arrays that kernels can read."""
+    def _arrays(
+        self, inputs: Sequence[Any], keywords: Mapping[str, Any], giving: bool = False
+    ) -> list[Array]:
+        """The call's flat arguments as arrays that kernels can read; with `giving`, donated ones
+        as arrays that they may write."""
         values: list[Any] = []
         try:
             if keywords or len(self._leaves) > self._signature.inputs.leaf_count:
@@ -266,19 +275,20 @@ class Program:
                 values = self._signature.flatten(inputs, keywords)
             except StructureError as error:
                 raise UserError(str(error)) from None
-        if not self._aliases.donated and self._are_ready(values):
+        giving = giving and bool(self._aliases.donated)
+        if not giving and self._are_ready(values):
             return values
         arrays, copies = [], 0
         for leaf, value, default in zip(self._leaves, values, self._defaults, strict=True):
             if value is None and default is not None:
                 value = default
-            array, copied = leaf.accept(value)
+            array, copied = leaf.accept(value, giving)
             copies += copied
             arrays.append(array)
         if copies:
             with self._copies_lock:
                 self._copies += copies
-        if self._aliases.donated:
+        if giving:
             check_donations(self._leaves, arrays)
         return arrays
 
@@ -299,12 +309,20 @@ class Program:
         return True
 
     def _run(
-        self, inputs: Sequence[Array], profile: bool = False
+        self, inputs: Sequence[Array], profile: bool = False, giving: bool = False
     ) -> tuple[list[Array], Sequence[Any] | None]:
-        """Fresh outputs, and the device's events if it was asked for them."""
+        """The outputs, and the device's events if it was asked for them. `giving`: donated inputs
+        become outputs; else the plan works in place on a fresh copy of them."""
         outputs = [_aligned(*result) for result in self._gives]
-        for result, argument in self._aliases.donated:
-            outputs[result] = _like(inputs[argument], outputs[result])
+        if self._aliases.donated:
+            inputs = list(inputs)
+            for result, argument in self._aliases.donated:
+                if giving:
+                    outputs[result] = _like(inputs[argument], outputs[result])
+                else:
+                    copy = _like(outputs[result], inputs[argument])
+                    copy[...] = inputs[argument]
+                    inputs[argument] = copy
         try:
             context = self._contexts.pop()
         except IndexError:

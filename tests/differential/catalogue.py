@@ -83,10 +83,34 @@ def truth(*dims: int, seed: int = 0) -> np.ndarray:
 
 # Without subnormals, which XLA takes for zero.
 HOSTILE = np.array(
-    [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, 1e30, -1e30, 8e37,
-     np.inf, -np.inf, np.nan, 88.0, 89.0, -88.0, -104.0, 1e-7, 100.5, 1e5, 16777217.0],
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        1.5,
+        2.5,
+        -2.5,
+        1e-30,
+        1e30,
+        -1e30,
+        8e37,
+        np.inf,
+        -np.inf,
+        np.nan,
+        88.0,
+        89.0,
+        -88.0,
+        -104.0,
+        1e-7,
+        100.5,
+        1e5,
+        16777217.0,
+    ],
     np.float32,
-)  # fmt: skip
+)
 
 RELATIVE = {
     "float64": 1e-9,
@@ -122,7 +146,10 @@ def difference(expected: np.ndarray, found: np.ndarray, loose: float = 1.0) -> s
 
 def _first(expected: np.ndarray, found: np.ndarray, wrong: np.ndarray) -> str:
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return f"{int(wrong.sum())} of {wrong.size} differ, first at {at}: {found[at]!r} instead of {expected[at]!r}"
+    return (
+        f"{int(wrong.sum())} of {wrong.size} differ, first at {at}: "
+        f"{found[at]!r} instead of {expected[at]!r}"
+    )
 
 
 def leaves(tree: Any) -> list[np.ndarray]:

@@ -68,7 +68,7 @@ def test_structure_of_results_is_that_of_jax() -> None:
 
 
 def test_donated_arguments_give_the_same_numbers_at_every_call() -> None:
-    def step(state, x):  # type: ignore[no-untyped-def]
+    def step(state, x):
         w, m = state
         m = 0.9 * m + x.T @ (x @ w)
         return (w - 0.1 * m, m), (w * m).sum()

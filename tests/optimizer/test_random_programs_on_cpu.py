@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import girih
@@ -43,7 +43,7 @@ def same(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any], signs: bool)
     return bool((equal | (np.isnan(w) & np.isnan(f))).all())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_cpu_gives_the_bits_of_the_interpreter(chance: random.Random) -> None:
     module, inputs = exact_program(chance)

@@ -159,6 +159,8 @@ def test_donated_arguments_become_results():
     expected = step(state.copy(), x)
     given = state.copy()
     new, total = program(given, x)
+    np.testing.assert_array_equal(given, state)
+    new, total = program.donate(given, x)
     np.testing.assert_allclose(new, expected[0], rtol=1e-6)
     np.testing.assert_allclose(total, expected[1], rtol=1e-5)
     assert np.shares_memory(new, given)

@@ -163,7 +163,7 @@ def test_dlpack_is_not_copied(monkeypatch):
     seen = []
     accept = Leaf.accept
 
-    def watched(self, value):
+    def watched(self, value, giving=False):
         seen.append(accept(self, value)[0])
         return seen[-1], False
 
@@ -244,15 +244,24 @@ def donating() -> Program:
 
 def test_donated_memory_is_the_result():
     a = np.ones((2, 3), np.float32)
-    (result,) = donating()(a, ONES)
+    (result,) = donating().donate(a, ONES)
     assert np.shares_memory(result, a) and a[0, 0] == 2
+
+
+def test_a_plain_call_never_writes_an_input():
+    a = np.ones((2, 3), np.float32)
+    program = donating()
+    for _ in range(2):
+        (result,) = program(a, ONES)
+        assert result[0, 0] == 2 and a[0, 0] == 1 and not np.shares_memory(result, a)
+    assert program(a, a)[0][0, 0] == 2
 
 
 def test_donated_but_read_only_is_copied():
     program = donating()
     a = np.ones((2, 3), np.float32)
     a.flags.writeable = False
-    (result,) = program(a, ONES)
+    (result,) = program.donate(a, ONES)
     assert result[0, 0] == 2 and a[0, 0] == 1 and program.copies == 1
 
 
@@ -260,12 +269,12 @@ def test_donated_but_not_used_may_be_read_only():
     program = adding_program(FLAT.donating({0: None, 1: 0}))
     a = np.ones((2, 3), np.float32)
     a.flags.writeable = False
-    assert program(a, a)[0][0, 0] == 2 and program.copies == 0
+    assert program.donate(a, a)[0][0, 0] == 2 and program.copies == 0
 
 
 def test_donated_and_passed_twice():
     a = np.ones((2, 3), np.float32)
-    words = refusal(lambda: donating()(a, a))
+    words = refusal(lambda: donating().donate(a, a))
     assert words.startswith("input[0] is donated and") and "input[1]" in words
 
 
