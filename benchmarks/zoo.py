@@ -162,6 +162,15 @@ def geometric_mean(ratios: list[float | None]) -> float:
     return math.exp(sum(map(math.log, known)) / len(known)) if known else math.nan
 
 
+def commit() -> str:
+    """The commit that is measured; with a plus where files differ from it."""
+    result = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], cwd=Path(__file__).parent,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return result.stdout.strip()
+
+
 def machine() -> dict[str, Any]:
     """What the numbers depend on."""
     packages = ("girih", "torch", "jax", "onnxruntime", "llvmlite", "numpy", "transformers")
@@ -173,6 +182,8 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": commit(),
         "load_average": os.getloadavg()[0],  # above the number of cores, other work was running
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in packages},

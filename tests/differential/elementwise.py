@@ -262,7 +262,16 @@ def complex_arithmetic(x, y):
 
 @case(normal(3, 4, dtype=np.complex128), wide=True, loose=8)
 def complex_128(x):
-    return jnp.exp(x), jnp.log(x), x * x, jnp.abs(x), x / (x + 1), jnp.sum(x, -1), x.T.conj() @ x
+    return (
+        jnp.exp(x),
+        jnp.log(x),
+        x * x,
+        jnp.abs(x),
+        x / (x + 1),
+        jnp.sum(x, -1),
+        x.T.conj() @ x,
+        x.T @ x,
+    )
 
 
 TYPES = [

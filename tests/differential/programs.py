@@ -305,3 +305,20 @@ def decoding(table, first):
 
     start = (0, jnp.zeros(7, jnp.int32).at[0].set(first[0]), jnp.zeros((6, 8)))
     return lax.while_loop(lambda s: s[0] < 6, step, start)
+
+
+@case(normal(4, 6), np.int32(3), loose=16)
+def loops_that_read_their_start(x, n):
+    z = jnp.sin(x)
+    y = z.reshape(24)
+
+    def turn(i, s):
+        return s[1], s[2], s[0] + z
+
+    return (
+        lax.fori_loop(0, n, lambda i, a: lax.fori_loop(0, n, lambda j, b: b * 0.5 + a + z, a), z),
+        lax.fori_loop(0, n, lambda i, a: lax.cond(i > 1, lambda: a * y, lambda: y + a), y),
+        lax.cond(n > 2, lambda: lax.fori_loop(0, n, lambda i, a: a @ z.T @ z * 0.1, z), lambda: z),
+        lax.fori_loop(0, n, turn, (z, z * 2, z)),
+        lax.scan(lambda a, i: (a.at[i].set(z[0] * i), a.sum()), z, jnp.arange(4)),
+    )

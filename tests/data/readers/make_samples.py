@@ -59,7 +59,7 @@ def write_generic() -> None:
     with mlir.make_ir_context(), ir.Location.unknown():
         module = ir.Module.parse(text)
         generic = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True)
-    (HERE / "pretty_generic.mlir").write_text(generic)
+    (HERE / "pretty_generic.mlir").write_text(str(generic))
 
 
 if __name__ == "__main__":
