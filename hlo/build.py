@@ -18,7 +18,7 @@ import numpy as np
 from .errors import CompilerBug
 from .graph import Dense, Function, Module, Op, Origin, Region, Value, arguments
 from .ops import find
-from .types import I1, TensorType, Type, tensor_of
+from .types import I1, TensorType, Type
 
 
 def make_op(
@@ -163,11 +163,3 @@ def build_module(
 ) -> Module:
     """A module with one function, from a function of (builder, *arguments) like `build_region`."""
     return Module({"main": Function("main", build_region(types, body))}, name=name)
-
-
-def splat(value: Any, type: TensorType) -> Dense:
-    return Dense.splat(value, type)
-
-
-def type_of(array: Any) -> TensorType:
-    return tensor_of(np.asarray(array))

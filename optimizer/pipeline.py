@@ -60,9 +60,6 @@ def simplify_pipeline(
     )
 
 
-passes = simplify_pipeline
-
-
 def run_pipeline(
     module: Module,
     passes: Sequence[Pass],
