@@ -93,7 +93,8 @@ class OpDefinition:
     """Everything about one operation; one instance per operation name.
 
     `pattern` tells the optimizer what kind of access it has: elementwise, index, reduce, contract,
-    source, control, opaque. `effects` forbids removing, merging and reordering.
+    source, control, opaque; kernel and tile in
+    tile functions. `effects` forbids removing, merging and reordering.
     """
 
     name: ClassVar[str] = ""
@@ -102,6 +103,7 @@ class OpDefinition:
     effects: ClassVar[bool] = False
     regions: ClassVar[tuple[str, ...]] = ()  # names; a last "*" means any number
     isolated: ClassVar[bool] = False  # regions must not use outer values
+    sealed: ClassVar[bool] = False  # regions are kernels: passes over programs leave them alone
     since: ClassVar[str] = "1.0"  # program format that first had it
     operands: ClassVar[tuple[Operand, ...]] = ()
     attributes: ClassVar[dict[str, AttributeSpec]] = {}

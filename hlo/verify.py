@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from .errors import VerifyError
 from .graph import Module, Op, Region, Value
+from .ops.tile import TILE_OPS
 from .text import print_op
 from .types import TensorType, Type
 
@@ -23,14 +24,31 @@ class Level:
     holds: Callable[[Op], bool] = lambda op: True
 
 
-HLO = Level("HLO", "any operation except fusion", lambda op: op.name != "fusion")
+_CALLS = frozenset({"call", "composite"})
+HLO = Level(
+    "HLO",
+    "any operation except fusion and those of tiles",
+    lambda op: op.name != "fusion" and op.name not in TILE_OPS,
+)
 INLINED = Level(
-    "INLINED", "HLO without calls", lambda op: op.name not in ("fusion", "call", "composite")
+    "INLINED",
+    "HLO without calls",
+    lambda op: op.name != "fusion" and op.name not in _CALLS | TILE_OPS,
 )
 FUSED = Level(
     "FUSED",
-    "fusions, control flow, sources and single opaque operations",
-    lambda op: op.name not in ("call", "composite"),
+    "fusions, kernels, control flow, sources and single opaque operations",
+    lambda op: op.name not in _CALLS | TILE_OPS,
+)
+_TILE_PATTERNS = ("tile", "elementwise", "index", "reduce", "contract", "source", "control")
+TILED = Level(
+    "TILED",
+    "what stands in a tile function: tile operations, and operations that have tiles",
+    lambda op: (
+        op.definition.pattern in _TILE_PATTERNS
+        and op.name not in _CALLS
+        and op.name not in ("weight", "fusion")
+    ),
 )
 
 
@@ -66,13 +84,17 @@ class _Verifier:
             self.op(op)
             inner = set() if op.definition.isolated else defined
             for nested in op.regions:
-                # What stands inside a fusion or a reduction body is another level's business.
-                checker = _Verifier(self.module, None) if op.name == "fusion" else self
-                checker.region(nested, inner)
+                self.inside(op, nested).region(nested, inner)
             defined.update(op.results)
         for number, value in enumerate(region.results):
             if value not in defined:
                 raise VerifyError(f"result {number} of a region is not defined in it")
+
+    def inside(self, op: Op, nested: Region) -> _Verifier:
+        """Who checks a body: what stands inside a kernel is another level's business."""
+        if op.name == "kernel_call" and nested is op.regions[0]:
+            return _Verifier(self.module, TILED)
+        return _Verifier(self.module, None) if op.definition.sealed else self
 
     def op(self, op: Op) -> None:
         op.definition.check(op)

@@ -31,7 +31,7 @@ from .types import (
     parse_dim,
 )
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 MAXIMUM_CONSTANT_BYTES = 4096
 MAXIMUM_DEPTH = 64  # of nested regions and attributes
 

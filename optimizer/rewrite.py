@@ -286,7 +286,7 @@ class Rewriter(Builder):
             values.update(zip(op.results, substitute.results, strict=True))
             return
         regions: Sequence[Region] = op.regions
-        if regions and op.definition.name != "fusion":
+        if regions and not op.definition.sealed:
             regions = [self.engine.sweep(region) for region in regions]
         operands = [values.get(value, value) for value in op.operands]
         fresh = op.with_operands(operands, regions)

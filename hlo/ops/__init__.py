@@ -23,6 +23,7 @@ from . import (
     sorting,
     special,
     structure,
+    tile,
 )
 
 DEFINITIONS: tuple[OpDefinition, ...] = (
@@ -44,6 +45,7 @@ DEFINITIONS: tuple[OpDefinition, ...] = (
     *functions.ROOMS,
     *special.ROOMS,
     *composed.ROOMS,
+    *tile.ROOMS,
 )
 
 _BY_NAME = {definition.name: definition for definition in DEFINITIONS}

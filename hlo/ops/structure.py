@@ -59,6 +59,7 @@ class Fusion(OpDefinition, name="fusion"):
 
     pattern = "control"
     isolated = True
+    sealed = True
     regions = ("body",)
     inputs = variadic()
     kind = attribute(str)

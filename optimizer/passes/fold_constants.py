@@ -63,7 +63,7 @@ class _Folder:
         """Note the constants for one region, nested ones included."""
         for op in region.ops:
             for inner in op.regions:
-                if op.name != "fusion":
+                if not op.definition.sealed:
                     self.region(inner)
             self.note(op)
         for op in region.ops:

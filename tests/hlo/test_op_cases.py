@@ -14,6 +14,7 @@ from girih.hlo.graph import Function, Module, Value
 from girih.hlo.interpret import Interpreter, interpret
 from girih.hlo.ops import DEFINITIONS
 from girih.hlo.ops.decomposed import expansion
+from girih.hlo.ops.tile import TILE_OPS
 from girih.hlo.room import OpDefinition
 from girih.hlo.types import QuantizedType, TensorType, tensor_of
 from girih.hlo.verify import HLO, verify
@@ -26,6 +27,7 @@ WITHOUT_CASES = {
     "get_tuple_element": "only at the edge of a program; test_interpret has one",
     "after_all": "tokens have no value",
     "create_token": "tokens have no value",
+    **dict.fromkeys(sorted(TILE_OPS), "only inside a kernel_call, whose cases have it"),
 }
 ROOMS = [room for room in DEFINITIONS if room.name not in WITHOUT_CASES]
 NAMES = [room.name for room in ROOMS]
@@ -39,6 +41,7 @@ XLA_CANNOT = {
     "dynamic_gather": "not translated",
     "dynamic_conv": "not translated",
     "fusion": "an operation of our own",
+    "kernel_call": "an operation of our own",
     "chlo.scan": "the text writer does not say operand segments",
     "chlo.ragged_dot": "the text writer does not pack its dimension numbers",
     "rng": "the numbers are left open",
@@ -79,7 +82,8 @@ def test_every_room_says_what_it_means() -> None:
     for room in DEFINITIONS:
         assert room.__doc__ and room.__doc__.strip().endswith((".", ";")), room.name
         assert room.pattern in {
-            "elementwise", "index", "reduce", "contract", "source", "control", "opaque",
+            "elementwise", "index", "reduce", "contract", "source", "control", "opaque", "kernel",
+                "tile",
         }  # fmt: skip
 
 

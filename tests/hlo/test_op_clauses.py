@@ -381,6 +381,68 @@ CALLS: dict[str, Call] = {
     "chlo.top_k.C2": Call([t(2)], {"k": 3}),
 }  # fmt: skip
 
+
+def kernel(*memory: TensorType, store: bool = True, give: bool = False) -> Region:
+    """The body of a kernel: loads from its first memory, stores to its last."""
+
+    def build(b: Any, *values: Any) -> list[Any]:
+        zero = b.constant(0, t(e=I32))
+        value = b("tile_load", values[0], zero, sizes=(2,))
+        if store:
+            b.op("tile_store", [values[-1], value, zero])
+        return [value] if give else []
+
+    return build_region(memory, build)
+
+
+def leaks(b: Any, x: Any, out: Any) -> list[Any]:
+    b("add", x, x)
+    return []
+
+
+def loads_a_tile(b: Any, x: Any, out: Any) -> list[Any]:
+    zero = b.constant(0, t(e=I32))
+    b("tile_load", b.constant(0, t(2)), zero, sizes=(1,))
+    return []
+
+
+GRID: dict[str, Any] = {"kernel": "k", "grid": (1,)}
+PLAIN = kernel(t(2), t(2))
+ROW: dict[str, Any] = {"axis": 0, "sizes": (2,)}
+N = t(e=I32)
+CALLS |= {
+    "kernel_call.C1": Call([t(2)], GRID, [t(2)]),
+    "kernel_call.C2": Call([t(2)], {**GRID, "grid": (-1,)}, [t(2)], lambda: [PLAIN]),
+    "kernel_call.C3": Call([t(2)], GRID, [t(2)], lambda: [kernel(t(2), t(2), give=True)]),
+    "kernel_call.C4": Call([t(2)], GRID, [t(2)], lambda: [build_region([t(2), t(2)], leaks)]),
+    "kernel_call.C5": Call(
+        [t(2)], GRID, [t(2)], lambda: [build_region([t(2), t(2)], loads_a_tile)]
+    ),
+    "kernel_call.C6": Call([t(2), t(2)], GRID, [], lambda: [kernel(t(2), t(2))]),
+    "kernel_call.C7": Call([t(2)], {**GRID, "starts": (1,)}, [t(2)], lambda: [PLAIN]),
+    "kernel_call.C8": Call([t(2)], GRID, [t(2)], lambda: [PLAIN, *body(F32)()]),
+    "tile_id.C1": Call([], {"axis": -1}),
+    "tile_load.C1": Call([t(2), N], {"sizes": (1, 1)}),
+    "tile_load.C2": Call([t(2), S], {"sizes": (1,)}),
+    "tile_gather.C1": Call([t(2), t(2, e=I32), N, N], ROW),
+    "tile_gather.C2": Call([t(2), t(2, e=I32), S], ROW),
+    "tile_gather.C3": Call([t(2), t(3, e=I32), N], ROW),
+    "tile_store.C1": Call([t(2), t(2)]),
+    "tile_store.C2": Call([t(2), t(2), S]),
+    "tile_store.C3": Call([t(2), t(1, 2), N]),
+    "tile_store.C4": Call([t(2), t(2), N], {"combine": "subtract"}),
+    "tile_store.C5": Call([t(2), t(2), N, t(2)], {"masked": True}),
+    "tile_scatter.C1": Call([t(2), t(2), t(2, e=I32)], {"axis": 0}),
+    "tile_scatter.C2": Call([t(2), t(2), t(2, e=I32), S], {"axis": 0}),
+    "tile_scatter.C3": Call([t(2), t(2, e=I32), t(2, e=I32), N], {"axis": 0}),
+    "tile_scatter.C4": Call([t(2), t(2), t(2, e=I32), N], {"axis": 0, "combine": "x"}),
+    "tile_scatter.C5": Call([t(2), t(2), t(3, e=I32), N], {"axis": 0}),
+    "tile_for.C1": Call([S, N, t(2)], {}, None, body(I32, F32)),
+    "tile_for.C2": Call([N, N, S], {"step": 0}, None, body(I32, F32)),
+    "tile_for.C3": Call([N, N, S], {}, None, body(F32, F32)),
+    "tile_for.C4": Call([N, N, S], {}, None, body(I32, F32, gives=2)),
+}  # fmt: skip
+
 CLAUSES = {
     f"{room.name}.{clause.clause}": clause for room in DEFINITIONS for clause in room.constraints
 }

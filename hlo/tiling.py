@@ -1,0 +1,217 @@
+"""Runs tile functions in numpy, one tile after the other, and tells what they do.
+
+`simulate` counts bytes and operations and checks what a compiled kernel cannot: two tiles that
+store to one place (a race), reads of what nobody stored, places that nobody stores to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .errors import UserError
+from .graph import Function, Module, Op, Region, Value, constant_of
+from .interpret import Environment, Interpreter
+from .ops.tile import MEMORY_OPS, TILE_OPS, window_parts
+
+Array = np.ndarray[Any, Any]
+_NOBODY = -1
+
+
+@dataclass
+class Counts:
+    """What a kernel did. Bytes of memory count each access; compulsory ones each element once.
+
+    tile_bytes: operands and results of operations on tiles, were each of them kept in scratch.
+    faults: what is wrong, one sentence each, empty for a sound kernel.
+    """
+
+    tiles: int = 0
+    loaded_bytes: int = 0
+    stored_bytes: int = 0
+    compulsory_bytes: int = 0
+    tile_bytes: int = 0
+    flops: float = 0.0
+    outside: int = 0  # windows that reach outside their memory
+    faults: list[str] = field(default_factory=list)
+
+
+def run_kernel(op: Op, arrays: Sequence[Any]) -> list[Array]:
+    """The results of a kernel_call on numpy arrays; UserError where its tiles race."""
+    results, counts = simulate(op, arrays)
+    if counts.faults:
+        raise UserError(f"kernel '{op.kernel}': " + "; ".join(counts.faults[:4]))
+    return results
+
+
+def simulate(
+    op: Op, arrays: Sequence[Any], *, order: Sequence[int] | None = None
+) -> tuple[list[Array], Counts]:
+    """Results and counts of a kernel_call. `order` permutes the tiles (flat numbers)."""
+    runner = _TileInterpreter(op, arrays)
+    tiles = list(itertools.product(*map(range, op.grid)))
+    for number in range(len(tiles)) if order is None else order:
+        runner.run_tile(number, tiles[number])
+    return runner.finish()
+
+
+class _TileInterpreter(Interpreter):
+    """Memory is shared by all tiles; `owners` holds for each element of a result who stored it."""
+
+    def __init__(self, op: Op, arrays: Sequence[Any]) -> None:
+        super().__init__(Module({"main": Function("main", op.regions[0])}))
+        self.op, self.body, self.counts = op, op.regions[0], Counts()
+        self.tile: tuple[int, ...] = ()
+        self.number = 0
+        inputs = [np.asarray(array) for array in arrays]
+        starts = op.starts or (-1,) * len(op.results)
+        self.results = [
+            inputs[start].copy() if start >= 0 else np.zeros(result.dims, result.tensor.dtype)
+            for start, result in zip(starts, op.results, strict=True)
+        ]
+        self.memory = [*inputs, *self.results]
+        self.index = {value: i for i, value in enumerate(self.body.arguments)}
+        self.started = [start >= 0 for start in starts]
+        self.owners = [np.full(result.shape, _NOBODY, np.int64) for result in self.results]
+        self.shared = [np.zeros(result.shape, np.bool_) for result in self.results]
+        self.touched = [np.zeros(array.shape, np.bool_) for array in self.memory]
+        self.faults: dict[str, None] = {}
+
+    def run_tile(self, number: int, tile: tuple[int, ...]) -> None:
+        self.number, self.tile = number, tile
+        self.counts.tiles += 1
+        self.run(self.body, self.memory)
+
+    def finish(self) -> tuple[list[Array], Counts]:
+        for number, (owners, started) in enumerate(zip(self.owners, self.started, strict=True)):
+            missing = int((owners == _NOBODY).sum())
+            if missing and not started:
+                self.faults[f"{missing} elements of result {number} are stored by no tile"] = None
+        self.counts.compulsory_bytes = sum(
+            int(touched.sum()) * array.dtype.itemsize
+            for touched, array in zip(self.touched, self.memory, strict=True)
+        )
+        self.counts.faults = list(self.faults)
+        return self.results, self.counts
+
+    def evaluate(self, op: Op, arrays: Sequence[Any], values: Environment) -> Sequence[Any]:
+        if op.name == "tile_id":
+            if op.axis >= len(self.tile):
+                raise UserError(
+                    f"{_place(op)}tile_id: axis {op.axis} of a grid of {len(self.tile)} axes"
+                )
+            return (op.definition.evaluate(op, tile=self.tile),)
+        if op.name in MEMORY_OPS:
+            self.access(op, arrays)
+        elif op.name not in TILE_OPS and not op.regions:
+            self.counts.flops += op.definition.flops(op) if op.results[0].rank else 0
+            self.counts.tile_bytes += sum(
+                value.tensor.bytes for value in (*op.operands, *op.results) if value.rank
+            )
+        return super().evaluate(op, arrays, values)
+
+    def access(self, op: Op, arrays: Sequence[Any]) -> None:
+        """Count the access and check who else touched these elements."""
+        place = self.index[op.operands[0]]
+        stores = op.name in ("tile_store", "tile_scatter")
+        elements, outside = _elements(op, arrays)
+        self.counts.outside += outside
+        self.touched[place][elements] = True
+        size = self.touched[place][elements].size * self.memory[place].dtype.itemsize
+        if stores:
+            self.counts.stored_bytes += size
+            self.check_store(op, place - len(self.op.operands), elements)
+        else:
+            self.counts.loaded_bytes += size
+            if place >= len(self.op.operands):
+                self.check_load(op, place - len(self.op.operands), elements)
+
+    def check_store(self, op: Op, result: int, elements: Any) -> None:
+        owners, shared = self.owners[result], self.shared[result]
+        old = owners[elements]
+        foreign = (old != _NOBODY) & (old != self.number)
+        combines = bool(op.combine)
+        if np.any(foreign & ~(shared[elements] & combines)):
+            self.faults[f"{_place(op)}two tiles store to one place of result {result}"] = None
+        if combines and not self.started[result] and np.any(old == _NOBODY):
+            self.faults[
+                f"{_place(op)}result {result} is combined with what nobody stored; let it start "
+                "as an input"
+            ] = None
+        owners[elements] = self.number
+        shared[elements] = combines
+
+    def check_load(self, op: Op, result: int, elements: Any) -> None:
+        old = self.owners[result][elements]
+        if np.any((old != _NOBODY) & (old != self.number)):
+            self.faults[f"{_place(op)}a tile reads what another stores in result {result}"] = None
+        if not self.started[result] and np.any(old == _NOBODY):
+            self.faults[f"{_place(op)}result {result} is read before it is stored"] = None
+
+
+def _elements(op: Op, arrays: Sequence[Any]) -> tuple[Any, bool]:
+    """The index of the touched elements of the memory, and whether the window reaches outside."""
+    memory = arrays[0]
+    gathers = op.name in ("tile_gather", "tile_scatter")
+    stores = op.name in ("tile_store", "tile_scatter")
+    offsets = arrays[len(arrays) - len(op.offsets) :]
+    mask = arrays[-1] if op.name == "tile_store" and op.masked else None
+    offsets = offsets[: memory.ndim]
+    sizes = arrays[1].shape if stores else op.sizes
+    if gathers:
+        rows = arrays[2 if stores else 1]
+        axis = op.axis
+        places = np.asarray(rows, np.int64) + int(offsets[axis])
+        inside = (places >= 0) & (places < memory.shape[axis])
+        source, _ = window_parts(memory.shape, offsets, sizes)
+        ranges = [np.arange(part.start, part.stop) for part in source]
+        ranges[axis] = places[inside]
+        return np.ix_(*ranges), bool((~inside).any())
+    source, target = window_parts(memory.shape, offsets, sizes)
+    covered = all(part.stop - part.start == n for part, n in zip(source, sizes, strict=True))
+    if mask is not None:
+        held = np.zeros(memory.shape, np.bool_)
+        held[source] = mask[target]
+        return held, not covered
+    return source, not covered
+
+
+def trips(op: Op) -> Iterator[tuple[Op, int]]:
+    """Every operation of a kernel's body with how often it runs in the whole grid.
+
+    A loop whose bounds are not constants counts once; both sides of a branch count.
+    """
+    tiles = 1
+    for size in op.grid:
+        tiles *= size
+    yield from _trips(op.regions[0], tiles)
+
+
+def _trips(region: Region, count: int) -> Iterator[tuple[Op, int]]:
+    for op in region.ops:
+        yield op, count
+        inner = count * (trip_count(op) or 1) if op.name == "tile_for" else count
+        if op.definition.pattern != "reduce":
+            for body in op.regions:
+                yield from _trips(body, inner)
+
+
+def trip_count(op: Op) -> int | None:
+    """How often a tile_for runs its body; None where its bounds are not constants."""
+    bounds = [_scalar(value) for value in op.operands[:2]]
+    if bounds[0] is None or bounds[1] is None:
+        return None
+    return len(range(bounds[0], bounds[1], op.step))
+
+
+def _scalar(value: Value) -> int | None:
+    dense = constant_of(value)
+    return None if dense is None else int(dense.splat_value)
+
+
+def _place(op: Op) -> str:
+    return f"{op.origin[0]}: " if op.origin else ""
