@@ -1,0 +1,305 @@
+"""connect: which kernels become one, because what passes between them is better kept in scratch.
+
+Every data edge between two kernels starts at the place LAUNCH: the value is stored by one and read
+by the other. A move lowers an edge to SCRATCH: both become one tile function in which the value
+exists one tile at a time. Moves stand in a queue by predicted gain; the best is made, its
+neighbours are judged anew, until none gains anything. No kernel is known here by what it is about:
+a group is whatever has a tile function (`write.writable`) and is predicted to be faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ...hlo.errors import CompilerBug
+from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.text import canonical_op
+from ...hlo.verify import FUSED, Level
+from ..machine import Machine
+from ..regions import map_bodies
+from .build import Group, build_kernel, make_group
+from .estimate import Plan, plans
+from .streaming import streams
+from .write import Unwritable, writable
+
+MOST_OPERATIONS = 120  # of one group: bounds the size of one function
+MARGIN = 1.08  # a connected group must be predicted to be faster by this factor
+_KINDS = frozenset({"loop", "rows", "contract"})
+
+
+@dataclass(eq=False)
+class _Node:
+    """Kernels that are one: `members` in the order of the region."""
+
+    members: list[Op]
+    plan: Plan | None
+    group: Group
+
+    @property
+    def time(self) -> float:
+        if self.plan is None:
+            raise CompilerBug("a kernel without an estimate takes part in connecting")
+        return self.plan.time
+
+
+@dataclass(frozen=True)
+class Connect:
+    """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming)."""
+
+    machine: Machine
+    walk: bool = True
+    memo: dict[str, Plan | None] = field(default_factory=dict, compare=False)
+    name: ClassVar[str] = "connect"
+    takes: ClassVar[Level] = FUSED
+    gives: ClassVar[Level] = FUSED
+
+    def __call__(self, module: Module) -> Module:
+        functions = {
+            name: function.with_body(self.region(function.body))
+            for name, function in module.functions.items()
+        }
+        if all(functions[n].body is f.body for n, f in module.functions.items()):
+            return module
+        return module.with_functions(functions)
+
+    def region(self, region: Region) -> Region:
+        inner = map_bodies(region, lambda op, body: self.region(body))
+        return _Queue(self, inner).run()
+
+    def plan(self, group: Group) -> Plan | None:
+        """The best tiling of a group; equal groups are judged once."""
+        key = canonical_op(_as_op(group))
+        if key not in self.memo:
+            self.memo[key] = self._plan(group)
+        return self.memo[key]
+
+    def _plan(self, group: Group) -> Plan | None:
+        dims = group.roots[0].dims
+        if not dims or any(root.dims != dims for root in group.roots):
+            return None
+        if not all(map(writable, group.ops)):
+            return None
+        ways = [None, *(streams(group.ops, group.roots) if self.walk else ())]
+        return next(iter(plans(group, self.machine, ways)), None)
+
+    def kernel(self, group: Group, operands: Sequence[Value], name: str) -> Op | None:
+        """The tile function of the best tiling that can be written."""
+        ways = [None, *(streams(group.ops, group.roots) if self.walk else ())]
+        for plan in plans(group, self.machine, ways):
+            try:
+                return build_kernel(group, operands, plan.sizes, name, plan.stream, plan.step)
+            except Unwritable:
+                continue
+        return None
+
+
+def _as_op(group: Group) -> Op:
+    """The group as one fusion, for its canonical text."""
+    from ...hlo.build import make_op
+
+    region = Region(*_copied(group))
+    return make_op("fusion", group.inputs, {"kind": "group"}, (region,), check=False)
+
+
+def _copied(group: Group) -> tuple[Sequence[Value], Sequence[Op], Sequence[Value]]:
+    from ..regions import extract
+
+    region = extract(group.ops, group.inputs, group.roots)
+    return region.arguments, region.ops, region.results
+
+
+class _Queue:
+    """The moves of one region."""
+
+    def __init__(self, settings: Connect, region: Region) -> None:
+        self.settings, self.region = settings, region
+        self.position = {op: number for number, op in enumerate(region.ops)}
+        self.homes: dict[Op, _Node] = {}
+        self.nodes: list[_Node] = []
+        self.rejected: set[tuple[frozenset[Op], frozenset[Op]]] = set()
+
+    def run(self) -> Region:
+        for op in self.region.ops:
+            if op.name == "fusion" and op.kind in _KINDS:
+                group = self.flatten([op])
+                plan = self.settings.plan(group) if group is not None else None
+                if group is not None and plan is not None:
+                    node = self.homes[op] = _Node([op], plan, group)
+                    self.nodes.append(node)
+        while self.best_move():
+            pass
+        return self.rebuild()
+
+    # Moves.
+
+    def best_move(self) -> bool:
+        """Make the move of the largest gain; False if none gains."""
+        best: tuple[float, _Node, _Node, _Node] | None = None
+        for consumer in self.nodes:
+            for producer in self.producers(consumer):
+                key = frozenset(producer.members), frozenset(consumer.members)
+                if key in self.rejected:
+                    continue
+                merged = self.merged(producer, consumer)
+                if merged is None:
+                    self.rejected.add(key)
+                    continue
+                gain = producer.time + consumer.time - MARGIN * merged.time
+                if gain <= 0:
+                    self.rejected.add(key)
+                elif best is None or gain > best[0]:
+                    best = gain, producer, consumer, merged
+        if best is None:
+            return False
+        _, producer, consumer, merged = best
+        self.nodes = [n for n in self.nodes if n is not producer and n is not consumer]
+        self.nodes.append(merged)
+        for op in merged.members:
+            self.homes[op] = merged
+        return True
+
+    def producers(self, consumer: _Node) -> list[_Node]:
+        """Other nodes that compute what this one reads, also behind reshapes."""
+        found: dict[_Node, None] = {}
+        for value in consumer.group.inputs:
+            source = self.behind_reshapes(value)
+            node = self.homes.get(source.op) if source.op is not None else None
+            if node is not None and node is not consumer:
+                found[node] = None
+        return list(found)
+
+    def behind_reshapes(self, value: Value) -> Value:
+        while value.op is not None and value.op in self.position and value.op.name == "reshape":
+            value = value.op.operands[0]
+        return value
+
+    def merged(self, producer: _Node, consumer: _Node) -> _Node | None:
+        """Both as one node, if that is legal and has a tiling."""
+        members = sorted({*producer.members, *consumer.members}, key=self.position.__getitem__)
+        between = self.reshapes(members)
+        everything = sorted({*members, *between}, key=self.position.__getitem__)
+        if self.reaches_around(set(everything)):
+            return None
+        group = self.flatten(everything)
+        if group is None or len(group.ops) > MOST_OPERATIONS:
+            return None
+        plan = self.settings.plan(group)
+        return None if plan is None else _Node(everything, plan, group)
+
+    def reshapes(self, members: Sequence[Op]) -> list[Op]:
+        """Reshapes between members: they belong to the group."""
+        inside = {result for op in members for result in op.results}
+        found: list[Op] = []
+        for op in members:
+            for value in op.operands:
+                chain: list[Op] = []
+                while value.op in self.position and value.op.name == "reshape":  # type: ignore
+                    chain.append(value.op)  # type: ignore[arg-type]
+                    value = value.op.operands[0]  # type: ignore[union-attr]
+                if value in inside:
+                    found += chain
+        return found
+
+    def reaches_around(self, members: set[Op]) -> bool:
+        """Whether something outside stands between two members."""
+        first = min(self.position[op] for op in members)
+        last = max(self.position[op] for op in members)
+        tainted: set[Value] = set()
+        for op in self.region.ops[first : last + 1]:
+            reads = [*op.operands, *(v for body in op.regions for v in body.captures())]
+            if op in members:
+                if any(value in tainted for value in reads):
+                    return True
+                continue
+            made = any(v.op in members for v in reads if v.op is not None)
+            if made or any(value in tainted for value in reads):
+                tainted.update(op.results)
+        return False
+
+    def flatten(self, members: Sequence[Op]) -> Group | None:
+        """All operations inside the members, as one group; None where too much leaves it."""
+        chosen = set(members)
+        inside = {result for op in members for result in op.results}
+        mapping: dict[Value, Value] = {}
+        inputs: dict[Value, None] = {}
+        ops: list[Op] = []
+        for member in members:
+            for value in member.operands:
+                if value not in inside:
+                    inputs[value] = None
+            if member.name == "reshape":
+                new = member.with_operands([mapping.get(v, v) for v in member.operands])
+                ops.append(new)
+                mapping[member.result] = new.result
+                continue
+            (body,) = member.regions
+            local = {
+                argument: mapping.get(value, value)
+                for argument, value in zip(body.arguments, member.operands, strict=True)
+            }
+            for op in body.ops:
+                new = Op(
+                    op.definition, [local[v] for v in op.operands], op.attributes, op.regions,
+                    op.result_types, op.origin,
+                )  # fmt: skip
+                local.update(zip(op.results, new.results, strict=True))
+                ops.append(new)
+            for outer, result in zip(member.results, body.results, strict=True):
+                mapping[outer] = local[result]
+        roots: list[Value] = []
+        for op in members:
+            for result in op.results:
+                users = self.region.uses.get(result, ())
+                if any(user not in chosen for user, _ in users):
+                    roots.append(mapping[result])
+        if not roots or any(root in inputs for root in roots):
+            return None
+        self.leaving = [
+            result
+            for op in members
+            for result in op.results
+            if any(user not in chosen for user, _ in self.region.uses.get(result, ()))
+        ]
+        return make_group(ops, list(inputs), roots)
+
+    # The new region.
+
+    def rebuild(self) -> Region:
+        connected = [node for node in self.nodes if len(node.members) > 1]
+        if not connected:
+            return self.region
+        ends = {node.members[-1]: node for node in connected}
+        gone = {op for node in connected for op in node.members}
+        mapping: dict[Value, Value] = {}
+        ops: list[Op] = []
+        for op in self.region.ops:
+            node = ends.get(op)
+            if node is not None:
+                self.emit(node, mapping, ops)
+            elif op not in gone:
+                ops.append(self.copied(op, mapping))
+        return Region(self.region.arguments, ops, [mapping.get(v, v) for v in self.region.results])
+
+    def copied(self, op: Op, mapping: dict[Value, Value]) -> Op:
+        from ..regions import rename
+
+        nested = [rename(body, mapping) for body in op.regions]
+        new = op.with_operands([mapping.get(v, v) for v in op.operands], nested)
+        mapping.update(zip(op.results, new.results, strict=True))
+        return new
+
+    def emit(self, node: _Node, mapping: dict[Value, Value], ops: list[Op]) -> None:
+        """The node's kernel, or its members as they were where no tiling can be written."""
+        group = self.flatten(node.members)
+        if group is None:
+            raise CompilerBug("a connected group cannot be flattened again")
+        leaving = list(self.leaving)
+        operands = [mapping.get(value, value) for value in group.inputs]
+        kernel = self.settings.kernel(group, operands, "group")
+        if kernel is None:
+            ops.extend(self.copied(op, mapping) for op in node.members)
+            return
+        ops.append(kernel)
+        mapping.update(zip(leaving, kernel.results, strict=True))

@@ -1,0 +1,291 @@
+"""How long a group takes as one tile function: all aligned tile sizes at once.
+
+What the group does in a tile of sizes (s0, s1, ...) is counted from its boxes, as expressions that
+are evaluated for thousands of sizes together; `cost.seconds` makes times of the counts. A group of
+one kernel is counted in the same way, so that a difference of two estimates is a gain.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...hlo.graph import Op, Value, constant_of
+from ..machine import Machine
+from .access import Box, Propagation, Span, access_of, inner_spans, propagate, volume
+from .build import Group
+from .cost import Features, Traffic, level_of, rates, seconds
+from .expressions import Expression, evaluate, expression, variable
+from .streaming import Stage, Stream
+
+MOST_SIZES = 4096
+ALIGNED = (1, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+STEPS = (64, 128, 256, 512)
+SHORTEST_WALK = 128  # a dim that is shorter is not worth walking
+_EXPONENTIALS = frozenset({
+    "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic", "tanh", "power",
+    "chlo.erf", "chlo.erfc", "cosine", "sine", "tan", "atan2", "cbrt",
+})  # fmt: skip
+_DIVISIONS = frozenset({"divide", "remainder", "rsqrt", "sqrt"})
+_PASSES = 3  # over an intermediate value in scratch: stored, read, and about one pass in place
+_CONVOLUTION_SHARE = 0.7  # of the efficiency of a product of the same size
+_WHOLE_ROWS = 12  # rows of a full block of accumulators
+_DEPTH_OVERHEAD = 24  # steps of depth that storing a block of accumulators costs
+
+
+class Plan(NamedTuple):
+    """Tile sizes of the roots' dims, and the predicted seconds. step: of the stream's dim."""
+
+    time: float
+    sizes: tuple[int, ...]
+    stream: Stream | None = None
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Every combination of sizes as columns, one per root dim, then the step."""
+
+    columns: tuple[Any, ...]
+    dims: tuple[int, ...]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        named = {f"s{d}": column for d, column in enumerate(self.columns[:-1])}
+        zeros = {f"t{d}": 0 for d in range(len(self.dims))}
+        return {**named, **zeros, "sk": self.columns[-1], "k": 0}
+
+    @property
+    def tasks(self) -> Any:
+        tasks: Any = np.ones(len(self.columns[-1]))
+        for column, dim in zip(self.columns, self.dims, strict=False):
+            tasks = tasks * -(-dim // column)
+        return tasks
+
+
+def plans(
+    group: Group, machine: Machine, ways: Sequence[Stream | None], most: int = 8
+) -> list[Plan]:
+    """The best tilings by predicted time, over all ways to walk the group."""
+    found: list[Plan] = []
+    for stream in ways:
+        if stream is not None and stream.extent < SHORTEST_WALK:
+            continue
+        found += _plans(group, machine, stream, most)
+    return sorted(found, key=lambda plan: plan.time)[:most]
+
+
+def _plans(group: Group, machine: Machine, stream: Stream | None, most: int) -> list[Plan]:
+    dims = group.roots[0].dims
+    candidates = _candidates(dims, stream)
+    parts = _symbolic(group, stream)
+    counter = _Counter(group, machine, stream, candidates, parts)
+    times = counter.seconds()
+    order = np.lexsort((np.arange(len(times)), np.round(times, 12)))[:most]
+    return [
+        Plan(
+            float(times[i]),
+            tuple(int(column[i]) for column in candidates.columns[:-1]),
+            stream,
+            int(candidates.columns[-1][i]) if stream else 0,
+        )
+        for i in order
+    ]
+
+
+def _candidates(dims: Sequence[int], stream: Stream | None) -> _Candidates:
+    choices: list[list[int]] = []
+    for place, dim in enumerate(dims):
+        last = place == len(dims) - 1
+        sizes = [n for n in ALIGNED if n < dim and (n >= 16 or not last)]
+        choices.append([*sizes, dim])
+    while math.prod(map(len, choices)) > MOST_SIZES:
+        # Leading dims are batches: one at a time, or all of them.
+        longest = max(range(len(choices)), key=lambda d: (len(choices[d]), -d))
+        kept = choices[longest]
+        choices[longest] = [*kept[:-1:2], kept[-1]]
+    steps = [n for n in STEPS if stream and n < stream.extent] or [stream.extent if stream else 0]
+    grid = np.array(list(itertools.product(*choices, steps)), np.int64)
+    return _Candidates(tuple(grid.T), tuple(dims))
+
+
+def _symbolic(group: Group, stream: Stream | None) -> Propagation:
+    """The group's boxes with symbols for sizes."""
+    dims = group.roots[0].dims
+    spans = []
+    for d, dim in enumerate(dims):
+        size = variable(f"s{d}", 1, dim)
+        spans.append(Span(variable(f"t{d}", 0, max(dim - 1, 0)) * size, size, 1, dim))
+    inner: dict[Op, tuple[Span, ...]] = {}
+    if stream is not None:
+        step = variable("sk", 1, stream.extent)
+        along = Span(variable("k", 0, stream.extent) * step, step, 1, stream.extent)
+        for op, place in stream.inner.items():
+            access = access_of(op)
+            if access is not None:
+                whole = inner_spans(access)
+                inner[op] = (*whole[:place], along, *whole[place + 1 :])
+    return propagate(group.ops, {root: Box(tuple(spans)) for root in group.roots}, inner)
+
+
+class _Counter:
+    """Counts flops and bytes of every candidate."""
+
+    def __init__(
+        self,
+        group: Group,
+        machine: Machine,
+        stream: Stream | None,
+        candidates: _Candidates,
+        parts: Propagation,
+    ) -> None:
+        self.group, self.machine, self.stream = group, machine, stream
+        self.candidates, self.parts = candidates, parts
+        self.executors = machine.executors
+        self.count = len(candidates.columns[-1])
+        self.tasks = candidates.tasks
+        self.trips: Any = 1.0
+        if stream is not None:
+            self.trips = -(-stream.extent // np.maximum(candidates.columns[-1], 1))
+        self.unit = machine.unit("f32")
+        self.busy = np.zeros(self.count)  # seconds of computing, of one task
+        self.traffic: list[Traffic] = []
+        self.computed = {result for op in group.ops for result in op.results}
+
+    def numbers(self, values: Iterable[Expression]) -> list[Any]:
+        found = evaluate(list(values), self.candidates.values)
+        return [np.broadcast_to(np.asarray(v, float), (self.count,)) for v in found]
+
+    def repeats(self, op: Op) -> Any:
+        """How often the operation runs in one task."""
+        if self.stream is None:
+            return 1.0
+        stage = self.stream.stages[op.results[0]]
+        return self.trips if stage in (Stage.ALONG, Stage.FOLD, Stage.RUNNING) else 1.0
+
+    def seconds(self) -> Any:
+        footprint = self.footprint()
+        scratch = level_of(self.machine, footprint)
+        for op in self.group.ops:
+            if op.results[0] in self.parts.boxes:
+                self.operation(op, scratch)
+        self.loads(footprint)
+        for root in self.group.roots:
+            self.stores(root)
+        features = Features(
+            flops=self.busy * self.tasks, rate=1.0, traffic=tuple(self.traffic),
+            issue=self.tasks * 1e-7, tasks=self.tasks,
+        )  # fmt: skip
+        return seconds(features, self.machine, self.executors) + self.machine.sync.step
+
+    def footprint(self) -> Any:
+        """Bytes of what stays in scratch."""
+        total: Any = np.zeros(self.count)
+        kept = [v for op in self.group.ops for v in op.results if self.materialised(op)]
+        sizes = self.numbers(volume(self.parts.boxes[v]) for v in kept)
+        for value, size in zip(kept, sizes, strict=True):
+            total = total + size * value.element.bits / 8
+        return total
+
+    def materialised(self, op: Op) -> bool:
+        if op.results[0] in self.group.roots or op.results[0] not in self.parts.boxes:
+            return False
+        return op.definition.pattern in ("contract", "reduce")
+
+    def operation(self, op: Op, scratch: Any) -> None:
+        times = self.repeats(op)
+        (size,) = self.numbers([volume(self.parts.boxes[op.results[0]])])
+        if op.definition.pattern == "contract":
+            self.busy = self.busy + times * self.contraction(op, size)
+        elif op.name == "reduce":
+            spans = self.parts.inner[op]
+            (inner,) = self.numbers([_product(span.size for span in spans)])
+            self.busy = self.busy + times * size * inner / self.machine.math.simple
+        elif op.definition.pattern == "elementwise":
+            self.busy = self.busy + times * size / self.rate(op)
+        elif op.name == "transpose":
+            self.busy = self.busy + times * size * 2 / self.machine.math.simple
+        if self.materialised(op):
+            bytes = size * op.results[0].element.bits / 8 * _PASSES * times * self.tasks
+            self.traffic.append(Traffic(bytes, scratch))
+
+    def rate(self, op: Op) -> float:
+        math = self.machine.math
+        if op.name in _EXPONENTIALS:
+            return math.exp
+        return math.div if op.name in _DIVISIONS else math.simple
+
+    def contraction(self, op: Op, size: Any) -> Any:
+        """Seconds of a product or a convolution of one task, with bringing its right side in
+        order."""
+        spans = self.parts.inner[op]
+        (depth,) = self.numbers([_product(span.size for span in spans)])
+        box = self.parts.boxes[op.results[0]]
+        columns_at = box.spans[-1]
+        share = 1.0
+        if op.name == "convolution":
+            columns_at = box.spans[op.output_feature_dimension]
+            share = _CONVOLUTION_SHARE
+            if op.feature_group_count > 1:
+                share /= 2
+        (columns,) = self.numbers([columns_at.extent])
+        rows = size / columns
+        lanes = self.unit.lanes
+        filled = columns / (np.ceil(columns / lanes) * lanes)
+        block = np.minimum(1.0, np.maximum(rows, 1) / _WHOLE_ROWS)
+        efficiency = 0.9 * share * filled * (0.25 + 0.75 * block)
+        efficiency = efficiency * depth / (depth + _DEPTH_OVERHEAD)
+        time = 2 * size * depth / (self.unit.flops * efficiency)
+        if op.operands[1] in self.computed or not self.alone:
+            right = depth * columns * op.operands[1].element.bits / 8
+            time = time + 2 * right / rates(self.machine, self.executors, "copy")[1]
+        return time
+
+    @property
+    def alone(self) -> bool:
+        """Whether the group is a kernel of one contraction, whose weights are packed before."""
+        contractions = [op for op in self.group.ops if op.definition.pattern == "contract"]
+        reductions = [op for op in self.group.ops if op.definition.pattern == "reduce"]
+        return len(contractions) == 1 and not reductions
+
+    def loads(self, footprint: Any) -> None:
+        """What is read of the inputs: each byte once from where it lies, then from a cache."""
+        reads: dict[tuple[Value, Box], Any] = {}
+        for op in self.group.ops:
+            if op.results[0] not in self.parts.boxes:
+                continue
+            for value in op.operands:
+                if value in self.computed or constant_of(value) is not None:
+                    continue
+                key = value, self.parts.boxes[value]
+                along = self.stream is not None and value in self.stream.dims
+                reads[key] = self.trips if along else 1.0
+        sizes = self.numbers(volume(box) for _, box in reads)
+        near = level_of(self.machine, footprint + sum(sizes, np.zeros(self.count)) * 4)
+        for (value, _), size, times in zip(reads, sizes, reads.values(), strict=True):
+            width = value.element.bits / 8
+            total = value.tensor.size * width
+            bytes = size * width * times * self.tasks
+            first = np.minimum(bytes, total)
+            self.traffic.append(Traffic(first, self.home(total)))
+            self.traffic.append(Traffic(bytes - first, np.maximum(near, 1)))
+
+    def stores(self, root: Value) -> None:
+        total = root.tensor.size * root.element.bits / 8
+        self.traffic.append(Traffic(total, self.home(total), "write"))
+
+    def home(self, total: float) -> Any:
+        """Where a whole tensor lies between two kernels that share the machine with others."""
+        return np.maximum(level_of(self.machine, 2 * total / self.executors), 1)
+
+
+def _product(values: Iterable[Expression]) -> Expression:
+    result = expression(1)
+    for value in values:
+        result = result * value
+    return result
