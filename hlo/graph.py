@@ -8,6 +8,7 @@ value is defined before it is used; that order carries no other meaning (the sch
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -299,7 +300,7 @@ class Weight:
     holds another one in another order: (its name, a region that gives it back from this one).
     """
 
-    __slots__ = ("name", "type", "aliases", "inverse", "_source")
+    __slots__ = ("name", "type", "aliases", "inverse", "_source", "_lock")
 
     def __init__(
         self,
@@ -316,12 +317,15 @@ class Weight:
         self.name, self.type, self.aliases = name, type, tuple(aliases)
         self.inverse = inverse
         self._source: Array | Callable[[], Array] = source
+        self._lock = threading.Lock()
 
     @property
     def array(self) -> Array:
         """The data, read-only by convention."""
         if callable(self._source):
-            self._source = self._source()
+            with self._lock:  # several threads may ask; the data is computed once
+                if callable(self._source):
+                    self._source = self._source()
         if self._source.shape != self.type.dims or self._source.dtype != self.type.dtype:
             found = f"{self._source.dtype}{list(self._source.shape)}"
             raise CompilerBug(f"weight '{self.name}' is {found}, declared {self.type}")

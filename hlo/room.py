@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .access import Access, elementwise
 from .errors import UserError, VerifyError
 from .graph import Dense, Op, Region
 from .types import Type
@@ -104,6 +105,7 @@ class OpDefinition:
     regions: ClassVar[tuple[str, ...]] = ()  # names; a last "*" means any number
     isolated: ClassVar[bool] = False  # regions must not use outer values
     sealed: ClassVar[bool] = False  # regions are kernels: passes over programs leave them alone
+    opaque: ClassVar[str] = ""  # why there is no `access`; for those without one
     since: ClassVar[str] = "1.0"  # program format that first had it
     operands: ClassVar[tuple[Operand, ...]] = ()
     attributes: ClassVar[dict[str, AttributeSpec]] = {}
@@ -167,6 +169,14 @@ class OpDefinition:
         there is no such way. A room that evaluates through it has that one arithmetic.
         """
         return None
+
+    def access(self, o: Op) -> Access | None:
+        """Which elements of the operands an element of the results needs; None where nothing less
+        than everything can be said, for the reason that `opaque` gives. Dims are static here.
+        """
+        if self.pattern != "elementwise":
+            return None
+        return elementwise(o.results[0].dims, (value.rank for value in o.operands))
 
     def flops(self, o: Op) -> float:
         """Floating-point operations of one execution; a transcendental counts as one."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Op, Origin, Region, arguments
+from ..hlo.ops.tile import TILE_OPS
 from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
@@ -120,7 +121,7 @@ class Planner:
     def describe(self, entry: KernelEntry) -> None:
         ops = kernel_ops(entry.op)
         message = self.plan.kernels.add()
-        message.kind = entry.op.kind if entry.op.name == "fusion" else "opaque"
+        message.kind = kernel_kind(entry.op)
         message.name = f"{message.kind}_{headline(ops)}_{entry.index}"
         message.scratch_bytes = entry.facts.scratch_bytes
         message.ops.extend(ops)
@@ -259,8 +260,22 @@ def copy_op(size: int) -> Op:
     return make_op("fusion", arguments([type]), {"kind": "loop"}, (region,), check=False)
 
 
+def kernel_kind(op: Op) -> str:
+    """What a kernel is made from: a fusion's kind, "tile" for a tile function, else "opaque"."""
+    if op.name == "kernel_call":
+        return "tile"
+    return op.kind if op.name == "fusion" else "opaque"
+
+
 def kernel_ops(op: Op) -> list[str]:
-    return [inner.name for inner in op.regions[0].ops] if op.name == "fusion" else [op.name]
+    """The names of what a kernel computes; a tile function's begin with its own name."""
+    if op.name == "fusion":
+        return [inner.name for inner in op.regions[0].ops]
+    if op.name != "kernel_call":
+        return [op.name]
+    walked = [inner for inner in op.regions[0].walk() if inner.name not in TILE_OPS]
+    tiled = [inner.name for inner in walked if inner.results and inner.results[0].rank]
+    return [op.kernel, *tiled]
 
 
 _PLAIN = frozenset({"constant", "broadcast_in_dim", "reshape", "convert", "iota"})

@@ -25,6 +25,10 @@ Names and meanings are StableHLO's; attributes are laid flat. Clause numbers are
 tests (`concatenate.C2`). The *pattern* says how an operation touches its operands: `elementwise`,
 `index` (moves elements), `reduce`, `contract` (sums of products), `source`, `control`, `opaque`.
 *Decomposed* operations are explained by simpler ones, which is their only arithmetic.
+
+Every operation states which elements of its operands an element of its result needs
+(`hlo/access.py`), so that it can be computed tile by tile, but for those of the last section. The
+operations of tile functions name windows of memory themselves.
 """
 
 _KINDS = ("bool", "int", "uint", "float", "complex")
@@ -51,6 +55,7 @@ def page() -> str:
         title = (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
         parts.append(f"\n## {title}\n")
         parts += [_room(room) for room in rooms]
+    parts.append(_opaque())
     return "\n".join(parts)
 
 
@@ -86,6 +91,14 @@ def _room(room: OpDefinition) -> str:
     if room.constraints:
         lines += ["", *(f"- {clause.clause}: {clause.text}" for clause in room.constraints)]
     return "\n".join(lines) + "\n"
+
+
+def _opaque() -> str:
+    """The operations without an access, and why."""
+    rows = [f"| {room.name} | {room.opaque} |" for room in ops.DEFINITIONS if room.opaque]
+    return (
+        "\n".join(["\n## Computed whole\n", "| operation | because |", "|---|---|", *rows]) + "\n"
+    )
 
 
 def _paragraphs(text: str) -> str:

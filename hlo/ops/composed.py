@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Kind, Space, identity
 from ..graph import Op
 from ..room import Case, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -59,6 +60,11 @@ class TopK(Decomposed, name="chlo.top_k"):
         }
         return [b("slice", result, **cut) for result in order.results]
 
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.results[0].dims)
+        rows = identity(o.operand.rank - 1)
+        return space.access((*rows, space.inner(o.operand.dims[-1], Kind.GATHER)))
+
     def cases(self) -> Iterator[Case]:
         x = f32([[3, 1, np.nan, 3, -0.0, 0.0], [1, 2, 3, 4, 5, -np.inf]])
         yield Case("top_k_f32", (x,), {"k": 3})
@@ -74,6 +80,7 @@ class Scan(Decomposed, name="chlo.scan"):
     """
 
     pattern = "control"
+    opaque = "its results have different dims"
     isolated = True
     regions = ("body",)
     inputs_and_inits = variadic()
@@ -182,6 +189,7 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
     """
 
     pattern = "opaque"
+    opaque = "where the groups begin is an operand"
     lhs = operand()
     rhs = second()
     group_sizes = second()

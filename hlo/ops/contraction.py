@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Index, Kind, Space, at, identity
 from ..errors import UnsupportedError
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
@@ -84,6 +85,23 @@ class DotGeneral(OpDefinition, name="dot_general"):
         return numerics.through_real_numbers(
             o, arrays, lambda x, y: contracted(x, y, batch, contract, real), real
         )
+
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        lhs: dict[int, Index] = {}
+        rhs: dict[int, Index] = {}
+        batching = zip(o.lhs_batching_dimensions, o.rhs_batching_dimensions, strict=True)
+        for place, (left, right) in enumerate(batching):
+            lhs[left] = rhs[right] = at(place)
+        place = len(o.lhs_batching_dimensions)
+        for indices, side in ((lhs, "lhs"), (rhs, "rhs")):
+            for d in free_dims(o, side):
+                indices[d] = at(place)
+                place += 1
+        contracting = zip(o.lhs_contracting_dimensions, o.rhs_contracting_dimensions, strict=True)
+        for left, right in contracting:
+            lhs[left] = rhs[right] = space.inner(o.lhs.dims[left], Kind.REDUCE, "add")
+        return space.access(*([side[d] for d in sorted(side)] for side in (lhs, rhs)))
 
     def flops(self, o: Op) -> float:
         depth = math.prod(o.lhs.dims[d] for d in o.lhs_contracting_dimensions)
@@ -197,6 +215,13 @@ class Dot(OpDefinition, name="dot"):
                 lhs_contracting_dimensions=(values[0].rank - 1,), rhs_contracting_dimensions=(0,),
             )
         ]  # fmt: skip
+
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        depth = space.inner(o.lhs.dims[-1], Kind.REDUCE, "add")
+        left = o.lhs.rank - 1
+        rows, columns = identity(left), [at(left + d) for d in range(o.rhs.rank - 1)]
+        return space.access((*rows, depth), (depth, *columns))
 
     def flops(self, o: Op) -> float:
         return 2.0 * o.type.size * o.lhs.dims[-1]

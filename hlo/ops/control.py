@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Space
 from ..graph import Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import F32, I1, I32, TOKEN, UI32, TensorType, TupleType, Type
@@ -37,6 +38,7 @@ class While(OpDefinition, name="while"):
     """results = operands, replaced by body(them) as long as cond(them) holds."""
 
     pattern = "control"
+    opaque = "how often its body runs is data"
     regions = ("cond", "body")
     inputs = variadic()
     C1 = constraint(
@@ -87,6 +89,7 @@ class If(OpDefinition, name="if"):
     """results = true_branch() where pred holds, else false_branch()."""
 
     pattern = "control"
+    opaque = "which branch runs is data"
     regions = ("true_branch", "false_branch")
     pred = operand()
     C0 = constraint("pred is an i1 scalar", lambda o: _is_predicate([o.pred.type]))
@@ -120,6 +123,7 @@ class CaseOp(OpDefinition, name="case"):
     """results = branches[index](); the last branch where index is out of bounds."""
 
     pattern = "control"
+    opaque = "which branch runs is data"
     regions = ("*",)
     index = operand()
     C0 = constraint(
@@ -150,6 +154,7 @@ class Composite(OpDefinition, name="composite"):
     """results = the function `decomposition` of the inputs; `name` says what it stands for."""
 
     pattern = "control"
+    opaque = "its function says what it reads"
     inputs = variadic()
     name = attribute(str)
     decomposition = attribute(str)
@@ -167,6 +172,7 @@ class OptimizationBarrier(OpDefinition, name="optimization_barrier"):
     """results = operands; nothing moves across it."""
 
     pattern = "opaque"
+    opaque = "nothing moves across it"
     inputs = variadic()
 
     def infer(self, o: Op) -> Sequence[Type]:
@@ -183,6 +189,7 @@ class Tuple(OpDefinition, name="tuple"):
     """result = the values as one."""
 
     pattern = "control"
+    opaque = "a tuple has no elements of its own"
     inputs = variadic()
 
     def infer(self, o: Op) -> Sequence[Type]:
@@ -196,6 +203,7 @@ class GetTupleElement(OpDefinition, name="get_tuple_element"):
     """result = member `index` of operand."""
 
     pattern = "control"
+    opaque = "a tuple has no elements of its own"
     operand = operand()
     index = attribute(int)
     C1 = constraint(
@@ -217,6 +225,7 @@ class Token(OpDefinition):
     """result = a token that comes after the operands."""
 
     pattern = "control"
+    opaque = "a token has no elements"
     inputs = variadic()
     C1 = constraint("operands are tokens", lambda o: all(v.type is TOKEN for v in o.operands))
 
@@ -243,6 +252,9 @@ class DeviceNumber(OpDefinition):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return np.array(0, np.uint32)
+
+    def access(self, o: Op) -> Access | None:
+        return Space(()).access()
 
     def cases(self) -> Iterator[Case]:
         yield Case(self.name, ())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Kind, Space, identity
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import (
@@ -83,6 +84,14 @@ class BitcastConvert(OpDefinition, name="bitcast_convert"):
         if source.bits == target.bits:
             return x.view(target.dtype) if source.bits >= 8 else _regroup(x, source, target)
         return _regroup(x, source, target)
+
+    def access(self, o: Op) -> Access | None:
+        operand, result = o.operand.tensor, o.type
+        space = Space(result.dims)
+        if operand.rank > result.rank:  # a last dim of parts becomes one element
+            parts = space.inner(operand.dims[-1], Kind.GATHER)
+            return space.access((*identity(result.rank), parts))
+        return space.access(identity(operand.rank))
 
     def cases(self) -> Iterator[Case]:
         (floats,) = hostile(F32, 1)

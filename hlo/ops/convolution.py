@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Index, Kind, Space, Term, at, windowed
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import I32, TensorType, Type
@@ -141,6 +142,9 @@ class Convolution(OpDefinition, name="convolution"):
             o, arrays, lambda x, k: convolved(o, x, k, padding, real), real
         )
 
+    def access(self, o: Op) -> Access | None:
+        return convolution_access(o, window_attributes(o)[1])
+
     def flops(self, o: Op) -> float:
         rhs = o.rhs.tensor
         return 2.0 * o.type.size * rhs.size / rhs.dims[o.kernel_output_feature_dimension]
@@ -172,6 +176,45 @@ class Convolution(OpDefinition, name="convolution"):
         small = np.full((1, 4, 2), 100, np.int8)
         result = (TensorType((1, 2, 1), I32),)
         yield Case("convolution_i8_to_i32", (small, small.reshape(4, 2, 1)[:3]), numbers(1), result)
+
+
+def convolution_access(o: Op, padding: Sequence[tuple[int, int]]) -> Access:
+    """lhs is read in windows; a group of output features reads its group of features or batch."""
+    strides, _, base, dilation, reversal = window_attributes(o)
+    space = Space(o.type.dims)
+    batch, feature = at(o.output_batch_dimension), o.output_feature_dimension
+    depth = space.inner(o.rhs.dims[o.kernel_input_feature_dimension], Kind.REDUCE, "add")
+    groups = max(o.feature_group_count, o.batch_group_count)
+    per_group = o.type.dims[feature] // groups
+
+    def of_group(index: Index, size: int) -> Index:
+        if groups == 1 or per_group == 0:
+            return index
+        return Index((Term(feature, size, per_group), *index.terms))
+
+    lhs, rhs = [Index()] * o.lhs.rank, [Index()] * o.lhs.rank
+    if o.batch_group_count > 1:
+        lhs[o.input_feature_dimension] = depth
+        lhs[o.input_batch_dimension] = of_group(batch, o.type.dims[o.output_batch_dimension])
+    else:
+        lhs[o.input_batch_dimension] = batch
+        size = o.rhs.dims[o.kernel_input_feature_dimension]
+        lhs[o.input_feature_dimension] = of_group(depth if size != 1 else Index(), size)
+    rhs[o.kernel_input_feature_dimension] = depth
+    rhs[o.kernel_output_feature_dimension] = at(feature)
+    for axis, (source, kernel, result) in enumerate(
+        zip(
+            o.input_spatial_dimensions, o.kernel_spatial_dimensions, o.output_spatial_dimensions,
+            strict=True,
+        )
+    ):  # fmt: skip
+        size = o.rhs.dims[kernel]
+        position = rhs[kernel] = space.inner(size, Kind.WINDOW, "add")
+        lhs[source] = windowed(
+            position, result, strides[axis], dilation[axis], padding[axis][0], base[axis],
+            size if reversal[axis] else 0,
+        )  # fmt: skip
+    return space.access(lhs, rhs)
 
 
 def numbers(spatial: int, channels_first: bool = False) -> dict[str, Any]:

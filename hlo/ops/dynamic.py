@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Space, reshaped
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
@@ -17,7 +18,7 @@ from .clauses import any_result, same_dim, same_element, unique, within
 from .convolution import Convolution, convolved, numbers
 from .examples import counting, f32, i32, i64
 from .indexing import Gather, gathered
-from .shape import broadcast_to, counted, padded
+from .shape import broadcast_indices, broadcast_to, counted, padded
 
 
 def _is_shape(value: Any) -> bool:
@@ -53,6 +54,11 @@ class DynamicReshape(OpDefinition, name="dynamic_reshape"):
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         return [b.reshape(values[0], o.type.dims)] if o.type.is_static else None
+
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        shape = space.whole(o.output_shape.dims)
+        return space.access(reshaped(o.operand.dims, o.type.dims), shape)
 
     def cases(self) -> Iterator[Case]:
         yield _shape_case("dynamic_reshape", (counting(2, 3), i64([3, 2])), (3, 2))
@@ -98,6 +104,11 @@ class DynamicBroadcastInDim(OpDefinition, name="dynamic_broadcast_in_dim"):
             return None
         return [b.broadcast(values[0], o.type.dims, o.broadcast_dimensions)]
 
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        indices = broadcast_indices(o.operand.dims, o.type.dims, o.broadcast_dimensions)
+        return space.access(indices, space.whole(o.output_dimensions.dims))
+
     def cases(self) -> Iterator[Case]:
         inputs = (counting(1, 3), i32([2, 3, 2]))
         dims = (2, 3, 2)
@@ -135,6 +146,10 @@ class DynamicIota(OpDefinition, name="dynamic_iota"):
             return None
         return [b("iota", type=o.type, iota_dimension=o.iota_dimension)]
 
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        return space.access(space.whole(o.output_shape.dims))
+
     def cases(self) -> Iterator[Case]:
         yield _shape_case("dynamic_iota", (i64([2, 3]),), (2, 3), iota_dimension=1)
 
@@ -143,6 +158,7 @@ class DynamicPad(OpDefinition, name="dynamic_pad"):
     """result = operand padded as `pad` does, with the paddings given as operands."""
 
     pattern = "index"
+    opaque = "how far the elements move is an operand"
     operand = operand()
     padding_value = second()
     edge_padding_low = second()
@@ -171,6 +187,7 @@ class RealDynamicSlice(OpDefinition, name="real_dynamic_slice"):
     """result[i] = operand[start_indices + i * strides], with all bounds given as operands."""
 
     pattern = "index"
+    opaque = "how far the elements move is an operand"
     operand = operand()
     start_indices = second()
     limit_indices = second()
@@ -192,6 +209,7 @@ class DynamicGather(OpDefinition, name="dynamic_gather"):
     """result = gather with slice_sizes given as an operand."""
 
     pattern = "index"
+    opaque = "how large the gathered slices are is an operand"
     operand = operand()
     start_indices = second()
     slice_sizes = second()
@@ -225,6 +243,7 @@ class DynamicConvolution(OpDefinition, name="dynamic_conv"):
     """result = convolution with the padding given as an operand, [spatial dimensions, 2]."""
 
     pattern = "opaque"
+    opaque = "how far the windows move is an operand"
     lhs = operand()
     rhs = second()
     d_padding = second()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Space
 from ..graph import Op
 from ..room import Case, OpDefinition, constraint, operand
 from ..types import (
@@ -32,6 +33,7 @@ from . import complex_functions, numerics
 from .clauses import is_tensor, same_dims
 from .decomposed import Decomposed, Term, exp, expm1, in_f32, log, log1p, sqrt, where
 from .examples import TOLERANCES, f32, hostile
+from .shape import broadcast_indices
 
 Formula = Callable[..., Term]
 
@@ -318,6 +320,13 @@ class Broadcasting(Decomposed):
         wide = [b.broadcast(v, dims, range(len(dims) - v.rank, len(dims))) for v in values]
         facts = {k: v for k, v in o.attributes.items() if k != "broadcast_dimensions"}
         return [b(self.base, *wide, **facts)]
+
+    def access(self, o: Op) -> Access | None:
+        dims = o.type.dims
+        lines = []
+        for v in o.operands:
+            lines.append(broadcast_indices(v.dims, dims, range(len(dims) - v.rank, len(dims))))
+        return Space(dims).access(*lines)
 
     def cases(self) -> Iterator[Case]:
         left, right = f32([[1], [2]]), f32([3, 5, 7])

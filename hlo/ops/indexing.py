@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Index, Kind, Space, at, identity
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -107,6 +108,9 @@ class Gather(OpDefinition, name="gather"):
         x, indices = arrays
         return gathered(o, x, indices, o.slice_sizes)
 
+    def access(self, o: Op) -> Access | None:
+        return gather_access(o, o.slice_sizes)
+
     def cases(self) -> Iterator[Case]:
         table = counting(5, 3)
         rows = i32([[4], [0], [9], [-3]])
@@ -128,6 +132,32 @@ class Gather(OpDefinition, name="gather"):
         }  # fmt: skip
         starts = i32([[[1], [0]], [[3], [7]]])
         yield Case("gather_batched", (counting(2, 4, 3), starts), batched)
+
+
+def gather_access(o: Op, sizes: Sequence[int]) -> Access:
+    """An index component may point anywhere in its dim; what it does not move is read as it is."""
+    space = Space(o.results[0].dims)
+    batch = [d for d in range(o.results[0].rank) if d not in o.offset_dims]
+    components = [d for d in range(o.start_indices.rank) if d != o.index_vector_dim]
+    place = dict(zip(components, batch, strict=True))
+    starts = [
+        at(place[d]) if d in place else space.inner(size, Kind.GATHER)
+        for d, size in enumerate(o.start_indices.dims)
+    ]
+    offsets = list(o.offset_dims)
+    operand: list[Index] = []
+    for d, size in enumerate(o.operand.dims):
+        collapsed = d in o.collapsed_slice_dims
+        batching = d in o.operand_batching_dims
+        offset = None if collapsed or batching else offsets.pop(0)
+        if batching:
+            axis = o.start_indices_batching_dims[o.operand_batching_dims.index(d)]
+            operand.append(at(place[axis]))
+        elif d in o.start_index_map and sizes[d] < size:
+            operand.append(space.inner(size, Kind.GATHER))
+        else:
+            operand.append(Index() if offset is None else at(offset))
+    return space.access(operand, starts)
 
 
 def _index_count(o: Op) -> Any:
@@ -281,6 +311,23 @@ class Scatter(OpDefinition, name="scatter"):
         )  # fmt: skip
         return tuple(results)
 
+    def access(self, o: Op) -> Access | None:
+        rank = o.operands[0].rank
+        space = Space(o.results[0].dims)
+        kept = [
+            d for d in range(rank) if d not in (*o.inserted_window_dims, *o.input_batching_dims)
+        ]
+        indices = space.whole(_indices(o).dims)
+        updates = []
+        for d, size in enumerate(_updates(o)[0].dims):
+            place = kept[o.update_window_dims.index(d)] if d in o.update_window_dims else None
+            if place is None or place in o.scatter_dims_to_operand_dims:
+                updates.append(space.inner(size, Kind.GATHER))
+            else:  # a window dim that no index moves
+                updates.append(at(place))
+        count = len(o.operands) // 2
+        return space.access(*([identity(rank)] * count), indices, *([updates] * count))
+
     def cases(self) -> Iterator[Case]:
         table, rows = counting(5, 3), i32([[1], [4], [1], [7], [-1]])
         updates = counting(5, 3) * 10
@@ -417,6 +464,15 @@ class TorchIndexSelect(OpDefinition, name="torch_index_select"):
                 slice_sizes=tuple(sizes),
             )
         ]  # fmt: skip
+
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        rest = o.index.rank - o.batch_dims
+        operand = list(map(at, range(o.dim)))
+        operand.append(space.inner(o.operand.dims[o.dim], Kind.GATHER))
+        operand += [at(d - 1 + rest) for d in range(o.dim + 1, o.operand.rank)]
+        chosen = [at(o.dim + d) for d in range(rest)]
+        return space.access(operand, [*identity(o.batch_dims), *chosen])
 
     def cases(self) -> Iterator[Case]:
         yield Case("index_select_rows", (counting(4, 3), i32([3, 0, 3])), {"dim": 0})

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Kind, Space, at, identity
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
@@ -51,6 +52,10 @@ class Cholesky(OpDefinition, name="cholesky"):
             failed = np.isnan(result).any((-2, -1), keepdims=True)
             result = np.where(failed, result.dtype.type(np.nan), result)
         return numerics.narrow(result if o.lower else _adjoint(result), dtype)
+
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        return space.access((*identity(o.a.rank - 2), *space.whole(o.a.dims[-2:])))
 
     def flops(self, o: Op) -> float:
         return o.a.tensor.size * o.a.dims[-1] / 3.0
@@ -126,6 +131,14 @@ class TriangularSolve(OpDefinition, name="triangular_solve"):
                 result[..., row : row + 1, :] = value
         return numerics.narrow(result if o.left_side else np.swapaxes(result, -1, -2), dtype)
 
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        batch = identity(o.b.rank - 2)
+        matrix = space.whole(o.a.dims[-2:])
+        solved, other = (-2, -1) if o.left_side else (-1, -2)
+        sides = {solved: space.inner(o.b.dims[solved], Kind.GATHER), other: at(o.b.rank + other)}
+        return space.access((*batch, *matrix), (*batch, sides[-2], sides[-1]))
+
     def flops(self, o: Op) -> float:
         return float(o.b.tensor.size) * o.a.dims[-1]
 
@@ -188,6 +201,11 @@ class Fft(OpDefinition, name="fft"):
         }[o.fft_type]  # fmt: skip
         with np.errstate(all="ignore"):
             return function(arrays[0], o.fft_length, axes).astype(result.dtype)
+
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        rows = o.operand.rank - len(o.fft_length)
+        return space.access((*identity(rows), *space.whole(o.operand.dims[rows:])))
 
     def flops(self, o: Op) -> float:
         return 5.0 * o.operand.tensor.size * math.log2(max(2, math.prod(o.fft_length)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Space, at, identity
 from ..graph import Op
 from ..room import Case, attribute, constraint, operand
 from ..room import operand as second
@@ -83,6 +84,10 @@ class BatchNormInference(Decomposed, name="batch_norm_inference"):
         centred = (x - tools.spread(mean)) / tools.spread(deviation)
         return tools.results(centred * tools.spread(scale) + tools.spread(offset))
 
+    def access(self, o: Op) -> Access | None:
+        vector = (at(o.feature_index),)
+        return Space(o.type.dims).access(identity(o.operand.rank), *([vector] * 4))
+
     def cases(self) -> Iterator[Case]:
         x = counting(2, 3, 4) - 10
         vectors = [f32(v) for v in ([1, 2, 3], [0, 1, -1], [2, 0, 5], [1, 4, 0])]
@@ -98,6 +103,7 @@ class BatchNormTraining(Decomposed, name="batch_norm_training"):
     """output, mean, variance: operand normalised with its own mean and variance per feature."""
 
     pattern = "opaque"
+    opaque = "its results have different dims"
     operand = operand()
     scale = second()
     offset = second()
@@ -131,6 +137,7 @@ class BatchNormGrad(Decomposed, name="batch_norm_grad"):
     """grad_operand, grad_scale, grad_offset of batch_norm_training's output."""
 
     pattern = "opaque"
+    opaque = "its results have different dims"
     operand = operand()
     scale = second()
     mean = second()

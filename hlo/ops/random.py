@@ -33,6 +33,7 @@ class RngBitGenerator(Decomposed, name="rng_bit_generator"):
     """
 
     pattern = "opaque"
+    opaque = "all numbers come from one state"
     initial_state = operand()
     rng_algorithm = attribute(str)
     C1 = constraint("rng_algorithm is DEFAULT, THREE_FRY or PHILOX",
@@ -223,6 +224,7 @@ class Rng(OpDefinition, name="rng"):
     """
 
     pattern = "opaque"
+    opaque = "all numbers come from one state"
     a = operand()
     b = second()
     shape = second()

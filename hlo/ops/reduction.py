@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Index, Kind, Space, Term, at, elementwise, windowed
 from ..errors import UnsupportedError
 from ..graph import Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
@@ -86,6 +87,19 @@ class Reduce(OpDefinition, name="reduce"):
             return tuple(np.array(start) for start in starts)
         combine = bodies.body(region, context)
         return tuple(map(np.asarray, combine(*starts, *bodies.reduce_front(combine, lines))))
+
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.results[0].dims)
+        monoid = bodies.monoid(o.regions[0]) or ""
+        indices, place = [], 0
+        for d, size in enumerate(o.operands[0].dims):
+            if d in o.dimensions:
+                indices.append(space.inner(size, Kind.REDUCE, monoid))
+            else:
+                indices.append(at(place))
+                place += 1
+        count = len(o.operands) // 2
+        return space.access(*([indices] * count), *([()] * count))
 
     def flops(self, o: Op) -> float:
         return o.operands[0].tensor.size * bodies.body_flops(o, o.regions[0])
@@ -226,6 +240,18 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
             totals = combine(*totals, *(x[index] for x in spread))
         return tuple(map(np.asarray, totals))
 
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.results[0].dims)
+        monoid = bodies.monoid(o.regions[0]) or ""
+        strides, base, dilations, padding = _window_attributes(o, len(o.window_dimensions))
+        indices = []
+        for d, size in enumerate(o.window_dimensions):
+            position = space.inner(size, Kind.WINDOW, monoid)
+            low = padding[d][0]
+            indices.append(windowed(position, d, strides[d], dilations[d], low, base[d]))
+        count = len(o.operands) // 2
+        return space.access(*([indices] * count), *([()] * count))
+
     def flops(self, o: Op) -> float:
         each = bodies.body_flops(o, o.regions[0]) * math.prod(o.window_dimensions)
         return o.results[0].tensor.size * each
@@ -354,6 +380,19 @@ class SelectAndScatter(OpDefinition, name="select_and_scatter"):
         )  # fmt: skip
         return result
 
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.type.dims)
+        sizes, strides, padding = _selection_window(o, o.operand.rank)
+        operand, source = [], []
+        for d, (size, stride, (low, _)) in enumerate(zip(sizes, strides, padding, strict=True)):
+            # the windows over an element, and all elements of those windows
+            (start,) = space.inner(size, Kind.WINDOW).terms
+            (position,) = space.inner(size, Kind.GATHER).terms
+            over = (Term(d), start._replace(coefficient=-1))
+            source.append(Index(over, low, divisor=stride, dilated=stride > 1))
+            operand.append(Index((*over, position)))
+        return space.access(operand, source, ())
+
     def cases(self) -> Iterator[Case]:
         def regions() -> tuple[Region, ...]:
             select = scalar_body(lambda b, x, y: [b.compare("GE", x, y)], F32, F32)
@@ -449,6 +488,9 @@ class Map(OpDefinition, name="map"):
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         return None if o.regions[0].captures() else bodies.lifted(b, o.regions[0], values)
+
+    def access(self, o: Op) -> Access | None:
+        return elementwise(o.type.dims, (value.rank for value in o.inputs))
 
     def cases(self) -> Iterator[Case]:
         yield Case(

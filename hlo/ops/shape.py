@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Index, Space, Term, at, identity, reshaped
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -23,7 +24,7 @@ from .clauses import (
     unique,
     within,
 )
-from .examples import counting, f32, i32
+from .examples import counting, f32
 
 
 class Reshape(OpDefinition, name="reshape"):
@@ -42,6 +43,10 @@ class Reshape(OpDefinition, name="reshape"):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return np.reshape(arrays[0], static_dims(o.type, self.name))
+
+    def access(self, o: Op) -> Access | None:
+        indices = reshaped(o.operand.dims, o.type.dims)
+        return Space(o.type.dims).access(indices)
 
     def cases(self) -> Iterator[Case]:
         for name, source, target in (
@@ -73,6 +78,10 @@ class Transpose(OpDefinition, name="transpose"):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return np.transpose(arrays[0], o.permutation)
+
+    def access(self, o: Op) -> Access | None:
+        places = [o.permutation.index(d) for d in range(o.operand.rank)]
+        return Space(o.type.dims).access([at(place) for place in places])
 
     def cases(self) -> Iterator[Case]:
         yield Case("transpose_matrix", (counting(2, 3),), {"permutation": (1, 0)})
@@ -114,6 +123,10 @@ class BroadcastInDim(OpDefinition, name="broadcast_in_dim"):
         dims = static_dims(o.type, self.name)
         return broadcast_to(arrays[0], dims, o.broadcast_dimensions)
 
+    def access(self, o: Op) -> Access | None:
+        indices = broadcast_indices(o.operand.dims, o.type.dims, o.broadcast_dimensions)
+        return Space(o.type.dims).access(indices)
+
     def cases(self) -> Iterator[Case]:
         for name, source, mapped, target in (
             ("scalar", (), (), (2, 3)), ("row", (3,), (1,), (2, 3)), ("column", (2,), (0,), (2, 3)),
@@ -134,6 +147,14 @@ def broadcast_to(x: Any, dims: Sequence[int], mapped: Sequence[int]) -> Any:
     return np.broadcast_to(np.transpose(x, order).reshape(shape), dims)
 
 
+def broadcast_indices(
+    source: Sequence[int], dims: Sequence[int], mapped: Sequence[int]
+) -> list[Index]:
+    """The indices that broadcast_to reads: what repeats is always read at 0."""
+    pairs = zip(source, mapped, strict=True)
+    return [Index() if size == 1 != dims[place] else at(place) for size, place in pairs]
+
+
 class Broadcast(OpDefinition, name="broadcast"):
     """result[i..., j...] = operand[j...]: new dimensions of sizes broadcast_sizes in front."""
 
@@ -152,6 +173,10 @@ class Broadcast(OpDefinition, name="broadcast"):
         sizes = o.broadcast_sizes
         dims = (*sizes, *values[0].dims)
         return [b.broadcast(values[0], dims, range(len(sizes), len(dims)))]
+
+    def access(self, o: Op) -> Access | None:
+        new = len(o.broadcast_sizes)
+        return Space(o.type.dims).access([at(new + d) for d in range(o.operand.rank)])
 
     def cases(self) -> Iterator[Case]:
         yield Case("broadcast", (counting(3),), {"broadcast_sizes": (2, 1)})
@@ -187,6 +212,15 @@ class Concatenate(OpDefinition, name="concatenate"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return np.concatenate(arrays, o.dimension)
 
+    def access(self, o: Op) -> Access | None:
+        operands, before = [], 0
+        for value in o.inputs:
+            indices = list(identity(value.rank))
+            indices[o.dimension] = at(o.dimension, offset=-before)
+            operands.append(indices)
+            before += value.dims[o.dimension]
+        return Space(o.type.dims).access(*operands)
+
     def cases(self) -> Iterator[Case]:
         pieces = (counting(2, 3), counting(2, 1) + 10, counting(2, 0))
         yield Case("concatenate_columns", pieces, {"dimension": 1})
@@ -214,6 +248,11 @@ class Reverse(OpDefinition, name="reverse"):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return np.flip(arrays[0], o.dimensions)
+
+    def access(self, o: Op) -> Access | None:
+        dims = o.type.dims
+        indices = [at(d, -1, n - 1) if d in o.dimensions else at(d) for d, n in enumerate(dims)]
+        return Space(dims).access(indices)
 
     def cases(self) -> Iterator[Case]:
         yield Case("reverse_both", (counting(2, 3),), {"dimensions": (0, 1)})
@@ -251,6 +290,10 @@ class Slice(OpDefinition, name="slice"):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return arrays[0][tuple(map(slice, o.start_indices, o.limit_indices, o.strides))]
+
+    def access(self, o: Op) -> Access | None:
+        bounds = enumerate(zip(o.start_indices, o.strides, strict=True))
+        return Space(o.type.dims).access([at(d, stride, start) for d, (start, stride) in bounds])
 
     def cases(self) -> Iterator[Case]:
         for name, start, limit, strides in (
@@ -297,6 +340,13 @@ class Pad(OpDefinition, name="pad"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         x, value = arrays
         return padded(x, value, o.edge_padding_low, o.edge_padding_high, o.interior_padding)
+
+    def access(self, o: Op) -> Access | None:
+        edges = enumerate(zip(o.edge_padding_low, o.interior_padding, strict=True))
+        indices = [
+            Index((Term(d),), -low, divisor=gap + 1, dilated=gap > 0) for d, (low, gap) in edges
+        ]
+        return Space(o.type.dims).access(indices, ())
 
     def cases(self) -> Iterator[Case]:
         for name, low, high, interior in (
@@ -358,6 +408,9 @@ class Iota(OpDefinition, name="iota"):
         dims = static_dims(o.type, self.name)
         return counted(dims, o.iota_dimension, o.result.element)
 
+    def access(self, o: Op) -> Access | None:
+        return Space(o.type.dims).access()
+
     def cases(self) -> Iterator[Case]:
         for element in (F32, BF16, I4, I32, UI32, C64):
             for dimension in (0, 1):
@@ -372,139 +425,7 @@ def counted(dims: Sequence[int], dimension: int, element: Any) -> Any:
     return broadcast_to(line, dims, (dimension,))
 
 
-class DynamicSlice(OpDefinition, name="dynamic_slice"):
-    """result = slice_sizes elements of operand from start_indices, clamped to stay inside."""
-
-    pattern = "index"
-    operand = operand()
-    start_indices = variadic()
-    slice_sizes = attribute(tuple)
-    C2 = constraint(
-        "start_indices and slice_sizes have rank(operand) entries",
-        lambda o: len(o.start_indices) == len(o.slice_sizes) == o.operand.rank,
-    )
-    C3 = constraint(
-        "start_indices are scalars of one integer type",
-        lambda o: all(
-            v.rank == 0 and v.element.is_integer and v.element is o.start_indices[0].element
-            for v in o.start_indices
-        ),
-    )
-    C4 = constraint(
-        "0 <= slice_sizes <= dimensions of operand",
-        lambda o: all(
-            size >= 0 and at_most(size, dim)
-            for size, dim in zip(o.slice_sizes, o.operand.dims, strict=True)
-        ),
-    )
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [o.operand.tensor.with_dims(o.slice_sizes)]
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return arrays[0][window(arrays[0].shape, o.slice_sizes, arrays[1:])]
-
-    def cases(self) -> Iterator[Case]:
-        for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
-            starts = tuple(i32(s) for s in start)
-            yield Case(f"dynamic_slice_{name}", (counting(3, 5), *starts), {"slice_sizes": (2, 3)})
-
-
-def window(dims: Sequence[int], sizes: Sequence[int], starts: Sequence[Any]) -> Any:
-    """The index of a window of those sizes, its start clamped so that it stays inside."""
-    clamped = [
-        min(max(int(start), 0), dim - size)
-        for start, dim, size in zip(starts, dims, sizes, strict=True)
-    ]
-    return tuple(slice(start, start + size) for start, size in zip(clamped, sizes, strict=True))
-
-
-class DynamicUpdateSlice(OpDefinition, name="dynamic_update_slice"):
-    """result = operand with update written at start_indices, clamped to stay inside."""
-
-    pattern = "index"
-    operand = operand()
-    update = second()
-    start_indices = variadic()
-    C2 = constraint(
-        "operand and update have the same element type",
-        lambda o: same_element(o.operand.element, o.update.element),
-    )
-    C3 = constraint(
-        "operand and update have the same rank", lambda o: o.operand.rank == o.update.rank
-    )
-    C4 = constraint(
-        "start_indices has rank(operand) entries", lambda o: len(o.start_indices) == o.operand.rank
-    )
-    C5 = constraint(
-        "start_indices are scalars of one integer type",
-        lambda o: all(
-            v.rank == 0 and v.element.is_integer and v.element is o.start_indices[0].element
-            for v in o.start_indices
-        ),
-    )
-    C6 = constraint(
-        "dimensions of update <= dimensions of operand",
-        lambda o: all(map(at_most, o.update.dims, o.operand.dims)),
-    )
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [o.operand.type]
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        x, update, *starts = arrays
-        result = x.copy()
-        result[window(x.shape, update.shape, starts)] = update
-        return result
-
-    def cases(self) -> Iterator[Case]:
-        for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
-            starts = tuple(i32(s) for s in start)
-            yield Case(
-                f"dynamic_update_slice_{name}", (counting(3, 5), -counting(2, 2) - 1, *starts)
-            )
-
-
-class GetDimensionSize(OpDefinition, name="get_dimension_size"):
-    """result = size of operand's `dimension`, as i32."""
-
-    pattern = "index"
-    operand = operand()
-    dimension = attribute(int)
-    C1 = constraint("0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank)
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [TensorType((), I32)]
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return np.array(arrays[0].shape[o.dimension], np.int32)
-
-    def cases(self) -> Iterator[Case]:
-        yield Case("get_dimension_size", (counting(2, 3),), {"dimension": 1})
-
-
-class SetDimensionSize(OpDefinition, name="set_dimension_size"):
-    """result = operand, whose `dimension` is declared to have `size` elements (its own, here)."""
-
-    pattern = "index"
-    operand = operand()
-    size = second()
-    dimension = attribute(int)
-    C1 = constraint("0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank)
-    C2 = constraint("size is a scalar of i32", lambda o: o.size.rank == 0 and o.size.element is I32)
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [o.operand.type]
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        x, size = arrays
-        return x[(slice(None),) * o.dimension + (slice(0, int(size)),)]
-
-    def cases(self) -> Iterator[Case]:
-        yield Case("set_dimension_size", (counting(2, 3), i32(3)), {"dimension": 1})
-
-
 ROOMS = (
     Reshape(), Transpose(), BroadcastInDim(), Broadcast(), Concatenate(), Reverse(), Slice(), Pad(),
-    Iota(), DynamicSlice(), DynamicUpdateSlice(), GetDimensionSize(), SetDimensionSize(),
+    Iota(),
 )  # fmt: skip

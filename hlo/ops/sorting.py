@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Kind, Space, identity
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, variadic
 from ..types import F32, I1, I32, TensorType, Type
@@ -59,6 +60,12 @@ class Sort(OpDefinition, name="sort"):
             order = _row_orders(flat, lambda values: context["run"](region, values)[0])
         sorted_rows = [np.take_along_axis(x, order, 1).reshape(shape) for x in flat]
         return tuple(np.moveaxis(x, -1, o.dimension) for x in sorted_rows)
+
+    def access(self, o: Op) -> Access | None:
+        space = Space(o.inputs[0].dims)
+        indices = list(identity(o.inputs[0].rank))
+        indices[o.dimension] = space.inner(o.inputs[0].dims[o.dimension], Kind.GATHER)
+        return space.access(*([indices] * len(o.inputs)))
 
     def flops(self, o: Op) -> float:
         length = o.inputs[0].dims[o.dimension]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..access import Access, Space
 from ..graph import Dense, Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, variadic
 from ..types import BF16, F32, TensorType, Type
@@ -25,6 +26,9 @@ class Constant(OpDefinition, name="constant"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return o.attributes["value"].array
 
+    def access(self, o: Op) -> Access | None:
+        return Space(o.type.dims).access()
+
     def cases(self) -> Iterator[Case]:
         for value in (f32([[1, -0.0], [np.nan, np.inf]]), i32(7), i1([True, False])):
             yield Case(f"constant_{value.dtype}", (), {"value": Dense.of(value)})
@@ -38,6 +42,9 @@ class WeightOp(OpDefinition, name="weight"):
     pattern = "source"
     weight = attribute(str)
 
+    def access(self, o: Op) -> Access | None:
+        return Space(o.type.dims).access()
+
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return context["module"].weights[o.attributes["weight"]].array
 
@@ -46,6 +53,7 @@ class Call(OpDefinition, name="call"):
     """results = the named function of the inputs."""
 
     pattern = "control"
+    opaque = "its function says what it reads"
     inputs = variadic()
     callee = attribute(str)
 
@@ -58,6 +66,7 @@ class Fusion(OpDefinition, name="fusion"):
     """results = its region of the inputs; `kind` says how the parts were put together."""
 
     pattern = "control"
+    opaque = "the operations inside say what they read"
     isolated = True
     sealed = True
     regions = ("body",)

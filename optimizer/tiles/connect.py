@@ -142,7 +142,9 @@ class _Queue:
                 key = frozenset(producer.members), frozenset(consumer.members)
                 if key in self.rejected:
                     continue
-                merged = self.merged(producer, consumer)
+                merged = None
+                if self.worth_judging(producer, consumer):
+                    merged = self.merged(producer, consumer)
                 if merged is None:
                     self.rejected.add(key)
                     continue
@@ -159,6 +161,16 @@ class _Queue:
         for op in merged.members:
             self.homes[op] = merged
         return True
+
+    def worth_judging(self, producer: _Node, consumer: _Node) -> bool:
+        """Whether the values between the two, and one launch, could be worth the margin at all."""
+        machine = self.settings.machine
+        made = {result for op in producer.members for result in op.results}
+        between = {self.behind_reshapes(value) for op in consumer.members for value in op.operands}
+        bytes = sum(value.tensor.bytes for value in between & made)
+        slowest = machine.levels[-1].rate(machine.executors, "copy") * machine.executors
+        most = 2 * bytes / slowest + machine.sync.step
+        return most > (1 - 1 / MARGIN) * (producer.time + consumer.time)
 
     def producers(self, consumer: _Node) -> list[_Node]:
         """Other nodes that compute what this one reads, also behind reshapes."""

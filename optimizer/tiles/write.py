@@ -12,6 +12,7 @@ from typing import Any
 from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Dense, Op, Value, constant_of
+from ...hlo.ops.convolution import window_attributes
 from ...hlo.ops.tile_examples import INDEX
 from ...hlo.types import I32, TensorType
 from .access import Box, Propagation, Span, access_of, compose
@@ -276,11 +277,35 @@ def _same(w: TileWriter, op: Op, box: Box, need: Need) -> Value:
     return w.read(op.operands[0], need(0))
 
 
+def _beyond(have: Span, first: Expression, size: Expression) -> tuple[int, int]:
+    """How far first .. first + size - 1 reaches over what is read of a dim, on both sides.
+
+    Nowhere, but for a tile that needs the whole dim: that is read without what lies around it.
+    """
+    low = (have.offset - first).constant
+    high = (first + size - 1 - have.last).constant
+    if low is None or high is None or low < 0 or high < 0:
+        raise Unwritable(f"a window that starts at {first} is not {have}")
+    return low, high
+
+
 def _pad(w: TileWriter, op: Op, box: Box, need: Need) -> Value:
     value = constant_of(op.operands[1])
     if value is None:
         raise CompilerBug("a pad without a constant in a tile function")
-    return w.read(op.operands[0], need(0), value.splat_value)
+    have = need(0)
+    tile = w.read(op.operands[0], have, value.splat_value)
+    around = [
+        _beyond(read, span.offset - low, span.size)
+        for read, span, low in zip(have.spans, box.spans, op.edge_padding_low, strict=True)
+    ]
+    if not any(map(any, around)):
+        return tile
+    lows, highs = zip(*around, strict=True)
+    return w.b(
+        "pad", tile, w.b.constant(value), edge_padding_low=lows, edge_padding_high=highs,
+        interior_padding=(0,) * tile.rank,
+    )  # fmt: skip
 
 
 def _reshape(w: TileWriter, op: Op, box: Box, need: Need) -> Value:
@@ -311,15 +336,24 @@ def _dot(w: TileWriter, op: Op, box: Box, need: Need) -> Value:
 
 
 def _convolution(w: TileWriter, op: Op, box: Box, need: Need) -> Value:
-    image = w.read(op.operands[0], dense(need(0)), 0)
+    have = dense(need(0))
+    image = w.read(op.operands[0], have, 0)
     kernel = w.read(op.operands[1], need(1))
-    kind = op.type.with_dims(numbers(box))
-    spatial = len(op.input_spatial_dimensions)
-    attributes = {**op.attributes, "padding": ((0, 0),) * spatial}
-    channels = image.dims[op.input_feature_dimension]
-    depth = kernel.dims[op.kernel_input_feature_dimension]
+    strides, pads, _, dilations, _ = window_attributes(op)
+    padding = []
+    for number, (stride, (low, _), dilation) in enumerate(
+        zip(strides, pads, dilations, strict=True)
+    ):
+        span = box.spans[op.output_spatial_dimensions[number]]
+        taps = kernel.dims[op.kernel_spatial_dimensions[number]]
+        reach = (span.size - 1) * stride + (taps - 1) * dilation + 1
+        read = have.spans[op.input_spatial_dimensions[number]]
+        padding.append(_beyond(read, span.offset * stride - low, reach))
+    attributes = {**op.attributes, "padding": tuple(padding)}
     if op.feature_group_count != 1:
-        attributes["feature_group_count"] = channels // depth
+        depth = kernel.dims[op.kernel_input_feature_dimension]
+        attributes["feature_group_count"] = image.dims[op.input_feature_dimension] // depth
+    kind = op.type.with_dims(numbers(box))
     return w.b("convolution", image, kernel, type=kind, **attributes)
 
 

@@ -1,0 +1,234 @@
+"""Which elements of its operands one element of an operation's result needs.
+
+A room states it once, as an `Access`: the dims that the operation iterates over, the result's dims
+first, and for each operand dim an index formula over them. `optimizer/tiles/access.py` computes
+with boxes what these formulas say about elements.
+
+    dot_general f32[M,K] x f32[K,N]:  iterations M, N parallel, K reduce(add)
+    lhs = (d0, d2), rhs = (d2, d1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class Kind(Enum):
+    """What happens along an iteration dim.
+
+    PARALLEL dims are the result's; the others are inner ones: REDUCE and WINDOW are folded with a
+    monoid, SCAN carries a value along, GATHER means that data, or all elements together, decide
+    which elements count, so that each result element may need any of them.
+    """
+
+    PARALLEL = "parallel"
+    REDUCE = "reduce"
+    SCAN = "scan"
+    WINDOW = "window"
+    GATHER = "gather"
+
+
+class Iteration(NamedTuple):
+    """One dim of the iteration space, indices 0 <= i < extent."""
+
+    extent: Any
+    kind: Kind = Kind.PARALLEL
+    monoid: str = ""  # the folding operation's name; empty where the body is not a known monoid
+
+
+class Term(NamedTuple):
+    """coefficient * (i[dim] // divisor)"""
+
+    dim: int
+    coefficient: int = 1
+    divisor: int = 1
+
+
+class Start(NamedTuple):
+    """sign * the value of a scalar operand, clamped to 0 <= value <= high at run time."""
+
+    operand: int
+    high: Any
+    sign: int = 1
+
+
+class Index(NamedTuple):
+    """(offset + start + sum of terms) // divisor % modulus: the index along one operand dim.
+
+    An index outside the operand is not read. `dilated`: the quotient is read only where the
+    division leaves no rest. A modulus of 0 takes none.
+    """
+
+    terms: tuple[Term, ...] = ()
+    offset: int = 0
+    start: Start | None = None
+    divisor: int = 1
+    modulus: int = 0
+    dilated: bool = False
+
+    @property
+    def same(self) -> int | None:
+        """The iteration dim that it equals; None where it is another formula."""
+        if len(self.terms) != 1 or self != Index((Term(self.terms[0].dim),)):
+            return None
+        return self.terms[0].dim
+
+
+@dataclass(frozen=True)
+class Access:
+    """`iterations`, the first ones being the dims of every result; an index per operand dim."""
+
+    iterations: tuple[Iteration, ...]
+    operands: tuple[tuple[Index, ...], ...]
+
+    @property
+    def rank(self) -> int:
+        """How many of the iterations are the result's dims."""
+        return sum(iteration.kind is Kind.PARALLEL for iteration in self.iterations)
+
+    @property
+    def inner(self) -> tuple[Iteration, ...]:
+        """The iterations that are no dims of the result."""
+        return self.iterations[self.rank :]
+
+    def aligned(self, operand: int, dim: int) -> int | None:
+        """The dim of the operand whose tile alone a tile of result dim `dim` needs, index by index.
+
+        None where another dim's index depends on `dim` as well, or where the index is another
+        formula: then a tile needs other elements than those with its own indices.
+        """
+        found = None
+        for position, index in enumerate(self.operands[operand]):
+            if index.same == dim:
+                if found is not None:
+                    return None
+                found = position
+            elif any(term.dim == dim for term in index.terms):
+                return None
+        return found
+
+    def uses(self, operand: int, dim: int) -> bool:
+        """Whether what is read of the operand depends on iteration dim `dim`."""
+        return any(term.dim == dim for index in self.operands[operand] for term in index.terms)
+
+    def gathers(self, operand: int) -> bool:
+        """Whether data, or all elements together, decide which elements of the operand count."""
+        return any(
+            self.iterations[term.dim].kind is Kind.GATHER
+            for index in self.operands[operand]
+            for term in index.terms
+        )
+
+
+class Space:
+    """Builds an Access: first the result's dims, then inner ones as they are asked for."""
+
+    def __init__(self, dims: Sequence[Any]) -> None:
+        self.iterations = [Iteration(dim) for dim in dims]
+
+    def inner(self, extent: Any, kind: Kind, monoid: str = "") -> Index:
+        """An index that runs over a new inner dim."""
+        self.iterations.append(Iteration(extent, kind, monoid))
+        return at(len(self.iterations) - 1)
+
+    def whole(self, dims: Iterable[Any]) -> tuple[Index, ...]:
+        """Indices that run over all of these dims."""
+        return tuple(self.inner(dim, Kind.GATHER) for dim in dims)
+
+    def access(self, *operands: Sequence[Index]) -> Access:
+        return Access(tuple(self.iterations), tuple(map(tuple, operands)))
+
+
+def at(dim: int, coefficient: int = 1, offset: int = 0) -> Index:
+    """coefficient * i[dim] + offset"""
+    return Index((Term(dim, coefficient),), offset)
+
+
+def identity(rank: int) -> tuple[Index, ...]:
+    """Result and operand have the same indices."""
+    return tuple(map(at, range(rank)))
+
+
+def elementwise(dims: Sequence[Any], ranks: Iterable[int]) -> Access:
+    """Operands have the result's indices; a scalar among them is read whole."""
+    return Space(dims).access(*(identity(len(dims)) if rank else () for rank in ranks))
+
+
+def windowed(
+    window: Index, dim: int, stride: int, dilation: int, low: int, base: int, reverse: int = 0
+) -> Index:
+    """(i[dim] * stride + w * dilation - low) / base, where w runs over a window's positions.
+
+    `reverse`, if not 0, is the window's size: then w runs backwards.
+    """
+    (inner,) = window.terms
+    terms = (Term(dim, stride), inner._replace(coefficient=-dilation if reverse else dilation))
+    offset = (reverse - 1) * dilation - low if reverse else -low
+    return Index(terms, offset, divisor=base, dilated=base > 1)
+
+
+def reshaped(source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
+    """For each dim of `source`, its index in terms of the indices of `target` (same size).
+
+    Dims are matched in the smallest groups of equal size, so that a dim that stays, or that is
+    split or merged with its neighbours alone, is not mixed with the others.
+    """
+    indices: list[Index] = []
+    for sources, targets in _groups(source, target):
+        strides = [math.prod(target[t] for t in targets[n + 1 :]) for n in range(len(targets))]
+        terms = [
+            (Term(t, stride), target[t])
+            for t, stride in zip(targets, strides, strict=True)
+            if target[t] != 1
+        ]
+        for number, s in enumerate(sources):
+            divisor = math.prod(source[k] for k in sources[number + 1 :])
+            if source[s] == 1:
+                indices.append(Index())
+            else:
+                indices.append(_digit(terms, divisor, source[s]))
+    return tuple(indices)
+
+
+def _digit(terms: Sequence[tuple[Term, int]], divisor: int, modulus: int) -> Index:
+    """sum of terms // divisor % modulus, the terms being a row-major number with their dims' sizes.
+
+    Terms that these cancel are left out, so that what remains is simple wherever it can be.
+    """
+    period = divisor * modulus
+    kept = [(term, size) for term, size in terms if term.coefficient % period]
+    for count in range(len(kept) + 1):
+        # the terms behind the first `count` stay below a step of those before, and of the quotient
+        common = math.gcd(divisor, *(term.coefficient for term, _ in kept[:count]))
+        if all(term.coefficient * size <= common for term, size in kept[count : count + 1]):
+            if all(term.coefficient * size <= period for term, size in kept[:1]):
+                modulus = 0
+            high = (t._replace(coefficient=t.coefficient // common) for t, _ in kept[:count])
+            return Index(tuple(high), divisor=divisor // common, modulus=modulus)
+    raise AssertionError("with all terms there are none behind them")
+
+
+def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list[int], list[int]]]:
+    """The smallest runs of dims of both sides with equal products, in order."""
+    if 0 in source:  # nothing is read, and products say nothing
+        yield list(range(len(source))), []
+        return
+    s = t = 0
+    while s < len(source):
+        sources, targets = [s], []
+        left, right = source[s], 1
+        s += 1
+        while left != right:
+            if left > right:
+                right *= target[t]
+                targets.append(t)
+                t += 1
+            else:
+                left *= source[s]
+                sources.append(s)
+                s += 1
+        yield sources, targets

@@ -1,0 +1,172 @@
+"""Operations at a position that is an operand, or on the size of a dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..access import Access, Index, Space, Start, Term, identity
+from ..graph import Op
+from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
+from ..room import operand as second
+from ..types import I32, TensorType, Type
+from .clauses import at_most, same_element
+from .examples import counting, i32
+
+
+class DynamicSlice(OpDefinition, name="dynamic_slice"):
+    """result = slice_sizes elements of operand from start_indices, clamped to stay inside."""
+
+    pattern = "index"
+    operand = operand()
+    start_indices = variadic()
+    slice_sizes = attribute(tuple)
+    C2 = constraint(
+        "start_indices and slice_sizes have rank(operand) entries",
+        lambda o: len(o.start_indices) == len(o.slice_sizes) == o.operand.rank,
+    )
+    C3 = constraint(
+        "start_indices are scalars of one integer type",
+        lambda o: all(
+            v.rank == 0 and v.element.is_integer and v.element is o.start_indices[0].element
+            for v in o.start_indices
+        ),
+    )
+    C4 = constraint(
+        "0 <= slice_sizes <= dimensions of operand",
+        lambda o: all(
+            size >= 0 and at_most(size, dim)
+            for size, dim in zip(o.slice_sizes, o.operand.dims, strict=True)
+        ),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.tensor.with_dims(o.slice_sizes)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return arrays[0][window(arrays[0].shape, o.slice_sizes, arrays[1:])]
+
+    def access(self, o: Op) -> Access | None:
+        dims = enumerate(zip(o.operand.dims, o.slice_sizes, strict=True))
+        indices = [
+            Index((Term(d),), start=Start(1 + d, dim - size) if size < dim else None)
+            for d, (dim, size) in dims
+        ]
+        return Space(o.type.dims).access(indices, *((),) * o.operand.rank)
+
+    def cases(self) -> Iterator[Case]:
+        for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
+            starts = tuple(i32(s) for s in start)
+            yield Case(f"dynamic_slice_{name}", (counting(3, 5), *starts), {"slice_sizes": (2, 3)})
+
+
+def window(dims: Sequence[int], sizes: Sequence[int], starts: Sequence[Any]) -> Any:
+    """The index of a window of those sizes, its start clamped so that it stays inside."""
+    clamped = [
+        min(max(int(start), 0), dim - size)
+        for start, dim, size in zip(starts, dims, sizes, strict=True)
+    ]
+    return tuple(slice(start, start + size) for start, size in zip(clamped, sizes, strict=True))
+
+
+class DynamicUpdateSlice(OpDefinition, name="dynamic_update_slice"):
+    """result = operand with update written at start_indices, clamped to stay inside."""
+
+    pattern = "index"
+    operand = operand()
+    update = second()
+    start_indices = variadic()
+    C2 = constraint(
+        "operand and update have the same element type",
+        lambda o: same_element(o.operand.element, o.update.element),
+    )
+    C3 = constraint(
+        "operand and update have the same rank", lambda o: o.operand.rank == o.update.rank
+    )
+    C4 = constraint(
+        "start_indices has rank(operand) entries", lambda o: len(o.start_indices) == o.operand.rank
+    )
+    C5 = constraint(
+        "start_indices are scalars of one integer type",
+        lambda o: all(
+            v.rank == 0 and v.element.is_integer and v.element is o.start_indices[0].element
+            for v in o.start_indices
+        ),
+    )
+    C6 = constraint(
+        "dimensions of update <= dimensions of operand",
+        lambda o: all(map(at_most, o.update.dims, o.operand.dims)),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.type]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        x, update, *starts = arrays
+        result = x.copy()
+        result[window(x.shape, update.shape, starts)] = update
+        return result
+
+    def access(self, o: Op) -> Access | None:
+        dims = enumerate(zip(o.operand.dims, o.update.dims, strict=True))
+        indices = [
+            Index((Term(d),), start=Start(2 + d, dim - size, -1) if size < dim else None)
+            for d, (dim, size) in dims
+        ]
+        rank = o.operand.rank
+        return Space(o.type.dims).access(identity(rank), indices, *((),) * rank)
+
+    def cases(self) -> Iterator[Case]:
+        for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
+            starts = tuple(i32(s) for s in start)
+            yield Case(
+                f"dynamic_update_slice_{name}", (counting(3, 5), -counting(2, 2) - 1, *starts)
+            )
+
+
+class GetDimensionSize(OpDefinition, name="get_dimension_size"):
+    """result = size of operand's `dimension`, as i32."""
+
+    pattern = "index"
+    opaque = "it reads the shape, and no element"
+    operand = operand()
+    dimension = attribute(int)
+    C1 = constraint("0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank)
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [TensorType((), I32)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.array(arrays[0].shape[o.dimension], np.int32)
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("get_dimension_size", (counting(2, 3),), {"dimension": 1})
+
+
+class SetDimensionSize(OpDefinition, name="set_dimension_size"):
+    """result = operand, whose `dimension` is declared to have `size` elements (its own, here)."""
+
+    pattern = "index"
+    operand = operand()
+    size = second()
+    dimension = attribute(int)
+    C1 = constraint("0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank)
+    C2 = constraint("size is a scalar of i32", lambda o: o.size.rank == 0 and o.size.element is I32)
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.type]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        x, size = arrays
+        return x[(slice(None),) * o.dimension + (slice(0, int(size)),)]
+
+    def access(self, o: Op) -> Access | None:
+        return Space(o.type.dims).access(identity(o.operand.rank), ())
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("set_dimension_size", (counting(2, 3), i32(3)), {"dimension": 1})
+
+
+ROOMS = (DynamicSlice(), DynamicUpdateSlice(), GetDimensionSize(), SetDimensionSize())

@@ -1,0 +1,1 @@
+"""Tiles: what a tile needs, which sizes fit, and where the edges between them live."""

@@ -1,0 +1,117 @@
+"""Tile sizes without a search: every aligned configuration is scored at once, the best are kept.
+
+A `Problem` lists its eligible configurations as arrays and says what they do (`Features`); the
+machine says how long that takes. No configuration is ever run here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ..machine import Machine
+from .cost import Features, seconds, work
+
+Array = np.ndarray[Any, Any]
+
+MOST_VARIANTS = 16
+
+
+class Problem(Protocol):
+    """One kernel whose tile sizes are to be chosen."""
+
+    @property
+    def configurations(self) -> Array:
+        """All legal configurations, one per element, in a fixed order; at least one."""
+        ...
+
+    def features(self, configurations: Array, machine: Machine, executors: int) -> Features:
+        """What each configuration does."""
+        ...
+
+    def footprint(self, configurations: Array) -> Array:
+        """Bytes of scratch of one executor."""
+        ...
+
+
+class Variant(NamedTuple):
+    """A configuration that no other beats in time, area and footprint at once."""
+
+    configuration: Any
+    time: float  # seconds on the whole machine
+    area: float  # executor-seconds
+    footprint: int  # bytes of scratch of one executor
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Predictions for each configuration, in the order of the problem."""
+
+    time: Array
+    area: Array
+    footprint: Array
+
+    @property
+    def order(self) -> Array:
+        """Indices from the best to the worst; ties by area, footprint, then position."""
+        # Seconds that differ in the ninth digit do so by the order of additions only.
+        keys = [_rounded(self.time), _rounded(self.area), self.footprint]
+        return np.lexsort((np.arange(len(self.time)), *reversed(keys)))
+
+
+def score(
+    problem: Problem, configurations: Array, machine: Machine, executors: int | None = None
+) -> Scores:
+    """Predictions for the given configurations; executors: all of the machine's."""
+    count = executors or machine.executors
+    features = problem.features(configurations, machine, count)
+    shape = configurations.shape
+    time = np.broadcast_to(seconds(features, machine, count), shape)
+    area = np.broadcast_to(work(features, machine, count), shape)
+    return Scores(time, area, np.broadcast_to(problem.footprint(configurations), shape))
+
+
+def construct(
+    problem: Problem,
+    machine: Machine,
+    executors: int | None = None,
+    most: int = MOST_VARIANTS,
+) -> tuple[Variant, ...]:
+    """The Pareto front of (time, area, footprint), fastest first; at most `most` variants."""
+    every = problem.configurations
+    scores = score(problem, every, machine, executors)
+    kept: list[int] = []
+    order = scores.order
+    costs = np.stack([_rounded(scores.area), scores.footprint], axis=1)
+    # In the order of time a variant must beat all faster ones in area or footprint.
+    front = np.empty((0, 2))
+    for index in order:
+        if len(kept) == most:
+            break
+        if not np.any(np.all(front <= costs[index], axis=1)):
+            kept.append(int(index))
+            front = np.vstack([front, costs[index]])
+            if costs[index][0] <= costs[:, 0].min() and costs[index][1] <= costs[:, 1].min():
+                break
+    return tuple(
+        Variant(every[i], float(scores.time[i]), float(scores.area[i]), int(scores.footprint[i]))
+        for i in kept
+    )
+
+
+def ranked(problem: Problem, machine: Machine, executors: int | None = None) -> tuple[Array, Array]:
+    """All configurations from the best to the worst, and their predicted seconds."""
+    every = problem.configurations
+    scores = score(problem, every, machine, executors)
+    order = scores.order
+    return every[order], scores.time[order]
+
+
+def _rounded(values: Array) -> Array:
+    """Nine digits, so that equal costs compare equal in every environment."""
+    with np.errstate(divide="ignore"):
+        digits = np.where(values > 0, np.floor(np.log10(np.maximum(values, 1e-300))), 0)
+    scale = 10.0 ** (8 - digits)
+    return np.round(values * scale) / scale

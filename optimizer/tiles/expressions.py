@@ -1,0 +1,381 @@
+"""Integer expressions over tile ids, tile sizes and run-time values, in one canonical form.
+
+    const | t_i | s_i | r_j | a + b | a * b | a // c | a % c | min | max | gcd | a if x <= y else b
+
+An expression is a polynomial with integer coefficients over atoms; an atom is a variable or one of
+the functions, applied to expressions. Equal polynomials are one object, so `==` is `is`. Functions
+are simplified by intervals: where the ranges of the variables decide, no function is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Monomial = tuple["Atom", ...]  # sorted by key; the empty one is the constant's
+
+_INTERNING = threading.Lock()  # two threads must not make one expression twice
+
+
+class Range(NamedTuple):
+    """low <= value <= high; None is no bound."""
+
+    low: int | None
+    high: int | None
+
+
+class Atom:
+    """A variable, or a function of expressions; `key` names it, equal keys are one object."""
+
+    __slots__ = ("key", "function", "arguments", "range", "_hash", "__weakref__")
+    _made: ClassVar[WeakValueDictionary[Any, Atom]] = WeakValueDictionary()
+
+    key: str
+    function: str  # "" for a variable, else "//", "%", "max", "gcd" or "choose"
+    arguments: tuple[Expression, ...]
+    range: Range
+
+    def __new__(
+        cls, key: str, bounds: Range, function: str = "", arguments: Sequence[Expression] = ()
+    ) -> Atom:
+        full = (function, *arguments) if function else (key, bounds)
+        known = cls._made.get(full)
+        if known is None:
+            made = object.__new__(cls)
+            made.key, made.function, made.arguments = key, function, tuple(arguments)
+            made.range, made._hash = bounds, hash(full)
+            with _INTERNING:
+                known = cls._made.setdefault(full, made)
+        return known
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return self.key
+
+
+class Expression:
+    """sum of coefficient * product of atoms; interned."""
+
+    __slots__ = ("terms", "_range", "_hash", "__weakref__")
+    _made: ClassVar[WeakValueDictionary[Any, Expression]] = WeakValueDictionary()
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __new__(cls, terms: Mapping[Monomial, int]) -> Expression:
+        items = [item for item in terms.items() if item[1]]
+        if len(items) > 1:
+            items.sort(key=lambda item: [atom.key for atom in item[0]])
+        key = tuple(items)
+        known = cls._made.get(key)
+        if known is None:
+            made = object.__new__(cls)
+            made.terms, made._range, made._hash = key, None, hash(key)
+            with _INTERNING:
+                known = cls._made.setdefault(key, made)
+        return known
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def constant(self) -> int | None:
+        """Its value, if it is a number."""
+        if not self.terms:
+            return 0
+        ((monomial, coefficient), *rest) = self.terms
+        return coefficient if not monomial and not rest else None
+
+    @property
+    def range(self) -> Range:
+        """Bounds that hold for all values of the variables."""
+        if self._range is None:
+            low: int | None = 0
+            high: int | None = 0
+            for monomial, coefficient in self.terms:
+                small, large = _monomial_range(monomial, coefficient)
+                low = None if low is None or small is None else low + small
+                high = None if high is None or large is None else high + large
+            self._range = Range(low, high)
+        return self._range
+
+    @property
+    def variables(self) -> set[Atom]:
+        """All variables in it, those inside functions too."""
+        found: set[Atom] = set()
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                if atom.function:
+                    for argument in atom.arguments:
+                        found |= argument.variables
+                else:
+                    found.add(atom)
+        return found
+
+    def __add__(self, other: Expression | int) -> Expression:
+        other = expression(other)
+        if not other.terms:
+            return self
+        if not self.terms:
+            return other
+        terms = dict(self.terms)
+        for monomial, coefficient in other.terms:
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+        return Expression(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Expression:
+        return Expression({monomial: -coefficient for monomial, coefficient in self.terms})
+
+    def __sub__(self, other: Expression | int) -> Expression:
+        return self + -expression(other)
+
+    def __rsub__(self, other: int) -> Expression:
+        return -self + other
+
+    def __mul__(self, other: Expression | int) -> Expression:
+        other = expression(other)
+        if other is ONE:
+            return self
+        if self is ONE:
+            return other
+        terms: dict[Monomial, int] = {}
+        for left, a in self.terms:
+            for right, b in other.terms:
+                monomial = (
+                    tuple(sorted((*left, *right), key=_key)) if left and right else left + right
+                )
+                terms[monomial] = terms.get(monomial, 0) + a * b
+        return Expression(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Expression:
+        """Rounded down; `divisor` > 0."""
+        if divisor == 1:
+            return self
+        whole = Expression({m: c // divisor for m, c in self.terms if c % divisor == 0})
+        rest = Expression({m: c for m, c in self.terms if c % divisor})
+        offset = dict(rest.terms).get((), 0)
+        if offset // divisor:  # the number's own quotient moves out: what is left is canonical
+            whole, rest = whole + offset // divisor, rest - offset // divisor * divisor
+        low, high = rest.range
+        if low is not None and high is not None and low // divisor == high // divisor:
+            return whole + low // divisor
+        bounds = Range(*(None if v is None else v // divisor for v in rest.range))
+        return whole + _atom("//", (rest, expression(divisor)), bounds)
+
+    def __mod__(self, divisor: int) -> Expression:
+        """self - self // divisor * divisor"""
+        rest = Expression({m: c % divisor for m, c in self.terms})
+        low, high = rest.range
+        if low is not None and high is not None and low // divisor == high // divisor:
+            return rest - low // divisor * divisor
+        return _atom("%", (rest, expression(divisor)), Range(0, divisor - 1))
+
+    def __repr__(self) -> str:
+        parts = []
+        for monomial, coefficient in self.terms:
+            product = "*".join(atom.key for atom in monomial)
+            if not product:
+                parts.append(str(coefficient))
+            else:
+                parts.append(
+                    {1: product, -1: f"-{product}"}.get(coefficient, f"{coefficient}*{product}")
+                )
+        return " + ".join(parts).replace("+ -", "- ") or "0"
+
+
+ZERO, ONE = Expression({}), Expression({(): 1})
+
+
+def _key(atom: Atom) -> str:
+    return atom.key
+
+
+def expression(value: Expression | int) -> Expression:
+    """A number as an expression."""
+    return value if isinstance(value, Expression) else _number(int(value))
+
+
+@functools.lru_cache(4096)
+def _number(value: int) -> Expression:
+    return Expression({(): value})
+
+
+def variable(name: str, low: int | None = 0, high: int | None = None) -> Expression:
+    """A variable whose values lie in low .. high."""
+    if low is not None and low == high:
+        return expression(low)
+    return Expression({(Atom(name, Range(low, high)),): 1})
+
+
+def _atom(function: str, arguments: Sequence[Expression], bounds: Range) -> Expression:
+    if function in ("//", "%"):
+        key = f"(({arguments[0]}) {function} {arguments[1]})"
+    else:
+        key = f"{function}({', '.join(map(repr, arguments))})"
+    return Expression({(Atom(key, bounds, function, arguments),): 1})
+
+
+def _monomial_range(monomial: Monomial, coefficient: int) -> Range:
+    low: int | None = coefficient
+    high: int | None = coefficient
+    for atom in monomial:
+        ends = [_product(a, b) for a in (low, high) for b in atom.range]
+        if None in ends:
+            # one sided bounds survive only where no sign can change
+            least = atom.range.low
+            if least is None or least < 0 or low is None and high is None:
+                return Range(None, None)
+            if low is not None and low >= 0:
+                low, high = low * least, None
+            elif high is not None and high <= 0:
+                low, high = None, high * least
+            else:
+                return Range(None, None)
+        else:
+            numbers = [end for end in ends if end is not None]
+            low, high = min(numbers), max(numbers)
+    return Range(low, high)
+
+
+def _product(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a * b
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else min(a, b)
+
+
+def _most(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)
+
+
+def never_above(a: Expression | int, b: Expression | int) -> bool:
+    """Whether a <= b can be proven."""
+    if a is b:
+        return True
+    low = (expression(b) - a).range.low
+    return low is not None and low >= 0
+
+
+def minimum(a: Expression | int, b: Expression | int) -> Expression:
+    """The smaller one; common terms stand outside."""
+    return -maximum(-expression(a), -expression(b))
+
+
+def maximum(a: Expression | int, b: Expression | int) -> Expression:
+    """The larger one; common terms stand outside."""
+    a, b = expression(a), expression(b)
+    if never_above(a, b):
+        return b
+    if never_above(b, a):
+        return a
+    theirs = dict(b.terms)
+    common = Expression({m: c for m, c in a.terms if m and theirs.get(m) == c})
+    left, right = sorted((a - common, b - common), key=repr)
+    lows = [v for v in (left.range.low, right.range.low) if v is not None]
+    high = _most(left.range.high, right.range.high)
+    return common + _atom("max", (left, right), Range(max(lows, default=None), high))
+
+
+def common_divisor(a: Expression | int, b: Expression | int) -> Expression:
+    """gcd(a, b); gcd(0, b) = b. Both are not negative."""
+    a, b = sorted((expression(a), expression(b)), key=repr)
+    if a.constant is not None and b.constant is not None:
+        return expression(math.gcd(a.constant, b.constant))
+    for one, other in ((a, b), (b, a)):
+        if one.constant == 0 or other.constant == 1:
+            return other
+        if other.constant and all(c % other.constant == 0 for _, c in one.terms):
+            return other
+    positive = [e for e in (a, b) if (e.range.low or 0) > 0]
+    bounds = [e.range.high for e in positive if e.range.high is not None]
+    high = min(bounds) if bounds else _most(a.range.high, b.range.high)
+    return _atom("gcd", (a, b), Range(int(bool(positive)), high))
+
+
+def choose(
+    x: Expression | int, y: Expression | int, then: Expression | int, other: Expression | int
+) -> Expression:
+    """`then` where x <= y, else `other`."""
+    x, y, then, other = map(expression, (x, y, then, other))
+    if then is other or never_above(x, y):
+        return then
+    if never_above(y + 1, x):
+        return other
+    bounds = Range(
+        _least(then.range.low, other.range.low), _most(then.range.high, other.range.high)
+    )
+    return _atom("choose", (x, y, then, other), bounds)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "//": np.floor_divide,
+    "%": np.remainder,
+    "max": np.maximum,
+    "gcd": np.gcd,
+    "choose": lambda x, y, then, other: np.where(np.less_equal(x, y), then, other),
+}
+
+
+def evaluate(
+    expressions: Iterable[Expression], values: Mapping[str, Array | int]
+) -> list[Array | int]:
+    """The values of several expressions at once.
+
+    `values` gives each variable by its name ("t0", "s0", "r0") a number or an int64 array; arrays
+    broadcast together. Shared parts are computed once.
+    """
+    atoms: dict[Atom, Any] = {}
+    monomials: dict[Monomial, Any] = {}
+    done: dict[Expression, Any] = {}
+
+    def atom_value(atom: Atom) -> Any:
+        found = atoms.get(atom)
+        if found is None:
+            if atom.function:
+                found = _FUNCTIONS[atom.function](*map(value, atom.arguments))
+            else:
+                found = values[atom.key]
+            atoms[atom] = found
+        return found
+
+    def monomial_value(monomial: Monomial) -> Any:
+        found = monomials.get(monomial)
+        if found is None:
+            found = atom_value(monomial[-1])
+            if len(monomial) > 1:
+                found = monomial_value(monomial[:-1]) * found
+            monomials[monomial] = found
+        return found
+
+    def value(e: Expression) -> Any:
+        found = done.get(e)
+        if found is None:
+            found = 0
+            for monomial, coefficient in reversed(e.terms):
+                if not monomial:
+                    part: Any = coefficient
+                else:
+                    part = monomial_value(monomial)
+                    part = part if coefficient == 1 else part * coefficient
+                found = (
+                    part
+                    if found is None or (isinstance(found, int) and not found)
+                    else found + part
+                )
+            done[e] = found
+        return found
+
+    return [value(e) for e in expressions]

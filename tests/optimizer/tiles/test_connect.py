@@ -1,0 +1,91 @@
+"""Which kernels become one, and that this changes nothing."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import girih
+from girih.backends.cpu.machines import typical
+from girih.hlo.graph import Module
+from girih.hlo.interpret import interpret
+from girih.hlo.verify import FUSED, verify
+from girih.optimizer.fusion import Fuse
+from girih.optimizer.machine import Machine
+from girih.optimizer.motion import SinkReshapes
+from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
+from girih.optimizer.tiles import connect
+from girih.optimizer.tiles.connect import Connect
+
+from .programs import SMALL, attention, f32, norm_matmul, qkv, softmax_matmul, two_layers
+
+
+def eager() -> Machine:
+    """A machine on which every launch costs a second."""
+    machine = typical("avx512")
+    return replace(machine, sync=replace(machine.sync, step=1.0))
+
+
+def fused(function, inputs) -> Module:
+    module = girih.import_model(function, *inputs)
+    return run_pipeline(module, [*simplify_pipeline(girih.Options()), SinkReshapes(), Fuse()])
+
+
+def names(module: Module) -> list[str]:
+    return [op.name for op in module.body.ops]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_whatever_is_connected_gives_the_same(name):
+    function, inputs = SMALL[name]
+    before = fused(function, inputs)
+    after = Connect(eager())(before)
+    verify(after, FUSED)
+    if len(before.body.ops) > 1:
+        assert names(after).count("kernel_call") == 1
+        assert len(after.body.ops) < len(before.body.ops)
+    for a, b in zip(interpret(after, inputs), interpret(before, inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+LARGE = {
+    "attention": (attention, qkv(1, 8, 2048, 64)),
+    "two_layers": (two_layers, [f32(16384, 64), f32(64, 256), f32(256, 64)]),
+    "softmax_matmul": (softmax_matmul, [f32(16384, 256), f32(256, 64)]),
+    "norm_matmul": (norm_matmul, [f32(65536, 64), f32(64), f32(64), f32(64, 64)]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_values_between_kernels_are_not_stored(name):
+    function, inputs = LARGE[name]
+    assert names(Connect(typical("avx512"))(fused(function, inputs))) == ["kernel_call"]
+
+
+def test_a_value_that_is_needed_outside_is_not_lost():
+    import jax
+
+    def both(x, w):
+        y = jax.nn.softmax(x, -1)
+        return y, y @ w
+
+    inputs = [f32(30, 40), f32(40, 20)]
+    before = fused(both, inputs)
+    after = Connect(eager())(before)
+    for a, b in zip(interpret(after, inputs), interpret(before, inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_no_pattern_is_named_in_the_code():
+    """Groups come out of the queue: names of what users compute stand in comments at most."""
+    words = ("attention", "softmax", "gelu", "norm", "mlp", "conv_", "flash", "transformer")
+    for path in Path(connect.__file__).parent.glob("*.py"):
+        with io.StringIO(path.read_text()) as text:
+            for token in tokenize.generate_tokens(text.readline):
+                if token.type == tokenize.NAME:
+                    assert not any(word in token.string.lower() for word in words), token
