@@ -12,7 +12,7 @@ from .hlo.errors import UserError
 from .hlo.graph import Module
 from .hlo.signature import Signature
 from .hlo.verify import verify
-from .options import Options
+from .options import LICENCES, REASSOCIATES, Options
 
 if TYPE_CHECKING:
     from .backends import Backend
@@ -52,26 +52,39 @@ def compile(  # noqa: A001 - the public name of the API
     options = options or Options()
     say = progress or (lambda stage: None)
     from .backends import find
-    from .optimizer.encode import stored_module
+    from .optimizer.meanwhile import collection_paused
+
+    backend = find(target, options)
+    say("import")
+    module = import_model(source, *example_inputs, **keywords)
+    with collection_paused():
+        return _compile(module, backend, options, say)
+
+
+def _compile(source_module: Module, backend: Backend, options: Options, say: Progress) -> Program:
+    from .optimizer.encode import stored_module, used_weights
+    from .optimizer.meanwhile import computed
     from .optimizer.pipeline import run_pipeline, simplify_pipeline
     from .optimizer.schedule import require_static, schedule
     from .runtime.program import Program
 
-    backend = find(target, options)
-    say("import")
-    source_module = import_model(source, *example_inputs, **keywords)
+    target = backend.name
     require_static(source_module)
     first, second = simplify_pipeline(options), lowering_passes(backend, options)
     disable = _named(options.disable, first, second)
     simple = run_pipeline(source_module, first, on_pass=say, disable=disable[0])
     fused = run_pipeline(simple, second, on_pass=say, disable=disable[1])
-    steps = schedule(fused)
+    stored = stored_module(simple, fused)
+    read_by_kernels = [
+        fused.weights[name] for name in sorted(used_weights(fused.functions.values()))
+    ]
     say("emit")
-    plan, image = backend.build(steps, fused.notes)
+    with computed([*stored.weights.values(), *read_by_kernels]):
+        steps = schedule(fused)
+        plan, image = backend.build(steps, fused.notes)
     if options.strict:
         _refuse_notes(plan)
     say("package")
-    stored = stored_module(simple, fused)
     constants = {name: dense.array for name, dense in steps.constants.items()}
     for name in steps.weights:
         if name not in stored.weights:
@@ -82,7 +95,7 @@ def compile(  # noqa: A001 - the public name of the API
         {target: (plan, image, constants)},
         target=target,
         threads=options.threads,
-        provenance={"options": {"numerics": options.numerics}},
+        provenance={"options": {"numerics": options.numerics, "machine": backend.machine}},
     )
 
 
@@ -90,10 +103,17 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
     """From the simplified program to one whose operations are kernels in their order."""
     from .optimizer.encode import Encode
     from .optimizer.fusion import Fuse
+    from .optimizer.layout import ChannelsLast
     from .optimizer.motion import SinkReshapes
     from .optimizer.order import Order
+    from .optimizer.tiles.connect import Connect
+    from .optimizer.tiles.epilogue import KernelEpilogues
 
-    passes: list[Pass] = [SinkReshapes(), Fuse(), Order()]
+    passes: list[Pass] = [ChannelsLast(), SinkReshapes(), Fuse()]
+    # Sums in tiles are sums in another order.
+    if backend.model is not None and LICENCES.index(options.numerics) >= REASSOCIATES:
+        passes.append(Connect(backend.model))
+    passes += [KernelEpilogues(), Order()]
     if backend.packing is not None and options.pack_weights:
         passes.append(Encode(backend.packing))
     return passes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LICENCES = ("bitwise", "ignores-zero-sign", "reassociates", "assumes-finite")
+REASSOCIATES = LICENCES.index("reassociates")
+PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -14,8 +16,15 @@ class Options:
     numerics: the widest licence that rewrites may use (specs/numerics.md): "bitwise" keeps every
         bit of the source's arithmetic order, "ignores-zero-sign", "reassociates" (default: rounding
         may differ in the last places), "assumes-finite".
+    matmul_precision: what float32 products and convolutions read: "float32", or "bfloat16", which
+        rounds their operands and still sums in float32. The plan's notes say that it was done.
     threads: workers at run time; None asks the machine when the bundle is loaded.
-    cpu_level: cap on CPU features ("avx512", "avx2", "baseline", "neon"); None takes the host's.
+    cpu_level: cap on CPU features ("amx", "avx512-bf16", "avx512", "avx2", "baseline", "neon");
+        None takes the host's.
+    machine: what the cost model assumes: None, the typical machine of the feature level; "host",
+        this machine as `girih machine --calibrate` measured it; or the path of a machine file.
+    cache: where compiled kernels are kept for later compilations: None, the user's cache folder;
+        "off", nowhere; or the path of a folder. It never changes the result.
     fold_bytes: constants up to this size are computed when compiling.
     pack_weights: store contraction weights in the order that kernels read them.
     disable: names of passes to leave out, for finding faults.
@@ -23,8 +32,11 @@ class Options:
     """
 
     numerics: str = "reassociates"
+    matmul_precision: str = "float32"
     threads: int | None = None
     cpu_level: str | None = None
+    machine: str | None = None
+    cache: str | None = None
     fold_bytes: int = 1 << 16
     pack_weights: bool = True
     disable: tuple[str, ...] = ()
@@ -33,5 +45,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.numerics not in LICENCES:
             raise ValueError(f"numerics must be one of {', '.join(LICENCES)}: {self.numerics!r}")
+        if self.matmul_precision not in PRECISIONS:
+            known = ", ".join(PRECISIONS)
+            raise ValueError(f"matmul_precision must be one of {known}: {self.matmul_precision!r}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be at least 1: {self.threads}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..hlo.errors import UserError
 from ..hlo.graph import Op
+from ..optimizer.machine import Machine
 from ..optimizer.schedule import Schedule
 from ..options import Options
 
@@ -22,6 +23,8 @@ class Backend:
     name: str
     build: Callable[[Schedule, tuple[str, ...]], tuple[Any, bytes]]
     packing: Callable[[Op], Any] | None = None
+    model: Machine | None = None  # what the optimizer's cost model assumes; None: nothing is tiled
+    machine: str = ""  # that machine's name, with a digest where it is no typical one
 
 
 def find(target: str, options: Options) -> Backend:

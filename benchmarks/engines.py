@@ -46,14 +46,14 @@ def numpy_inputs(built: Built) -> tuple[Any, ...]:
     return pytree.tree_map(lambda leaf: np.array(leaf.detach()), built.inputs)
 
 
-def girih_engine(built: Built, folder: Path, name: str) -> Prepared:
+def girih_engine(built: Built, folder: Path, name: str, precision: str = "float32") -> Prepared:
     """Compile, save, load, run. Facts: import time, bundle bytes, memory, kernels."""
     import girih
 
     started = time.perf_counter()
     module = girih.import_model(built.source, *built.inputs)
     imported = time.perf_counter()
-    compiled = girih.compile(module)
+    compiled = girih.compile(module, options=girih.Options(matmul_precision=precision))
     finished = time.perf_counter()
     bundle = folder / f"{name}.girih"
     compiled.save(bundle)
@@ -184,6 +184,60 @@ def onnx_runtime(built: Built, folder: Path, name: str) -> Prepared:
     return Prepared(lambda: session.run(None, feeds), seconds)
 
 
+def girih_bf16(built: Built, folder: Path, name: str) -> Prepared:
+    return girih_engine(built, folder, f"{name}-bf16", "bfloat16")
+
+
+def torch_bf16(built: Built, folder: Path, name: str) -> Prepared:
+    """torch eager whose products are bf16 (autocast)."""
+    import torch
+
+    _only(built, "torch")
+    torch.set_num_threads(threads())
+
+    def call() -> Any:
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+            return built.source(*built.inputs)
+
+    return Prepared(call, 0.0)
+
+
+def openvino_f32(built: Built, folder: Path, name: str) -> Prepared:
+    return _openvino(built, "f32")
+
+
+def openvino_bf16(built: Built, folder: Path, name: str) -> Prepared:
+    """OpenVINO with the precision that it chooses by itself on CPUs that multiply bf16."""
+    return _openvino(built, "bf16")
+
+
+def _openvino(built: Built, precision: str) -> Prepared:
+    import openvino
+    import torch
+
+    _only(built, "torch")
+    started = time.perf_counter()
+    settings = {
+        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_NUM_THREADS": threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    try:
+        exported = torch.export.export(built.source, built.inputs)
+        model = openvino.convert_model(exported)
+        compiled = openvino.Core().compile_model(model, "CPU", settings)
+    except Exception as error:
+        raise Unavailable(f"openvino: {str(error).splitlines()[0][:160]}") from error
+    request = compiled.create_infer_request()
+    feeds = dict(enumerate(built.flat_inputs()))
+
+    def call() -> Any:
+        request.infer(feeds)
+        return [request.get_output_tensor(i).data for i in range(len(compiled.outputs))]
+
+    return Prepared(call, time.perf_counter() - started)
+
+
 def _only(built: Built, framework: str) -> None:
     if built.framework != framework:
         raise Unavailable(f"not a {framework} model")
@@ -195,6 +249,13 @@ ENGINES: dict[str, Callable[[Built, Path, str], Prepared]] = {
     "torch": torch_eager,
     "torch.compile": torch_compile,
     "onnxruntime": onnx_runtime,
+    "openvino": openvino_f32,
+}
+# Products of bf16: compared with each other (benchmarks/low_precision.py), not with the above.
+BF16_ENGINES: dict[str, Callable[[Built, Path, str], Prepared]] = {
+    "girih-bf16": girih_bf16,
+    "torch-bf16": torch_bf16,
+    "openvino-bf16": openvino_bf16,
 }
 
 

@@ -64,6 +64,13 @@ class Encode:
         return changed.with_weights(weights).with_notes(*notes)
 
 
+def stored_operand(value: Value) -> Value:
+    """What an operand is read from: the value before the conversions of its elements."""
+    while value.op is not None and value.op.name == "convert":
+        value = value.op.operands[0]
+    return value
+
+
 def used_weights(functions: Iterable[Function]) -> set[str]:
     """Names of the weights that any operation reads."""
     return {
@@ -102,7 +109,7 @@ class _Encoder:
         wanted = self.packing(op)
         if contraction is None or wanted is None:
             return op
-        argument = contraction.operands[wanted.operand]
+        argument = stored_operand(contraction.operands[wanted.operand])
         if argument.owner is not body or len(body.uses[argument]) != 1:
             return op
         source = op.operands[argument.index].op

@@ -106,6 +106,22 @@ def fusable(op: Op) -> bool:
     return inside or op.name == "iota" or is_splat_constant(op)
 
 
+def widens(op: Op) -> bool:
+    """Whether an operation is a conversion that loses nothing, from a float, or an integer of at
+    most 16 bits, to a wider float, or of such an integer to one of 32 bits: what a load can do."""
+    if op.name != "convert":
+        return False
+    old, new = op.operands[0].element, op.type.element
+    if old.is_float:
+        return new.is_float and {old.name, new.name} <= _WIDENED and old.bits < new.bits
+    if not old.is_integer or old.bits not in (8, 16):
+        return False
+    return new.name in ("f32", "f64") or (new.is_integer and new.bits == 32)
+
+
+_WIDENED = {"f16", "bf16", "f32", "f64"}
+
+
 def reshape_moves(before: Sequence[int], after: Sequence[int]) -> tuple[bool, bool]:
     """Whether a reshape splits dims, and whether it merges dims; (True, True) for uneven ones."""
     left = [d for d in before if d != 1]
@@ -261,7 +277,8 @@ class _Fuser:
             return False
         if user.name in CONTRACTIONS or self.operand_view(user, group):
             # Operands of a contraction are read from memory, but through any view of it.
-            return op.name in VIEWS and len(self.uses[op.result]) == 1 and self.even(op, group)
+            viewed = op.name in VIEWS or widens(op)
+            return viewed and len(self.uses[op.result]) == 1 and self.even(op, group)
         if user.name == "reduce" and op.result in user.operands[len(user.operands) // 2 :]:
             return is_splat_constant(op)
         if is_splat_constant(op) or op.name == "iota":
@@ -282,7 +299,7 @@ class _Fuser:
 
     def operand_view(self, user: Op, group: Group) -> bool:
         """Whether `user` is a view that the group's contraction reads an operand through."""
-        if group.kind != "contract" or user.name not in VIEWS:
+        if group.kind != "contract" or (user.name not in VIEWS and not widens(user)):
             return False
         users = self.uses[user.result]
         reader = users[0][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..hlo.graph import Op, Region, Value
@@ -31,6 +32,8 @@ class Keys:
         self._regions: dict[Region, Key] = {}
         self._effects: dict[Op, bool] = {}
         self._captures: dict[Region, tuple[Value, ...]] = {}
+        # By identity: operations that differ in their operands alone share their attributes.
+        self._attributes: dict[int, tuple[Any, Key]] = {}
 
     def op(self, op: Op) -> Key | None:
         """The key of an operation; None if it must not be merged with an equal one."""
@@ -43,12 +46,20 @@ class Keys:
             first, second = operands
             if id(first) > id(second):
                 operands = (second, first)
-        attributes = op.attributes
-        parts = tuple((name, frozen(attributes[name])) for name in sorted(attributes))
+        parts = self._parts(op.attributes)
         key: Key = (op.definition.name, operands, parts, op.result_types)
         if op.regions:
             key += tuple(self.region(region) for region in op.regions)
         return key
+
+    def _parts(self, attributes: Mapping[str, Any]) -> Key:
+        if not attributes:
+            return ()
+        known = self._attributes.get(id(attributes))
+        if known is None:
+            parts = tuple((name, frozen(attributes[name])) for name in sorted(attributes))
+            known = self._attributes[id(attributes)] = attributes, parts
+        return known[1]
 
     def region(self, region: Region) -> Key:
         """Equal for regions that differ in nothing but the identity of their own values."""
@@ -60,8 +71,7 @@ class Keys:
             rows = []
             for number, op in enumerate(region.ops):
                 operands = tuple(local.get(value, value) for value in op.operands)
-                attributes = op.attributes
-                parts = tuple((name, frozen(attributes[name])) for name in sorted(attributes))
+                parts = self._parts(op.attributes)
                 nested = tuple(self._nested(inner, local) for inner in op.regions)
                 rows.append((op.definition.name, operands, parts, op.result_types, nested))
                 for value in op.results:

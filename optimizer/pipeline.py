@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..hlo.errors import CompilerBug, GirihError, UserError
-from ..hlo.graph import Module
+from ..hlo.graph import Module, Op, Region
 from ..hlo.verify import Level, verify
 from ..options import Options
 from .licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Ledger, Licence
@@ -17,6 +17,7 @@ from .passes.externalize import Externalize
 from .passes.fold_constants import FoldConstants
 from .passes.fold_weights import FoldWeights
 from .passes.inline import Inline
+from .passes.matmul_precision import MatmulPrecision
 from .passes.narrow import Narrow
 from .passes.simplify import Simplify
 
@@ -56,6 +57,7 @@ def simplify_pipeline(
         simplify,  # constants that came from iotas make rules fire that could not before
         Externalize(),
         FoldWeights(ledger=ledger),
+        MatmulPrecision(options.matmul_precision),  # weights are in their final form
         Dce(),
     )
 
@@ -127,6 +129,15 @@ def _plain(error: GirihError) -> bool:
 
 
 def _at_level(module: Module, level: Level, place: str) -> None:
-    for op in module.walk():
-        if not level.holds(op):
-            raise CompilerBug(f"{op.name} is not legal at level {level.name}, {place}")
+    for function in module.functions.values():
+        for op in _programs(function.body):
+            if not level.holds(op):
+                raise CompilerBug(f"{op.name} is not legal at level {level.name}, {place}")
+
+
+def _programs(region: Region) -> Iterator[Op]:
+    """Every operation that is not part of a kernel."""
+    for op in region.ops:
+        yield op
+        for body in () if op.definition.sealed else op.regions:
+            yield from _programs(body)

@@ -62,20 +62,24 @@ class Engine:
         self.keys = Keys()
         # Each rule with the question whether its licence is not granted: then it may still fire
         # where no float is involved.
-        self.rules: dict[str, list[tuple[Rule, bool]]] = defaultdict(list)
+        self.rules: dict[str, list[tuple[Rule, bool]]] = {}
         self.general: list[tuple[Rule, bool]] = []
         for rule in rules:
             limited = bool(rule.licence & ~licences)
             for root in rule.roots:
-                (self.general if root == "*" else self.rules[root]).append((rule, limited))
+                kept = self.general if root == "*" else self.rules.setdefault(root, [])
+                kept.append((rule, limited))
+        for kept in self.rules.values():
+            kept += self.general
         self.folding = bool(self.rules or self.general)
         # An axis of quantisation names a dimension: rules that move dimensions do not know that.
         self.quantized = any(_is_quantized(op) for op in module.walk())
         self.values: dict[Value, Value] = {}  # what became of a value of the old region
         self.uses: dict[Value, int] = defaultdict(int)
-        self.users: dict[Value, set[str]] = {}
+        self.users: dict[Value, list[Sequence[tuple[Op | None, int]]]] = {}
         self.static: set[Value] = set()
         self.stable: set[Region] = set()  # regions on which a sweep changed nothing
+        self.progress = False  # whether this sweep did anything after which rules may apply
         self.scalars: dict[Value, Any] = {}
         # Operations that stand for others since the last sweep; the next one rebuilds them.
         self.origins: dict[Op, tuple[Origin, ...]] = {}
@@ -89,8 +93,9 @@ class Engine:
             self.users.clear()
             self.static.clear()
             self.scalars.clear()
+            self.progress = False
             region = self.sweep(before)
-            if region is before:
+            if region is before or not self.progress:
                 break
         return region
 
@@ -102,11 +107,13 @@ class Engine:
         for value, users in region.uses.items():
             new = self.values.get(value, value)
             self.uses[new] += len(users)
-            self.users.setdefault(new, set()).update(_kind(op, at) for op, at in users)
+            self.users.setdefault(new, []).append(users)
         for op in region.ops:
             rewriter.rebuild(op)
         results = [self.values.get(value, value) for value in region.results]
         ops = self.live(rewriter.ops, results)
+        if len(ops) != len(rewriter.ops):
+            self.progress = True
         if _same(ops, region.ops) and _same(results, region.results):
             if not self.keys.captures(region):
                 self.stable.add(region)
@@ -128,8 +135,10 @@ class Engine:
 
 
 def _is_quantized(op: Op) -> bool:
-    types = (value.type for value in (*op.operands, *op.results))
-    return any(isinstance(t, TensorType) and t.element.kind == "quantized" for t in types)
+    for value in (*op.operands, *op.results):
+        if isinstance(value.type, TensorType) and value.type.element.kind == "quantized":
+            return True
+    return False
 
 
 def copied(op: Op, values: Mapping[Value, Value], place: Origins = ()) -> Op:
@@ -222,7 +231,8 @@ class Rewriter(Builder):
 
         "" stands for a result of the region or a use inside a nested one.
         """
-        return self.engine.users.get(value, set())
+        lists = self.engine.users.get(value, ())
+        return {_kind(op, at) for users in lists for op, at in users}
 
     def uses(self, value: Value) -> int:
         """At least the number of its users."""
@@ -304,7 +314,8 @@ class Rewriter(Builder):
                 if old is not new:
                     values[old] = new
                     uses[new] += uses.get(old, 0)
-                    users.setdefault(new, set()).update(users.get(old, ()))
+                    if old in users:
+                        users.setdefault(new, []).extend(users[old])
 
     def emit(self, op: Op, new: bool) -> tuple[Value, ...]:
         """Results equal to the operation's, after every rule that applies here."""
@@ -313,6 +324,7 @@ class Rewriter(Builder):
         if key is not None:
             known = self.table.get(key)
             if known is not None:
+                engine.progress = True
                 self._merge(known, op)
                 return known
         results = self._rewritten(op)
@@ -333,10 +345,11 @@ class Rewriter(Builder):
         engine = self.engine
         folded = engine.folder.fold(op) if op.operands and engine.folding else None
         if folded is not None:
+            engine.progress = True
             engine.ledger.record("fold-constants", Licence.BITWISE, op)
             return (self.constant(folded),)
-        rules = engine.rules.get(op.definition.name)
-        if (not rules and not engine.general) or (engine.quantized and _is_quantized(op)):
+        rules = engine.rules.get(op.definition.name, engine.general)
+        if not rules or (engine.quantized and _is_quantized(op)):
             return None
         if self.depth >= MAXIMUM_DEPTH:
             engine.ledger.exhausted += 1
@@ -345,7 +358,7 @@ class Rewriter(Builder):
         self.rewriting = op
         self.depth += 1
         try:
-            for rule, limited in (*(rules or ()), *engine.general):
+            for rule, limited in rules:
                 if limited and rule.needs(op):
                     continue
                 replacement = rule.rewrite(op, self)
@@ -355,6 +368,7 @@ class Rewriter(Builder):
                 results = (replacement,) if single else tuple(replacement)
                 if self._same_types(rule, op, results):
                     self.local = rule.local
+                    engine.progress = True
                     engine.ledger.record(rule.name, rule.needs(op), op)
                     return results
         finally:

@@ -8,13 +8,15 @@ training step apart); seeds are fixed, so two builds of one model are equal bit 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 TOLERANCE = 1e-3
 """The zoo's gate: max |girih - framework| <= TOLERANCE x max |framework|, for each result."""
+TOLERANCE_BF16 = 1e-1
+"""The same where products read bfloat16, against the framework's float32."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,18 @@ class Built:
     source: Any
     inputs: tuple[Any, ...]
     framework: str
+
+    def repeated(self, batch: int) -> Built:
+        """The same model on `batch` copies of each input of batch 1, along its first dim."""
+        if batch == 1:
+            return self
+        from torch.utils import _pytree as pytree
+
+        def several(leaf: Any) -> Any:
+            once = leaf.ndim == 0 or leaf.shape[0] != 1
+            return leaf if once else leaf.repeat(batch, *[1] * (leaf.ndim - 1))
+
+        return replace(self, inputs=pytree.tree_map(several, self.inputs))
 
     def reference(self) -> list[np.ndarray]:
         """The framework's answer as flat numpy arrays, in the order of its pytree."""

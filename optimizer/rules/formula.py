@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,7 @@ class Literal(Node):
     name: str
     value: Any
 
+    @functools.cache  # noqa: B019 - literals live as long as the rules that hold them
     def of(self, element: ElementType) -> Any:
         """The numpy scalar of that element type; None if it has none."""
         value: Any = self.value(element) if callable(self.value) else self.value

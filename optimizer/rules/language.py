@@ -100,10 +100,29 @@ def _match(node: Node, value: Value, bindings: Bindings, b: Rewriter) -> bool:
         return False
     if node.attributes and not _same_attributes(node.attributes, owner):
         return False
-    return all(
-        _match(child, operand, bindings, b)
-        for child, operand in zip(node.children, owner.operands, strict=True)
-    )
+    return _match_all(node.children, owner.operands, bindings, b)
+
+
+def _match_all(
+    nodes: Sequence[Node], values: Sequence[Value], bindings: Bindings, b: Rewriter
+) -> bool:
+    for node, value in zip(nodes, values, strict=True):  # noqa: SIM110 - half the time of all(...)
+        if not _match(node, value, bindings, b):
+            return False
+    return True
+
+
+def _makers(pattern: Apply) -> tuple[tuple[int, str], ...]:
+    """Operands that one operation has to make, and its name: what most candidates fail on."""
+    found = []
+    for index, child in enumerate(pattern.children):
+        if isinstance(child, Apply):
+            found.append((index, child.operation))
+        elif isinstance(child, Literal) or (
+            isinstance(child, Variable) and child.kind == "constant"
+        ):
+            found.append((index, "constant"))
+    return tuple(found)
 
 
 def _is_literal(node: Literal, number: Any, element: ElementType) -> bool:
@@ -186,7 +205,9 @@ def rule(
     if not isinstance(pattern, Apply):
         raise ValueError(f"rule '{name}': its pattern must be an operation")
     _check(name, pattern, replacement)
-    variants = [variant for variant in _variants(pattern) if isinstance(variant, Apply)]
+    variants = [
+        (variant, _makers(variant)) for variant in _variants(pattern) if isinstance(variant, Apply)
+    ]
     data = [v for v in variables(pattern) if v.kind != "predicate"]
     makes_constants = bool(literals(replacement))
 
@@ -196,26 +217,32 @@ def rule(
             return False
         return where is None or where(Match(bindings, b))
 
+    def attempt(variant: Apply, root: Op, b: Rewriter) -> Value | None:
+        if variant.attributes and not _same_attributes(variant.attributes, root):
+            return None
+        bindings: Bindings = {}
+        if not _match_all(variant.children, root.operands, bindings, b):
+            return None
+        if not admissible(bindings, root, b) or (single and not _alone(variant, root, b)):
+            return None
+        result = root.results[0].tensor
+        if makes_constants and not result.is_static:
+            return None
+        if isinstance(replacement, Variable) and bindings[replacement.name].type is not result:
+            return None  # a scalar predicate of a select, say
+        return build(replacement, bindings, b, result)
+
     def rewrite(root: Op, b: Rewriter) -> Value | None:
-        for variant in variants:
-            if variant.attributes and not _same_attributes(variant.attributes, root):
-                continue
-            bindings: Bindings = {}
-            if not all(
-                _match(child, operand, bindings, b)
-                for child, operand in zip(variant.children, root.operands, strict=True)
-            ):
-                continue
-            if not admissible(bindings, root, b):
-                continue
-            if single and not _alone(variant, root, b):
-                continue
-            result = root.results[0].tensor
-            if makes_constants and not result.is_static:
-                continue
-            if isinstance(replacement, Variable) and bindings[replacement.name].type is not result:
-                continue  # a scalar predicate of a select, say
-            return build(replacement, bindings, b, result)
+        operands = root.operands
+        for variant, makers in variants:
+            for index, name in makers:
+                owner = operands[index].owner
+                if not isinstance(owner, Op) or owner.definition.name != name:
+                    break
+            else:
+                found = attempt(variant, root, b)
+                if found is not None:
+                    return found
         return None
 
     def examples() -> Iterator[Example]:

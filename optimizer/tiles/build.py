@@ -16,10 +16,10 @@ import numpy as np
 from ...hlo.build import Builder, make_op
 from ...hlo.graph import Op, Origin, Region, Value, union_origins
 from ...hlo.ops.tile_examples import INDEX
-from ...hlo.types import TensorType
-from .access import Box, Propagation, Span, access_of, inner_spans, propagate
+from ...hlo.types import F32, TensorType
+from .access import Box, Propagation, Span, access_of, compose, inner_spans, propagate
 from .expressions import expression, variable
-from .streaming import Factor, Stage, Stream, folding_of
+from .streaming import Factor, Stage, Stream, away_from_square, folding_of
 from .write import TileWriter, numbers
 
 
@@ -161,7 +161,7 @@ class _Walk:
         bounds = [b.constant(0, INDEX), b.constant(count, INDEX)]
         loop = b.op("tile_for", [*bounds, *starts], {}, (body,))
         done = iter(loop.results)
-        sums = {result: next(done) for op in self.folds for result in op.results}
+        sums = {result: next(done) for op in self.folds for result in self.carried(op)}
         for op in self.group.ops:
             stage = self.stage(op)
             if stage is Stage.FOLD:
@@ -172,9 +172,19 @@ class _Walk:
             elif stage in (Stage.RUNNING, Stage.AFTER):
                 outer.write([op], parts)
 
+    def carried(self, op: Op) -> list[Value]:
+        """What a fold carries: its results, and for squares the operand that is summed besides."""
+        return [*op.results, *([op.operands[0]] if self.square(op) else [])]
+
+    def square(self, op: Op) -> Factor | None:
+        form = self.stream.forms.get(op.results[0])
+        return form.square if form is not None and op in self.stream.inner else None
+
     def starts(self, op: Op, w: TileWriter) -> list[Value]:
         """What a fold starts from."""
         dims = numbers(self.parts.boxes[op.results[0]])
+        if self.square(op):
+            return [w.b.constant(0, op.type.with_dims(dims))] * 2
         if op.name != "reduce":
             return [w.b.constant(0, op.type.with_dims(dims))]
         initials = op.operands[len(op.operands) // 2 :]
@@ -183,10 +193,11 @@ class _Walk:
     def body(self, outer: TileWriter, carried: Sequence[Any]) -> Region:
         b = Builder(outer.b.origin, check=False)
         index, *old = b.arguments([INDEX, *carried])
+        self.index = index
         w = outer.nested(b, {"k": index})
         before = outer.nested(b, {"k": index})  # running values of the tiles before this one
         values = iter(old)
-        previous = {result: next(values) for op in self.folds for result in op.results}
+        previous = {result: next(values) for op in self.folds for result in self.carried(op)}
         new: dict[Value, Value] = {}
         for op in self.group.ops:
             stage = self.stage(op)
@@ -197,12 +208,12 @@ class _Walk:
                 before.write([op], self.parts)
             elif stage is Stage.FOLD:
                 self.fold(op, w, before, previous, new)
-        return b.region([new[result] for op in self.folds for result in op.results])
+        return b.region([new[result] for op in self.folds for result in self.carried(op)])
 
     def along(self, op: Op, w: TileWriter) -> None:
         """One operation for this tile of k. What is multiplied after the sum is left out here."""
         form = self.stream.forms.get(op.results[0])
-        if form is None or op.name == "constant":
+        if form is None or form.offset is not None or op.name == "constant":
             w.write([op], self.parts)
             return
         if form.uniform is not None:
@@ -252,6 +263,10 @@ class _Walk:
         new: dict[Value, Value],
     ) -> None:
         """Fold this tile of k and combine it with what was carried."""
+        square = self.square(op)
+        if square is not None:
+            self.fold_squares(op, square, w, before, previous, new)
+            return
         old = [previous[result] for result in op.results]
         w.write([op], self.parts)
         tiles = [w.tiles[result] for result in op.results]
@@ -265,9 +280,65 @@ class _Walk:
             combined = self.combine(op, w, old, tiles)
         for result, value, start in zip(op.results, combined, old, strict=True):
             box = self.parts.boxes[result]
+            new[result] = value
+            if result in self.stream.estimated:
+                value = self.extrapolated(w, value, self.seen(w, 1))
+                start = self.extrapolated(w, start, self.seen(w, 0))
             w.define(result, value, box)
             before.define(result, start, box)
-            new[result] = value
+
+    def seen(self, w: TileWriter, more: int) -> Value:
+        """How many indices of k there were before this tile, or with it (`more` = 1), as f32."""
+        count = w.b("add", self.index, w.b.constant(more, INDEX))
+        count = w.b("multiply", count, w.b.constant(self.step, INDEX))
+        count = w.b("minimum", count, w.b.constant(self.stream.extent, INDEX))
+        return w.b.convert(count, F32)
+
+    def extrapolated(self, w: TileWriter, sum: Value, seen: Value) -> Value:
+        """What a sum will be if all of k is like what was seen."""
+        one = w.b.constant(1, seen.tensor)
+        part = w.b(
+            "divide", w.b.constant(self.stream.extent, seen.tensor), w.b("maximum", seen, one)
+        )
+        return w.b("multiply", sum, self.like(w, part, sum))
+
+    def like(self, w: TileWriter, scalar: Value, tile: Value) -> Value:
+        return w.b.broadcast(w.b.convert(scalar, tile.element), tile.dims, ())
+
+    def fold_squares(
+        self,
+        op: Op,
+        square: Factor,
+        w: TileWriter,
+        before: TileWriter,
+        previous: Mapping[Value, Value],
+        new: dict[Value, Value],
+    ) -> None:
+        """Sums of (x - u)^2 and of x - u for the new estimate of u, from those for the old one."""
+        value, result = op.operands[0], op.results[0]
+        tile_squares = self.summed(op, value, w)
+        tile_sum = self.summed(op, away_from_square(value), w)
+        squares, sum = previous[result], previous[value]
+        now = self.spread(w, w.tiles[square.value], square, squares.tensor)
+        then = self.spread(w, before.tiles[square.value], square, squares.tensor)
+        change = w.b("subtract", then, now)
+        count = self.like(w, self.seen(w, 0), squares)
+        moved = w.b("multiply", count, change)
+        twice = w.b("add", sum, w.b("add", sum, moved))
+        squares = w.b("add", squares, w.b("multiply", change, twice))
+        new[result] = w.b("add", squares, tile_squares)
+        new[value] = w.b("add", w.b("add", sum, moved), tile_sum)
+        w.define(result, new[result], self.parts.boxes[result])
+
+    def summed(self, op: Op, value: Value, w: TileWriter) -> Value:
+        """The sum of this tile of a value, over the dims that `op` sums its operand over."""
+        parts = self.parts
+        need = compose(
+            parts.accesses[op], 0, parts.boxes[op.results[0]], value.dims, parts.inner[op]
+        )
+        tile = w.read(value, need, 0, op.dimensions)
+        zero = w.b.constant(0, TensorType((), value.element))
+        return w.b.reduce("add", tile, zero, op.dimensions)
 
     def combine(
         self, op: Op, w: TileWriter, old: Sequence[Value], tiles: Sequence[Value]

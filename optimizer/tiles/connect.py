@@ -20,12 +20,16 @@ from ...hlo.verify import FUSED, Level
 from ..machine import Machine
 from ..regions import map_bodies
 from .build import Group, build_kernel, make_group
+from .cost import USABLE
 from .estimate import Plan, plans
 from .streaming import streams
 from .write import Unwritable, writable
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
-MARGIN = 1.08  # a connected group must be predicted to be faster by this factor
+# A connected group must be predicted to be faster by this factor, where what is not stored would
+# have stayed in a cache. Where it would not, the group may even be a little slower: memory that a
+# program does not need is worth as much.
+MARGIN, MARGIN_BEYOND_CACHES = 1.08, 0.97
 _KINDS = frozenset({"loop", "rows", "contract"})
 
 
@@ -50,7 +54,7 @@ class Connect:
 
     machine: Machine
     walk: bool = True
-    memo: dict[str, Plan | None] = field(default_factory=dict, compare=False)
+    memo: dict[str, tuple[Group, Plan | None]] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "connect"
     takes: ClassVar[Level] = FUSED
     gives: ClassVar[Level] = FUSED
@@ -72,8 +76,12 @@ class Connect:
         """The best tiling of a group; equal groups are judged once."""
         key = canonical_op(_as_op(group))
         if key not in self.memo:
-            self.memo[key] = self._plan(group)
-        return self.memo[key]
+            self.memo[key] = group, self._plan(group)
+        return self.memo[key][1]
+
+    def considered(self) -> list[tuple[Group, Plan | None]]:
+        """Every group that was judged so far, with its best tiling."""
+        return list(self.memo.values())
 
     def _plan(self, group: Group) -> Plan | None:
         dims = group.roots[0].dims
@@ -148,7 +156,8 @@ class _Queue:
                 if merged is None:
                     self.rejected.add(key)
                     continue
-                gain = producer.time + consumer.time - MARGIN * merged.time
+                margin = self.margin(producer, consumer)
+                gain = producer.time + consumer.time - margin * merged.time
                 if gain <= 0:
                     self.rejected.add(key)
                 elif best is None or gain > best[0]:
@@ -165,12 +174,25 @@ class _Queue:
     def worth_judging(self, producer: _Node, consumer: _Node) -> bool:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
         machine = self.settings.machine
-        made = {result for op in producer.members for result in op.results}
-        between = {self.behind_reshapes(value) for op in consumer.members for value in op.operands}
-        bytes = sum(value.tensor.bytes for value in between & made)
+        bytes = self.between(producer, consumer)
         slowest = machine.levels[-1].rate(machine.executors, "copy") * machine.executors
         most = 2 * bytes / slowest + machine.sync.step
-        return most > (1 - 1 / MARGIN) * (producer.time + consumer.time)
+        margin = self.margin(producer, consumer)
+        return most > (1 - 1 / margin) * (producer.time + consumer.time)
+
+    def between(self, producer: _Node, consumer: _Node) -> int:
+        """Bytes of the values that the consumer reads of what the producer makes."""
+        made = {result for op in producer.members for result in op.results}
+        read = {self.behind_reshapes(value) for op in consumer.members for value in op.operands}
+        return sum(value.tensor.bytes for value in read & made)
+
+    def margin(self, producer: _Node, consumer: _Node) -> float:
+        """What the prediction must win by."""
+        machine = self.settings.machine
+        shared = [level for level in machine.levels[:-1] if level.shared]
+        room = USABLE * (shared or machine.levels)[-1].capacity
+        beyond = 2 * self.between(producer, consumer) > room
+        return MARGIN_BEYOND_CACHES if beyond else MARGIN
 
     def producers(self, consumer: _Node) -> list[_Node]:
         """Other nodes that compute what this one reads, also behind reshapes."""

@@ -19,7 +19,7 @@ from ..machine import Level, Machine, Unit
 Array = np.ndarray[Any, Any]
 Numbers = Array | float | int
 
-UNEVEN = 0.25  # of a task: how much later than on average the last executor ends
+UNEVEN = 0.05  # of a task: how much later than on average the last executor ends
 USABLE = 0.75  # of a level: the rest is taken by what streams through
 
 

@@ -98,6 +98,21 @@ def _plans(group: Group, machine: Machine, stream: Stream | None, most: int) -> 
     ]
 
 
+def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
+    """Bytes that all tiles of a plan move, by the level that serves them; intermediate values in
+    scratch included."""
+    columns = tuple(np.array([size]) for size in (*plan.sizes, plan.step))
+    candidates = _Candidates(columns, tuple(group.roots[0].dims))
+    parts = _symbolic(group, plan.stream)
+    counter = _Counter(group, machine, plan.stream, candidates, parts)
+    counter.seconds()
+    found = dict.fromkeys((level.name for level in machine.levels), 0.0)
+    for part in counter.traffic:
+        level = int(np.broadcast_to(part.level, (1,))[0])
+        found[machine.levels[level].name] += float(np.broadcast_to(part.bytes, (1,))[0])
+    return found
+
+
 def _candidates(dims: Sequence[int], stream: Stream | None) -> _Candidates:
     choices: list[list[int]] = []
     for place, dim in enumerate(dims):

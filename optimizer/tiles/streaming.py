@@ -12,6 +12,10 @@ Every value along k gets a `Form`:
 
 where `shift` are the u that were added and are not yet inside an exponential, `power` those that
 are, and `outer` the v, which are multiplied after the sum.
+
+A sum of squares (x - u)^2 is mended when u changes by d = u_old - u_new as well: it grows by
+2 d sum(x - u_old) + n d^2. So any estimate of u will do while walking; a sum of what was seen so
+far, times how much more there is, is the best one (the running mean, where u is the mean).
 """
 
 from __future__ import annotations
@@ -21,8 +25,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+
 from ...hlo.access import Access, Kind
-from ...hlo.graph import Op, Value, constant_of
+from ...hlo.errors import CompilerBug
+from ...hlo.graph import Function, Module, Op, Value, constant_of
+from ...hlo.interpret import Interpreter
 from ...hlo.ops.bodies import monoid
 from .access import access_of
 
@@ -48,6 +56,8 @@ class Form:
     power: tuple[Factor, ...] = ()
     outer: tuple[Factor, ...] = ()
     uniform: Factor | None = None  # the value is this one, constant along k, and depends on sums
+    offset: Factor | None = None  # the value is x - this one, an estimate while walking
+    square: Factor | None = None  # the value is (x - this one) squared
 
     @property
     def stable(self) -> bool:
@@ -77,6 +87,7 @@ class Stream:
     stages: Mapping[Value, Stage]
     forms: Mapping[Value, Form]  # of values along k, and of the operands' product in a fold
     inner: Mapping[Op, int] = field(default_factory=dict)  # folds: which inner iteration is k
+    estimated: frozenset[Value] = frozenset()  # sums that are used while walking
 
 
 def streams(ops: Sequence[Op], roots: Sequence[Value]) -> list[Stream]:
@@ -174,6 +185,7 @@ class _Analysis:
         self.stages: dict[Value, Stage] = {}
         self.forms: dict[Value, Form] = {}
         self.inner: dict[Op, int] = {}
+        self.estimated: set[Value] = set()
 
     def run(self) -> Stream | None:
         if any(root in self.dims for root in self.roots):
@@ -185,7 +197,8 @@ class _Analysis:
         if not folds:
             return None
         value, dim = next(iter(self.dims.items()))
-        return Stream(value.dims[dim], self.dims, self.stages, self.forms, self.inner)
+        extent, estimated = value.dims[dim], frozenset(self.estimated)
+        return Stream(extent, self.dims, self.stages, self.forms, self.inner, estimated)
 
     def stage(self, value: Value) -> Stage:
         if value in self.inside:
@@ -247,13 +260,16 @@ class _Analysis:
             return False
         folding = folding_of(op)
         forms = [self.form(value) for value in op.operands]
-        if any(form.shift or form.uniform for form in forms):
+        if any(form.shift or form.uniform or form.offset for form in forms):
+            return False
+        square = forms[0].square
+        if any(form.square for form in forms) and (op.name != "reduce" or folding != "add"):
             return False
         if any(self.stage(v) not in (Stage.BEFORE, Stage.ALONG) for v in op.operands):
             return False
         if folding != "add" and not all(form.stable for form in forms):
             return False
-        if folding is None and op.name == "reduce" and not _restarts(op):
+        if op.name == "reduce" and not _restarts(op):
             return False
         power: list[Factor] = []
         outer: list[Factor] = []
@@ -265,7 +281,29 @@ class _Analysis:
             power += kept[: len(form.power)]
             outer += kept[len(form.power) :]
         self.inner[op] = place - access.rank
-        self.note(op, Stage.FOLD, Form(power=tuple(power), outer=tuple(outer)))
+        if square is not None:
+            square = self.through(op, 0, square)
+            if square is None:
+                return False
+        self.note(op, Stage.FOLD, Form((), tuple(power), tuple(outer), square=square))
+        return True
+
+    def estimate(self, value: Value) -> bool:
+        """Whether the value can be estimated while walking, from sums so far; then it will be."""
+        stage = self.stage(value)
+        if stage is Stage.BEFORE or self.running(value):
+            return True
+        op = value.op
+        if op is None or not value.element.is_float:
+            return False
+        if stage is Stage.FOLD:
+            whole = folding_of(op) == "add" and value not in self.forms
+            if whole:
+                self.estimated.add(value)
+            return whole
+        if stage is not Stage.AFTER or not all(map(self.estimate, op.operands)):
+            return False
+        self.note(op, Stage.RUNNING)
         return True
 
     def through(self, op: Op, number: int, factor: Factor) -> Factor | None:
@@ -295,9 +333,14 @@ class _Analysis:
             return _STABLE
         rule = _RULES.get(op.name)
         form = rule(op, known) if rule is not None else None
-        if form is None or not all(self.running(factor.value) for factor in form.shift):
-            return None
-        return form
+        if form is None or all(self.running(factor.value) for factor in form.shift):
+            return form
+        # What is not there while walking may still be estimated, for a square.
+        (factor, *others) = form.shift
+        alone = op.name == "subtract" and not others and known[0].stable
+        if alone and self.estimate(factor.value):
+            return Form(offset=factor)
+        return None
 
     def operand_form(self, op: Op, number: int) -> Form | None:
         """The form of an operand with its factors' dims as those of the result."""
@@ -308,13 +351,14 @@ class _Analysis:
         if form.stable:
             return form
         moved: list[list[Factor]] = []
-        for factors in (form.shift, form.power, form.outer, filter(None, (form.uniform,))):
+        single = [[f] if f else [] for f in (form.uniform, form.offset, form.square)]
+        for factors in (form.shift, form.power, form.outer, *single):
             seen = [self.through(op, number, factor) for factor in factors]
             if None in seen:
                 return None
             moved.append([factor for factor in seen if factor is not None])
-        shift, power, outer, uniform = map(tuple, moved)
-        return Form(shift, power, outer, uniform[0] if uniform else None)
+        shift, power, outer, *one = map(tuple, moved)
+        return Form(shift, power, outer, *(found[0] if found else None for found in one))
 
     def spread(self, op: Op) -> Factor | None:
         """The value that a broadcast along k repeats, if it depends on reductions over k."""
@@ -340,14 +384,29 @@ def folding_of(op: Op | None) -> str | None:
 
 
 def _restarts(op: Op) -> bool:
-    """Whether folding partial results again is folding all: it starts from constants, and its body
-    takes what it returns."""
-    return all(constant_of(value) is not None for value in op.operands[len(op.operands) // 2 :])
+    """Whether each part of k may be folded from the initial values, and the parts then together:
+    so it is if folding the initial values with themselves leaves them as they are."""
+    initials = [constant_of(value) for value in op.operands[len(op.operands) // 2 :]]
+    known = [dense.array for dense in initials if dense is not None]
+    if len(known) != len(initials):
+        return False
+    body = op.regions[0]
+    found = Interpreter(Module({"main": Function("main", body)})).run(body, [*known, *known])
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(found, known, strict=True))
+
+
+def away_from_square(value: Value) -> Value:
+    """x - u, of which the value is the square."""
+    if value.op is None:
+        raise CompilerBug("a square comes from nowhere")
+    return value.op.operands[0]
 
 
 def _sum(op: Op, forms: Sequence[Form]) -> Form | None:
     """Tile value plus or minus something constant along k."""
     a, b = forms
+    if _squared(forms):
+        return None
     if b.uniform is not None and not (a.power or a.outer or a.uniform):
         sign = 1 if op.name == "add" else -1
         return Form(shift=(*a.shift, b.uniform._replace(sign=sign)))
@@ -358,7 +417,9 @@ def _sum(op: Op, forms: Sequence[Form]) -> Form | None:
 
 def _multiply(op: Op, forms: Sequence[Form]) -> Form | None:
     a, b = forms
-    if a.shift or b.shift:
+    if a.offset is not None and op.operands[0] is op.operands[1]:
+        return Form(square=a.offset)
+    if a.shift or b.shift or _squared(forms):
         return None
     if a.uniform is not None:
         a, b = b, a
@@ -372,7 +433,7 @@ def _multiply(op: Op, forms: Sequence[Form]) -> Form | None:
 
 def _divide(op: Op, forms: Sequence[Form]) -> Form | None:
     a, b = forms
-    if a.shift or a.uniform or not (b.stable or b.uniform):
+    if a.shift or a.uniform or _squared(forms) or not (b.stable or b.uniform):
         return None
     if b.uniform is None:
         return a
@@ -381,12 +442,18 @@ def _divide(op: Op, forms: Sequence[Form]) -> Form | None:
 
 def _exponential(op: Op, forms: Sequence[Form]) -> Form | None:
     (a,) = forms
-    if a.power or a.outer or a.uniform:
+    if a.power or a.outer or a.uniform or _squared(forms):
         return None
     return Form(power=a.shift)
 
 
+def _squared(forms: Sequence[Form]) -> bool:
+    return any(form.offset or form.square for form in forms)
+
+
 def _moved(op: Op, forms: Sequence[Form]) -> Form | None:
+    if _squared(forms):
+        return None
     return None if forms[0].uniform is not None and op.name != "convert" else forms[0]
 
 
@@ -397,7 +464,7 @@ def _select(op: Op, forms: Sequence[Form]) -> Form | None:
         return None
     for kept, other, value in ((a, b, op.operands[2]), (b, a, op.operands[1])):
         zero = constant_of(_source(value))
-        plain = not kept.shift and not kept.uniform and other.stable
+        plain = not kept.shift and not kept.uniform and not kept.offset and other.stable
         if plain and zero is not None and zero.is_splat and zero.splat_value == 0:
             return kept
     return None

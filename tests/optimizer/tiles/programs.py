@@ -47,6 +47,16 @@ def argmax(x: Any) -> Any:
     return jnp.argmax(x, -1)
 
 
+def variance(x: Any) -> Any:
+    return jnp.var(x, -1)
+
+
+def group_statistics(x: Any) -> Any:
+    """1 / standard deviation of each group of channels, over long maps."""
+    mean = x.mean((2,), keepdims=True)
+    return jax.lax.rsqrt(((x - mean) ** 2).mean(2) + 1e-5)
+
+
 def norm_matmul(x: Any, scale: Any, shift: Any, w: Any) -> Any:
     mean = x.mean(-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(-1, keepdims=True)
@@ -93,6 +103,8 @@ SMALL: dict[str, Program] = {
     "cosine": (cosine_attention, qkv(50, 8, keys=70)),
     "logsumexp": (logsumexp, [f32(30, 100)]),
     "argmax": (argmax, [f32(30, 100)]),
+    "variance": (variance, [f32(30, 100) * 3 + 1000]),
+    "group_statistics": (group_statistics, [f32(9, 30, 90) + 7]),
     "norm_matmul": (norm_matmul, [f32(50, 24), f32(24), f32(24), f32(24, 20)]),
     "two_layers": (two_layers, [f32(50, 16), f32(16, 40), f32(40, 24)]),
     "softmax_matmul": (softmax_matmul, [f32(50, 40), f32(40, 17)]),

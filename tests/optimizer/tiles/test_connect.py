@@ -55,8 +55,8 @@ def test_whatever_is_connected_gives_the_same(name):
 
 LARGE = {
     "attention": (attention, qkv(1, 8, 2048, 64)),
-    "two_layers": (two_layers, [f32(16384, 64), f32(64, 256), f32(256, 64)]),
-    "softmax_matmul": (softmax_matmul, [f32(16384, 256), f32(256, 64)]),
+    "two_layers": (two_layers, [f32(65536, 64), f32(64, 256), f32(256, 64)]),
+    "softmax_matmul": (softmax_matmul, [f32(65536, 256), f32(256, 64)]),
     "norm_matmul": (norm_matmul, [f32(65536, 64), f32(64), f32(64), f32(64, 64)]),
 }
 

@@ -1,0 +1,353 @@
+"""Channels last: convolutions and what stands between them, with features as the innermost dim.
+
+Kernels of convolutions run along output features: every vector is full whatever the size of the
+picture, windows are contiguous runs, and strides cost nothing. Layout is no part of a type, so this
+is a change of dimension numbers: a value [N, C, spatial...] has a *form*, its transpose
+[N, spatial..., C], that elementwise operations, windows, pads and reductions compute on in its
+stead. Transposes remain where a program's arguments, results and other operations need the value as
+it was; where they would cost more than the convolutions gain, nothing changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..hlo.build import Builder
+from ..hlo.graph import Function, Module, Op, Region, Value, constant_of
+from ..hlo.verify import INLINED, Level
+from .regions import map_bodies, prune, rename
+
+_FLOPS_PER_BYTE = 200  # of convolutions that pay for one byte moved by a transpose
+_LEAST_FEATURES = 8  # of an output whose vectors are worth the change
+_READ_IN_PLACE = 4  # input features of a convolution that reads its input as it lies
+
+
+@dataclass(frozen=True)
+class ChannelsLast:
+    """INLINED -> INLINED: transpose(convolution(x)) without the transpose, through the graph."""
+
+    name: ClassVar[str] = "channels-last"
+    takes: ClassVar[Level] = INLINED
+    gives: ClassVar[Level] = INLINED
+
+    def __call__(self, module: Module) -> Module:
+        functions = {name: self.function(f) for name, f in module.functions.items()}
+        if all(functions[name] is old for name, old in module.functions.items()):
+            return module
+        return module.with_functions(functions)
+
+    def function(self, function: Function) -> Function:
+        body = self.region(function.body)
+        return function if body is function.body else function.with_body(body)
+
+    def region(self, region: Region) -> Region:
+        region = map_bodies(region, lambda op, body: self.region(body))
+        flops = sum(op.definition.flops(op) for op in region.ops if wanted(op))
+        if not flops:
+            return region
+        rewriter = _Rewriter(region)
+        changed = rewriter.run()
+        return changed if rewriter.moved * _FLOPS_PER_BYTE <= flops else region
+
+
+def wanted(op: Op) -> bool:
+    """Whether a convolution gives [N, C, spatial...] that would better be [N, spatial..., C]."""
+    if op.name != "convolution" or op.type.rank < 3 or op.batch_group_count != 1:
+        return False
+    if (op.output_batch_dimension, op.output_feature_dimension) != (0, 1):
+        return False
+    if tuple(op.output_spatial_dimensions) != tuple(range(2, op.type.rank)):
+        return False
+    features = op.type.dims[1]
+    if op.feature_group_count > 1:
+        # Groups of one feature run along the groups; others need vectors of their own.
+        single = op.rhs.dims[op.kernel_input_feature_dimension] == 1
+        features = features if single else features // op.feature_group_count
+        if single and features != op.feature_group_count:
+            return False
+    return op.type.element.is_float and features >= _LEAST_FEATURES
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """The permutation from [N, C, spatial...] to [N, spatial..., C]."""
+    return (0, *range(2, rank), 1)
+
+
+Permutation = tuple[int, ...]
+
+
+class _Rewriter:
+    """Rebuilds a region; `forms` gives for an old value (p, transpose(value, p)), `plain` the
+    value itself, whichever exist."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.builder = Builder(check=False)
+        self.forms: dict[Value, tuple[Permutation, Value]] = {}
+        self.plain: dict[Value, Value] = {}
+        self.weak: set[Value] = set()  # forms of the user's own transposes
+        self.moved = 0  # bytes read and written by transposes that were added
+
+    def run(self) -> Region:
+        for op in self.region.ops:
+            with self.builder.at(op.origin):
+                rule = _RULES.get(op.name)
+                if rule is None and op.definition.pattern == "elementwise":
+                    rule = _elementwise
+                if rule is None or not rule(self, op):
+                    self.copy(op)
+        results = [self.value(value) for value in self.region.results]
+        return prune(Region(self.region.arguments, self.builder.ops, results))
+
+    def copy(self, op: Op) -> None:
+        captured = [value for body in op.regions for value in body.captures()]
+        mapping = {value: self.value(value) for value in captured}
+        nested = [rename(body, mapping) for body in op.regions]
+        new = op.with_operands([self.value(value) for value in op.operands], nested)
+        self.builder.append(new)
+        self.plain.update(zip(op.results, new.results, strict=True))
+
+    def formed(self, value: Value) -> Permutation | None:
+        """The order of the form that a value has from a convolution, not from a transpose."""
+        return self.forms[value][0] if value in self.forms and value not in self.weak else None
+
+    def value(self, value: Value) -> Value:
+        """The value as it was."""
+        if value not in self.forms or value in self.plain:
+            return self.plain.get(value, value)
+        order, form = self.forms[value]
+        back = tuple(order.index(d) for d in range(len(order)))
+        made = self.plain[value] = self.move(form, back, value not in self.weak)
+        return made
+
+    def form(self, value: Value, order: Permutation) -> Value:
+        """transpose(value, order)."""
+        if value in self.forms and self.forms[value][0] == order:
+            return self.forms[value][1]
+        dense = constant_of(value)
+        type = value.tensor.with_dims([value.dims[d] for d in order])
+        if dense is not None and dense.is_splat:
+            return self.builder.constant(dense.splat_value, type)
+        op = value.op
+        if op is not None and op.name == "broadcast_in_dim":
+            mapped = [order.index(d) for d in op.broadcast_dimensions]
+            source = op.operands[0]
+            inner = self.forms[source][0] if source in self.forms else None
+            if inner is not None:
+                return self.builder.broadcast(
+                    self.forms[source][1], type.dims, [mapped[d] for d in inner]
+                )
+            return self.builder.broadcast(self.value(source), type.dims, mapped)
+        made = self.move(self.value(value), order, True)
+        if value not in self.forms:
+            self.forms[value] = order, made
+        return made
+
+    def move(self, value: Value, order: Permutation, added: bool) -> Value:
+        """transpose(value, order), a reshape where only dims of one element change places."""
+        kept = [d for d in order if value.dims[d] != 1]
+        if kept == sorted(kept):
+            return self.builder.reshape(value, [value.dims[d] for d in order])
+        if added:
+            self.moved += 2 * value.tensor.bytes
+        return self.builder.transpose(value, order)
+
+    def give(self, op: Op, order: Permutation, form: Value) -> bool:
+        """Notes the form of an operation's only result; where it is no change, the value."""
+        if order == tuple(range(len(order))):
+            self.plain[op.result] = form
+        else:
+            self.forms[op.result] = order, form
+        return True
+
+    def emit(self, op: Op, operands: Sequence[Value], order: Permutation, **changed: Any) -> bool:
+        """The operation on forms; its result's type is the old one in that order."""
+        types = [
+            r.tensor.with_dims([r.dims[d] for d in order]) if r.rank == len(order) else r.type
+            for r in op.results
+        ]
+        attributes = {**op.attributes, **changed}
+        new = self.builder.op(op.name, operands, attributes, op.regions, types)
+        for old, result in zip(op.results, new.results, strict=True):
+            self.forms[old] = order, result
+        return True
+
+
+Rule = Callable[[_Rewriter, Op], bool]
+
+
+def _convolution(rewriter: _Rewriter, op: Op) -> bool:
+    if not wanted(op):
+        return False
+    rank = op.type.rank
+    order = channels_last(rank)
+    features = op.input_feature_dimension
+    dims: Permutation = tuple(range(rank))
+    lies = (op.input_batch_dimension, features, *op.input_spatial_dimensions)
+    if op.lhs in rewriter.forms:
+        dims, image = rewriter.forms[op.lhs]
+    elif lies == dims and op.lhs.dims[features] > _READ_IN_PLACE:
+        dims, image = order, rewriter.form(op.lhs, order)
+    else:
+        image = rewriter.value(op.lhs)
+    return rewriter.emit(
+        op, [image, rewriter.value(op.rhs)], order,
+        input_batch_dimension=dims.index(op.input_batch_dimension),
+        input_feature_dimension=dims.index(features),
+        input_spatial_dimensions=tuple(dims.index(d) for d in op.input_spatial_dimensions),
+        output_batch_dimension=0,
+        output_feature_dimension=rank - 1,
+        output_spatial_dimensions=tuple(range(1, rank - 1)),
+    )  # fmt: skip
+
+
+def _elementwise(rewriter: _Rewriter, op: Op) -> bool:
+    if op.regions or op.definition.effects or len(op.results) != 1:
+        return False
+    dims = op.result.dims
+    orders = [rewriter.formed(value) for value in op.operands if value.dims == dims]
+    order = next((found for found in orders if found is not None), None)
+    if order is None:
+        return False
+    operands = [
+        rewriter.form(value, order) if value.dims == dims else rewriter.value(value)
+        for value in op.operands
+    ]
+    return rewriter.emit(op, operands, order)
+
+
+def _reduce_window(rewriter: _Rewriter, op: Op) -> bool:
+    count = len(op.operands) // 2
+    order = rewriter.formed(op.operands[0])
+    if order is None or op.regions[0].captures():
+        return False
+    operands = [rewriter.form(value, order) for value in op.operands[:count]]
+    operands += [rewriter.value(value) for value in op.operands[count:]]
+    names = (
+        "window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding",
+    )  # fmt: skip
+    changed = {
+        name: tuple(op.attributes[name][d] for d in order) for name in names if getattr(op, name)
+    }
+    return rewriter.emit(op, operands, order, **changed)
+
+
+def _pad(rewriter: _Rewriter, op: Op) -> bool:
+    return _by_dim(rewriter, op, "edge_padding_low", "edge_padding_high", "interior_padding")
+
+
+def _slice(rewriter: _Rewriter, op: Op) -> bool:
+    return _by_dim(rewriter, op, "start_indices", "limit_indices", "strides")
+
+
+def _by_dim(rewriter: _Rewriter, op: Op, *names: str) -> bool:
+    """Operations with one attribute per dim."""
+    order = rewriter.formed(op.operands[0])
+    if order is None:
+        return False
+    operands = [rewriter.form(op.operands[0], order)]
+    operands += [rewriter.value(value) for value in op.operands[1:]]
+    changed = {name: tuple(op.attributes[name][d] for d in order) for name in names}
+    return rewriter.emit(op, operands, order, **changed)
+
+
+def _concatenate(rewriter: _Rewriter, op: Op) -> bool:
+    orders = [rewriter.formed(value) for value in op.operands]
+    order = next((found for found in orders if found is not None), None)
+    if order is None:
+        return False
+    operands = [rewriter.form(value, order) for value in op.operands]
+    return rewriter.emit(op, operands, order, dimension=order.index(op.dimension))
+
+
+def _reduce(rewriter: _Rewriter, op: Op) -> bool:
+    count = len(op.operands) // 2
+    order = rewriter.formed(op.operands[0])
+    if order is None or op.regions[0].captures():
+        return False
+    operands = [rewriter.form(value, order) for value in op.operands[:count]]
+    operands += [rewriter.value(value) for value in op.operands[count:]]
+    dimensions = tuple(order.index(d) for d in op.dimensions)
+    left = [d for d in order if d not in op.dimensions]
+    ranks = sorted(left)
+    kept = tuple(ranks.index(d) for d in left)
+    rewriter.emit(op, operands, kept, dimensions=dimensions)
+    if kept == tuple(range(len(kept))):
+        for result in op.results:
+            rewriter.plain[result] = rewriter.forms.pop(result)[1]
+    return True
+
+
+def _transpose(rewriter: _Rewriter, op: Op) -> bool:
+    (value,) = op.operands
+    if value in rewriter.forms:
+        order, form = rewriter.forms[value]
+        moved = tuple(order.index(d) for d in op.permutation)
+        rewriter.plain[op.result] = rewriter.move(form, moved, False)
+        return True
+    back = tuple(op.permutation.index(d) for d in range(op.result.rank))
+    if op.result.rank < 3 or back != channels_last(op.result.rank):
+        return False
+    rewriter.forms[op.result] = back, rewriter.value(value)
+    rewriter.weak.add(op.result)
+    return True
+
+
+def _reshape(rewriter: _Rewriter, op: Op) -> bool:
+    (value,) = op.operands
+    if value not in rewriter.forms or value in rewriter.weak:
+        return False
+    order, form = rewriter.forms[value]
+    kept = [d for d in order if value.dims[d] != 1]
+    if kept == sorted(kept):
+        rewriter.plain[op.result] = rewriter.builder.reshape(form, op.result.dims)
+        return True
+    found = reordered(value.dims, op.result.dims, order)
+    if found is None:
+        return False
+    dims = [op.result.dims[d] for d in found]
+    return rewriter.give(op, found, rewriter.builder.reshape(form, dims))
+
+
+def reordered(
+    before: Sequence[int], after: Sequence[int], order: Permutation
+) -> Permutation | None:
+    """p with transpose(reshape(x, after), p) = reshape(transpose(x, order), ...), if there is one:
+    dims that are merged or split together must stand together, in their order."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        left, right = [i] if i < len(before) else [], [j] if j < len(after) else []
+        i, j = i + len(left), j + len(right)
+        while math.prod(before[d] for d in left) != math.prod(after[d] for d in right):
+            if math.prod(before[d] for d in left) < math.prod(after[d] for d in right):
+                left.append(i)
+                i += 1
+            else:
+                right.append(j)
+                j += 1
+        groups.append((left, right))
+    places = [d for d in order if before[d] != 1]
+    found: list[tuple[int, list[int]]] = []
+    for left, right in groups:
+        meaningful = [d for d in left if before[d] != 1]
+        start = places.index(meaningful[0]) if meaningful else -1
+        if meaningful and places[start : start + len(meaningful)] != meaningful:
+            return None
+        found.append((start, right))
+    return tuple(d for _, right in sorted(found, key=lambda one: one[0]) for d in right)
+
+
+_RULES: dict[str, Rule] = {
+    "concatenate": _concatenate,
+    "convolution": _convolution,
+    "pad": _pad,
+    "reduce": _reduce,
+    "reduce_window": _reduce_window,
+    "reshape": _reshape,
+    "slice": _slice,
+    "transpose": _transpose,
+}
