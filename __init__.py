@@ -13,9 +13,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .compiler import compile, import_model  # noqa: A004
+    from .frontends.kernel.names import cdiv
+    from .frontends.kernel.values import auto
     from .hlo.errors import CompilerBug, ImportBlockers, UnsupportedError, UserError
     from .hlo.graph import Module
     from .hlo.interpret import interpret
+    from .kernels import Kernel, kernel
     from .options import Options
     from .runtime.loading import load
     from .runtime.program import Program
@@ -23,29 +26,37 @@ if TYPE_CHECKING:
 _ROOMS = {
     "CompilerBug": ".hlo.errors",
     "ImportBlockers": ".hlo.errors",
+    "Kernel": ".kernels",
     "Module": ".hlo.graph",
     "Options": ".options",
     "Program": ".runtime.program",
     "UnsupportedError": ".hlo.errors",
     "UserError": ".hlo.errors",
+    "auto": ".frontends.kernel.values",
+    "cdiv": ".frontends.kernel.names",
     "compile": ".compiler",
     "import_model": ".compiler",
     "interpret": ".hlo.interpret",
+    "kernel": ".kernels",
     "load": ".runtime.loading",
 }
 
 __all__ = [
     "CompilerBug",
     "ImportBlockers",
+    "Kernel",
     "Module",
     "Options",
     "Program",
     "UnsupportedError",
     "UserError",
     "__version__",
+    "auto",
+    "cdiv",
     "compile",
     "import_model",
     "interpret",
+    "kernel",
     "load",
 ]
 

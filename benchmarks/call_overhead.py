@@ -2,7 +2,8 @@
 
     python benchmarks/call_overhead.py
 
-The gate is 25 us. jax.jit stands beside it where JAX is installed.
+Gates: 6 us with numpy inputs, 4 us for a prepared call. jax.jit stands beside it where JAX is
+installed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 import girih
 
-GATE = 25.0
+GATES = {"girih": 6.0, "girih prepared": 4.0}
 PROGRAM = """
 func.func @main(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
   %0 = stablehlo.add %x, %y : tensor<8xf32>
@@ -43,7 +44,12 @@ def main() -> int:
     x, y = np.arange(8, dtype=np.float32), np.ones(8, np.float32)
     program = girih.compile(PROGRAM)
     assert np.array_equal(np.asarray(program(x, y)[0]), x + y)
-    report = {"girih": microseconds(lambda: program(x, y)), "gate": GATE}
+    prepared = program.prepare(x, y)
+    assert np.array_equal(prepared()[0], x + y)
+    report = {
+        "girih": microseconds(lambda: program(x, y)),
+        "girih prepared": microseconds(prepared),
+    }
     try:
         import jax
     except ImportError:
@@ -57,8 +63,8 @@ def main() -> int:
         print(f"{name:18s} {value:6.1f} us")
     file = Path(__file__).resolve().parent / "results" / "call_overhead.json"
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(report, indent=1) + "\n")
-    return 0 if report["girih"] <= GATE else 1
+    file.write_text(json.dumps({"microseconds": report, "gates": GATES}, indent=1) + "\n")
+    return 0 if all(report[name] <= gate for name, gate in GATES.items()) else 1
 
 
 if __name__ == "__main__":

@@ -287,3 +287,92 @@ def dump(
     from .compiling import dump_source
 
     dump_source(source, after, output, target, settings or [], as_json)
+
+
+@app.command()
+def machine(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A machine file to show instead.", show_default=False, metavar="[FILE]"
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Measure this machine (about 15 seconds; best while it is idle) and keep the "
+            "result for `-s machine=host`.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what the cost model assumes: of this machine if it was calibrated, else the typical one.
+
+    Examples:
+
+      girih machine
+
+      girih machine --calibrate
+
+      girih compile model.pt2 -o model.girih -s machine=host
+    """
+    from .machine import show_machine
+
+    show_machine(file, calibrate, as_json)
+
+
+cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")
+app.add_typer(cache_app, name="cache")
+CacheFolder = Annotated[
+    str | None,
+    typer.Option("--folder", help="Another folder than the user's own cache.", show_default=False),
+]
+
+
+@cache_app.command(name="ls")
+def cache_list(folder: CacheFolder = None, as_json: Json = False) -> None:
+    """List the kernels that are kept, those used last first.
+
+    Examples:
+
+      girih cache ls
+
+      girih cache ls --json | jq length
+    """
+    from .caching import list_entries
+
+    list_entries(folder, as_json)
+
+
+@cache_app.command(name="explain")
+def cache_explain(
+    source: Source,
+    settings: Settings = None,
+    folder: CacheFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Say for each kernel of a program whether it is kept, and if not, what differs.
+
+    Examples:
+
+      girih cache explain model.pt2
+
+      girih cache explain model.pt2 -s cpu_level=avx2
+    """
+    from .caching import explain_source
+
+    explain_source(source, settings or [], folder, as_json)
+
+
+@cache_app.command(name="clear")
+def cache_clear(folder: CacheFolder = None, as_json: Json = False) -> None:
+    """Delete all kernels that are kept.
+
+    Examples:
+
+      girih cache clear
+    """
+    from .caching import clear_entries
+
+    clear_entries(folder, as_json)

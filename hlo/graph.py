@@ -331,6 +331,15 @@ class Weight:
             raise CompilerBug(f"weight '{self.name}' is {found}, declared {self.type}")
         return self._source
 
+    @property
+    def view(self) -> Array:
+        """The data with any strides, where that spares a copy: to be read once, not to be kept."""
+        view = getattr(self._source, "view", None)
+        if not callable(self._source) or view is None:
+            return self.array
+        found = view()
+        return self.array if found is None else found
+
     def __repr__(self) -> str:
         return f"<weight {self.name} {self.type}>"
 

@@ -154,7 +154,7 @@ class _Transformed:
 
     def __call__(self) -> np.ndarray[Any, Any]:
         module = Module({"main": Function("main", self.region)})
-        return np.ascontiguousarray(interpret(module, [self.source.array])[0])
+        return np.ascontiguousarray(interpret(module, [self.source.view])[0])
 
 
 def _read_through(body: Region, argument: Value, type: TensorType, inverse: Move) -> Region:

@@ -17,6 +17,7 @@ Kinds: `loop` (one element at a time), `rows` (reductions over trailing dims, on
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -186,12 +187,11 @@ class _Fuser:
         inside: list[Op] = [contraction]
         values = {contraction.result}
         tainted = {contraction.result}  # depends on the contraction, but is not inside
-        last_use = self.position[contraction]
-        frontier = {u for u, _ in self.uses.get(contraction.result, ()) if u is not None}
-        for op in self.region.ops[last_use + 1 :]:
-            touches = op in frontier
-            if not touches:
-                continue
+        frontier = self.users(contraction)
+        waiting = [self.position[user] for user in frontier]
+        heapq.heapify(waiting)
+        while waiting:
+            op = self.region.ops[heapq.heappop(waiting)]
             outside = [v for v in op.operands if v not in values and v in tainted]
             legal = (
                 op.definition.pattern == "elementwise"
@@ -206,14 +206,22 @@ class _Fuser:
                 inside.append(op)
                 values.add(op.result)
             tainted.update(op.results)
-            for result in op.results:
-                frontier.update(u for u, _ in self.uses.get(result, ()) if u is not None)
+            for user in self.users(op) - frontier:
+                frontier.add(user)
+                heapq.heappush(waiting, self.position[user])
             if not legal and len(frontier) > 4 * MAXIMUM_MEMBERS:
                 break
         count, root = self.single_exit(inside)
         group.roots = [root]
         for op in inside[:count]:
             self.join(op, group)
+
+    def users(self, op: Op) -> set[Op]:
+        """The operations of the region that use a result of `op`."""
+        uses = self.uses
+        return {
+            user for result in op.results for user, _ in uses.get(result, ()) if user is not None
+        }
 
     def single_exit(self, inside: list[Op]) -> tuple[int, Value]:
         """The longest prefix that only one value leaves."""

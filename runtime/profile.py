@@ -155,6 +155,7 @@ class Profile:
             f"{k.gigabytes:7.1f}  {k.kernel}{'  ' + k.origin if k.origin else ''}"
             for k in self.kernels()
         ]
+        lines += [f"note: {note}" for note in self._plan.notes]
         return "\n".join(lines)
 
 

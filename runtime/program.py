@@ -18,6 +18,7 @@ from ..hlo.signature import Signature, StructureError
 from . import devices
 from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
 from .inputs import Leaf, check_donations
+from .prepared import PreparedCall, check_outputs
 from .profile import Profile
 from .structure import Differs, flattener, unflattener
 
@@ -93,6 +94,7 @@ class Program:
         plain = signature.inputs.is_flat and not signature.keywords.children
         self._quick = plain
         self._accepts = tuple((leaf.dtype, leaf.shape) for leaf in self._leaves)
+        self._results = results
         self._gives = tuple((r.shape, r.dtype, r.bytes + _ALIGNMENT - 1) for r in results)
         self._flatten = flattener(signature.inputs)
         self._unflatten = unflattener(signature.outputs)
@@ -150,6 +152,38 @@ class Program:
         """Like a call, but donated arguments are given up: where the plan computes a result in
         their memory, the result is that memory, and no copy is made."""
         return self._pack(self._run(self._arrays(inputs, keywords, True), giving=True)[0])
+
+    def prepare(
+        self, *inputs: Any, outputs: Sequence[Array] | None = None, **keywords: Any
+    ) -> PreparedCall:
+        """The call with these inputs, to be made again and again: `call = program.prepare(x)`, then
+        `y = call()`.
+
+        Inputs are read anew at each call: write into them in between. So they have to be arrays
+        that kernels can read as they are; where a call would copy one, this is a UserError.
+        outputs: a flat sequence of arrays to write, by default made once; each has a result's type
+        and shape, is C-contiguous, aligned and writable, and shares no memory with another array.
+        """
+        arrays = []
+        values = self._values(inputs, keywords)
+        for leaf, value, default in zip(self._leaves, values, self._defaults, strict=True):
+            array, copied = leaf.accept(default if value is None else value)
+            if copied:
+                raise leaf.refuse(
+                    "the array would be copied, and later changes of it not seen",
+                    "pass numpy.ascontiguousarray(x)",
+                )
+            arrays.append(array)
+        given = [_aligned(*result) for result in self._gives] if outputs is None else list(outputs)
+        check_outputs(self._results, given, arrays)
+        self._settle()
+        bound, before = list(arrays), []
+        for result, argument in self._aliases.donated:
+            bound[argument] = _like(given[result], arrays[argument])
+            before.append((bound[argument], arrays[argument]))
+        fill = functools.partial(self._aliases.fill, bound, given) if self._aliases.copied else None
+        run = self._device.bind(self._device.context(), bound, given)
+        return PreparedCall(run, arrays, given, self._pack(given), before, fill)
 
     def profile(self, *inputs: Any, **keywords: Any) -> Profile:
         """Run once and say what each kernel took; `.save(path)` writes a trace for Perfetto."""
@@ -265,16 +299,7 @@ class Program:
     ) -> list[Array]:
         """The call's flat arguments as arrays that kernels can read; with `giving`, donated ones
         as arrays that they may write."""
-        values: list[Any] = []
-        try:
-            if keywords or len(self._leaves) > self._signature.inputs.leaf_count:
-                raise Differs
-            self._flatten(inputs, values)
-        except Differs:
-            try:
-                values = self._signature.flatten(inputs, keywords)
-            except StructureError as error:
-                raise UserError(str(error)) from None
+        values = self._values(inputs, keywords)
         giving = giving and bool(self._aliases.donated)
         if not giving and self._are_ready(values):
             return values
@@ -291,6 +316,20 @@ class Program:
         if giving:
             check_donations(self._leaves, arrays)
         return arrays
+
+    def _values(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """The call's flat arguments as they were passed; None for those left out."""
+        values: list[Any] = []
+        try:
+            if keywords or len(self._leaves) > self._signature.inputs.leaf_count:
+                raise Differs
+            self._flatten(inputs, values)
+            return values
+        except Differs:
+            try:
+                return self._signature.flatten(inputs, keywords)
+            except StructureError as error:
+                raise UserError(str(error)) from None
 
     def _settle(self) -> None:
         """Wait until the weights are known to be whole; UserError if they are not."""

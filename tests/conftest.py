@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files anew instead of comparing"
     )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compilations of the tests leave nothing in the user's cache, and find nothing there."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("girih.backends.cpu.cache.cache_folder", lambda: folder)
+        yield
 
 
 @pytest.fixture

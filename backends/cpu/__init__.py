@@ -3,22 +3,38 @@ bundle runs without LLVM."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ...optimizer.schedule import Schedule
 from ...options import Options
 from .. import Backend
 
+if TYPE_CHECKING:
+    from .codegen import Target
+
+
+def target_of(options: Options) -> Target:
+    """The CPU that these options ask for: this machine, or a lower level of it."""
+    from .codegen import host_target
+    from .machines import find
+
+    return replace(host_target(options.cpu_level), machine=find(options.machine))
+
 
 def backend(options: Options) -> Backend:
     """The backend for this machine, or for the lower level that the options ask for."""
     from .build import build
-    from .codegen import host_target
+    from .cache import open_cache
     from .contract.packing import packing_for
+    from .machines import label, machine_of
 
-    target = host_target(options.cpu_level)
+    target = target_of(options)
 
     def build_for_target(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
-        return build(schedule, target, notes)
+        return build(schedule, target, notes, open_cache(options.cache))
 
-    return Backend("cpu", build_for_target, lambda op: packing_for(op, target))
+    model = machine_of(target)
+    return Backend(
+        "cpu", build_for_target, lambda op: packing_for(op, target), model, label(model)
+    )

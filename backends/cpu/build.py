@@ -2,82 +2,150 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ...hlo.graph import Op
 from ...optimizer.plan import KernelFacts, Planner
 from ...optimizer.schedule import Schedule
 from . import executor
+from .cache import CompiledKernel, DiskCache, compiler_digest, key_of
 from .codegen import KernelCode, Target, compile_object
 from .image import link
 from .kernels import emit
 
+MAXIMUM_JOBS = 16  # compilations at once
+_EXECUTOR = "executor"  # stands for an operation's text in the key of the executor
+
 
 class KernelCache:
-    """Kernels by canonical text and objects by IR text, shared by all compilations of a process."""
+    """Kernels by canonical text, shared by all compilations of a process, and found on disk."""
 
     def __init__(self, capacity: int = 4096) -> None:
         self.capacity = capacity
-        self.codes: dict[tuple[str, Target], KernelCode] = {}
-        self.objects: dict[tuple[str, Target], bytes] = {}
+        self.kernels: dict[tuple[str, Target], CompiledKernel] = {}
         self.lock = threading.Lock()
 
-    def code(self, key: str, op: Op, target: Target) -> KernelCode:
-        """The kernel of that operation, emitted once."""
+    def find(self, text: str, target: Target, disk: DiskCache | None) -> CompiledKernel | None:
+        """The kernel of an operation's text, if it is known."""
         with self.lock:
-            known = self.codes.get((key, target))
-        if known is None:
-            known = emit(op, target)
-            self._store(self.codes, (key, target), known)
+            known = self.kernels.get((text, target))
+        if known is None and disk is not None:
+            known = disk.load(key_of(text, target))
+            if known is not None:
+                self._remember(text, target, known)
         return known
 
-    def object(self, ir_text: str, target: Target) -> bytes:
-        """The compiled object of that text."""
-        with self.lock:
-            known = self.objects.get((ir_text, target))
-        if known is None:
-            known = compile_object(ir_text, target)
-            self._store(self.objects, (ir_text, target), known)
-        return known
+    def add(self, text: str, target: Target, disk: DiskCache | None, made: CompiledKernel) -> None:
+        """Keep a kernel that was just compiled."""
+        self._remember(text, target, made)
+        if disk is not None:
+            disk.store(key_of(text, target), made)
 
-    def _store(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+    def _remember(self, text: str, target: Target, kernel: CompiledKernel) -> None:
         with self.lock:
-            if len(table) >= self.capacity:
-                table.pop(next(iter(table)))
-            table[key] = value
+            if len(self.kernels) >= self.capacity:
+                self.kernels.pop(next(iter(self.kernels)))
+            self.kernels[text, target] = kernel
 
 
 CACHE = KernelCache()
 
 
-def build(schedule: Schedule, target: Target, notes: Sequence[str] = ()) -> tuple[Any, bytes]:
-    """The plan (plan_pb2.Plan) and the image; UnsupportedError lists every missing kernel."""
-    codes: dict[str, KernelCode] = {}
+class _Job:
+    """One compilation's kernels: those that are known, and those that threads compile."""
 
-    def facts(key: str, op: Op) -> KernelFacts:
-        code = codes[key] = CACHE.code(key, op, target)
-        return KernelFacts(
-            code.tiles, code.scratch_bytes, code.flops, code.bytes, code.parallel, code.notes
-        )
+    def __init__(self, target: Target, disk: DiskCache | None, pool: ThreadPoolExecutor) -> None:
+        self.target, self.disk, self.pool = target, disk, pool
+        self.known: dict[str, CompiledKernel] = {}
+        self.under_way: dict[str, tuple[str, KernelFacts]] = {}  # key -> symbol and facts
+        self.objects: dict[str, Future[bytes]] = {}  # by symbol
 
-    planner = Planner(schedule, "cpu", facts, notes)
-    plan = planner.run()
-    plan.triple = target.triple
-    plan.features.extend(target.features)
-    symbols: dict[str, str] = {}
-    objects: dict[str, bytes] = {}
-    for key, code in codes.items():
+    def facts(self, text: str, op: Op) -> KernelFacts:
+        """What the plan needs of a kernel; its compilation is begun where it is not known."""
+        known = CACHE.find(text, self.target, self.disk)
+        if known is not None:
+            self.known[text] = known
+            return known.facts
+        code = emit(op, self.target)
         # The name is the content's, so that kernels of equal text are linked once.
         digest = hashlib.blake2b(code.ir_text.encode(), digest_size=12).hexdigest()
-        symbol = symbols[key] = f"kernel_{digest}"
-        text = code.ir_text.replace(f"@{code.symbol}(", f"@{symbol}(")
-        objects[symbol] = CACHE.object(text, target)
-    image = link([CACHE.object(executor.emit(target), target), *objects.values()])
+        symbol = f"kernel_{digest}"
+        self.begin(text, symbol, code.ir_text.replace(f"@{code.symbol}(", f"@{symbol}("), code)
+        return self.under_way[text][1]
+
+    def begin(self, text: str, symbol: str, ir_text: str, code: KernelCode | None = None) -> None:
+        """Compile this IR as the kernel of that text."""
+        self.under_way[text] = symbol, _facts(code)
+        if symbol not in self.objects:
+            self.objects[symbol] = self.pool.submit(compile_object, ir_text, self.target)
+
+    def begin_executor(self) -> None:
+        known = CACHE.find(_EXECUTOR, self.target, self.disk)
+        if known is None:
+            self.begin(_EXECUTOR, executor.RUN_SYMBOL, _executor_text(self.target))
+        else:
+            self.known[_EXECUTOR] = known
+
+    def finish(self) -> None:
+        """Wait for all compilations; every kernel is known then."""
+        for text, (symbol, facts) in self.under_way.items():
+            made = CompiledKernel(symbol, facts, self.objects[symbol].result())
+            CACHE.add(text, self.target, self.disk, made)
+            self.known[text] = made
+
+
+def build(
+    schedule: Schedule, target: Target, notes: Sequence[str] = (), disk: DiskCache | None = None
+) -> tuple[Any, bytes]:
+    """The plan (plan_pb2.Plan) and the image; UnsupportedError lists every missing kernel.
+
+    `disk`: where compiled kernels are looked for and kept; the result is the same without.
+    """
+    if compiler_digest() is None:
+        disk = None
+    pool = ThreadPoolExecutor(_jobs(), thread_name_prefix="girih-compile")
+    try:
+        job = _Job(target, disk, pool)
+        job.begin_executor()
+        planner = Planner(schedule, "cpu", job.facts, notes)
+        plan = planner.run()
+        job.finish()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    plan.triple = target.triple
+    plan.features.extend(target.features)
+    # In the order of the plan, whatever was known before.
+    kernels = [job.known[entry.key] for entry in planner.kernels.values()]
+    objects = {kernel.symbol: kernel.object for kernel in (job.known[_EXECUTOR], *kernels)}
+    image = link(list(objects.values()))
     plan.executor_entry = image.symbols[executor.RUN_SYMBOL]
     plan.worker_entry = image.symbols[executor.WORKER_SYMBOL]
-    for entry in planner.kernels.values():
-        plan.kernels[entry.index].entry = image.symbols[symbols[entry.key]]
+    for entry, kernel in zip(planner.kernels.values(), kernels, strict=True):
+        plan.kernels[entry.index].entry = image.symbols[kernel.symbol]
     return plan, image.data
+
+
+@functools.lru_cache(maxsize=16)
+def _executor_text(target: Target) -> str:
+    return executor.emit(target)
+
+
+def _facts(code: KernelCode | None) -> KernelFacts:
+    if code is None:
+        return KernelFacts(0)
+    return KernelFacts(
+        code.tiles, code.scratch_bytes, code.flops, code.bytes, code.parallel, code.notes
+    )
+
+
+def _jobs() -> int:
+    """How many kernels are compiled at once: the cores that this process may use."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return min(cores, MAXIMUM_JOBS)

@@ -242,7 +242,7 @@ def _table(
     size: int,
 ) -> tuple[Bandwidth, ...]:
     counts = sorted({1, executors})
-    rows = []
+    rows: list[Bandwidth] = []
     for count in counts:
         rates = {}
         for kind in ("read", "write", "copy"):
@@ -258,7 +258,9 @@ def _table(
             share = 1.0 if size < 1 << 22 else 2.0
             least = 2e-4 if count == 1 else _TOGETHER
             seconds = laboratory.fastest(partial(_together, runs), share, least)
-            rates[kind] = _rounded(moved / seconds)
+            # More executors never move less; that others took a core for a moment is not a fact.
+            least = getattr(rows[-1], kind) if rows else 0.0
+            rates[kind] = max(_rounded(moved / seconds), least)
         rows.append(Bandwidth(count, **rates))
     return tuple(rows)
 
@@ -356,9 +358,10 @@ def _sync(laboratory: _Laboratory, executors: int) -> Sync:
 
 
 def _handover(laboratory: _Laboratory, meet: Any, system: int, number: int, turns: int) -> float:
-    """Seconds from one executor's word to the other's, the best of some runs."""
+    """Seconds from one executor's word to the other's: the median of some runs, since a core that
+    is awake by chance is no wake."""
     word = _memory(4096)
-    best = float("inf")
+    taken = []
     end = perf_counter() + max(0.02, 4 * laboratory.seconds)
     while perf_counter() < end:
         word[:4] = 0
@@ -368,8 +371,8 @@ def _handover(laboratory: _Laboratory, meet: Any, system: int, number: int, turn
         other.start()
         runs[0]()
         other.join()
-        best = min(best, (perf_counter() - begin) / (2 * turns))
-    return best
+        taken.append((perf_counter() - begin) / (2 * turns))
+    return float(np.median(taken))
 
 
 def _rounded(value: float) -> float:

@@ -7,13 +7,15 @@ that compiles. `compile_object` is pure: the same text and target give the same 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 from dataclasses import dataclass
 from typing import Any
 
 from ...hlo.errors import CompilerBug, UserError
-from . import llvm
+from ...optimizer.machine import Machine
+from . import llvm, unlocked
 
 # The feature levels that code is made for, best first: name, the features required, vector bits.
 # Later levels run everywhere in their architecture.
@@ -22,19 +24,26 @@ _AVX2 = (
     "sse3", "sse4.1", "sse4.2", "ssse3",
 )  # fmt: skip
 _AVX512 = (*_AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+_AVX512_BF16 = (*_AVX512, "avx512bf16", "avx512vnni")
+_AMX = (*_AVX512_BF16, "amx-bf16", "amx-int8", "amx-tile")
 _LEVELS = {
-    "x86_64": (("avx512", _AVX512, 512), ("avx2", _AVX2, 256), ("baseline", (), 128)),
+    "x86_64": (
+        ("amx", _AMX, 512), ("avx512-bf16", _AVX512_BF16, 512), ("avx512", _AVX512, 512),
+        ("avx2", _AVX2, 256), ("baseline", (), 128),
+    ),
     "aarch64": (("neon", ("neon",), 128),),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Target:
-    """A CPU that code is compiled for. `features` are LLVM's names, sorted."""
+    """A CPU that code is compiled for. `features` are LLVM's names, sorted. `machine`: what cost
+    models assume of it; None is the typical one of its level."""
 
     triple: str
     features: tuple[str, ...]
     vector_bits: int
+    machine: Machine | None = None
 
     @property
     def architecture(self) -> str:
@@ -88,7 +97,17 @@ def host_target(level: str | None = None) -> Target:
     binding = _binding()
     triple = binding.get_process_triple()
     present = {name for name, on in binding.get_host_cpu_features().items() if on}
+    if "amx-tile" in present and not _tiles_permitted():
+        present -= set(_AMX) - set(_AVX512_BF16)
     return make_target(triple, present, level)
+
+
+def _tiles_permitted() -> bool:
+    """Whether Linux lets a process use AMX's tile registers; containers may refuse it."""
+    arch_prctl, supported, tile_data = 158, 0x1021, 18
+    mask = ctypes.c_uint64()
+    answer = ctypes.CDLL(None).syscall(arch_prctl, supported, ctypes.byref(mask))
+    return answer == 0 and bool(mask.value >> tile_data & 1)
 
 
 def make_target(triple: str, present: set[str], level: str | None = None) -> Target:
@@ -135,8 +154,8 @@ def compile_object(ir_text: str, target: Target, *, optimize: bool = True) -> by
             options = binding.create_pipeline_tuning_options(speed_level=2)
             builder = binding.create_pass_builder(machine, options)
             with _pipeline(binding) as passes:
-                passes.run(module, builder)
-        return machine.emit_object(module)
+                unlocked.run_passes(passes, module, builder)
+        return unlocked.emit_object(machine, module)
 
 
 def assembly(ir_text: str, target: Target) -> str:

@@ -47,19 +47,19 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
             name = f"part{number}"
             tiles = llvm.constant("i64", code.tiles)
             f.call(name, "void", table, llvm.constant("i64", 0), tiles, working)
-            pieces.append(_renamed(code.ir_text, code.symbol, name))
+            pieces.append(renamed(code.ir_text, code.symbol, name))
         for number, (value, pointer) in enumerate(zip(region.results, frame.outputs, strict=True)):
             if places[value] is not pointer:
                 f.copy(pointer, places[value], region.results[number].tensor.bytes)
     note = "computed one operation after another on one worker"
     code = frame.finish(1, flops, scratch=scratch + most, parallel=False, notes=(note,))
-    text = _merged([code.ir_text, *pieces])
+    text = merged([code.ir_text, *pieces])
     return KernelCode(
         text, code.symbol, 1, code.scratch_bytes, flops, code.bytes, False, code.notes
     )
 
 
-def _renamed(text: str, symbol: str, name: str) -> str:
+def renamed(text: str, symbol: str, name: str) -> str:
     """The module's text with every definition named after `name` and internal."""
     names = {found: f"{name}_{found}" for found in _DEFINED.findall(text)}
     names[symbol] = name
@@ -67,7 +67,7 @@ def _renamed(text: str, symbol: str, name: str) -> str:
     return text.replace(f"define void @{name}(", f"define internal void @{name}(")
 
 
-def _merged(texts: list[str]) -> str:
+def merged(texts: list[str]) -> str:
     """One module of several; declarations and attributes once, which all have in common."""
     shared: dict[str, None] = {}
     bodies: list[str] = []

@@ -8,7 +8,7 @@ from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug, UnsupportedError
 from ...hlo.graph import Op, Region, arguments
 from ...hlo.types import TensorType
-from . import arithmetic, composite, contract, elements, elementwise, opaque
+from . import arithmetic, composite, contract, elements, elementwise, opaque, tile
 from .codegen import KernelCode, Target
 from .loops import loop, product, reduce, rows
 
@@ -32,6 +32,8 @@ LIMITATIONS = {
 def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a fusion or of a single operation; UnsupportedError if there is none."""
     _check(op)
+    if op.name == "kernel_call":
+        return tile.emit(op, target)
     region = op.regions[0] if op.name == "fusion" else as_region(op)
     kind = op.attributes.get("kind", "") if op.name == "fusion" else kind_of(op)
     if kind == "contract":

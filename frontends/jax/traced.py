@@ -17,6 +17,7 @@ from ...hlo.errors import UserError
 from ...hlo.graph import Module, Weight
 from ...hlo.signature import Signature
 from ...hlo.types import element_type_of
+from ..kernel.jax_primitive import importing
 from ..stablehlo.convert import WEIGHT_BYTES, Converter, EntryArgument
 from ..stablehlo.signatures import donations, parameter_count, parameter_names, typed
 from ..stablehlo.text import read_text
@@ -86,7 +87,7 @@ def _lower(
     ]
     numbers = tuple(len(arrays) + index for index, flag in enumerate(donated) if flag)
     jitted = jax.jit(lifted, donate_argnums=numbers, keep_unused=True)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), importing():
         # A donation that no result can use is the caller's choice, and harmless here.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         lowered = jitted.trace(*shapes).lower(lowering_platforms=("cpu",))

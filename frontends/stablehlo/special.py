@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ...hlo import ops
 from ...hlo.graph import Op, Value, arguments, constant_of
 from .. import tree
+from ..kernel import payload
 from . import attributes as attribute_tables
-from . import refine
+from . import kernels, refine
 
 if TYPE_CHECKING:
     from .convert import Converter
@@ -121,6 +122,8 @@ def _call(converter: Converter, operation: tree.Operation, built: list[Op]) -> b
 def _composite(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """The op that the composite names where girih has it, else a call of its decomposition."""
     name = str(operation.attributes.get("name", ""))
+    if name == payload.NAME:
+        return kernels.from_composite(converter, operation, built)
     if name.startswith(("chlo.", "stablehlo.")):
         base = name.removeprefix("stablehlo.")
         if ops.known(base):
@@ -226,6 +229,7 @@ def _case(converter: Converter, operation: tree.Operation, built: list[Op]) -> b
 
 
 _CALLS: dict[str, Handler] = {
+    payload.NAME: kernels.from_call,
     "Sharding": _sharding_constraint,
     "LayoutConstraint": _identity,
     "annotate_device_placement": _identity,

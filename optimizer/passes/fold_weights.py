@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -175,18 +175,12 @@ class _WeightFolder:
         (value,) = op.results
         name = self.names[value]
         if name not in self.derived:
-            self.derived[name] = Weight(name, self.loader(value), value.tensor)
+            self.derived[name] = Weight(name, _Folded(value, self.interpreter), value.tensor)
             self.kinds[op.name] += 1
             self.options.ledger.record("fold-weights", BITWISE, op)
         return make_op(
             "weight", [], {"weight": name}, result_types=[value.type], origin=op.origin, check=False
         )
-
-    def loader(self, value: Value) -> Callable[[], Any]:
-        def load() -> Any:
-            return np.array(evaluated(value, self.interpreter, {}), order="C")
-
-        return load
 
     def name_of(self, op: Op) -> str:
         """A name for the value of a foldable operation, whose operands have names already."""
@@ -216,6 +210,29 @@ class _WeightFolder:
             f"fold-weights: {len(self.derived)} weights are stored transformed ({parts}); "
             f"their size {change}"
         )
+
+
+_VIEWS = frozenset({"weight", "transpose", "reshape", "slice", "reverse"})
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """Computes a value of weights and constants, on demand."""
+
+    value: Value
+    interpreter: Interpreter
+
+    def __call__(self) -> Any:
+        return np.array(evaluated(self.value, self.interpreter, {}), order="C")
+
+    def view(self) -> Any:
+        """The value without a copy; None where it has to be computed."""
+        op = self.value.op
+        while op is not None and op.name in _VIEWS:
+            if op.name == "weight":
+                return evaluated(self.value, self.interpreter, {})
+            op = op.operands[0].op
+        return None
 
 
 def _digest(op: Op, names: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,11 +25,13 @@ class Device(NamedTuple):
 
     context() makes what one call at a time needs: arena, scratch, tables. run(context, inputs,
     outputs, profile) reads `inputs` and fills `outputs`, all C-contiguous and of the plan's types,
-    and returns the events of a profiled call.
+    and returns the events of a profiled call. bind(context, inputs, outputs) gives a function that
+    does the same on the same arrays each time.
     """
 
     context: Callable[[], Any]
     run: Callable[[Any, Sequence[Array], Sequence[Array], bool], Sequence[Any]]
+    bind: Callable[[Any, Sequence[Array], Sequence[Array]], Callable[[], Any]]
 
 
 def check_machine(plan: Any) -> None:
@@ -47,7 +50,13 @@ def open_device(
         )
     name, variant = TARGETS[plan.target]
     module = importlib.import_module(f".{name}", __name__)
-    return Device(getattr(module, variant)(plan, image, weights, threads).context, module.run)
+    opened = getattr(module, variant)(plan, image, weights, threads)
+    return Device(opened.context, module.run, getattr(module, "bind", _binder(module.run)))
+
+
+def _binder(run: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    """`bind` of a device for which a bound call is a call like any other."""
+    return lambda *arguments: functools.partial(run, *arguments, False)
 
 
 def choose_target(

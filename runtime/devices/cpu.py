@@ -14,7 +14,7 @@ import mmap
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
 from typing import NamedTuple
@@ -23,20 +23,23 @@ import numpy as np
 
 from ...hlo.errors import CompilerBug, UserError
 from ...specs.generated import plan_pb2
+from .cores import default_threads
+from .memory import PAGE, Mapping, libc
+from .workers import pool_of
 
-_PAGE = 4096
+_from_buffer = ctypes.c_char.from_buffer
+_addressof = ctypes.addressof
+
 _LINE = 64
 _STEP_WORDS = 8
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
 _POOL_LINES = 12
 _SYSTEM_WORD = 24  # of the pool: libc's function, futex number
 
-# LLVM's feature names where /proc/cpuinfo spells them otherwise.
+# LLVM's feature names where /proc/cpuinfo spells them otherwise, apart from "-" and "." for "_".
 _CPUINFO = {
-    "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "lzcnt": "abm", "bmi": "bmi1",
-    "neon": "asimd",
-    "avx512bf16": "avx512_bf16", "avx512vnni": "avx512_vnni", "dotprod": "asimddp",
-    "fullfp16": "asimdhp",
+    "sse3": "pni", "lzcnt": "abm", "bmi": "bmi1", "neon": "asimd", "avx512bf16": "avx512_bf16",
+    "avx512vnni": "avx512_vnni", "dotprod": "asimddp", "fullfp16": "asimdhp",
 }  # fmt: skip
 
 # A step as the cost rule below sees it, for one worker: operations and bytes per microsecond.
@@ -56,23 +59,12 @@ class Event(NamedTuple):
     duration: float
 
 
-class _Mapping:
-    """Memory from the kernel, page aligned, zero at first, freed with the last reference."""
-
-    def __init__(self, size: int, *, huge: bool = False) -> None:
-        self.memory = mmap.mmap(-1, max(_PAGE, size))
-        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
-            self.memory.madvise(mmap.MADV_HUGEPAGE)
-        self._anchor = ctypes.c_char.from_buffer(self.memory)
-        self.address = ctypes.addressof(self._anchor)
-
-
-def _map_image(image: bytes | memoryview) -> _Mapping:
+def map_image(image: bytes | memoryview) -> Mapping:
     """The image as read-only executable memory; never writable and executable at once."""
-    mapping = _Mapping(len(image))
+    mapping = Mapping(len(image))
     mapping.memory[: len(image)] = bytes(image)
-    size = -(-len(image) // _PAGE) * _PAGE
-    mprotect = _libc().mprotect
+    size = -(-len(image) // PAGE) * PAGE
+    mprotect = libc().mprotect
     mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     if mprotect(mapping.address, size, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
         error = os.strerror(ctypes.get_errno())
@@ -81,51 +73,6 @@ def _map_image(image: bytes | memoryview) -> _Mapping:
             "memory that was written before (SELinux execmem or a container policy), allow it"
         )
     return mapping
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def default_threads() -> int:
-    """The physical cores that this process may use, by affinity and cgroup quota; at least 1."""
-    if not hasattr(os, "sched_getaffinity"):
-        return max(1, os.cpu_count() or 1)
-    allowed = os.sched_getaffinity(0)
-    cores = {_siblings(cpu) for cpu in allowed}
-    return max(1, min(len(cores), _cgroup_quota()))
-
-
-def _siblings(cpu: int) -> str:
-    """Names the physical core of a logical CPU."""
-    topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    try:
-        return topology.read_text().strip()
-    except OSError:
-        return str(cpu)
-
-
-def _cgroup_quota() -> int:
-    """Whole CPUs granted by the control group, rounded up; a large number without a limit."""
-    unlimited = 1 << 20
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return unlimited
-    groups = [line.split("::", 1)[1].strip("/") for line in lines if line.startswith("0::")]
-    quotas = [unlimited]
-    for group in groups:
-        path = Path("/sys/fs/cgroup") / group
-        while path.is_relative_to("/sys/fs/cgroup"):
-            try:
-                limit, period = (path / "cpu.max").read_text().split()
-                if limit != "max":
-                    quotas.append(-(-int(limit) // int(period)))
-            except (OSError, ValueError):
-                pass
-            path = path.parent
-    return min(quotas)
 
 
 @functools.cache
@@ -139,6 +86,10 @@ def _machine_features() -> frozenset[str] | None:
         if line.startswith(("flags", "Features")):
             return frozenset(line.split(":", 1)[1].split())
     return None
+
+
+def _cpuinfo_name(feature: str) -> str:
+    return _CPUINFO.get(feature) or feature.replace("-", "_").replace(".", "_")
 
 
 def check_machine(plan: plan_pb2.Plan) -> None:
@@ -155,76 +106,25 @@ def check_machine(plan: plan_pb2.Plan) -> None:
     present = _machine_features()
     if present is None:
         return
-    missing = [name for name in plan.features if _CPUINFO.get(name, name) not in present]
+    missing = [name for name in plan.features if _cpuinfo_name(name) not in present]
     if missing:
         raise UserError(
             f"the bundle's code needs CPU features that this machine lacks: {', '.join(missing)}; "
             "compile the program again on this machine"
         )
-
-
-class _Pool:
-    """The process's worker threads, each parked for good inside a native call."""
-
-    def __init__(self, variant: CpuVariant, workers: int) -> None:
-        self.lock = threading.Lock()
-        self.size = workers  # with the caller, who is worker 0
-        self._image = variant.image  # the workers' code stays mapped as long as they live
-        self._memory = _Mapping(_LINE * (_POOL_LINES + workers))
-        self.address = self._memory.address
-        words = np.frombuffer(self._memory.memory, np.int64)
-        words[_SYSTEM_WORD : _SYSTEM_WORD + 2] = _system_wait()
-        entry = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(
-            variant.image.address + variant.worker_entry
+    if "amx-tile" in plan.features and not _permit_tiles():
+        raise UserError(
+            "the bundle's code needs AMX tile registers, which this system does not let the "
+            "process use; compile the program again on this machine"
         )
-        for worker in range(1, workers):
-            threading.Thread(
-                target=entry,
-                args=(self.address, worker),
-                name=f"girih-worker-{worker}",
-                daemon=True,
-            ).start()
 
 
 @functools.cache
-def _system_wait() -> tuple[int, int]:
-    """The address of libc's `syscall` and the futex number, or of `sched_yield` and 0."""
-    numbers = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
-    number = numbers.get(platform.machine(), 0) if platform.system() == "Linux" else 0
-    function = _libc().syscall if number else _libc().sched_yield
-    return ctypes.cast(function, ctypes.c_void_p).value or 0, number
-
-
-_pools: dict[str, _Pool] = {}  # by plan format version, which fixes the workers' protocol
-_pools_lock = threading.Lock()
-
-
-def _forget_pools() -> None:
-    """A forked child has none of its parent's threads."""
-    global _pools_lock
-    _pools_lock = threading.Lock()
-    _pools.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pools)
-
-
-def _pool(variant: CpuVariant) -> _Pool:
-    """The pool that serves a variant; made, or made anew and larger, at first need."""
-    version = variant.plan.format_version
-    pool = _pools.get(version)
-    if pool is None or pool.size < variant.threads:
-        with _pools_lock:
-            pool = _pools.get(version)
-            if pool is None or pool.size < variant.threads:
-                # The workers of a smaller pool stay asleep; nothing refers to them any more.
-                pool = _pools[version] = _Pool(variant, variant.threads)
-                _retired.append(pool)
-    return pool
-
-
-_retired: list[_Pool] = []  # every pool ever made: its workers still read its memory
+def _permit_tiles() -> bool:
+    """Asks Linux, once per process, for the use of tile registers: their state is large, so a
+    thread may touch them only after this."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return libc().syscall(arch_prctl, request_permission, tile_data) == 0
 
 
 class CpuVariant:
@@ -245,7 +145,7 @@ class CpuVariant:
         if threads is not None and threads < 1:
             raise UserError(f"threads must be at least 1, not {threads}")
         self.plan = plan
-        self.image = _map_image(image)
+        self.image = map_image(image)
         self.worker_entry = plan.worker_entry
         self.execute = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
             self.image.address + plan.executor_entry
@@ -254,7 +154,7 @@ class CpuVariant:
         if self.threads > 1 and _too_small(plan):
             self.threads = 1
         self.scratch_bytes = -(-max((k.scratch_bytes for k in plan.kernels), default=0) // 64) * 64
-        self.arena_bytes = -(-plan.memory.arena_bytes // _PAGE) * _PAGE
+        self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
         self._weights = dict(weights)
         self._build_tables()
 
@@ -345,7 +245,7 @@ class CpuContext:
     def __init__(self, variant: CpuVariant) -> None:
         self.variant = variant
         size = variant.arena_bytes + variant.scratch_bytes * variant.threads
-        self._memory = _Mapping(size, huge=size >= 1 << 22)
+        self._memory = Mapping(size, huge=size >= 1 << 22)
         self._slots = variant.slots.copy()
         self._slots[variant.arena_slots] += self._memory.address
         count = len(variant.plan.inputs) + len(variant.plan.outputs)
@@ -363,8 +263,9 @@ class CpuContext:
             ],
             np.int64,
         )
-        self.address = self._words.ctypes.data
+        self.address: int = self._words.ctypes.data
         self.count = count
+        self.bound: tuple[np.ndarray, ...] = ()  # arrays that a bound call refers to
 
     def set_trace(self, address: int, records: int) -> None:
         """Where workers log their steps, `records` each; address 0 = no log."""
@@ -374,14 +275,6 @@ class CpuContext:
     def traced_ticks(self) -> int:
         """Ticks between begin and end of the last call that had a log."""
         return int(self._words[10] - self._words[9])
-
-
-def _address(array: np.ndarray) -> int:
-    try:
-        # Three times as fast as array.ctypes, but for writable, plain arrays only.
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # pyright: ignore
-    except (TypeError, ValueError, BufferError):
-        return array.ctypes.data
 
 
 def run(
@@ -395,15 +288,36 @@ def run(
     With `profile`, the events of every worker and step; else an empty list. The caller has checked
     shapes and types. Results do not depend on the number of threads.
     """
-    variant = context.variant
-    if len(inputs) + len(outputs) != context.count:
-        raise CompilerBug(f"run: {len(inputs)} + {len(outputs)} arrays, expected {context.count}")
-    if context.count:
-        context.io[:] = [_address(array) for array in (*inputs, *outputs)]
+    _bind(context, inputs, outputs)
     if profile:
         return _profiled(context)
-    _execute(variant, context)
+    _execute(context.variant, context)
     return []
+
+
+def bind(
+    context: CpuContext, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+) -> Callable[[], int]:
+    """A function that does what `run` would do on these arrays, which it keeps alive."""
+    _bind(context, inputs, outputs)
+    context.bound = (*inputs, *outputs)
+    variant = context.variant
+    return lambda: _execute(variant, context)
+
+
+def _bind(context: CpuContext, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    """Writes the arrays' addresses where the executor looks for them."""
+    if len(inputs) + len(outputs) != context.count:
+        raise CompilerBug(f"run: {len(inputs)} + {len(outputs)} arrays, expected {context.count}")
+    io, index = context.io, 0
+    for arrays in (inputs, outputs):
+        for array in arrays:
+            try:
+                # Three times as fast as array.ctypes, but for writable, plain arrays only.
+                io[index] = _addressof(_from_buffer(array))  # pyright: ignore[reportArgumentType]
+            except (TypeError, ValueError, BufferError):
+                io[index] = array.ctypes.data
+            index += 1
 
 
 def _execute(variant: CpuVariant, context: CpuContext) -> int:

@@ -369,3 +369,76 @@ def test_load_needs_a_bundle(tmp_path):
     (tmp_path / "x.pt2").write_bytes(b"PK\3\4" + bytes(100))
     refusal(lambda: girih.load(tmp_path / "x.pt2"))
     refusal(lambda: girih.load(b""))
+
+
+def test_a_prepared_call_reads_and_writes_the_same_memory():
+    program = adding_program()
+    x, y = ONES.copy(), ONES.copy()
+    call = program.prepare(x, y)
+    (first,) = call()
+    assert first.tolist() == (2 * ONES).tolist()
+    x *= 5
+    (second,) = call()
+    assert second is first and first.tolist() == (6 * ONES).tolist()
+
+
+def test_a_prepared_call_writes_into_given_arrays():
+    program = adding_program(NESTED)
+    x = np.arange(3, dtype=np.float32)
+    outputs = [np.empty_like(result) for result in _leaves(program({"w": [x, x], "b": None}, x))]
+    call = program.prepare({"w": [x, x], "b": None}, x=x, outputs=outputs)
+    result = call()
+    assert list(result) == ["loss", "more"]
+    assert all(a is b for a, b in zip(_leaves(result), outputs, strict=True))
+    assert outputs[-1].tolist() == [0, 3, 6]
+
+
+def _leaves(result):
+    if isinstance(result, dict):
+        return [leaf for item in result.values() for leaf in _leaves(item)]
+    if isinstance(result, (tuple, list)):
+        return [leaf for item in result for leaf in _leaves(item)]
+    return [result]
+
+
+def test_a_prepared_call_leaves_donated_inputs_alone():
+    a = ONES.copy()
+    call = donating().prepare(a, ONES)
+    for _ in range(3):
+        assert call()[0].tolist() == (2 * ONES).tolist()
+        assert a.tolist() == ONES.tolist()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        ((ONES,), None, "inputs: the program takes 2"),
+        ((np.ones((3, 2), np.float32).T, ONES), None, "input[0]: expected float32[2,3], the array"),
+        ((ONES, ONES), [], "gives 1 results, got 0"),
+        ((ONES, ONES), [np.empty((3, 2), np.float32)], "outputs[0]: expected float32[2,3], got"),
+        ((ONES, ONES), [np.empty((2, 3), np.float64)], "outputs[0]: expected float32[2,3], got"),
+        ((ONES, ONES), [np.empty((3, 2), np.float32).T], "outputs[0]: it must be C-contiguous"),
+        ((ONES, ONES), [ONES], "outputs[0] lies in the memory of another array"),
+        ((ONES, ONES), [None], "outputs[0]: expected float32[2,3], got NoneType"),
+    ],
+)
+def test_what_cannot_be_bound_is_refused(inputs, outputs, words):
+    program = adding_program()
+    assert words in refusal(lambda: program.prepare(*inputs, outputs=outputs))
+
+
+def test_a_prepared_call_runs_once_at_a_time(monkeypatch):
+    program = adding_program()
+    call = program.prepare(ONES, ONES)
+    nested = []
+    real = call._run
+
+    def run():
+        nested.append(refusal(call))
+        real()
+
+    monkeypatch.setattr(call, "_run", run)
+    call()
+    assert "running in another thread" in nested[0]
+    monkeypatch.undo()
+    assert call()[0].tolist() == (2 * ONES).tolist()

@@ -10,11 +10,12 @@ from ....hlo.graph import Op, Region, Value, arguments
 from ....hlo.types import real_type
 from .. import composite
 from ..codegen import KernelCode, Target
+from .blocking import Blocking, ProductShape
 from .convolution import emit_convolution
-from .dot import Uneven, emit_dot
+from .dot import Uneven, emit_dot, product_of
 from .packing import packing_for
 
-__all__ = ["emit", "packing_for"]
+__all__ = ["emit", "packing_for", "shape_of"]
 
 _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
     "convolution": emit_convolution,
@@ -22,21 +23,12 @@ _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
 }
 
 
-def emit(op: Op, target: Target) -> KernelCode:
-    """The kernel of a contraction, or of a fusion around one."""
-    body: Region | None = None
-    if op.name == "fusion":
-        body = op.regions[0]
-    else:
-        # On arguments of its own: what is above an operand is no part of this kernel.
-        own = arguments([value.type for value in op.operands])
-        op = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
+def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode:
+    """The kernel of a contraction, or of a fusion around one; `blocking`, for products that have
+    a `shape_of`, says how it is cut."""
+    op, body, contraction = _parts(op)
     ops = body.ops if body is not None else (op,)
     flops = sum(inner.definition.flops(inner) for inner in ops)
-    found = [inner for inner in ops if inner.name in _EMITTERS]
-    if len(found) != 1:
-        raise CompilerBug(f"a contract kernel must hold one contraction, not {len(found)}")
-    contraction = found[0]
     if contraction.type.element.is_complex:
         region = body if body is not None else _real_products(op)
         return composite.emit(region, target, flops)
@@ -46,9 +38,10 @@ def emit(op: Op, target: Target) -> KernelCode:
         module.kernel(symbol).ret()
         return KernelCode(module.text(), symbol, 0, 0, 0.0, 0.0, False)
     values = list(body.arguments) if body is not None else list(op.operands)
+    extra = () if blocking is None else (blocking,)
     try:
         tiles, scratch = _EMITTERS[contraction.name](
-            module, symbol, contraction, body, values, target
+            module, symbol, contraction, body, values, target, *extra
         )
     except Uneven as error:
         if body is None:
@@ -56,6 +49,37 @@ def emit(op: Op, target: Target) -> KernelCode:
         return composite.emit(body, target, flops)
     moved = sum(value.tensor.bytes for value in (*op.operands, *op.results))
     return KernelCode(module.text(), symbol, tiles, scratch, flops, float(moved), tiles > 1)
+
+
+def shape_of(op: Op, target: Target) -> ProductShape | None:
+    """The shape that blockings are chosen for; None where a contraction is not cut by one."""
+    op, body, contraction = _parts(op)
+    if contraction.name != "dot_general" or contraction.type.element.is_complex:
+        return None
+    if contraction.type.size == 0:
+        return None
+    values = list(body.arguments) if body is not None else list(op.operands)
+    try:
+        product = product_of(contraction, body, values, target)
+    except Uneven:
+        return None
+    return None if product is None else product.shape
+
+
+def _parts(op: Op) -> tuple[Op, Region | None, Op]:
+    """The operation, its body if it is a fusion, and the contraction."""
+    body: Region | None = None
+    if op.name == "fusion":
+        body = op.regions[0]
+    else:
+        # On arguments of its own: what is above an operand is no part of this kernel.
+        own = arguments([value.type for value in op.operands])
+        op = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
+    ops = body.ops if body is not None else (op,)
+    found = [inner for inner in ops if inner.name in _EMITTERS]
+    if len(found) != 1:
+        raise CompilerBug(f"a contract kernel must hold one contraction, not {len(found)}")
+    return op, body, found[0]
 
 
 def _real_products(op: Op) -> Region:

@@ -10,19 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....hlo.graph import Op, Region
 from ....hlo.ops.convolution import window_attributes
 from .. import llvm
 from ..codegen import Target
+from . import blocking, runs
+from .blocking import Blocking
 from .depthwise import emit_depthwise
 from .dot import Uneven, accumulator_of, origin_of, right_side
 from .epilogue import Epilogue
+from .grouped import emit_grouped
 from .operands import LeftSide, PackedLeftSide, RightSide, Source
 from .product import Product, emit_product
 from .views import Dimension, Segment, View, merge, view_of
 from .window import Position, Spatial, WindowLeft, WindowRight
+
+_ROW_BLOCK = 1 << 18  # bytes of a row block's left side
+_FEWEST_PANELS, _MOST_PANELS = 4, 16  # row panels of it
+_GROUPS = 4  # column groups of a tile
+_ENOUGH_TILES = 16
+_SMALL_WEIGHTS = 1 << 21  # bytes
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,32 @@ def emit_convolution(
         product = _features_as_columns(geometry, body, arguments, accumulator, target)
     else:
         product = _pixels_as_columns(geometry, minor, body, arguments, accumulator, target)
-    return emit_product(module, name, product)
+    return emit_grouped(module, name, product) or emit_product(module, name, product, _cut(product))
+
+
+def _cut(product: Product) -> Blocking:
+    """The blocking of a convolution. Where weights lie as they are read, a tile is a few column
+    groups of a row block that stays in the L2 cache, so that results are written in long runs."""
+    shape = product.shape
+    cut = blocking.default(shape)
+    if cut.pack_right:
+        return cut
+    panels, size, _ = blocking.row_panels(shape.rows, cut.rows)
+    all_groups = -(-shape.columns // (cut.vectors * shape.lanes))
+    fitting = _ROW_BLOCK // max(1, size * shape.depth * shape.element_bytes)
+    per_block = min(panels, max(_FEWEST_PANELS, min(_MOST_PANELS, fitting)))
+    groups = min(all_groups, _GROUPS)
+
+    def tiles() -> int:
+        return shape.outer * -(-panels // per_block) * -(-all_groups // groups)
+
+    while tiles() < _ENOUGH_TILES and groups > (_GROUPS if cut.pack_left else 1):
+        groups = -(-groups // 2)
+    # Each row block reads all weights: large ones come from memory, and are better read once.
+    small = shape.depth * shape.columns * shape.element_bytes <= _SMALL_WEIGHTS
+    while small and tiles() < _ENOUGH_TILES and per_block > 1:
+        per_block = -(-per_block // 2)
+    return replace(cut, panels=per_block, blocks=1, groups=groups)
 
 
 def _minor_run(op: Op) -> list[int]:
@@ -279,15 +313,19 @@ def _features_as_columns(
     by_dim = dict(zip(op.output_spatial_dimensions, geometry.spatial, strict=True))
     walk = [(op.type.dims[d], by_dim[d]) for d in rows]
     count = math.prod(size for size, _ in walk)
-    depth = _kernel_depth(geometry, False)
     features = Segment(geometry.inputs, geometry.input_step)
-    segments = merge([Segment(size, s.stride * s.input_step) for size, s in walk])
+    positions = [Position(s, places.get(s)) for s in geometry.spatial]
+    lanes = target.lanes(accumulator)
+    direct = geometry.pointwise and image.plain and len(_row_segments(walk)) <= 1
+    unit = None if direct else runs.run_unit(image, features, positions, lanes)
+    depth = _kernel_depth(geometry, unit == 1)
     left: LeftSide
-    if geometry.pointwise and image.plain and len(segments) <= 1:
+    if direct:
         image = Source(
             image.argument, image.element, accumulator,
             image.offset + _window_offset(geometry), image.outer,
         )  # fmt: skip
+        segments = _row_segments(walk)
         step = segments[0].stride if segments else 0
         left = LeftSide(image, step, [*(0 for _ in geometry.spatial), features.stride])
     else:
@@ -295,8 +333,10 @@ def _features_as_columns(
             image.argument, image.element, accumulator, image.offset,
             tuple(0 if i in places.values() else s for i, s in enumerate(image.outer)),
         )  # fmt: skip
-        positions = [Position(s, places.get(s)) for s in geometry.spatial]
-        left = WindowLeft(image, features, positions, walk, target.lanes(accumulator))
+        if unit is None:
+            left = WindowLeft(image, features, positions, walk, lanes)
+        else:
+            left = runs.WindowRuns(image, features, positions, walk, lanes, unit)
     segments = geometry.kernel_outputs.segments
     if geometry.groups > 1:
         segments = (Segment(geometry.outputs, segments[-1].stride),)
@@ -311,6 +351,11 @@ def _features_as_columns(
         target, accumulator, tuple(size for size, *_ in outer), count, geometry.outputs,
         tuple(loop.size for loop in depth), left, right, epilogue,
     )  # fmt: skip
+
+
+def _row_segments(walk: Sequence[tuple[int, Spatial]]) -> tuple[Segment, ...]:
+    """The rows of a product of single pixels, as they lie in the input."""
+    return merge([Segment(size, s.stride * s.input_step) for size, s in walk])
 
 
 def _row_run(geometry: Geometry) -> list[int]:

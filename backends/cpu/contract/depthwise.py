@@ -3,7 +3,7 @@
 There is nothing to reuse across features, so a product over windows would unfold each pixel many
 times for one use. Where pixels are innermost, a tile is one plane: it is copied with its padding,
 columns of equal remainder by the stride side by side, and every tap is a shifted vector load. Where
-features are innermost, vectors run along features.
+features are innermost, vectors run along features (`channels`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ....hlo.graph import Region
 from .. import llvm
 from ..codegen import Target
+from .channels import emit_features
 from .epilogue import Epilogue
 from .operands import Group, Source, unravel
 from .window import Spatial
@@ -28,7 +29,6 @@ Value = llvm.Value
 _MOST_TAPS = 128  # unrolled in full
 _HELD_TAPS = 12  # weights that stay in registers
 _SUMS = 8  # accumulators at a time
-_FEATURE_VECTORS = 4
 
 
 def emit_depthwise(
@@ -57,21 +57,23 @@ def emit_depthwise(
         sources.append(Source(position, view.source.element, accumulator, view.offset, outer))
     if not all(source.plain for source in sources) or not llvm.is_float(accumulator):
         return None
-    form = _Form(
+    form = Form(
         module, name, geometry, body, len(arguments), accumulator, target.lanes(accumulator),
-        sources[0], sources[1],
+        target.vector_registers, sources[0], sources[1],
     )  # fmt: skip
     columns = spatial[-1]
     if columns.output_step == 1 and columns.stride <= 2:
         return form.emit_planes()
     step = geometry.kernel_outputs.segments[-1].stride if geometry.kernel_outputs.segments else 0
     if geometry.result_feature_step == geometry.group_step == step == geometry.outputs == 1:
-        return form.emit_features()
+        return emit_features(form)
     return None
 
 
 @dataclass(frozen=True)
-class _Form:
+class Form:
+    """What both ways need: the convolution, its operands and where the code goes."""
+
     module: llvm.Module
     name: str
     geometry: Geometry
@@ -79,6 +81,7 @@ class _Form:
     arguments: int
     accumulator: str
     lanes: int
+    registers: int
     image: Source
     kernel: Source
 
@@ -93,7 +96,7 @@ class _Form:
     def columns(self) -> Spatial:
         return self.geometry.spatial[-1]
 
-    def _epilogue(
+    def epilogue(
         self,
         outer: tuple[tuple[int, int], ...],
         rows: tuple[int, int],
@@ -103,11 +106,11 @@ class _Form:
             self.geometry.op, self.body, self.arguments, self.accumulator, outer, rows, columns
         )
 
-    def _taps(self) -> list[tuple[int, int]]:
+    def taps(self) -> list[tuple[int, int]]:
         lines, columns = self.lines, self.columns
         return [(i, j) for i in range(lines.kernel) for j in range(columns.kernel)]
 
-    def _tap_offset(self, tap: tuple[int, int]) -> int:
+    def tap_offset(self, tap: tuple[int, int]) -> int:
         """Of a tap in the stored kernel, also where a dimension is reversed."""
         offset = 0
         for index, spatial in zip(tap, (self.lines, self.columns), strict=True):
@@ -127,7 +130,7 @@ class _Form:
         height = (lines.outputs - 1) * lines.stride + (lines.kernel - 1) * lines.dilation + 1
         pitch = width * columns.stride
         features = geometry.groups * geometry.outputs
-        epilogue = self._epilogue(
+        epilogue = self.epilogue(
             (
                 (geometry.batch, geometry.result_batch_step),
                 (features, geometry.result_feature_step),
@@ -147,7 +150,7 @@ class _Form:
             weights = self._weights(f, args, feature)
             held = None
             if lines.kernel * columns.kernel <= _HELD_TAPS:
-                held = [self._weight(f, weights, tap) for tap in self._taps()]
+                held = [self._weight(f, weights, tap) for tap in self.taps()]
 
             def compute(line: Value, count: int) -> None:
                 at = f.pointer(scratch, f.mul(line, lines.stride * pitch), self.accumulator)
@@ -209,7 +212,7 @@ class _Form:
         return self.kernel.at(f, self.kernel.base(f, args, ()), f.mul(feature, step))
 
     def _weight(self, f: llvm.Function, weights: Value, tap: tuple[int, int]) -> Value:
-        return f.splat(self.kernel.load(f, weights, self._tap_offset(tap)), self.lanes)
+        return f.splat(self.kernel.load(f, weights, self.tap_offset(tap)), self.lanes)
 
     def _plane_sums(
         self,
@@ -226,7 +229,7 @@ class _Form:
         pitch = width * columns.stride
         kind = llvm.vector(self.lanes, self.accumulator)
         sums = [llvm.constant(kind, 0)] * (count * vectors)
-        for number, (i, j) in enumerate(self._taps()):
+        for number, (i, j) in enumerate(self.taps()):
             weight = held[number] if held is not None else self._weight(f, weights, (i, j))
             shift, phase = divmod(j * columns.dilation, columns.stride)
             for line in range(count):
@@ -236,97 +239,3 @@ class _Form:
                     position = line * vectors + vector
                     sums[position] = f.fma(f.load(kind, place), weight, sums[position])
         return sums
-
-    # Features innermost.
-
-    def emit_features(self) -> tuple[int, int]:
-        """A tile is one line of result pixels."""
-        geometry, lines, columns = self.geometry, self.lines, self.columns
-        features = geometry.groups
-        vectors = min(_FEATURE_VECTORS, -(-features // self.lanes))
-        whole, rest = divmod(features, vectors * self.lanes)
-        epilogue = self._epilogue(
-            ((geometry.batch, geometry.result_batch_step), (lines.outputs, lines.output_step)),
-            (columns.outputs, columns.output_step),
-            (features, 1),
-        )
-        f = self.module.kernel(self.name)
-        args, begin, end, _ = f.arguments
-        tile = f.alloca(self.accumulator, vectors * self.lanes)
-        with f.for_range(begin, end) as loop:
-            batch, line = unravel(f, loop.index, (geometry.batch, lines.outputs))
-            image = self.image.base(f, args, (batch, llvm.constant("i64", 0)))
-            kernel = self.kernel.base(f, args, ())
-
-            def pixels(feature: Value, group: Group) -> None:
-                with f.for_range(0, columns.outputs) as inner:
-                    x = inner.index
-                    sums = self._feature_sums(f, image, kernel, feature, line, x, group)  # noqa: B023
-                    for number, value in enumerate(sums):
-                        f.store(value, f.pointer(tile, number * self.lanes, self.accumulator))
-                    one = llvm.constant("i64", 1)
-                    epilogue.emit(f, args, (batch, line), x, feature, one, tile, group)  # noqa: B023
-
-            with f.for_range(0, whole) as inner:
-                pixels(f.mul(inner.index, vectors * self.lanes), Group(self.lanes, vectors))
-            if rest:
-                last = Group(self.lanes, -(-rest // self.lanes), rest % self.lanes)
-                pixels(llvm.constant("i64", features - rest), last)
-        f.ret()
-        return geometry.batch * lines.outputs, 0
-
-    def _feature_sums(
-        self,
-        f: llvm.Function,
-        image: Value,
-        kernel: Value,
-        feature: Value,
-        line: Value,
-        column: Value,
-        group: Group,
-    ) -> Sequence[Value]:
-        """The sums of one pixel, for a group of features: loops over the taps inside the image."""
-        kind = llvm.vector(self.lanes, self.accumulator)
-        sums: Sequence[Value] = [llvm.constant(kind, 0)] * group.vectors
-        bounds = []
-        for spatial, at in ((self.lines, line), (self.columns, column)):
-            start = f.sub(f.mul(at, spatial.stride), spatial.low)
-            # start + k * dilation must lie in [0, size).
-            dilation = spatial.dilation
-            missing = f.max(f.sub(0, start), 0)
-            first = f.udiv(f.add(missing, dilation - 1), dilation)
-            room = f.max(f.sub(spatial.size + dilation - 1, start), 0)
-            last = f.min(f.udiv(room, dilation), spatial.kernel)
-            bounds.append((start, first, last))
-        (y, y_first, y_last), (x, x_first, x_last) = bounds
-        offset = self._tap_offset((0, 0))
-        with f.for_range(y_first, y_last, 1, sums) as outer:
-            row = f.mul(f.add(y, f.mul(outer.index, self.lines.dilation)), self.lines.input_step)
-            taps = f.add(f.mul(outer.index, self.lines.kernel_step), offset)
-            with f.for_range(x_first, x_last, 1, outer.carried) as inner:
-                at = f.add(x, f.mul(inner.index, self.columns.dilation))
-                pixel = f.add(f.add(row, f.mul(at, self.columns.input_step)), feature)
-                tap = f.add(f.add(taps, f.mul(inner.index, self.columns.kernel_step)), feature)
-                updated = []
-                for number, total in enumerate(inner.carried):
-                    loaded = [
-                        self._features(
-                            f, source, base, f.add(place, number * self.lanes), group, number
-                        )
-                        for source, base, place in (
-                            (self.image, image, pixel),
-                            (self.kernel, kernel, tap),
-                        )
-                    ]
-                    updated.append(f.fma(loaded[0], loaded[1], total))
-                inner.carry(*updated)
-            outer.carry(*inner.results)
-        return outer.results
-
-    def _features(
-        self, f: llvm.Function, source: Source, base: Value, at: Value, group: Group, number: int
-    ) -> Value:
-        if group.tail and number == group.vectors - 1:
-            mask = llvm.vector_constant("i1", [i < group.tail for i in range(self.lanes)])
-            return source.masked_load(f, base, at, mask)
-        return source.load(f, base, at, self.lanes)

@@ -6,16 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....hlo.errors import UnsupportedError
+from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
 from .. import elements, llvm
 from ..codegen import Target
 from . import inner
+from .blocking import Blocking
 from .epilogue import Epilogue
+from .grouped import emit_grouped
+from .inner import InnerProducts, emit_inner_products
 from .operands import (
     Columns,
-    CopiedRight,
     DirectRight,
     GatheredRight,
     LeftSide,
@@ -24,11 +26,9 @@ from .operands import (
     Source,
     TransposedRight,
 )
-from .product import Product, column_vectors, emit_product
+from .product import Product, emit_product
+from .stream import emit_stream
 from .views import Segment, View, align, merge, view_of
-
-_COPY_FROM_ROWS = 40  # rows that make a tidy copy of the right side pay
-_LARGEST_COPY = 1 << 21  # elements of scratch
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,29 @@ def emit_dot(
     body: Region | None,
     arguments: Sequence[object],
     target: Target,
+    blocking: Blocking | None = None,
 ) -> tuple[int, int]:
     """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands."""
+    made = _product(op, body, arguments, target)
+    if isinstance(made, Product):
+        found = emit_stream(module, name, made) or emit_grouped(module, name, made)
+        return found or emit_product(module, name, made, blocking)
+    if blocking is not None:
+        raise CompilerBug(f"{origin_of(op)}: inner products have no blocking")
+    return emit_inner_products(module, name, made)
+
+
+def product_of(
+    op: Op, body: Region | None, arguments: Sequence[object], target: Target
+) -> Product | None:
+    """The product that a dot_general is; None where inner products compute it."""
+    made = _product(op, body, arguments, target)
+    return made if isinstance(made, Product) else None
+
+
+def _product(
+    op: Op, body: Region | None, arguments: Sequence[object], target: Target
+) -> Product | InnerProducts:
     form = _swapped(_form(op))
     accumulator = accumulator_of(op)
     left, right = _sides(form, arguments, accumulator, target)
@@ -98,12 +119,12 @@ def emit_dot(
         and len(row_segments) == 1
         and inner.applies(form.row_count, form.columns, form.depth, lanes)
     ):
-        return inner.emit_inner_products(
-            module, name, lanes, [size for size, *_ in form.outer], form.row_count,
-            form.column_count, form.depth, (left.source, row_segments[0].stride),
+        return InnerProducts(
+            lanes, tuple(size for size, *_ in form.outer), form.row_count, form.column_count,
+            tuple(form.depth), (left.source, row_segments[0].stride),
             (right.source, form.columns[0].stride), epilogue,
         )  # fmt: skip
-    product = Product(
+    return Product(
         target,
         accumulator,
         tuple(size for size, *_ in form.outer),
@@ -114,7 +135,6 @@ def emit_dot(
         right,
         epilogue,
     )
-    return emit_product(module, name, product)
 
 
 def _sides(
@@ -156,16 +176,10 @@ def right_side(
 ) -> RightSide:
     """How `count` columns that lie in segments are brought to the micro-kernel."""
     lanes = target.lanes(source.accumulator)
-    vectors = column_vectors(target, rows, count, lanes)
     columns = Columns.of(segments, count, lanes)
-    steps = [loop for loop in depth if loop.size > 1]
-    if columns is not None and columns.fits(vectors * lanes):
-        # Steps that lie close together stream from memory; others use one page and line each.
-        near = not steps or abs(steps[-1].stride) <= 2 * vectors * lanes
-        deep = math.prod(loop.size for loop in steps) * vectors * lanes > _LARGEST_COPY
-        if source.plain and (near or deep or rows < _COPY_FROM_ROWS):
-            return DirectRight(source, depth, columns)
-        return CopiedRight(source, depth, columns)
+    if columns is not None:
+        side = DirectRight(source, depth, columns)
+        return side if source.plain else side.copied()
     contiguous = depth and depth[-1].stride == 1 and depth[-1].size >= lanes // 2
     if contiguous and len(segments) == 1:
         return TransposedRight(source, depth, segments[0].stride)

@@ -9,7 +9,10 @@ from ....hlo.graph import Op, Region, Value
 from .. import elements, llvm
 from ..elementwise import ElementEmitter, Mask
 from ..index import CONSECUTIVE, SAME, ZERO, Affine, Axis, Scopes, linear, number, of_axis
+from ..loops.frame import weight
 from .operands import Group, constant_mask
+
+_SHORT = 8  # instructions that follow a sum
 
 
 @dataclass(frozen=True)
@@ -72,25 +75,14 @@ class Epilogue:
         """Finishes the sums in `tile`: `count` rows of one column group, from (row, column) on."""
         scopes = Scopes(f)
         emitter = self._emitter(f, args, scopes)
-        base = ZERO
-        for coordinate, (size, stride) in zip(outer, self.outer, strict=True):
-            if size > 1:
-                base = base + of_axis(Axis(coordinate, size)) * stride
         width = 1 if self.columns[0] == 1 else group.lanes
-        places = []
-        for position in range(group.vectors):
-            at = f.add(column, position * group.lanes)
-            lanes = CONSECUTIVE if width > 1 else SAME
-            axis = Axis(at, self.columns[0], lanes, 0, group.lanes)
-            places.append(base + of_axis(axis) * self.columns[1] if self.columns[0] > 1 else base)
+        places = self._places(f, outer, column, group, width)
 
         def finish(line: llvm.Value, row_part: Affine) -> None:
             for position, place in enumerate(places):
                 start = f.pointer(line, position * group.lanes, self.accumulator)
                 sums = f.load(llvm.vector(width, self.accumulator), start)
-                mask = None
-                if width > 1 and group.tail and position == group.vectors - 1:
-                    mask = Mask(constant_mask(width, group.tail), 0)
+                mask = self._mask(group, position, width)
                 self._finish(emitter, args, place + row_part, sums, width, mask)
 
         rows, stride = self.rows
@@ -101,6 +93,62 @@ class Epilogue:
         with scopes.loop(row, end, extent=rows, at_least_once=True) as (index, loop):
             offset = f.mul(f.sub(loop.index, row), group.tile_stride)
             finish(f.pointer(tile, offset, self.accumulator), index * stride)
+
+    @property
+    def short(self) -> bool:
+        """Whether what follows is little enough to be done while the sums are in registers."""
+        if self.body is None or self.columns[0] == 1:
+            return self.columns[0] > 1
+        following = [op for op in self.body.ops if op is not self.contraction]
+        return sum(map(weight, following)) <= _SHORT
+
+    def finish(
+        self,
+        f: llvm.Function,
+        args: llvm.Value,
+        outer: Sequence[llvm.Value],
+        row: llvm.Value,
+        column: llvm.Value,
+        sums: Sequence[llvm.Value],
+        group: Group,
+    ) -> None:
+        """Finishes sums in registers: row by row, the vectors of one column group."""
+        emitter = self._emitter(f, args, Scopes(f))
+        places = self._places(f, outer, column, group, group.lanes)
+        rows, stride = self.rows
+        first = of_axis(Axis(row, rows)) if rows > 1 else ZERO
+        for place, total in enumerate(sums):
+            line, position = divmod(place, group.vectors)
+            at = places[position] + (first + line).within(0, rows - 1) * stride
+            mask = self._mask(group, position, group.lanes)
+            self._finish(emitter, args, at, total, group.lanes, mask)
+
+    def _places(
+        self,
+        f: llvm.Function,
+        outer: Sequence[llvm.Value],
+        column: llvm.Value,
+        group: Group,
+        width: int,
+    ) -> list[Affine]:
+        """Where the vectors of a column group stand in row 0."""
+        base = ZERO
+        for coordinate, (size, stride) in zip(outer, self.outer, strict=True):
+            if size > 1:
+                base = base + of_axis(Axis(coordinate, size)) * stride
+        places: list[Affine] = []
+        for position in range(group.vectors):
+            at = f.add(column, position * group.lanes)
+            lanes = CONSECUTIVE if width > 1 else SAME
+            axis = Axis(at, self.columns[0], lanes, 0, group.lanes)
+            places.append(base + of_axis(axis) * self.columns[1] if self.columns[0] > 1 else base)
+        return places
+
+    def _mask(self, group: Group, position: int, width: int) -> Mask | None:
+        """The real lanes of a vector of a column group."""
+        if width > 1 and group.tail and position == group.vectors - 1:
+            return Mask(constant_mask(width, group.tail), 0)
+        return None
 
     def _emitter(self, f: llvm.Function, args: llvm.Value, scopes: Scopes) -> ElementEmitter:
         body = self.body if self.body is not None else Region((), (), ())

@@ -8,6 +8,7 @@ keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .. import llvm
 from .epilogue import Epilogue
@@ -21,28 +22,33 @@ _COLUMNS = 4  # at a time
 _VECTORS = 2  # of columns in a tile
 
 
-def emit_inner_products(
-    module: llvm.Module,
-    name: str,
-    lanes: int,
-    outer: Sequence[int],
-    rows: int,
-    columns: int,
-    depth: Sequence[tuple[int, int, int]],
-    left: tuple[Source, int],
-    right: tuple[Source, int],
-    epilogue: Epilogue,
-) -> tuple[int, int]:
-    """Defines the kernel; its tiles and scratch bytes. depth: (size, left and right stride), the
-    last of strides 1; left and right: where they are, and the stride of a row or column."""
+@dataclass(frozen=True)
+class InnerProducts:
+    """What to compute. depth: (size, left and right stride), the last of strides 1; left and
+    right: where they are, and the stride of a row or column."""
+
+    lanes: int
+    outer: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: tuple[tuple[int, int, int], ...]
+    left: tuple[Source, int]
+    right: tuple[Source, int]
+    epilogue: Epilogue
+
+
+def emit_inner_products(module: llvm.Module, name: str, work: InnerProducts) -> tuple[int, int]:
+    """Defines the kernel; its tiles and scratch bytes."""
+    lanes, outer, rows, columns = work.lanes, work.outer, work.rows, work.columns
+    epilogue = work.epilogue
     vectors = min(_VECTORS, -(-columns // lanes))
     width = vectors * lanes
     whole, rest = divmod(columns, width)
     groups = whole + (rest > 0)
-    body = _Body(module, lanes, rows, columns, list(depth), left, right, width)
+    body = _Body(lanes, rows, columns, list(work.depth), work.left, work.right, width)
     f = module.kernel(name)
     args, begin, end, _ = f.arguments
-    tile = f.alloca(left[0].accumulator, rows * width)
+    tile = f.alloca(work.left[0].accumulator, rows * width)
     count = llvm.constant("i64", rows)
     zero = llvm.constant("i64", 0)
     with f.for_range(begin, end) as loop:
@@ -75,7 +81,6 @@ def emit_inner_products(
 class _Body:
     def __init__(
         self,
-        module: llvm.Module,
         lanes: int,
         rows: int,
         columns: int,
@@ -84,7 +89,7 @@ class _Body:
         right: tuple[Source, int],
         width: int,
     ) -> None:
-        self.module, self.lanes, self.rows, self.columns = module, lanes, rows, columns
+        self.lanes, self.rows, self.columns = lanes, rows, columns
         self.depth, self.width = depth, width
         self.left, self.row_stride = left
         self.right, self.column_stride = right

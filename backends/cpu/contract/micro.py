@@ -8,11 +8,10 @@ Accumulators never leave registers before the sum is complete.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import llvm
-from ..codegen import Target
 
 Value = llvm.Value
 
@@ -43,40 +42,116 @@ class Micro:
     tile_stride: int  # elements from one row of the tile to the next
     tail_lanes: int = 0  # if not 0, lanes of the last vector that may be read
     ahead: int = 0  # lines of 64 bytes to bring into L2 per turn of the loop; a single loop only
+    cut: bool = False  # sums only a part of the (one) depth loop, on top of what the tile holds
+    stream: int = 0  # if not 0, bytes ahead that the right side is brought into L1
 
     @property
     def unroll(self) -> int:
         """Steps of one turn of the innermost loop."""
-        products = self.rows * len(self.vectors)
         size = self.depth[-1].size if self.depth else 1
+        return Micro.turns(self.rows * len(self.vectors), size)
+
+    @staticmethod
+    def turns(products: int, size: int) -> int:
+        """Steps of one turn of a loop of `size` steps, each of so many products of vectors."""
         return min(max(2, _STEP_PRODUCTS // products), 8, size)
 
 
-def largest_rows(target: Target, vectors: int) -> int:
-    """Rows whose accumulators, with the right side's vectors and one left value, fit registers."""
-    return (target.vector_registers - 1 - vectors) // vectors
+def emit_micro(
+    module: llvm.Module,
+    name: str,
+    micro: Micro,
+    finish: Callable[[llvm.Function, Sequence[Value], Sequence[Value]], None] | None = None,
+) -> None:
+    """Defines name(left, right, tile, ahead, step, steps): pointers to the first elements, and to
+    what the next calls will read. Where the depth is cut, `steps` are summed, and `step`, the
+    number of the first one, tells whether the tile holds sums already.
 
-
-def emit_micro(module: llvm.Module, name: str, micro: Micro) -> None:
-    """Defines name(left, right, tile, ahead): pointers to the first elements, and to what the next
-    calls will read."""
+    With `finish` the function takes (args, outer, row, column) too, and finish(function, these,
+    sums) does what follows in place of stores to the tile."""
     parameters = [
         ("ptr noalias readonly", "left"),
         ("ptr noalias readonly", "right"),
         ("ptr noalias", "tile"),
         ("ptr", "ahead"),
+        ("i64", "step"),
+        ("i64", "steps"),
     ]
+    if finish is not None:
+        parameters.append(("ptr noalias readonly", "args"))
+        parameters += [("i64", "outer"), ("i64", "row"), ("i64", "column")]
     f = module.helper(name, parameters, inline="noinline")
-    left, right, tile, ahead = f.arguments
+    left, right, tile, ahead, step, steps = f.arguments[:6]
     vector = llvm.vector(micro.lanes, micro.element)
-    zeros = [llvm.constant(vector, 0)] * (micro.rows * len(micro.vectors))
-    sums = _emit_depth(f, micro, list(micro.depth), left, right, ahead, zeros)
-    for row in range(micro.rows):
-        for number in range(len(micro.vectors)):
-            place = row * micro.tile_stride + number * micro.lanes
-            value = sums[row * len(micro.vectors) + number]
-            f.store(value, f.pointer(tile, place, micro.element))
+    places = [
+        row * micro.tile_stride + number * micro.lanes
+        for row in range(micro.rows)
+        for number in range(len(micro.vectors))
+    ]
+    zeros: Sequence[Value] = [llvm.constant(vector, 0)] * len(places)
+    if micro.cut:
+        branch = f.if_else(f.compare("eq", step, 0))
+        with branch.then():
+            branch.give(*zeros)
+        with branch.otherwise():
+            branch.give(*(f.load(vector, f.pointer(tile, p, micro.element)) for p in places))
+        sums = _emit_part(f, micro, left, right, ahead, steps, branch.results)
+    else:
+        sums = _emit_depth(f, micro, list(micro.depth), left, right, ahead, zeros)
+    if finish is not None:
+        finish(f, f.arguments[6:], sums)
+        places, sums = [], []
+    for place, value in zip(places, sums, strict=True):
+        f.store(value, f.pointer(tile, place, micro.element))
     f.ret()
+
+
+def _emit_part(
+    f: llvm.Function,
+    micro: Micro,
+    left: Value,
+    right: Value,
+    ahead: Value,
+    steps: Value,
+    sums: Sequence[Value],
+) -> Sequence[Value]:
+    """`steps` steps of the one depth loop."""
+    unroll = micro.unroll
+    whole = f.mul(f.udiv(steps, unroll), unroll)
+    first = [left, right, ahead, *sums]
+    with f.for_range(0, whole, unroll, first) as body:
+        body.carry(*_emit_turn(f, micro, micro.depth[0], [], unroll, body.carried))
+    with f.for_range(whole, steps, 1, body.results) as rest:
+        a, b, c, *carried = rest.carried
+        carried = _emit_step(f, micro, a, b, carried)
+        loop = micro.depth[0]
+        a, b = f.pointer(a, loop.left, micro.element), f.pointer(b, loop.right, micro.element)
+        rest.carry(a, b, c, *carried)
+    return rest.results[3:]
+
+
+def _emit_turn(
+    f: llvm.Function,
+    micro: Micro,
+    loop: Depth,
+    inner: list[Depth],
+    unroll: int,
+    state: Sequence[Value],
+) -> list[Value]:
+    """`unroll` steps of a loop; the state are the three pointers, then the sums."""
+    left, right, ahead, *sums = state
+    for line in range(micro.ahead):
+        f.prefetch(f.pointer(ahead, line * LINE, "i8"), locality=2)
+    for turn in range(unroll):
+        at = f.pointer(left, turn * loop.left, micro.element)
+        bt = f.pointer(right, turn * loop.right, micro.element)
+        sums = _emit_depth(f, micro, inner, at, bt, ahead, sums)
+    return [
+        f.pointer(left, unroll * loop.left, micro.element),
+        f.pointer(right, unroll * loop.right, micro.element),
+        f.pointer(ahead, micro.ahead * LINE, "i8"),
+        *sums,
+    ]
 
 
 def _emit_depth(
@@ -97,19 +172,7 @@ def _emit_depth(
     if whole:
         start = [left, right, ahead, *sums]
         with f.for_range(0, whole, unroll, start, at_least_once=True) as body:
-            a, b, c, *carried = body.carried
-            for line in range(micro.ahead):
-                f.prefetch(f.pointer(c, line * LINE, "i8"), locality=2)
-            for turn in range(unroll):
-                at = f.pointer(a, turn * loop.left, micro.element)
-                bt = f.pointer(b, turn * loop.right, micro.element)
-                carried = _emit_depth(f, micro, inner, at, bt, c, carried)
-            body.carry(
-                f.pointer(a, unroll * loop.left, micro.element),
-                f.pointer(b, unroll * loop.right, micro.element),
-                f.pointer(c, micro.ahead * LINE, "i8"),
-                *carried,
-            )
+            body.carry(*_emit_turn(f, micro, loop, inner, unroll, body.carried))
         left, right, _, *sums = body.results
     for turn in range(loop.size - whole):
         at = f.pointer(left, turn * loop.left, micro.element)
@@ -126,6 +189,8 @@ def _emit_step(
     loaded = []
     for number, offset in enumerate(micro.vectors):
         pointer = f.pointer(right, offset, micro.element)
+        if micro.stream:
+            f.prefetch(f.pointer(pointer, micro.stream, "i8"))
         if micro.tail_lanes and number == len(micro.vectors) - 1:
             mask = llvm.vector_constant("i1", [i < micro.tail_lanes for i in range(micro.lanes)])
             loaded.append(f.masked_load(vector, pointer, mask))

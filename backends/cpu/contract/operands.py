@@ -11,13 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .. import elements, llvm
+from .blocking import padded_depth
 from .micro import Depth
 from .views import Segment
 
 Value = llvm.Value
+
+_STEPS_AHEAD = 16  # depth steps that a copy fetches ahead
 
 
 @dataclass(frozen=True)
@@ -151,15 +155,27 @@ class LeftSide:
         """Copies rows [first, last) to scratch, `row_stride` apart; only if `packed`."""
         raise NotImplementedError
 
+    def copied(self, depth: Sequence[int], most: int, lanes: int) -> LeftSide:
+        """The same rows packed, at most `most` at a time."""
+        loops = [Segment(*loop) for loop in zip(depth, self.depth, strict=True)]
+        if self.row_stride == 1 and not (loops and loops[-1].stride == 1):
+            return SideBySideLeft(self.source, loops, most, lanes)
+        return PackedLeftSide(self.source, [Segment(0, self.row_stride)], loops, lanes)
+
 
 class PackedLeftSide(LeftSide):
     """Rows copied into scratch, each as one contiguous run over the whole depth."""
 
     packed = True
 
-    def __init__(self, source: Source, rows: Sequence[Segment], depth: Sequence[Segment]) -> None:
-        super().__init__(source, math.prod(d.size for d in depth), linear_strides(depth, 1))
+    def __init__(
+        self, source: Source, rows: Sequence[Segment], depth: Sequence[Segment], lanes: int = 1
+    ) -> None:
+        steps = math.prod(d.size for d in depth)
+        pitch = padded_depth(steps, llvm.bits_of(source.accumulator) // 8)
+        super().__init__(source, pitch, linear_strides(depth, 1))
         self._rows, self._loops = tuple(rows), tuple(depth)
+        self._lanes = lanes if depth and depth[-1].stride == 1 else 1
 
     def pack(
         self,
@@ -178,12 +194,58 @@ class PackedLeftSide(LeftSide):
             target = f.pointer(scratch, place, accumulator)
 
             def copy(
-                offset: Value, position: Value, row: Value = row, target: Value = target
+                lanes: int, offset: Value, position: Value, row: Value = row, to: Value = target
             ) -> None:
-                value = self.source.load(f, row, offset)
-                f.store(value, f.pointer(target, position, accumulator))
+                value = self.source.load(f, row, offset, lanes)
+                f.store(value, f.pointer(to, position, accumulator))
 
-            each_index(f, self._loops, self.depth, copy)
+            each_index(f, self._loops, self.depth, partial(copy, self._lanes), self._lanes)
+            rest = self._loops[-1].size % self._lanes if self._loops else 0
+            if rest:
+                start = self._loops[-1].size - rest
+                end = [*self._loops[:-1], Segment(rest, 1)]
+
+                def copy_rest(
+                    offset: Value, position: Value, copy: Callable[..., None] = copy
+                ) -> None:
+                    copy(1, f.add(offset, start), f.add(position, start))  # noqa: B023
+
+                each_index(f, end, self.depth, copy_rest)
+
+
+class SideBySideLeft(LeftSide):
+    """Rows that are neighbours in memory, copied as they lie: step by step, `most` rows apart."""
+
+    packed = True
+
+    def __init__(self, source: Source, depth: Sequence[Segment], most: int, lanes: int) -> None:
+        super().__init__(source, 1, linear_strides(depth, most))
+        self._loops, self._lanes = tuple(depth), lanes
+
+    def pack(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        first: Value,
+        last: Value,
+        scratch: Value,
+    ) -> None:
+        base = self.source.at(f, self.source.base(f, args, outer), first)
+        count = f.sub(last, first)
+        lanes = self._lanes
+        whole = f.mul(f.udiv(count, lanes), lanes)
+        keep = f.tail_mask(f.sub(count, whole), lanes)
+
+        def copy(offset: Value, position: Value) -> None:
+            target = f.pointer(scratch, position, self.source.accumulator)
+            with f.for_range(0, whole, lanes) as loop:
+                value = self.source.load(f, base, f.add(offset, loop.index), lanes)
+                f.store(value, f.pointer(target, loop.index, self.source.accumulator))
+            rest = self.source.masked_load(f, base, f.add(offset, whole), keep)
+            f.masked_store(rest, f.pointer(target, whole, self.source.accumulator), keep)
+
+        each_index(f, self._loops, self.depth, copy)
 
 
 def linear_strides(depth: Sequence[Segment | Depth], unit: int) -> tuple[int, ...]:
@@ -228,9 +290,20 @@ class RightSide:
 
     packed = True
     by_vector = True  # whether packing costs little: whole vectors, no masks, no single elements
+    block = 0  # columns that lie side by side, if read in place; 0: all
 
     def __init__(self, source: Source, depth: Sequence[Segment]) -> None:
         self.source, self._loops = source, tuple(depth)
+
+    @property
+    def depth_stride(self) -> int:
+        """Elements from one step of the innermost loop to the next, where the operand lies."""
+        steps = [loop.stride for loop in self._loops if loop.size > 1]
+        return steps[-1] if steps else 0
+
+    def copied(self) -> RightSide:
+        """The same columns packed."""
+        return self
 
     def strides(self, group: Group) -> tuple[int, ...]:
         """Element strides per loop of the depth, as the micro-kernel walks a group."""
@@ -279,11 +352,6 @@ class Columns:
             return cls(count, stored, stored, 0)
         return cls(count, stored, inner, segments[0].stride) if inner % lanes == 0 else None
 
-    def fits(self, columns: int) -> bool:
-        """Whether groups of so many columns never begin inside a block and end behind it."""
-        whole = self.inner >= self.stored
-        return whole or self.inner % columns == 0 or columns % self.inner == 0
-
 
 class DirectRight(RightSide):
     """Contiguous columns, read in place."""
@@ -293,6 +361,10 @@ class DirectRight(RightSide):
     def __init__(self, source: Source, depth: Sequence[Segment], columns: Columns) -> None:
         super().__init__(source, depth)
         self._columns = columns
+        self.block = columns.inner if columns.inner < columns.stored else 0
+
+    def copied(self) -> RightSide:
+        return CopiedRight(self.source, self._loops, self._columns)
 
     def strides(self, group: Group) -> tuple[int, ...]:
         return tuple(loop.stride for loop in self._loops)
@@ -330,6 +402,7 @@ class CopiedRight(RightSide):
     def __init__(self, source: Source, depth: Sequence[Segment], columns: Columns) -> None:
         super().__init__(source, depth)
         self._direct = DirectRight(source, depth, columns)
+        self.block = self._direct.block
 
     def open(
         self,
@@ -344,8 +417,13 @@ class CopiedRight(RightSide):
         masked = self._direct.mask_tail(group)
         accumulator = self.source.accumulator
         starts = self._direct.offsets(group)
+        apart = self._loops[-1].stride if self._loops else 0
+        ahead = _STEPS_AHEAD * apart if abs(apart) > group.columns else 0
 
         def copy(offset: Value, position: Value) -> None:
+            for start in starts if ahead else ():
+                # Hardware follows no steps that are as far apart as pages.
+                f.prefetch(self.source.at(f, base, f.add(offset, start + ahead)))
             for number, start in enumerate(starts):
                 at = f.add(offset, start)
                 if masked and number == group.vectors - 1:

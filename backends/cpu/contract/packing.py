@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from ....hlo.build import Builder
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
-from ....optimizer.encode import Packing
+from ....optimizer.encode import Packing, stored_operand
 from ....optimizer.fusion import CONTRACTIONS
 from ..codegen import Target
+from . import stream
+from .blocking import PANEL_VECTORS
 from .dot import accumulator_of
-from .product import PANEL_VECTORS
+from .grouped import GROUP_COLUMNS, engine_for
 
 _STREAMED_ROWS = 4  # products of so few rows read weights once, in whatever order they lie
 _SMALLEST = 1 << 14  # elements of a weight worth packing
+_SMALLEST_KERNEL = 1 << 8  # the same of a convolution, whose products have many rows
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,11 @@ class _Panels:
     columns: tuple[int, ...]
     width: int  # columns of a panel
     dims: tuple[int, ...]  # of the operand
+    group: int = 1  # steps of the depth that lie side by side: products of one instruction
 
     def forward(self, b: Builder, weight: Value) -> Value:
-        """weight -> [panels, depth, width], zeros behind the last column."""
+        """weight -> [panels, depth, width], zeros behind the last column; with groups
+        [panels, depth / group, width, group]."""
         depth, columns = self._sizes
         matrix = b.reshape(b.transpose(weight, (*self.depth, *self.columns)), (depth, columns))
         extra = -columns % self.width
@@ -43,14 +48,18 @@ class _Panels:
                 "pad", matrix, zero, edge_padding_low=(0, 0), edge_padding_high=(0, extra),
                 interior_padding=(0, 0),
             )  # fmt: skip
-        panels = (columns + extra) // self.width
+        panels, group = (columns + extra) // self.width, self.group
+        if group > 1:
+            split = b.reshape(matrix, (depth // group, group, panels, self.width))
+            return b.transpose(split, (2, 0, 3, 1))
         return b.transpose(b.reshape(matrix, (depth, panels, self.width)), (1, 0, 2))
 
     def inverse(self, b: Builder, packed: Value) -> Value:
-        """[panels, depth, width] -> the weight."""
+        """What `forward` gave -> the weight."""
         depth, columns = self._sizes
         padded = packed.dims[0] * packed.dims[2]
-        matrix = b.reshape(b.transpose(packed, (1, 0, 2)), (depth, padded))
+        order = (1, 3, 0, 2) if self.group > 1 else (1, 0, 2)
+        matrix = b.reshape(b.transpose(packed, order), (depth, padded))
         if padded != columns:
             matrix = b(
                 "slice", matrix, start_indices=(0, 0), limit_indices=(depth, columns),
@@ -70,7 +79,8 @@ class _Panels:
     @property
     def packing(self) -> Packing:
         """The same for `optimizer.encode`."""
-        name = f"panels{self.width}:{self.depth}:{self.columns}".replace(" ", "")
+        groups = f"x{self.group}" if self.group > 1 else ""
+        name = f"panels{self.width}{groups}:{self.depth}:{self.columns}".replace(" ", "")
         return Packing(1, name, self.forward, self.inverse)
 
 
@@ -80,11 +90,19 @@ def packing_for(op: Op, target: Target) -> Packing | None:
     if op.name == "fusion":
         op = next(inner for inner in op.regions[0].ops if inner.name in CONTRACTIONS)
     weight = op.operands[1]
-    if weight.element.name not in ("f32", "f64") or weight.tensor.size < _SMALLEST:
-        return None
-    width = PANEL_VECTORS * target.lanes(accumulator_of(op))
+    if op.name == "convolution" and weight.element.name in ("f32", "f64"):
+        depthwise = _depthwise_packing(op)
+        if depthwise is not None:
+            return depthwise
+    stored = stored_operand(weight)
+    if stored.element.name not in ("f32", "f64"):
+        return _narrow_packing(op, stored, target)
+    lanes = target.lanes(accumulator_of(op))
+    width = PANEL_VECTORS * lanes
     if op.name == "convolution":
-        return _convolution_packing(op, width)
+        return _convolution_packing(op, width, lanes)
+    if weight.tensor.size < _SMALLEST:
+        return None
     if op.rhs_batching_dimensions:
         return None
     columns = free_dims(op, "rhs")
@@ -98,7 +116,31 @@ def packing_for(op: Op, target: Target) -> Packing | None:
     return _Panels(depth, tuple(columns), width, weight.dims).packing
 
 
-def _convolution_packing(op: Op, width: int) -> Packing | None:
+def _narrow_packing(op: Op, weight: Value, target: Target) -> Packing | None:
+    """A weight of a narrow type: streamed as it lies for few rows, else in groups of the depth that
+    one instruction multiplies; None where neither reads it."""
+    if op.name != "dot_general" or op.rhs_batching_dimensions or weight.tensor.size < _SMALLEST:
+        return None
+    if weight.dims != op.rhs.dims:
+        return None
+    columns, depth = free_dims(op, "rhs"), tuple(op.rhs_contracting_dimensions)
+    count = math.prod(weight.dims[d] for d in columns)
+    steps = math.prod(weight.dims[d] for d in depth)
+    rows = math.prod(op.lhs.dims[d] for d in free_dims(op, "lhs"))
+    accumulator = accumulator_of(op)
+    if stream.fits(target, weight.element, accumulator, rows):
+        width, group = stream.WIDTH, 1
+    else:
+        engine = engine_for(target, op.lhs.element, op.rhs.element, accumulator)
+        if engine is None or steps * 4 % (engine.group * engine.step):
+            return None
+        width, group = GROUP_COLUMNS, engine.group
+    if count < width or (count % width and len(columns) > 1):
+        return None
+    return _Panels(depth, tuple(columns), width, weight.dims, group).packing
+
+
+def _convolution_packing(op: Op, width: int, lanes: int) -> Packing | None:
     """Kernels are the right side only where features are innermost in the result."""
     features = op.output_feature_dimension
     if features != op.type.rank - 1 or op.feature_group_count * op.batch_group_count != 1:
@@ -106,7 +148,24 @@ def _convolution_packing(op: Op, width: int) -> Packing | None:
     if any(op.window_reversal or ()):
         return None
     outputs = op.kernel_output_feature_dimension
-    depth = (*op.kernel_spatial_dimensions, op.kernel_input_feature_dimension)
-    if op.rhs.dims[outputs] < width:
+    taps, inputs = op.kernel_spatial_dimensions, op.kernel_input_feature_dimension
+    # Windows of an image whose columns are innermost are copied feature by feature.
+    by_run = op.input_spatial_dimensions[-1:] == (op.type.rank - 1,)
+    depth = (inputs, *taps) if by_run else (*taps, inputs)
+    if op.rhs.tensor.size < _SMALLEST_KERNEL:
         return None
+    width = min(width, -(-op.rhs.dims[outputs] // lanes) * lanes)
     return _Panels(depth, (outputs,), width, op.rhs.dims).packing
+
+
+def _depthwise_packing(op: Op) -> Packing | None:
+    """Taps of all features side by side, for kernels that run along features."""
+    features, inputs = op.kernel_output_feature_dimension, op.kernel_input_feature_dimension
+    last = op.output_feature_dimension == op.input_feature_dimension == op.type.rank - 1
+    single = op.rhs.dims[inputs] == 1 and op.rhs.dims[features] == op.feature_group_count
+    if not last or not single or features == op.type.rank - 1:
+        return None
+    order = (*op.kernel_spatial_dimensions, inputs, features)
+    back = tuple(order.index(d) for d in range(op.type.rank))
+    name = f"taps:{order}".replace(" ", "")
+    return Packing(1, name, lambda b, x: b.transpose(x, order), lambda b, x: b.transpose(x, back))

@@ -3,34 +3,33 @@
     out[outer, row, column] =
         epilogue(sum over depth of left[outer, row, depth] * right[outer, depth, column])
 
-Rows are cut into panels that the micro-kernel can hold, panels into blocks whose left side stays in
-the L2 cache; columns into groups of a few vectors. A tile is one column group of one row block (of
-many column groups, where the left side must be packed first). The sum of an element is always
+A `Blocking` says how rows, columns and depth are cut (blocking.py). Where the depth is cut, partial
+sums wait in the result, or in scratch if something follows them. The sum of an element is always
 formed in the same order, so any split of the tiles over workers gives the same bits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from ....hlo.errors import CompilerBug
 from .. import llvm
 from ..codegen import Target
+from ..machines import machine_of
+from . import blocking
+from .blocking import Blocking, ProductShape
+from .choose import choose
 from .epilogue import Epilogue
-from .micro import LINE, Depth, Micro, emit_micro, largest_rows
+from .micro import LINE, Depth, Micro, emit_micro
 from .operands import Group, LeftSide, RightSide, unravel
 
 Value = llvm.Value
 
-PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
-_LEFT_BYTES = 1 << 20  # of a row block: what may stay in half of an L2 cache of 2 MB
-_LARGE_RESULT = 1 << 22
-_RESULT_BYTES = 1 << 18  # of a row block of a shallow product
-_SHALLOW = 96  # depth steps
-_PACKED_ROWS = 4  # panels of a row block that is packed
-_LEAST_GROUPS = 4  # column groups that share a packed row block, if there are as many
-_ENOUGH_TILES = 16
 _STREAMED_PANEL = 1 << 14  # bytes of a panel that is worth fetching ahead
 _MOST_LINES = 4
+_STREAM_AHEAD = 1 << 13  # bytes
 
 
 @dataclass(frozen=True)
@@ -48,247 +47,372 @@ class Product:
     epilogue: Epilogue
 
     @property
-    def element_bytes(self) -> int:
-        return llvm.bits_of(self.accumulator) // 8
+    def lanes(self) -> int:
+        return self.target.lanes(self.accumulator)
 
     @property
-    def depth_steps(self) -> int:
-        steps = 1
-        for size in self.depth:
-            steps *= size
-        return steps
+    def shape(self) -> ProductShape:
+        """What the choice of a blocking needs to know."""
+        loops = _merged(self.depth, self.left, self.right, Group(self.lanes, 1))
+        return ProductShape(
+            outer=math.prod(self.outer),
+            rows=self.rows,
+            columns=self.columns,
+            depth=math.prod(self.depth),
+            element_bytes=llvm.bits_of(self.accumulator) // 8,
+            lanes=self.lanes,
+            registers=self.target.vector_registers,
+            left_row_stride=self.left.row_stride,
+            left_depth_stride=self.left.depth[-1] if self.left.depth else 0,
+            left_must_pack=self.left.packed,
+            left_may_pack=not self.left.packed,
+            right_depth_stride=self.right.depth_stride,
+            right_block=self.right.block,
+            right_must_pack=self.right.packed,
+            right_by_vector=self.right.by_vector,
+            even_depth=len(loops) == 1,
+            plain_result=self.epilogue.plain,
+        )
 
 
-def column_vectors(target: Target, rows: int, columns: int, lanes: int) -> int:
-    """Vectors of a column group: two where there are rows enough, more for few rows."""
-    registers = target.vector_registers
-    vectors = PANEL_VECTORS
-    if rows <= 6:
-        # One load of the left side serves more products, and enough sums hide FMA's latency.
-        while (
-            vectors < 8 and rows * (vectors + 2) + vectors + 3 <= registers and rows * vectors < 16
-        ):
-            vectors += 2
-    while vectors > 2 and -(-columns // (vectors * lanes)) < _ENOUGH_TILES:
-        vectors -= 2
-    return min(vectors, max(1, -(-columns // lanes)))
+def emit_product(
+    module: llvm.Module, name: str, product: Product, cut: Blocking | None = None
+) -> tuple[int, int]:
+    """Defines the kernel `name`, cut as said or as `choose` says; its tiles and scratch bytes."""
+    shape = product.shape
+    if cut is None:
+        cut = choose(shape, machine_of(product.target))
+    elif reason := blocking.problem(shape, cut):
+        raise CompilerBug(f"{cut} is no blocking of {shape}: {reason}")
+    return _Emitter(module, name, product, cut).emit()
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows in `panels` of `size` or, the first `larger` ones, `size` + 1; blocks of panels."""
+class _Emitter:
+    """One product under one blocking."""
 
-    panels: int
-    size: int
-    larger: int
-    per_block: int
+    def __init__(self, module: llvm.Module, name: str, product: Product, cut: Blocking) -> None:
+        self.module, self.name, self.product, self.cut = module, name, product, cut
+        self.shape = shape = product.shape
+        self.steps = shape.depth
+        self.panels, self.size, self.larger = blocking.row_panels(product.rows, cut.rows)
+        self.most = self.size + (self.larger > 0)
+        self.blocks = -(-self.panels // cut.panels)
+        self.left, self.right = product.left, product.right
+        if cut.pack_left and not self.left.packed:
+            self.left = self.left.copied(product.depth, cut.panels * self.most, product.lanes)
+        if cut.pack_right and not self.right.packed:
+            self.right = self.right.copied()
+        self.parts = blocking.scratch_parts(shape, cut)
+        self.width = cut.vectors * product.lanes
+        whole, rest = divmod(product.columns, self.width)
+        self.whole, self.groups = whole, whole + (rest > 0)
+        lanes = product.lanes
+        self.full = Group(lanes, cut.vectors) if whole else None
+        self.last = Group(lanes, -(-rest // lanes), rest % lanes) if rest else None
+        self.cut_depth = cut.depth < self.steps
+        # Panels that only one row block reads are packed when it needs them, all in one place.
+        self.pack_first = cut.pack_right and blocking.panels_kept(shape, cut)
 
-    @property
-    def blocks(self) -> int:
-        return -(-self.panels // self.per_block)
+    def emit(self) -> tuple[int, int]:
+        """Defines the kernel; its tiles and scratch bytes."""
+        cut, outer = self.cut, math.prod(self.product.outer)
+        for group, suffix in ((self.full, "_full"), (self.last, "_last")):
+            if group is not None:
+                _GroupEmitter(self, group, self.name + suffix).emit()
+        row_parts, column_parts = -(-self.blocks // cut.blocks), -(-self.groups // cut.groups)
+        f = self.module.kernel(self.name)
+        args, begin, end, scratch = f.arguments
+        with f.for_range(begin, end) as loop:
+            column_part = f.urem(loop.index, column_parts)
+            index = f.udiv(loop.index, column_parts)
+            row_part, flat = f.urem(index, row_parts), f.udiv(index, row_parts)
+            start = f.mul(column_part, cut.groups)
+            stop = f.min(f.add(start, cut.groups), self.groups)
+            if self.pack_first:
+                self._each_group(f, start, stop, "_open", (args, flat), scratch)
+            first = f.mul(row_part, cut.blocks)
+            if cut.blocks == 1:
+                self._row_block(f, args, flat, first, start, stop, scratch)
+            else:
+                final = f.min(f.add(first, cut.blocks), self.blocks)
+                with f.for_range(first, final, at_least_once=True) as blocks:
+                    self._row_block(f, args, flat, blocks.index, start, stop, scratch)
+        f.ret()
+        return outer * row_parts * column_parts, sum(self.parts)
 
-    def first(self, f: llvm.Function, panel: Value) -> Value:
+    def _row_block(
+        self,
+        f: llvm.Function,
+        args: Value,
+        flat: Value,
+        block: Value,
+        start: Value,
+        stop: Value,
+        scratch: Value,
+    ) -> None:
+        first = f.mul(block, self.cut.panels)
+        final = f.min(f.add(first, self.cut.panels), self.panels)
+        if self.cut.pack_left:
+            coordinates = unravel(f, flat, self.product.outer)
+            rows = self.first_row(f, first), self.first_row(f, final)
+            place = f.pointer(scratch, self.parts[1], "i8")
+            self.left.pack(f, args, coordinates, *rows, place)
+        operands = args, flat, first, final
+        if not self.cut_depth:
+            steps = llvm.constant("i64", 0), llvm.constant("i64", self.steps)
+            self._each_group(f, start, stop, "", (*operands, *steps), scratch)
+            return
+        with f.for_range(0, self.steps, self.cut.depth) as loop:
+            steps = loop.index, f.min(f.sub(self.steps, loop.index), self.cut.depth)
+            self._each_group(f, start, stop, "", (*operands, *steps), scratch)
+
+    def _each_group(
+        self,
+        f: llvm.Function,
+        start: Value,
+        stop: Value,
+        suffix: str,
+        operands: tuple[Value, ...],
+        scratch: Value,
+    ) -> None:
+        """Calls a function of the full or the last group for the groups [start, stop)."""
+        with f.for_range(start, stop, at_least_once=True) as loop:
+            number = loop.index
+            place = f.sub(number, start)
+            every = *operands, f.mul(number, self.width), place, scratch
+            if self.full and self.last:
+                branch = f.if_else(f.compare("ult", number, self.whole))
+                with branch.then():
+                    f.call(f"{self.name}_full{suffix}", "void", *every)
+                with branch.otherwise():
+                    f.call(f"{self.name}_last{suffix}", "void", *every)
+            else:
+                kind = "full" if self.full else "last"
+                f.call(f"{self.name}_{kind}{suffix}", "void", *every)
+
+    def first_row(self, f: llvm.Function, panel: Value) -> Value:
         """The first row of a panel."""
         return f.add(f.mul(panel, self.size), f.min(panel, self.larger))
 
 
-def _cut_rows(product: Product, vectors: int, groups: int) -> _Rows:
-    panels = -(-product.rows // largest_rows(product.target, vectors))
-    size, larger = divmod(product.rows, panels)
-    if product.left.packed:
-        return _Rows(panels, size, larger, min(panels, _PACKED_ROWS))
-    panel_bytes = (size + 1) * product.depth_steps * product.element_bytes
-    per_block = max(8, _LEFT_BYTES // max(1, panel_bytes))
-    row_bytes = (size + 1) * product.columns * product.element_bytes
-    large = panels * row_bytes >= _LARGE_RESULT
-    if large and product.depth_steps <= _SHALLOW and product.right.by_vector:
-        # The result is most of the traffic: its rows should be complete while they are in L2.
-        per_block = min(per_block, max(2, _RESULT_BYTES // row_bytes))
-    blocks = -(-panels // per_block)
-    outer = 1
-    for count in product.outer:
-        outer *= count
-    if outer * groups * blocks < _ENOUGH_TILES:
-        # A panel of the right side is then opened by several tiles, but all workers have work.
-        blocks = min(-(-_ENOUGH_TILES // (outer * groups)), max(blocks, panels // 3, 1))
-    return _Rows(panels, size, larger, -(-panels // blocks))
+class _GroupEmitter:
+    """The functions of one kind of column group."""
 
+    def __init__(self, whole: _Emitter, group: Group, name: str) -> None:
+        self.whole, self.group, self.name = whole, group, name
+        self.product, self.cut = whole.product, whole.cut
+        self.epilogue = self.product.epilogue
+        self.plain = self.epilogue.plain and not group.tail
+        self.tile_stride = self.epilogue.rows[1] if self.plain else group.columns
+        self.finishes = not (self.plain or whole.cut_depth) and self.epilogue.short
+        self.depth = _merged(self.product.depth, whole.left, whole.right, group)
+        self.fetch = self._fetch()
 
-def emit_product(module: llvm.Module, name: str, product: Product) -> tuple[int, int]:
-    """Defines the kernel `name`; its tiles and scratch bytes."""
-    lanes = product.target.lanes(product.accumulator)
-    vectors = column_vectors(product.target, product.rows, product.columns, lanes)
-    width = vectors * lanes
-    whole, rest = divmod(product.columns, width)
-    full = Group(lanes, vectors) if whole else None
-    last = Group(lanes, -(-rest // lanes), rest % lanes) if rest else None
-    groups = whole + (rest > 0)
-    rows = _cut_rows(product, vectors, groups)
-    outer = 1
-    for count in product.outer:
-        outer *= count
-
-    left_bytes = 0
-    if product.left.packed:
-        left_bytes = rows.per_block * (rows.size + 1) * product.depth_steps * product.element_bytes
-        left_bytes = -(-left_bytes // 64) * 64
-    panel_bytes = width * product.depth_steps * product.element_bytes if product.right.packed else 0
-    for group, suffix in ((full, "_full"), (last, "_last")):
-        if group is not None:
-            _emit_group(module, name + suffix, product, group, rows, left_bytes)
-
-    # Groups of a tile: one, or, to use a packed left side often, many.
-    tile_groups = _groups_per_tile(outer * rows.blocks, groups) if product.left.packed else 1
-    parts = -(-groups // tile_groups)
-    f = module.kernel(name)
-    args, begin, end, scratch = f.arguments
-    with f.for_range(begin, end) as loop:
-        part, block = f.urem(loop.index, parts), f.udiv(loop.index, parts)
-        block, flat = f.urem(block, rows.blocks), f.udiv(block, rows.blocks)
-        first = f.mul(block, rows.per_block)
-        final = f.min(f.add(first, rows.per_block), rows.panels)
-        if product.left.packed:
-            coordinates = unravel(f, flat, product.outer)
-            product.left.pack(
-                f, args, coordinates, rows.first(f, first), rows.first(f, final), scratch
-            )
-        start = f.mul(part, tile_groups)
-        stop = f.min(f.add(start, tile_groups), groups)
-        with f.for_range(start, stop, at_least_once=True) as inner:
-            number = inner.index
-            column = f.mul(number, width)
-            operands = args, flat, first, final, column, scratch
-            if full and last:
-                branch = f.if_else(f.compare("ult", number, whole))
-                with branch.then():
-                    f.call(name + "_full", "void", *operands)
-                with branch.otherwise():
-                    f.call(name + "_last", "void", *operands)
-            else:
-                f.call(name + ("_full" if full else "_last"), "void", *operands)
-    f.ret()
-    return outer * rows.blocks * parts, left_bytes + panel_bytes
-
-
-def _groups_per_tile(others: int, groups: int) -> int:
-    """Column groups of a tile whose left side is packed for it; `others` tiles beside exist."""
-    parts = min(-(-_ENOUGH_TILES // max(1, others)), max(1, groups // _LEAST_GROUPS))
-    return -(-groups // parts)
-
-
-def _emit_group(
-    module: llvm.Module, name: str, product: Product, group: Group, rows: _Rows, panel_at: int
-) -> None:
-    """Defines name(args, outer, first panel, end panel, column, scratch): one group of columns."""
-    parameters = [
-        ("ptr noalias readonly", "args"),
-        ("i64", "outer"),
-        ("i64", "first"),
-        ("i64", "last"),
-        ("i64", "column"),
-        ("ptr noalias", "scratch"),
-    ]
-    epilogue = product.epilogue
-    plain = epilogue.plain and not group.tail
-    tile_stride = epilogue.rows[1] if plain else group.columns
-    sizes = {rows.size: name + "_rows"}
-    if rows.larger:
-        sizes[rows.size + 1] = name + "_rows1"
-    loops = zip(product.depth, product.left.depth, product.right.strides(group), strict=True)
-    depth = _merged([Depth(*loop) for loop in loops])
-    fetch = _fetch(product, group, depth, rows)
-    for size, micro_name in sizes.items():
-        micro = Micro(
-            product.accumulator,
-            group.lanes,
-            size,
-            product.left.row_stride,
-            product.right.offsets(group),
-            depth,
-            tile_stride,
-            group.tail if product.right.mask_tail(group) else 0,
+    def emit(self) -> None:
+        """Defines NAME(args, outer, first panel, end panel, first step, steps, column, group of
+        the tile, scratch), and NAME_open(args, outer, column, group of the tile, scratch)."""
+        whole = self.whole
+        if whole.pack_first:
+            self._emit_open()
+        micros = self._emit_micros()
+        numbers = ("outer", "first", "last", "step", "steps", "column", "place")
+        f = self.module.helper(
+            self.name,
+            [
+                ("ptr noalias readonly", "args"),
+                *(("i64", number) for number in numbers),
+                ("ptr noalias", "scratch"),
+            ],
+            inline="noinline",
         )
-        fetch.lines = fetch.lines or fetch.lines_per_turn(micro)
-        emit_micro(module, micro_name, replace(micro, ahead=fetch.lines))
-
-    f = module.helper(name, parameters, inline="noinline")
-    args, flat, first, last, column, scratch = f.arguments
-    coordinates = unravel(f, flat, product.outer)
-    panel = f.pointer(scratch, panel_at, "i8")
-    right = product.right.open(f, args, coordinates, column, group, panel)
-    start = rows.first(f, first)
-    tile = f.alloca(product.accumulator, 0 if plain else (rows.size + 1) * group.columns)
-    with f.for_range(first, last) as loop:
-        row = rows.first(f, loop.index)
-        if product.left.packed:
-            place = f.mul(f.sub(row, start), product.left.row_stride)
-            left = f.pointer(scratch, place, product.accumulator)
+        args, flat, first, last, step, steps, column, place, scratch = f.arguments
+        coordinates = unravel(f, flat, self.product.outer)
+        if whole.pack_first:
+            right = self._panel(f, place, scratch)
         else:
-            left = product.left.rows(f, args, coordinates, row)
-        target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile
-        operands = left, right, target, fetch.pointer(f, right, f.sub(loop.index, first))
-        count: Value = llvm.constant("i64", rows.size)
-        if rows.larger:
-            branch = f.if_else(f.compare("ult", loop.index, rows.larger))
-            with branch.then():
-                f.call(sizes[rows.size + 1], "void", *operands)
-            with branch.otherwise():
-                f.call(sizes[rows.size], "void", *operands)
-            more = f.cast("zext", f.compare("ult", loop.index, rows.larger), "i64")
-            count = f.add(count, more)
-        else:
-            f.call(sizes[rows.size], "void", *operands)
-        if not plain:
-            epilogue.emit(f, args, coordinates, row, column, count, tile, group)
-    f.ret()
+            right = whole.right.open(f, args, coordinates, column, self.group, scratch)
+        left_at = right_at = llvm.constant("i64", 0)
+        if whole.cut_depth:
+            left_at = f.mul(step, self.depth[0].left)
+            right_at = f.mul(step, self.depth[0].right)
+        right = f.pointer(right, right_at, self.product.accumulator)
+        start = whole.first_row(f, first)
+        packed = f.pointer(scratch, whole.parts[1], "i8")
+        tile = self._tile(f, place, scratch)
+        final = f.compare("eq", f.add(step, steps), whole.steps) if whole.cut_depth else None
+        with f.for_range(first, last, at_least_once=True) as loop:
+            row = whole.first_row(f, loop.index)
+            if self.cut.pack_left:
+                rows = f.mul(f.sub(row, start), whole.left.row_stride)
+                left = f.pointer(packed, rows, self.product.accumulator)
+            else:
+                left = whole.left.rows(f, args, coordinates, row)
+            left = f.pointer(left, left_at, self.product.accumulator)
+            if self.plain:
+                target = self.epilogue.pointer(f, args, coordinates, row, column)
+            elif whole.cut_depth:
+                offset = f.mul(f.sub(loop.index, first), self._tile_size)
+                target = f.pointer(tile, offset, self.product.accumulator)
+            else:
+                target = tile
+            ahead = self.fetch.pointer(f, right, f.sub(loop.index, first))
+            operands: tuple[Value, ...] = left, right, target, ahead, step, steps
+            if self.finishes:
+                operands = *operands, args, flat, row, column
+            count = self._call(f, micros, loop.index, operands)
+            if not (self.plain or self.finishes):
+                if final is None:
+                    self.epilogue.emit(f, args, coordinates, row, column, count, target, self.group)
+                else:
+                    with f.if_then(final):
+                        self.epilogue.emit(
+                            f, args, coordinates, row, column, count, target, self.group
+                        )
+        f.ret()
+
+    @property
+    def module(self) -> llvm.Module:
+        return self.whole.module
+
+    @property
+    def _tile_size(self) -> int:
+        """Elements of the sums of one panel."""
+        return self.whole.most * self.whole.width
+
+    def _tile(self, f: llvm.Function, place: Value, scratch: Value) -> Value:
+        """Where sums that are not results yet stand: of a panel, or of all panels of a block."""
+        if not self.whole.cut_depth:
+            return f.alloca(
+                self.product.accumulator, 0 if self.plain or self.finishes else self._tile_size
+            )
+        base = f.pointer(scratch, self.whole.parts[0] + self.whole.parts[1], "i8")
+        at = f.mul(place, self.cut.panels * self._tile_size)
+        return f.pointer(base, at, self.product.accumulator)
+
+    def _panel(self, f: llvm.Function, place: Value, scratch: Value) -> Value:
+        """The packed right side of a group of the tile."""
+        at = f.mul(place, self.whole.width * self.whole.steps)
+        return f.pointer(scratch, at, self.product.accumulator)
+
+    def _emit_open(self) -> None:
+        numbers = [("i64", name) for name in ("outer", "column", "place")]
+        f = self.module.helper(
+            f"{self.name}_open",
+            [("ptr noalias readonly", "args"), *numbers, ("ptr noalias", "scratch")],
+            inline="noinline",
+        )
+        args, flat, column, place, scratch = f.arguments
+        coordinates = unravel(f, flat, self.product.outer)
+        panel = self._panel(f, place, scratch)
+        self.whole.right.open(f, args, coordinates, column, self.group, panel)
+        f.ret()
+
+    def _emit_micros(self) -> dict[int, str]:
+        """The micro-kernels of both panel sizes, by rows."""
+        whole = self.whole
+        names = {whole.size: self.name + "_rows"}
+        if whole.larger:
+            names[whole.size + 1] = self.name + "_rows1"
+        masked = self.group.tail if whole.right.mask_tail(self.group) else 0
+        for rows, name in names.items():
+            micro = Micro(
+                self.product.accumulator,
+                self.group.lanes,
+                rows,
+                whole.left.row_stride,
+                whole.right.offsets(self.group),
+                self.depth,
+                self.tile_stride,
+                masked,
+                self.fetch.lines,
+                whole.cut_depth,
+                self._stream(),
+            )
+            emit_micro(self.module, name, micro, self._finish if self.finishes else None)
+        return names
+
+    def _finish(self, f: llvm.Function, place: Sequence[Value], sums: Sequence[Value]) -> None:
+        """What follows the sums of one micro-kernel, while they are in registers."""
+        args, flat, row, column = place
+        coordinates = unravel(f, flat, self.product.outer)
+        self.epilogue.finish(f, args, coordinates, row, column, sums, self.group)
+
+    def _call(
+        self, f: llvm.Function, micros: dict[int, str], panel: Value, operands: tuple[Value, ...]
+    ) -> Value:
+        """Calls the micro-kernel of a panel; its rows."""
+        whole = self.whole
+        if not whole.larger:
+            f.call(micros[whole.size], "void", *operands)
+            return llvm.constant("i64", whole.size)
+        is_larger = f.compare("ult", panel, whole.larger)
+        branch = f.if_else(is_larger)
+        with branch.then():
+            f.call(micros[whole.size + 1], "void", *operands)
+        with branch.otherwise():
+            f.call(micros[whole.size], "void", *operands)
+        return f.add(f.cast("zext", is_larger, "i64"), whole.size)
+
+    def _fetch(self) -> _Fetch:
+        """How panels that lie one behind the other are fetched ahead."""
+        group, right = self.group, self.whole.right
+        bytes_of_step = group.columns * llvm.bits_of(self.product.accumulator) // 8
+        follows = not right.packed or (self.whole.pack_first and self.cut.groups > 1)
+        in_place = follows and len(self.depth) == 1 and self.depth[0].right == group.columns
+        size = self.whole.steps * bytes_of_step
+        useful = size >= _STREAMED_PANEL and self.cut.panels > 1 and not group.tail
+        if not (in_place and useful):
+            return _Fetch(0, 0, 0)
+        unroll = Micro.turns(self.whole.most * group.vectors, self.cut.depth)
+        turns = max(1, self.cut.depth // unroll)
+        part = self.cut.depth * bytes_of_step
+        lines = min(_MOST_LINES, -(-part // (LINE * turns * self.cut.panels)))
+        # After a depth block of the only group comes the next depth block.
+        following = part if self.whole.cut_depth and self.cut.groups == 1 else size
+        return _Fetch(following, lines, lines * turns * LINE, part)
+
+    def _stream(self) -> int:
+        """Bytes ahead that a right side is fetched of which every element is used once."""
+        whole = self.whole
+        once = whole.panels <= 2 and not self.cut.pack_right and not self.group.tail
+        if not once or not blocking.streamed(whole.shape):
+            return 0
+        if whole.cut_depth and self.depth[0].right > self.group.columns:
+            # Rows of the right side, read side by side: the next ones, where this group is.
+            return self.cut.depth * self.depth[0].right * whole.shape.element_bytes
+        return _STREAM_AHEAD
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Fetch:
     """Brings the right side's next panel into L2 while products with this one are formed: weights
     come from memory, and each pass over a panel has time for a part of the next."""
 
-    panel_bytes: int  # 0: panels do not lie one behind the other, or are small
-    passes: int
-    lines: int = 0  # per turn of the micro-kernel's loop
-    _bytes: int = 0  # per pass
-
-    def lines_per_turn(self, micro: Micro) -> int:
-        if not self.panel_bytes:
-            return 0
-        turns = max(1, micro.depth[0].size // micro.unroll)
-        lines = min(_MOST_LINES, -(-self.panel_bytes // (LINE * turns * self.passes)))
-        self._bytes = lines * turns * LINE
-        return lines
+    following: int  # bytes to what is read next; 0: panels do not lie so, or are small
+    lines: int  # per turn of the micro-kernel's loop
+    per_pass: int  # bytes
+    part: int = 0  # bytes of a panel that one depth block reads
 
     def pointer(self, f: llvm.Function, right: Value, number: Value) -> Value:
         """Where pass `number` over a panel fetches; once all is fetched, what is there already."""
-        if not self.panel_bytes:
+        if not self.following:
             return right
-        part = f.mul(number, self._bytes)
-        following = f.pointer(right, f.add(part, self.panel_bytes), "i8")
-        return f.select(f.compare("ult", part, self.panel_bytes), following, right)
+        part = f.mul(number, self.per_pass)
+        following = f.pointer(right, f.add(part, self.following), "i8")
+        return f.select(f.compare("ult", part, self.part), following, right)
 
 
-def _fetch(product: Product, group: Group, depth: tuple[Depth, ...], rows: _Rows) -> _Fetch:
-    size = product.depth_steps * group.columns * product.element_bytes
-    in_place = not product.right.packed and len(depth) == 1 and depth[0].right == group.columns
-    useful = size >= _STREAMED_PANEL and rows.per_block > 1 and not group.tail
-    return _Fetch(size if in_place and useful else 0, rows.per_block)
-
-
-def _merged(depth: list[Depth]) -> tuple[Depth, ...]:
-    """Loops that walk evenly become one; loops of one step go."""
+def _merged(
+    sizes: tuple[int, ...], left: LeftSide, right: RightSide, group: Group
+) -> tuple[Depth, ...]:
+    """Loops over the depth: those that walk evenly become one, those of one step go."""
     merged: list[Depth] = []
-    for loop in depth:
-        if loop.size == 1:
+    for loop in zip(sizes, left.depth, right.strides(group), strict=True):
+        size, a, b = loop
+        if size == 1:
             continue
-        if (
-            merged
-            and merged[-1].left == loop.size * loop.left
-            and merged[-1].right == loop.size * loop.right
-        ):
-            merged[-1] = Depth(merged[-1].size * loop.size, loop.left, loop.right)
+        if merged and (merged[-1].left, merged[-1].right) == (size * a, size * b):
+            merged[-1] = Depth(merged[-1].size * size, a, b)
         else:
-            merged.append(loop)
+            merged.append(Depth(size, a, b))
     return tuple(merged)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ....hlo.graph import Op, Value
+from ....optimizer.fusion import widens
 
 
 class Segment(NamedTuple):
@@ -180,13 +181,8 @@ def _outermost(dim: Dimension, wanted: int) -> tuple[Segment | None, Dimension |
 
 
 def _convert(op: Op, view: View) -> View | None:
-    """Loads widen floats by themselves; a widening loses nothing, so it may be left to them."""
-    old, new = op.operands[0].element, op.type.element
-    widens = old.is_float and new.is_float and {old.name, new.name} <= _WIDENED
-    return view if widens and old.bits < new.bits else None
-
-
-_WIDENED = {"f16", "bf16", "f32", "f64"}
+    """Loads widen numbers by themselves; it loses nothing, so it may be left to them."""
+    return view if widens(op) else None
 _STEPS = {
     "convert": _convert,
     "transpose": _transpose,

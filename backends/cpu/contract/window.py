@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import llvm
+from .blocking import padded_depth
 from .operands import Group, LeftSide, RightSide, Source, linear_strides, unravel
 from .views import Segment
 
@@ -48,7 +49,7 @@ class Position:
     outer: int | None
 
 
-def _place(
+def place(
     f: llvm.Function, spatial: Spatial, start: Value, offset: llvm.Operand
 ) -> tuple[Value, Value]:
     """(stored index, whether it exists) of a position of the dilated input; scalars or vectors."""
@@ -190,7 +191,7 @@ class WindowRight(RightSide):
                 moved = f.add(position, f.mul(tap.index, steps[number + 1]))
                 shift = f.mul(tap.index, spatial.dilation)
                 if number + 1 < len(self._positions):
-                    index, there = _place(f, spatial, starts[number], shift)
+                    index, there = place(f, spatial, starts[number], shift)
                     both = there if exists is None else f.land(exists, there)
                     step = f.mul(index, spatial.input_step)
                     taps(number + 1, f.add(offset, step), moved, both)
@@ -287,7 +288,7 @@ class WindowRight(RightSide):
                 spatial = self._positions[number].spatial
                 with f.for_range(0, spatial.kernel) as tap:
                     shift = f.mul(tap.index, spatial.dilation)
-                    index, there = _place(f, spatial, starts[number], f.splat(shift, lanes))
+                    index, there = place(f, spatial, starts[number], f.splat(shift, lanes))
                     if flat:
                         index = f.sub(shift, spatial.low)
                     moved = f.add(position, f.mul(tap.index, steps[number + 1]))
@@ -339,7 +340,8 @@ class WindowLeft(LeftSide):
         self._lanes = lanes
         loops = [*(Segment(p.spatial.kernel, 0) for p in positions), features]
         size = math.prod(loop.size for loop in loops)
-        super().__init__(source, size, linear_strides(loops, 1))
+        pitch = padded_depth(size, llvm.bits_of(source.accumulator) // 8)
+        super().__init__(source, pitch, linear_strides(loops, 1))
 
     def pack(
         self,
@@ -384,7 +386,7 @@ class WindowLeft(LeftSide):
         spatial = self._positions[number].spatial
         with f.for_range(0, spatial.kernel) as tap:
             shift = f.mul(tap.index, spatial.dilation)
-            index, there = _place(f, spatial, starts[number], shift)
+            index, there = place(f, spatial, starts[number], shift)
             moved = f.add(position, f.mul(tap.index, self.depth[number]))
             step = f.add(offset, f.mul(index, spatial.input_step))
             if not spatial.inside:

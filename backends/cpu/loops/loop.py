@@ -17,11 +17,13 @@ from .. import composite, llvm
 from ..codegen import KernelCode, Target
 from ..elementwise import ElementEmitter, Mask
 from ..index import SAME, Affine, Axis, delinear, linear, of_axis
-from . import transpose
-from .frame import BLOCK, Frame, computable, cost, lanes_for, steps, tile_range
+from . import blocking, transpose
+from .blocking import LoopBlocking
+from .frame import Frame, computable, cost, steps, tile_range
 from .probe import Findings, box_index, collapse, probe
 
 MAXIMUM_BOXES = 8
+_ENOUGH_TILES = 16  # rows that are not cut
 MAXIMUM_OPERATIONS = 48  # in all boxes together, where these are more
 
 
@@ -47,8 +49,10 @@ class Box:
         return box_index(parts, self.starts, self.sizes)
 
 
-def emit(region: Region, target: Target, flops: float) -> KernelCode:
-    """The kernel of a `loop` fusion's region."""
+def emit(
+    region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
+) -> KernelCode:
+    """The kernel of a `loop` fusion's region, cut as said or as usual."""
     dims = region.results[0].dims
     reduces = any(op.name == "reduce" for op in region.ops)
     same = all(root.dims == dims for root in region.results)
@@ -59,7 +63,7 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
     tiles = 0
     if all(root.tensor.size for root in region.results):
         for box in boxes(region):
-            tiles += _box(frame, emitter, region, box, tiles)
+            tiles += _box(frame, emitter, region, box, tiles, cut)
     work = cost(region) * region.results[0].tensor.size / 8
     return frame.finish(tiles, flops, work=work)
 
@@ -96,24 +100,30 @@ def _strides(dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(dims[d + 1 :]) for d in range(len(dims)))
 
 
-def _box(frame: Frame, emitter: ElementEmitter, region: Region, box: Box, first: int) -> int:
+def _box(
+    frame: Frame,
+    emitter: ElementEmitter,
+    region: Region,
+    box: Box,
+    first: int,
+    cut: LoopBlocking | None,
+) -> int:
     """Emits one box as tiles from number `first` on; returns how many."""
     *outer, inner = box.extents()
     rows = math.prod(outer)
-    width = lanes_for(frame.target, region)
+    usual = cut or blocking.default(region, frame.target)
+    width = usual.lanes
     if frame.target.vector_bits < 512 or inner == 1:
         while width > inner:
             width //= 2
     crossing = transpose.crossing(region, box.groups, box.extents(), box.found)
     if crossing is not None and width > 1:
-        return transpose.emit(frame, emitter, region, box, crossing, first)
-    weight = cost(region)
-    unroll = 1 if width == 1 else 4 if weight <= 3 else 2 if weight <= 16 else 1
-    unroll = max(1, min(unroll, inner // width))
+        return transpose.emit(frame, emitter, region, box, crossing, first, cut)
+    unroll = max(1, min(usual.unroll, inner // width))
     stride = width * unroll
     blocks = 1
-    block = max(1, BLOCK // stride) * stride
-    if rows < 16 and inner > block:
+    block = max(1, usual.block // stride) * stride
+    if (cut or rows < _ENOUGH_TILES) and inner > block:
         blocks = -(-inner // block)
     tiles = rows * blocks
     with tile_range(frame, first, tiles) as (low, high):

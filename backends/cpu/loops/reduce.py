@@ -16,6 +16,7 @@ from ..codegen import KernelCode, Target
 from ..elements import Register
 from ..elementwise import Mask
 from ..index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
+from .blocking import LoopBlocking
 from .frame import Frame, computable, cost, lanes_for, tile_range
 from .monoid import Reduction, flat, spread, unflat
 from .probe import collapse, probe
@@ -23,15 +24,18 @@ from .probe import collapse, probe
 COLUMNS = 4  # vectors of kept elements per tile
 
 
-def emit(region: Region, target: Target, flops: float) -> KernelCode:
-    """The kernel of a `reduce` fusion's region: reductions of one shape, no operations after."""
+def emit(
+    region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
+) -> KernelCode:
+    """The kernel of a `reduce` fusion's region: reductions of one shape, no operations after. `cut`
+    says how many lanes and accumulators; None: as many as usual."""
     reductions = [Reduction(op) for op in region.ops if op.name == "reduce"]
     roots = {result for r in reductions for result in r.op.results}
     shapes = {(r.inputs[0].dims, tuple(sorted(r.op.dimensions))) for r in reductions}
     simple = len(shapes) == 1 and set(region.results) <= roots
     if not simple or _nested(reductions) or not computable(region):
         return composite.emit(region, target, flops)
-    return _Reduce(region, target, reductions).emit(flops)
+    return _Reduce(region, target, reductions, cut).emit(flops)
 
 
 def _nested(reductions: Sequence[Reduction]) -> bool:
@@ -50,14 +54,21 @@ def _nested(reductions: Sequence[Reduction]) -> bool:
 
 
 class _Reduce:
-    def __init__(self, region: Region, target: Target, reductions: list[Reduction]) -> None:
+    def __init__(
+        self,
+        region: Region,
+        target: Target,
+        reductions: list[Reduction],
+        cut: LoopBlocking | None = None,
+    ) -> None:
+        self.cut = cut
         self.region, self.target, self.reductions = region, target, reductions
         self.frame = Frame(target, region.argument_types, region.result_types)
         self.f = self.frame.function
         self.emitter = self.frame.emitter(region)
         self.dims = reductions[0].inputs[0].dims
         self.reduced = frozenset(reductions[0].op.dimensions)
-        self.width = lanes_for(target, region)
+        self.width = cut.lanes if cut else lanes_for(target, region)
         inputs = [value for r in reductions for value in r.inputs]
         body = Region(region.arguments, region.ops, inputs)
         found = probe(body, (0,) * len(self.dims), self.dims)
@@ -195,7 +206,8 @@ class _Reduce:
         masks = self.target.vector_bits == 512
         while width > 1 and width > inner and not (masks and inner > 1 and width < 2 * inner):
             width //= 2
-        copies = max(1, min(COLUMNS // min(COLUMNS, len(self.reductions)), inner // width))
+        most = self.cut.unroll if self.cut else COLUMNS // min(COLUMNS, len(self.reductions))
+        copies = max(1, min(most, inner // width))
         wide = inner // (width * copies)
         rest_start = wide * width * copies
         rest_width = width if masks and width > 1 else 1
@@ -311,7 +323,8 @@ class _Reduce:
         while width > 1 and width > extent:
             width //= 2
         copies = 1
-        while cost(self.region) <= 8 and copies < 4 and 2 * copies * width <= extent:
+        most = self.cut.unroll if self.cut else 4 if cost(self.region) <= 8 else 1
+        while copies < most and 2 * copies * width <= extent:
             copies *= 2
         start = [reduction.identity(width)[0] for _ in range(copies)]
         scalar = reduction.identity(1)

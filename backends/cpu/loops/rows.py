@@ -17,6 +17,7 @@ from ..codegen import KernelCode, Target
 from ..elements import Register
 from ..elementwise import Mask, Override, splat
 from ..index import CONSECUTIVE, GENERAL, Affine, Axis, delinear, linear, of_axis
+from .blocking import LoopBlocking
 from .frame import Frame, computable, cost, lanes_for, steps, tile_range, weight
 from .monoid import Reduction, flat, unflat
 
@@ -56,13 +57,16 @@ def outer_rank(region: Region) -> int | None:
 
 
 class _Rows:
-    def __init__(self, region: Region, target: Target, outer: int) -> None:
+    def __init__(
+        self, region: Region, target: Target, outer: int, cut: LoopBlocking | None = None
+    ) -> None:
+        self.cut = cut
         self.region, self.target, self.outer = region, target, outer
         self.frame = Frame(target, region.argument_types, region.result_types)
         self.f = self.frame.function
         self.emitter = self.frame.emitter(region)
         self.rows = region.results[0].dims[:outer]
-        self.width = lanes_for(target, region)
+        self.width = cut.lanes if cut else lanes_for(target, region)
         self.passes = plan(region, outer, self.straight)
         self.scratch = 0
         self.masks: dict[int, Mask] = {}
@@ -284,6 +288,8 @@ class _Rows:
 
     def unroll(self, step: Pass, count: int) -> int:
         """Independent accumulators hide the latency of additions; long bodies do so anyway."""
+        if self.cut:
+            return max(1, self.cut.unroll // (2 if count > 2 else 1))
         heavy = sum(weight(op) for op in cone(step.targets(self.region), set(self.saved)))
         return max(1, (4 if heavy <= 6 else 2 if heavy <= 24 else 1) // (2 if count > 2 else 1))
 
@@ -365,7 +371,8 @@ class _Rows:
         if self.target.vector_bits < 512 or count == 1:
             while width > count:
                 width //= 2
-        unroll = max(1, min(4 if heavy <= 3 else 2 if heavy <= 16 else 1, count // width))
+        most = self.cut.unroll if self.cut else 4 if heavy <= 3 else 2 if heavy <= 16 else 1
+        unroll = max(1, min(most, count // width))
         for j, lanes, copies, mask in steps(
             self.frame.scopes, self.target, 0, count, count, width, unroll
         ):
@@ -485,12 +492,14 @@ def _per_element(op: Op, outer: int) -> bool:
     return math.prod(op.results[0].dims[outer:]) > 1 and op.name not in ("constant", "iota")
 
 
-def emit(region: Region, target: Target, flops: float) -> KernelCode:
-    """The kernel of a `rows` fusion's region."""
+def emit(
+    region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
+) -> KernelCode:
+    """The kernel of a `rows` fusion's region. `cut`: how many lanes, and vectors of a turn."""
     from .. import composite
 
     outer = outer_rank(region)
     empty = any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands)
     if outer is None or empty or not computable(region):
         return composite.emit(region, target, flops)
-    return _Rows(region, target, outer).emit(flops)
+    return _Rows(region, target, outer, cut).emit(flops)

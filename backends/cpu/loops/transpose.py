@@ -19,6 +19,7 @@ from .frame import Frame, steps, tile_range
 from .probe import Findings, argument
 
 if TYPE_CHECKING:
+    from .blocking import LoopBlocking
     from .loop import Box
 
 
@@ -87,7 +88,13 @@ class _Staged(ElementEmitter):
 
 
 def emit(
-    frame: Frame, plain: ElementEmitter, region: Region, box: Box, crossing: Crossing, first: int
+    frame: Frame,
+    plain: ElementEmitter,
+    region: Region,
+    box: Box,
+    crossing: Crossing,
+    first: int,
+    cut: LoopBlocking | None,
 ) -> int:
     """Emits one box as tiles from number `first` on, blocks of rows each; returns how many."""
     from .loop import store_roots
@@ -100,6 +107,8 @@ def emit(
         region.arguments[n].element.itemsize <= 4 for n in crossing.strides
     ):
         width = 16
+    if cut is not None:
+        width = cut.lanes
     width = min(width, 1 << (min(across, inner).bit_length() - 1))
     blocks, rest = divmod(across, width)
     others = [e for g, e in enumerate(extents[:-1]) if g != crossing.group]

@@ -11,6 +11,7 @@ from . import (
     convolution,
     creation,
     indexing,
+    kernels,
     matmul,
     normalization,
     pointwise,
@@ -27,6 +28,7 @@ from . import (
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
+    kernels,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -46,10 +46,15 @@ def _map(data: bytes) -> int:
 class Kernel:
     """One kernel, ready to be called on numpy arrays."""
 
-    def __init__(self, op: Op, target: codegen.Target | None = None) -> None:
+    def __init__(
+        self,
+        op: Op,
+        target: codegen.Target | None = None,
+        code: codegen.KernelCode | None = None,
+    ) -> None:
         self.target = target or codegen.host_target()
         self.op = op
-        self.code = kernels.emit(op, self.target)
+        self.code = code or kernels.emit(op, self.target)
         self.function = compiled(self.code, self.target)
         self._blocks: list[np.ndarray] = []
         self.scratch = _aligned(self.code.scratch_bytes + 64)

@@ -1,0 +1,353 @@
+"""The sides of a product of narrow numbers, as `grouped` reads them.
+
+Left rows are contiguous along the depth, `pitch` bytes apart; the right side holds, for each group
+of four bytes along the depth, the columns of a column group side by side. Both may be read behind
+the last step of the depth, up to `depth` bytes; one of them holds zeros there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....hlo.errors import CompilerBug
+from .. import llvm
+from .operands import (
+    GatheredRight,
+    Group,
+    LeftSide,
+    PackedLeftSide,
+    RightSide,
+    Source,
+    TransposedRight,
+    constant_mask,
+    each_index,
+    linear_strides,
+    segment_offset,
+    transpose,
+)
+from .views import Segment, merge
+
+Value = llvm.Value
+
+_LANES = 16
+_LINE = 64
+
+
+def _raw(source: Source) -> str:
+    """The LLVM integer type of a stored element."""
+    return f"i{source.element.bits}"
+
+
+def _odd_lines(size: int) -> int:
+    """At least `size`, an odd number of cache lines: rows then fall into different cache sets."""
+    lines = -(-size // _LINE)
+    return (lines + (lines % 2 == 0)) * _LINE
+
+
+class LeftRows:
+    """Rows read where they lie: contiguous along a depth that needs no padding."""
+
+    packed = False
+
+    def __init__(self, side: LeftSide, row_stride: int, element_bytes: int) -> None:
+        self.side, self._stride = side, row_stride
+        self.pitch = row_stride * element_bytes
+
+    @property
+    def offset(self) -> int:
+        """Where the first packed row begins in scratch."""
+        return 0
+
+    def scratch(self, rows: int) -> int:
+        """Bytes that `rows` packed rows take."""
+        return rows * self.pitch if self.packed else 0
+
+    def rows(self, f: llvm.Function, args: Value, outer: Sequence[Value], row: Value) -> Value:
+        """Pointer to the first element of a row."""
+        source = self.side.source
+        return source.at(f, source.base(f, args, outer), f.mul(row, self._stride))
+
+    def pack(
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
+        scratch: Value,
+    ) -> None:  # fmt: skip
+        """Copies rows [first, last) to scratch, `pitch` apart; only if `packed`."""
+        raise NotImplementedError
+
+
+class _CopiedRows(LeftRows):
+    """Rows copied element by element, or vector by vector where they are contiguous."""
+
+    packed = True
+
+    def __init__(
+        self, side: LeftSide, rows: Sequence[Segment], loops: Sequence[Segment], steps: int,
+        depth: int,
+    ) -> None:  # fmt: skip
+        super().__init__(side, 0, 1)
+        self._rows, self._loops = tuple(rows), tuple(loops) or (Segment(1, 1),)
+        self._steps, self._depth, self.pitch = steps, depth, _odd_lines(depth)
+
+    def pack(
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
+        scratch: Value,
+    ) -> None:  # fmt: skip
+        source = self.side.source
+        kind = _raw(source)
+        size = source.element.bits // 8
+        base = source.base(f, args, outer)
+        *loops, run = self._loops
+        strides = linear_strides(self._loops, 1)
+        lanes = _LINE // size if run.stride == 1 else 1
+        whole = run.size // lanes * lanes
+        with f.for_range(first, last) as loop:
+            row = source.at(f, base, segment_offset(f, loop.index, self._rows))
+            target = f.pointer(scratch, f.mul(f.sub(loop.index, first), self.pitch), "i8")
+            if self._depth > self._steps * size:
+                # Zeros before the values: they may be whole vectors, which the values overwrite.
+                start = self._steps * size
+                f.fill(f.pointer(target, start, "i8"), 0, self._depth - start)
+
+            def copy(
+                offset: Value, position: Value, row: Value = row, target: Value = target
+            ) -> None:
+                with f.for_range(0, whole, lanes) as inner:
+                    at = f.pointer(row, f.add(offset, f.mul(inner.index, run.stride)), kind)
+                    value = f.load(llvm.vector(lanes, kind), at)
+                    f.store(value, f.pointer(target, f.add(position, inner.index), kind))
+                if whole < run.size:
+                    mask = constant_mask(lanes, run.size - whole)
+                    at = f.pointer(row, f.add(offset, whole), kind)
+                    value = f.masked_load(llvm.vector(lanes, kind), at, mask)
+                    f.masked_store(value, f.pointer(target, f.add(position, whole), kind), mask)
+
+            each_index(f, loops, strides[:-1], copy)
+
+
+class _NarrowedRows(LeftRows):
+    """Rows that only come widened: packed wide first, some at a time, then narrowed."""
+
+    packed = True
+    _at_once = 8
+
+    def __init__(self, side: LeftSide, steps: int, depth: int) -> None:
+        super().__init__(side, 0, 1)
+        self._steps, self._depth, self.pitch = steps, depth, _odd_lines(depth)
+
+    @property
+    def offset(self) -> int:
+        return -(-self._at_once * self.side.row_stride * 4 // _LINE) * _LINE
+
+    def scratch(self, rows: int) -> int:
+        return rows * self.pitch + self.offset
+
+    def pack(
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
+        scratch: Value,
+    ) -> None:  # fmt: skip
+        side, source = self.side, self.side.source
+        size, kind = source.element.bits // 8, _raw(source)
+        if side.depth and side.depth[-1] not in (0, 1):
+            raise CompilerBug("a packed left side must be contiguous along the depth")
+        narrow = f.pointer(scratch, self.offset, "i8")
+        whole = self._steps // _LANES * _LANES
+        with f.for_range(first, last, self._at_once) as block:
+            end = f.min(f.add(block.index, self._at_once), last)
+            side.pack(f, args, outer, block.index, end, scratch)
+            with f.for_range(block.index, end) as loop:
+                wide = f.pointer(
+                    scratch, f.mul(f.sub(loop.index, block.index), side.row_stride),
+                    source.accumulator,
+                )  # fmt: skip
+                target = f.pointer(narrow, f.mul(f.sub(loop.index, first), self.pitch), "i8")
+                if self._depth > self._steps * size:
+                    start = self._steps * size
+                    f.fill(f.pointer(target, start, "i8"), 0, self._depth - start)
+                with f.for_range(0, whole, _LANES) as inner:
+                    place = f.pointer(wide, inner.index, source.accumulator)
+                    value = f.load(llvm.vector(_LANES, source.accumulator), place)
+                    f.store(_stored(f, value, size), f.pointer(target, inner.index, kind))
+                if whole < self._steps:
+                    mask = constant_mask(_LANES, self._steps - whole)
+                    place = f.pointer(wide, whole, source.accumulator)
+                    value = f.masked_load(llvm.vector(_LANES, source.accumulator), place, mask)
+                    f.masked_store(_stored(f, value, size), f.pointer(target, whole, kind), mask)
+
+
+def _stored(f: llvm.Function, value: Value, size: int) -> Value:
+    """Wide numbers as they are stored; they came from there, so nothing is rounded."""
+    if size == 1:
+        return f.cast("trunc", value, "i8")
+    bits = f.bitcast(value, llvm.vector(value.lanes, "i32"))
+    return f.cast("trunc", f.lshr(bits, 16), "i16")
+
+
+def left_rows(side: LeftSide, steps: int, group: int, depth: int) -> LeftRows:
+    """How the left side's rows come to be contiguous runs of `depth` bytes."""
+    size = 4 // group
+    if not isinstance(side, PackedLeftSide):
+        return _NarrowedRows(side, steps, depth)
+    rows, loops = merge(side._rows), merge(side._loops)
+    if len(rows) <= 1 and loops == (Segment(steps, 1),) and steps * size == depth:
+        return LeftRows(side, rows[0].stride if rows else 0, size)
+    return _CopiedRows(side, side._rows, loops, steps, depth)
+
+
+class RightGroups:
+    """Columns brought into groups from the wide form that any right side has."""
+
+    def __init__(self, side: RightSide, steps: int, group: int, depth: int) -> None:
+        self.side, self.steps, self.group, self.depth = side, steps, group, depth
+
+    def pitch(self, group: Group) -> int:
+        """Bytes from one group of depth steps to the next."""
+        return 4 * group.columns
+
+    def scratch(self, columns: int) -> int:
+        """Bytes for a column group."""
+        return self.depth * columns + 4 * self.steps * columns
+
+    def open(
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
+        scratch: Value,
+    ) -> Value:  # fmt: skip
+        """Pointer to the column group that begins at `column`."""
+        wide = f.pointer(scratch, self.depth * group.columns, "i8")
+        source = self.side.source
+        opened = self.side.open(f, args, outer, column, group, wide)
+        kind = llvm.vector(_LANES, source.accumulator)
+        pitch, whole = group.columns, self.steps // self.group
+
+        def merged(first: Value, count: int, target: Value) -> None:
+            for vector in range(group.vectors):
+                parts = [
+                    f.load(kind, f.pointer(opened, f.add(first, k * pitch + vector * _LANES),
+                                           source.accumulator))
+                    for k in range(count)
+                ]  # fmt: skip
+                f.store(_merged(f, parts, self.group), f.pointer(target, vector * _LINE, "i8"))
+
+        with f.for_range(0, whole) as loop:
+            target = f.pointer(scratch, f.mul(loop.index, 4 * pitch), "i8")
+            merged(f.mul(loop.index, self.group * pitch), self.group, target)
+        rest = self.steps % self.group
+        if rest:
+            target = f.pointer(scratch, whole * 4 * pitch, "i8")
+            merged(llvm.constant("i64", whole * self.group * pitch), rest, target)
+        self.clear(f, scratch, group)
+        return scratch
+
+    def clear(self, f: llvm.Function, scratch: Value, group: Group) -> None:
+        """Zeros behind the last step: what scratch holds there could be no number."""
+        done = -(-self.steps // self.group) * 4
+        if done < self.depth:
+            start = f.pointer(scratch, done * group.columns, "i8")
+            f.fill(start, 0, (self.depth - done) * group.columns)
+
+
+def _merged(f: llvm.Function, parts: Sequence[Value], group: int) -> Value:
+    """Wide vectors of consecutive depth steps as one vector of groups."""
+    bits = 32 // group
+    words = [f.bitcast(part, llvm.vector(part.lanes, "i32")) for part in parts]
+    total = None
+    for number, word in enumerate(words):
+        if group == 2:
+            word = f.lshr(word, 16) if number == 0 else f.land(word, -0x10000)
+        else:
+            word = f.shl(f.land(word, 0xFF), number * bits)
+        total = word if total is None else f.lor(total, word)
+    assert total is not None
+    return total
+
+
+class _TransposedGroups(RightGroups):
+    """Columns that are contiguous along the depth: groups of four bytes are transposed."""
+
+    def scratch(self, columns: int) -> int:
+        return self.depth * columns
+
+    def open(
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
+        scratch: Value,
+    ) -> Value:  # fmt: skip
+        assert isinstance(self.side, TransposedRight)
+        source, stride = self.side.source, self.side._stride
+        size = 4 // self.group
+        words = self.steps // self.group
+        base = source.at(f, source.base(f, args, outer), f.mul(column, stride))
+        kind = llvm.vector(_LANES, "i32")
+
+        def block(word: Value, count: int) -> None:
+            for vector in range(group.vectors):
+                real = group.tail if group.tail and vector == group.vectors - 1 else _LANES
+                rows: list[Value] = []
+                for number in range(_LANES):
+                    start = (vector * _LANES + number) * stride * size
+                    at = f.pointer(base, f.add(f.mul(word, 4), start), "i8")
+                    if number >= real:
+                        rows.append(llvm.constant(kind, 0))
+                    elif count < _LANES:
+                        rows.append(f.masked_load(kind, at, constant_mask(_LANES, count)))
+                    else:
+                        rows.append(f.load(kind, at, align=size))
+                for number, values in enumerate(transpose(f, rows)[:count]):
+                    place = f.mul(f.add(word, number), 4 * group.columns)
+                    f.store(values, f.pointer(scratch, f.add(place, vector * _LINE), "i8"))
+
+        with f.for_range(0, words // _LANES * _LANES, _LANES) as loop:
+            block(loop.index, _LANES)
+        if words % _LANES:
+            block(llvm.constant("i64", words // _LANES * _LANES), words % _LANES)
+        self.clear(f, scratch, group)
+        return scratch
+
+
+class _StoredGroups(RightGroups):
+    """A weight stored as [panels, depth / group, width, group], read in place."""
+
+    def __init__(
+        self, side: RightSide, steps: int, group: int, depth: int, panel_stride: int, width: int
+    ) -> None:
+        super().__init__(side, steps, group, depth)
+        self._panel_stride, self._width = panel_stride, width
+
+    def pitch(self, group: Group) -> int:
+        return 4 * self._width
+
+    def scratch(self, columns: int) -> int:
+        return 0
+
+    def open(
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
+        scratch: Value,
+    ) -> Value:  # fmt: skip
+        source = self.side.source
+        panel = f.udiv(column, self._width)
+        return source.at(f, source.base(f, args, outer), f.mul(panel, self._panel_stride))
+
+
+def _stored_groups(
+    side: RightSide, steps: int, group: int, depth: int, width: int
+) -> RightGroups | None:
+    """The side as a weight that was packed for groups; None if it does not lie so."""
+    if not isinstance(side, GatheredRight) or steps * 4 != group * depth:
+        return None
+    panels = [segment for segment in side._columns if segment.size > 1]
+    if not panels or panels[-1] != (width, group) or len(panels) > 2:
+        return None
+    *loops, inner = side._loops or (Segment(1, 0),)
+    if inner != (group, 1) or merge(loops) != (Segment(steps // group, group * width),):
+        return None
+    stride = panels[0].stride if len(panels) == 2 else 0
+    return _StoredGroups(side, steps, group, depth, stride, width)
+
+
+def right_groups(side: RightSide, steps: int, group: int, depth: int, width: int) -> RightGroups:
+    """How the right side's columns come to lie in groups; `width` is a column group's."""
+    stored = _stored_groups(side, steps, group, depth, width)
+    if stored is not None:
+        return stored
+    transposed = isinstance(side, TransposedRight) and steps % group == 0
+    if transposed and merge(side._loops) == (Segment(steps, 1),):
+        return _TransposedGroups(side, steps, group, depth)
+    return RightGroups(side, steps, group, depth)

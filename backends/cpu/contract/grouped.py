@@ -1,0 +1,221 @@
+"""Products of narrow numbers: bf16 summed in f32, 8-bit integers summed in i32.
+
+    out[outer, row, column] =
+        epilogue(sum over depth of left[outer, row, depth] * right[outer, depth, column])
+
+One instruction forms several products per sum, so operands lie in groups of four bytes along the
+depth: left rows contiguous, right columns as [depth / group, columns, group]. A side that lies so
+already is read in place; another one is brought into that order in scratch, with zeros behind its
+last step. A tile is some column groups of one row block; any split of the tiles gives the same
+bits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from .. import llvm
+from ..codegen import Target
+from . import pairs, tiles_amx
+from .group_sides import LeftRows, RightGroups, left_rows, right_groups
+from .operands import Group, unravel
+from .product import Product
+
+Value = llvm.Value
+
+VECTORS = 2  # of 16 columns in a column group
+_LANES = 16
+GROUP_COLUMNS = VECTORS * _LANES  # also the width of a packed weight's panels
+_LEFT_BYTES = 3 << 18  # of a row block: stays in L2 beside the right side's groups
+_ENOUGH_TILES = 16
+_LEAST_GROUPS = 4  # column groups that share a row block that must be packed
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How sums are formed: `tiles` or vectors; `unit` rows at a time; `step` bytes of depth."""
+
+    tiles: bool
+    unit: int
+    step: int
+    elements: tuple[str, str]
+
+    @property
+    def group(self) -> int:
+        """Elements in four bytes."""
+        return 2 if self.elements[0] == "bf16" else 4
+
+
+def engine_for(
+    target: Target, left_element: Any, right_element: Any, accumulator: str
+) -> Engine | None:
+    """The engine for products of those stored elements; None where the target has none."""
+    left, right = left_element.name, right_element.name
+    if target.vector_bits != 512:
+        return None
+    floats = left == right == "bf16" and accumulator == "float"
+    integers = {left, right} <= {"i8", "ui8"} and accumulator == "i32"
+    if not floats and not integers:
+        return None
+    if tiles_amx.supports(target, "bf16" if floats else "i8"):
+        return Engine(True, tiles_amx.UNIT, tiles_amx.BYTES, (left, right))
+    if pairs.supports(target, left, right):
+        return Engine(False, pairs.UNIT, 4, (left, right))
+    return None
+
+
+def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int, int] | None:
+    """Defines the kernel `name`; its tiles and scratch bytes. None where no engine fits."""
+    elements = product.left.source.element, product.right.source.element
+    engine = engine_for(product.target, *elements, product.accumulator)
+    steps = math.prod(product.depth)
+    if engine is None or not steps or not product.rows or not product.columns:
+        return None
+    return _Emitter(module, name, product, engine, steps).emit()
+
+
+class _Emitter:
+    def __init__(
+        self, module: llvm.Module, name: str, product: Product, engine: Engine, steps: int
+    ) -> None:
+        self.module, self.name, self.product, self.engine = module, name, product, engine
+        self.depth = -(-steps * 4 // engine.group // engine.step) * engine.step  # bytes, padded
+        self.left: LeftRows = left_rows(product.left, steps, engine.group, self.depth)
+        self.right: RightGroups = right_groups(
+            product.right, steps, engine.group, self.depth, GROUP_COLUMNS
+        )
+        self.width = GROUP_COLUMNS
+        self.whole, rest = divmod(product.columns, self.width)
+        self.groups = self.whole + (rest > 0)
+        self.full = Group(_LANES, VECTORS) if self.whole else None
+        self.last = Group(_LANES, -(-rest // _LANES), rest % _LANES) if rest else None
+        self.units, self.rest = divmod(product.rows, engine.unit)
+        self.panels = self.units + (self.rest > 0)
+        self.outer = math.prod(product.outer)
+        self.per_block = self._block_panels()
+        self.blocks = -(-self.panels // self.per_block)
+        self.parts = self._column_parts()
+
+    def _block_panels(self) -> int:
+        """Units of rows of a block."""
+        fits = max(1, _LEFT_BYTES // max(1, self.engine.unit * self.left.pitch))
+        blocks = -(-self.panels // fits)
+        tiles = self.outer * self.groups * blocks
+        if tiles < _ENOUGH_TILES:
+            blocks = min(self.panels, -(-_ENOUGH_TILES // (self.outer * self.groups)))
+        return -(-self.panels // blocks)
+
+    def _column_parts(self) -> int:
+        """Parts that the column groups are cut into; each packs the left side for itself."""
+        if not self.left.packed:
+            return self.groups
+        others = self.outer * self.blocks
+        return min(-(-_ENOUGH_TILES // others), max(1, self.groups // _LEAST_GROUPS))
+
+    def emit(self) -> tuple[int, int]:
+        for group, suffix in ((self.full, "_full"), (self.last, "_last")):
+            if group is not None:
+                self._emit_group(self.name + suffix, group)
+        engine, product = self.engine, self.product
+        f = self.module.kernel(self.name)
+        args, begin, end, scratch = f.arguments
+        if engine.tiles:
+            tiles_amx.configure(f, engine.unit if self.units else self.rest)
+        per_part = -(-self.groups // self.parts)
+        parts = -(-self.groups // per_part)
+        with f.for_range(begin, end) as loop:
+            part, index = f.urem(loop.index, parts), f.udiv(loop.index, parts)
+            block, flat = f.urem(index, self.blocks), f.udiv(index, self.blocks)
+            first = f.mul(block, self.per_block)
+            final = f.min(f.add(first, self.per_block), self.panels)
+            if self.left.packed:
+                last_row = f.min(f.mul(final, engine.unit), product.rows)
+                coordinates = unravel(f, flat, product.outer)
+                self.left.pack(f, args, coordinates, f.mul(first, engine.unit), last_row, scratch)
+            start = f.mul(part, per_part)
+            stop = f.min(f.add(start, per_part), self.groups)
+            with f.for_range(start, stop, at_least_once=True) as inner:
+                column = f.mul(inner.index, self.width)
+                operands = args, flat, first, final, column, scratch
+                if self.full and self.last:
+                    branch = f.if_else(f.compare("ult", inner.index, self.whole))
+                    with branch.then():
+                        f.call(self.name + "_full", "void", *operands)
+                    with branch.otherwise():
+                        f.call(self.name + "_last", "void", *operands)
+                else:
+                    f.call(self.name + ("_full" if self.full else "_last"), "void", *operands)
+        if engine.tiles:
+            tiles_amx.release(f)
+        f.ret()
+        return self.outer * self.blocks * parts, self._left_bytes + self.right.scratch(self.width)
+
+    @property
+    def _left_bytes(self) -> int:
+        rows = min(self.per_block * self.engine.unit, self.product.rows)
+        return -(-self.left.scratch(rows) // 64) * 64
+
+    def _micro(self, name: str, rows: int, group: Group, tile_pitch: int) -> None:
+        """Defines the innermost kernel for blocks of `rows` rows."""
+        engine = self.engine
+        pitches = self.left.pitch, self.right.pitch(group), tile_pitch
+        if engine.tiles:
+            instruction = tiles_amx.product_name(*engine.elements)
+            tiles_amx.emit_tile_micro(
+                self.module, name, instruction, rows, group.vectors, self.depth, *pitches
+            )
+        else:
+            pairs.emit_vector_micro(
+                self.module, name, engine.elements, rows, group.vectors, self.depth, *pitches
+            )
+
+    def _emit_group(self, name: str, group: Group) -> None:
+        """Defines name(args, outer, first panel, end panel, column, scratch): a column group."""
+        parameters = [
+            ("ptr noalias readonly", "args"),
+            ("i64", "outer"),
+            ("i64", "first"),
+            ("i64", "last"),
+            ("i64", "column"),
+            ("ptr noalias", "scratch"),
+        ]
+        product, engine, epilogue = self.product, self.engine, self.product.epilogue
+        plain = epilogue.plain and not group.tail
+        tile_pitch = 4 * (epilogue.rows[1] if plain else group.columns)
+        if self.units:
+            self._micro(name + "_rows", engine.unit, group, tile_pitch)
+        if self.rest:
+            self._micro(name + "_rest", self.rest, group, tile_pitch)
+        f = self.module.helper(name, parameters, inline="noinline")
+        args, flat, first, last, column, scratch = f.arguments
+        coordinates = unravel(f, flat, product.outer)
+        panel = f.pointer(scratch, self._left_bytes, "i8")
+        right = self.right.open(f, args, coordinates, column, group, panel)
+        tile = f.alloca(product.accumulator, 0 if plain else engine.unit * group.columns)
+
+        def block(number: Value, rows: int, micro: str) -> None:
+            row = f.mul(number, engine.unit)
+            if self.left.packed:
+                start = f.mul(f.sub(row, f.mul(first, engine.unit)), self.left.pitch)
+                left = f.pointer(scratch, f.add(start, self.left.offset), "i8")
+            else:
+                left = self.left.rows(f, args, coordinates, row)
+            target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile
+            f.call(micro, "void", left, right, target)
+            if not plain:
+                count = llvm.constant("i64", rows)
+                epilogue.emit(f, args, coordinates, row, column, count, tile, group)
+
+        if self.units:
+            with f.for_range(first, f.min(last, self.units)) as loop:
+                block(loop.index, engine.unit, name + "_rows")
+        if self.rest:
+            with f.if_then(f.compare("eq", last, self.panels)):
+                if engine.tiles and self.units:
+                    tiles_amx.configure(f, self.rest)
+                block(llvm.constant("i64", self.units), self.rest, name + "_rest")
+                if engine.tiles and self.units:
+                    tiles_amx.configure(f, engine.unit)
+        f.ret()

@@ -1,0 +1,113 @@
+"""The innermost loop of a product of narrow numbers in vector registers.
+
+    tile[i, j] = sum over k of left[i, k] * right[k, j]
+
+One instruction adds two bf16 products (`vdpbf16ps`), or four of bytes (`vpdpbusd`), to each 32-bit
+sum. Bytes are multiplied unsigned by signed: for signed by signed, 128 is added to the left side,
+and 128 times the right side's sum is taken away at the end; all of it exact modulo 2**32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import llvm
+from ..codegen import Target
+
+Value = llvm.Value
+
+UNIT = 12  # rows of a block of sums: with two vectors of columns, 24 of 32 registers
+LANES = 16
+
+
+def supports(target: Target, left: str, right: str) -> bool:
+    """Whether the target has an instruction for elements such as "bf16", "i8" and "ui8"."""
+    if left == "bf16":
+        return "avx512bf16" in target.features
+    return "avx512vnni" in target.features and (left, right) != ("ui8", "ui8")
+
+
+def emit_vector_micro(
+    module: llvm.Module,
+    name: str,
+    elements: tuple[str, str],
+    rows: int,
+    vectors: int,
+    depth: int,
+    left_pitch: int,
+    right_pitch: int,
+    tile_pitch: int,
+) -> None:
+    """Defines name(left, right, tile): sums over `depth` bytes, a multiple of 4.
+
+    vectors: of 16 columns; pitches in bytes: of left rows, of right groups, of the tile.
+    """
+    parameters = [
+        ("ptr noalias readonly", "left"),
+        ("ptr noalias readonly", "right"),
+        ("ptr noalias", "tile"),
+    ]
+    f = module.helper(name, parameters, inline="noinline")
+    left, right, tile = f.arguments
+    sums = llvm.vector(LANES, "float" if elements[0] == "bf16" else "i32")
+    extra = vectors if elements == ("i8", "i8") else 0
+    places = [
+        f.pointer(tile, row * tile_pitch + 64 * vector, "i8")
+        for row in range(rows)
+        for vector in range(vectors)
+    ]
+    zeros = [llvm.constant(sums, 0)] * (len(places) + extra)
+    with f.for_range(0, depth, 4, [left, right, *zeros]) as loop:
+        a, b, *totals = loop.carried
+        columns = [
+            f.load(llvm.vector(LANES, "i32"), f.pointer(b, 64 * v, "i8")) for v in range(vectors)
+        ]
+        totals = _step(f, elements, rows, a, left_pitch, columns, totals)
+        loop.carry(f.pointer(a, 4, "i8"), f.pointer(b, right_pitch, "i8"), *totals)
+    _, _, *totals = loop.results
+    for number, place in enumerate(places):
+        value = totals[number]
+        if extra:
+            value = f.sub(value, totals[len(places) + number % vectors])
+        f.store(value, place)
+    f.ret()
+
+
+def _step(
+    f: llvm.Function,
+    elements: tuple[str, str],
+    rows: int,
+    left: Value,
+    left_pitch: int,
+    columns: Sequence[Value],
+    totals: Sequence[Value],
+) -> list[Value]:
+    """All sums with the products of four more bytes of each row."""
+    updated: list[Value] = []
+    for row in range(rows):
+        word = f.load("i32", f.pointer(left, row * left_pitch, "i8"))
+        if elements == ("i8", "i8"):
+            word = f.xor(word, -0x7F7F7F80)  # 128 more in each byte, which are unsigned then
+        spread = f.splat(word, LANES)
+        for vector, column in enumerate(columns):
+            updated.append(_dot(f, elements, totals[row * len(columns) + vector], spread, column))
+    if elements == ("i8", "i8"):
+        offset = llvm.constant(llvm.vector(LANES, "i32"), -0x7F7F7F80)
+        for vector, column in enumerate(columns):
+            total = totals[rows * len(columns) + vector]
+            updated.append(_dot(f, elements, total, offset, column))
+    return updated
+
+
+def _dot(
+    f: llvm.Function, elements: tuple[str, str], total: Value, left: Value, right: Value
+) -> Value:
+    if elements[0] == "bf16":
+        kind = llvm.vector(2 * LANES, "bfloat")
+        name, pair = "llvm.x86.avx512bf16.dpbf16ps.512", (left, right)
+    else:
+        kind = llvm.vector(4 * LANES, "i8")
+        name = "llvm.x86.avx512.vpdpbusd.512"
+        pair = (right, left) if elements == ("i8", "ui8") else (left, right)
+    operands = [f.bitcast(value, kind) for value in pair]
+    return f.call(name, total.type, total, *operands, declare=True)

@@ -1,0 +1,173 @@
+"""Products of few rows with a weight of a narrow type: the weight streams from memory once.
+
+Every column group reads its panel of the weight line after line and widens it in registers; sums
+are formed in f32. This is what one-token steps do with bf16, f16 and 8-bit weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import llvm
+from ..codegen import Target
+from .operands import (
+    CopiedRight,
+    DirectRight,
+    Group,
+    LeftSide,
+    PackedLeftSide,
+    constant_mask,
+    unravel,
+)
+from .product import Product
+from .views import merge
+
+Value = llvm.Value
+
+WIDTH = 64  # columns of a panel
+ROWS = 4
+_NARROW = frozenset({"bf16", "f16", "i8", "ui8"})
+_TURN = 512  # bytes of the weight in one turn of the loop
+_AHEAD = 1024  # bytes
+
+
+def fits(target: Target, element: Any, accumulator: str, rows: int) -> bool:
+    """Whether a right side of such elements is streamed for so many rows."""
+    registers = rows * (WIDTH // target.lanes(accumulator)) <= target.vector_registers // 2
+    return element.name in _NARROW and accumulator == "float" and 0 < rows <= ROWS and registers
+
+
+def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[int, int] | None:
+    """Defines the kernel `name`; its tiles and scratch bytes. None where the weight does not lie in
+    whole vectors of columns, or rows are many."""
+    right = product.right
+    side = right if isinstance(right, DirectRight) else getattr(right, "_direct", None)
+    if not isinstance(side, DirectRight):
+        return None
+    if not fits(product.target, right.source.element, product.accumulator, product.rows):
+        return None
+    if not isinstance(right, DirectRight | CopiedRight) or not product.columns:
+        return None
+    steps = math.prod(product.depth)
+    lanes = product.lanes
+    loops = [loop for loop in side._loops if loop.size > 1]
+    if len(merge(loops)) > 1 or not steps:
+        return None
+    stride = loops[-1].stride if loops else 0
+    if side.block and side.block % WIDTH:
+        return None
+    left = _contiguous(product.left, product.depth)
+    whole, rest = divmod(product.columns, WIDTH)
+    groups = whole + (rest > 0)
+    row_bytes = -(-left.row_stride * 4 // 64) * 64
+    scratch_bytes = product.rows * row_bytes if left.packed else 0
+    f = module.kernel(name)
+    args, begin, end, scratch = f.arguments
+    for group, suffix in (
+        (Group(lanes, WIDTH // lanes) if whole else None, "_full"),
+        (Group(lanes, -(-rest // lanes), rest % lanes) if rest else None, "_last"),
+    ):
+        if group is not None:
+            _emit_group(module, name + suffix, product, left, side, group, steps, stride)
+    with f.for_range(begin, end) as loop:
+        number, flat = f.urem(loop.index, groups), f.udiv(loop.index, groups)
+        coordinates = unravel(f, flat, product.outer)
+        if left.packed:
+            rows = llvm.constant("i64", product.rows)
+            left.pack(f, args, coordinates, llvm.constant("i64", 0), rows, scratch)
+            start = scratch
+        else:
+            start = left.rows(f, args, coordinates, llvm.constant("i64", 0))
+        operands = args, flat, start, f.mul(number, WIDTH)
+        if whole and rest:
+            branch = f.if_else(f.compare("ult", number, whole))
+            with branch.then():
+                f.call(name + "_full", "void", *operands)
+            with branch.otherwise():
+                f.call(name + "_last", "void", *operands)
+        else:
+            f.call(name + ("_full" if whole else "_last"), "void", *operands)
+    f.ret()
+    return math.prod(product.outer) * groups, scratch_bytes
+
+
+def _contiguous(left: LeftSide, depth: tuple[int, ...]) -> LeftSide:
+    """The left side with plain elements along one loop of the depth."""
+    if left.packed:
+        return left
+    loops = [(size, step) for size, step in zip(depth, left.depth, strict=True) if size > 1]
+    if len(loops) <= 1:
+        return left
+    return left.copied(depth, ROWS, 1)
+
+
+def _emit_group(
+    module: llvm.Module,
+    name: str,
+    product: Product,
+    left: LeftSide,
+    side: DirectRight,
+    group: Group,
+    steps: int,
+    stride: int,
+) -> None:
+    """Defines name(args, outer, left, column): the sums of a column group, and what follows."""
+    parameters = [
+        ("ptr noalias readonly", "args"),
+        ("i64", "outer"),
+        ("ptr", "left"),
+        ("i64", "column"),
+    ]
+    f = module.helper(name, parameters, inline="noinline")
+    args, flat, rows_at, column = f.arguments
+    coordinates = unravel(f, flat, product.outer)
+    source, accumulator, lanes = side.source, product.accumulator, group.lanes
+    base = side.open(f, args, coordinates, column, group, rows_at)
+    masked = side.mask_tail(group)
+    along = [step for size, step in zip(product.depth, left.depth, strict=True) if size > 1]
+    step_left = 1 if isinstance(left, PackedLeftSide) or not along else along[-1]
+    kind = llvm.vector(lanes, accumulator)
+    zeros = [llvm.constant(kind, 0)] * (product.rows * group.vectors)
+    line = source.element.bits // 8 * group.columns
+
+    def step(at: Value, totals: list[Value]) -> list[Value]:
+        place = f.mul(at, stride)
+        columns = []
+        for number, start in enumerate(side.offsets(group)):
+            if masked and number == group.vectors - 1:
+                mask = constant_mask(lanes, group.tail)
+                columns.append(source.masked_load(f, base, f.add(place, start), mask))
+            else:
+                columns.append(source.load(f, base, f.add(place, start), lanes))
+        updated = []
+        for row in range(product.rows):
+            offset = f.add(f.mul(at, step_left), row * left.row_stride)
+            value = f.splat(f.load(accumulator, f.pointer(rows_at, offset, accumulator)), lanes)
+            for number, right in enumerate(columns):
+                updated.append(f.fma(value, right, totals[row * group.vectors + number]))
+        return updated
+
+    unroll = max(1, _TURN // line)
+    whole = steps // unroll * unroll
+    totals: list[Value] = list(zeros)
+    if whole:
+        with f.for_range(0, whole, unroll, zeros, at_least_once=True) as loop:
+            totals = list(loop.carried)
+            ahead = source.at(f, base, f.mul(loop.index, stride))
+            for number in range(max(1, unroll * line // 64)):
+                f.prefetch(f.pointer(ahead, _AHEAD + 64 * number, "i8"), locality=3)
+            for turn in range(unroll):
+                totals = step(f.add(loop.index, turn), totals)
+            loop.carry(*totals)
+        totals = list(loop.results)
+    for turn in range(steps - whole):
+        totals = step(llvm.constant("i64", whole + turn), totals)
+    tile = f.alloca(accumulator, product.rows * group.columns)
+    for number, total in enumerate(totals):
+        row, vector = divmod(number, group.vectors)
+        place = f.pointer(tile, row * group.columns + vector * lanes, accumulator)
+        f.store(total, place)
+    zero, count = llvm.constant("i64", 0), llvm.constant("i64", product.rows)
+    product.epilogue.emit(f, args, coordinates, zero, column, count, tile, group)
+    f.ret()

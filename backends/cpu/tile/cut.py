@@ -1,0 +1,258 @@
+"""A tile function's body as steps: nests, accesses of memory, scalars, control flow.
+
+Runs of ordinary operations on tiles are fused as programs are (`optimizer/fusion.py`); each fusion
+is a *nest*, a small kernel on scratch or on windows of memory. Scalars that offsets, bounds and
+branches depend on are computed by the driver itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ....hlo.graph import Op, Region, Value
+from ....hlo.ops.tile import MEMORY_OPS
+from ....optimizer.fusion import fuse_region
+from ....optimizer.regions import extract
+from .. import arithmetic
+
+CONTROL = frozenset({"tile_for", "while", "if", "case"})
+STORES = frozenset({"tile_store", "tile_scatter"})
+
+
+@dataclass(eq=False)
+class Step:
+    """One operation. `inputs` and `outputs` are the body's values, whatever the operation's own
+    operands and results are; `blocks` are the bodies of control flow."""
+
+    kind: str  # "nest", "alias", "scalar", "load", "store" or "control"
+    op: Op
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    blocks: tuple[Block, ...] = ()
+
+    def uses(self) -> Iterator[Value]:
+        """Values used here or in the blocks inside."""
+        yield from self.inputs
+        for block in self.blocks:
+            yield from block.uses()
+
+
+@dataclass(eq=False)
+class Block:
+    """The steps of one region in order. `last` are the values that no later step uses, by the
+    number of the step that uses them last."""
+
+    region: Region
+    steps: list[Step]
+    last: dict[int, list[Value]] = field(default_factory=dict)
+
+    def uses(self) -> Iterator[Value]:
+        for step in self.steps:
+            yield from step.uses()
+        yield from self.region.results
+
+    def walk(self) -> Iterator[Step]:
+        for step in self.steps:
+            yield step
+            for block in step.blocks:
+                yield from block.walk()
+
+
+class Cutter:
+    """Cuts the body of a kernel_call. `native` are the scalars that the driver computes."""
+
+    def __init__(self, kernel: Op) -> None:
+        self.body = kernel.regions[0]
+        self.results = frozenset(self.body.arguments[len(kernel.operands) :])
+        self.owners = {region: op for op in (kernel, *self.body.walk()) for region in op.regions}
+        self.native: set[Value] = set()
+        self._mark()
+
+    def cut(self) -> Block:
+        return self._block(self.body)
+
+    # Scalars.
+
+    def _mark(self) -> None:
+        for op in self.body.walk():
+            wanted: Sequence[Value] = ()
+            if op.name in MEMORY_OPS:
+                wanted = [value for value in op.offsets if value.rank == 0]
+            elif op.name == "tile_for":
+                wanted = op.operands[:2]
+            elif op.name in ("if", "case"):
+                wanted = op.operands
+            elif op.name == "while":
+                wanted = op.regions[0].results
+            for value in wanted:
+                self._need(value)
+
+    def _need(self, start: Value) -> None:
+        """The driver computes this scalar, and those that it comes from."""
+        pending = [start]
+        while pending:
+            value = pending.pop()
+            if value in self.native or value.rank:
+                continue
+            op = value.op
+            if op is None:
+                pending += self._carried(value)
+            elif op.name == "tile_for":
+                pending += [op.inputs[value.index], op.regions[0].results[value.index]]
+                pending.append(op.regions[0].arguments[value.index + 1])
+            elif op.name == "while":
+                pending += [op.operands[value.index], op.regions[1].results[value.index]]
+                pending += [region.arguments[value.index] for region in op.regions]
+            elif op.name in ("if", "case"):
+                pending += [region.results[value.index] for region in op.regions]
+            elif _scalar(op):
+                pending += op.operands
+            else:
+                continue
+            self.native.add(value)
+
+    def _carried(self, value: Value) -> list[Value]:
+        """What an argument of a loop's body stands for."""
+        region = value.owner
+        assert isinstance(region, Region)
+        op = self.owners[region]
+        if op.name == "tile_for":
+            return [op.results[value.index - 1]] if value.index else []
+        return [op.results[value.index]] if op.name == "while" else []
+
+    # Steps.
+
+    def _block(self, region: Region) -> Block:
+        """Stores come as late as possible, so that what is computed between them is fused."""
+        steps: list[Step] = []
+        pending = [v.op for v in region.captures() if v.op is not None and v.op.name == "constant"]
+        stores: list[Step] = []
+        made: set[Value] = {op.result for op in pending}
+
+        def flush() -> None:
+            if pending:
+                steps.extend(self._nests(region, pending))
+                pending.clear()
+                made.clear()
+
+        for op in region.ops:
+            kind = self._kind(op)
+            if kind == "tile":
+                pending.append(op)
+                made.update(op.results)
+                continue
+            blocks = tuple(map(self._block, op.regions)) if kind == "control" else ()
+            step = Step(kind, op, op.operands, op.results, blocks)
+            if kind == "store":
+                stores.append(step)
+                continue
+            reads = kind == "load" and op.operands[0] in self.results
+            if kind == "control" or reads or any(value in made for value in step.uses()):
+                flush()
+            if stores and (reads or any(inner.kind != "nest" for inner in _inner(step))):
+                steps += stores
+                stores.clear()
+            steps.append(step)
+        flush()
+        block = Block(region, [*steps, *stores])
+        _mark_last(block)
+        return block
+
+    def _kind(self, op: Op) -> str:
+        if op.name in CONTROL:
+            return "control"
+        if op.name in MEMORY_OPS:
+            return "store" if op.name in STORES else "load"
+        return "scalar" if op.name == "tile_id" or self._native_op(op) else "tile"
+
+    def _makes_again(self, user: Op | None, number: int) -> bool:
+        """Whether a use of a constant is served by a copy of its operation."""
+        return user is not None and (number < 0 or self._kind(user) == "tile")
+
+    def _native_op(self, op: Op) -> bool:
+        return bool(op.results) and op.results[0] in self.native
+
+    def _nests(self, region: Region, ops: Sequence[Op]) -> list[Step]:
+        """Fused operations between two boundaries. Constants are made again wherever they are
+        used, so none is read from scratch because it stands outside of a loop."""
+        own = set(ops)
+        given = {value.op: None for op in ops for value in op.operands}
+        again = [op for op in given if op is not None and op.name == "constant" and op not in own]
+        ops = [*again, *ops]
+        defined = {result for op in ops for result in op.results}
+        inputs = list(dict.fromkeys(v for op in ops for v in _all_operands(op) if v not in defined))
+        roots = [
+            result
+            for op in ops
+            if op in own
+            for result in op.results
+            if any(
+                user not in own and not (op.name == "constant" and self._makes_again(user, number))
+                for user, number in region.uses.get(result, ())
+            )
+        ]
+        fused = fuse_region(extract(ops, inputs, roots))
+        names = dict(zip(fused.arguments, inputs, strict=True))
+        repeated: list[tuple[Value, Value]] = []
+        for root, result in zip(roots, fused.results, strict=True):
+            if result in names:
+                repeated.append((root, result))
+            else:
+                names[result] = root
+        steps = []
+        for op in fused.ops:
+            kind = "alias" if op.name == "reshape" else "nest"
+            sources = tuple(names.get(value, value) for value in op.operands)
+            found = tuple(names.get(value, value) for value in op.results)
+            steps.append(Step(kind, op, sources, found))
+        for root, result in repeated:
+            source = names[result]
+            assert source.op is not None
+            steps.append(Step("alias", source.op, (source,), (root,)))
+        return steps
+
+
+def _scalar(op: Op) -> bool:
+    """Whether an operation on scalars has code of one register."""
+    if len(op.results) != 1 or any(
+        v.rank or v.element.is_complex for v in (*op.operands, op.result)
+    ):
+        return False
+    if op.name in ("constant", "tile_id", "reshape"):
+        return True
+    return not op.regions and bool(op.operands) and arithmetic.supports(op)
+
+
+def _inner(step: Step) -> Iterator[Step]:
+    """Accesses of memory inside control flow."""
+    for block in step.blocks:
+        for inner in block.walk():
+            if inner.kind in ("load", "store"):
+                yield inner
+
+
+def _all_operands(op: Op) -> list[Value]:
+    captured = [value for region in op.regions for value in region.captures()]
+    return [*op.operands, *captured]
+
+
+def _mark_last(block: Block) -> None:
+    """Fills `last`: a value lives as long as those that are other names of it."""
+    source: dict[Value, Value] = {}
+    final: dict[Value, int] = {}
+
+    def root(value: Value) -> Value:
+        while value in source:
+            value = source[value]
+        return value
+
+    for number, step in enumerate(block.steps):
+        if step.kind == "alias":
+            source[step.outputs[0]] = step.inputs[0]
+        for value in (*step.uses(), *step.outputs):
+            final[root(value)] = number
+    for value in block.region.results:
+        final[root(value)] = len(block.steps)
+    for value, number in final.items():
+        block.last.setdefault(number, []).append(value)

@@ -1,0 +1,251 @@
+"""Products of matrices beside numpy, torch and XLA, and beside what the machine can do.
+
+    python benchmarks/matmul.py [--threads 1 2] [--seconds 0.6] [--only TEXT] [--save]
+
+Shapes are rows x depth x columns, float32. `weight`: the right side is a constant; `inputs`: both
+sides are. The limit of a shape is the larger of two times: of its flops at the rate of fused
+multiply-adds on registers, and of its bytes, each counted once, at the rate at which an array of
+that size is read. Both are measured in the same rounds as all engines, and every figure is a
+median, so that other work on the machine weighs on all alike. One process per number of threads,
+held on as many cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import math
+import mmap
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "matmul.json"
+SQUARE = [(n, n, n) for n in (128, 256, 512, 1024, 2048)]
+SKINNY = [(4096, 64, 1024), (64, 4096, 1024), (512, 64, 512), (128, 768, 3072), (128, 3072, 768)]
+STEPS = [(1, 768, 3072), (1, 4096, 4096), (1, 768, 50257), (4, 4096, 4096), (16, 768, 3072),
+         (16, 4096, 4096)]  # fmt: skip
+ODD = [(127, 129, 131), (1000, 1000, 1000), (333, 777, 555), (61, 1031, 257)]
+SHAPES = [*SQUARE, *SKINNY, *STEPS, *ODD]
+Call = Callable[[], Any]
+
+
+class Limits:
+    """Calls whose times show the machine's rates."""
+
+    def __init__(self, threads: int) -> None:
+        from girih.backends.cpu import codegen, image, probes
+
+        self.threads = threads
+        self.pool = ThreadPoolExecutor(threads)
+        target = codegen.host_target()
+        module = target.module()
+        self.lanes, self.sums = target.lanes("float"), 24 if target.vector_bits == 512 else 12
+        self._products(module)
+        probes.read(module, "read", target)
+        linked = image.link([codegen.compile_object(module.text(), target)])
+        self._code = mmap.mmap(
+            -1, len(linked.data), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+        )
+        self._code.write(linked.data)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._code))
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
+        self.products, self.read = (kind(base + linked.symbols[n]) for n in ("products", "read"))
+        self.blocks = [np.zeros(4096, np.float32) for _ in range(threads)]
+
+    def _products(self, module: Any) -> None:
+        """Fused multiply-adds on registers, `turns` times as many as fill them."""
+        from girih.backends.cpu import llvm
+
+        words = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "size"), ("i64", "turns")]
+        f = module.function("products", words)
+        a, _, c, _, turns = f.arguments
+        kind = llvm.vector(self.lanes, "float")
+        x = f.load(kind, a)
+        # Sums that begin alike would become one.
+        begin = [f.load(kind, f.pointer(a, n * self.lanes, "float")) for n in range(self.sums)]
+        with f.for_range(0, turns, 1, begin, at_least_once=True) as loop:
+            loop.carry(*(f.fma(x, x, total) for total in loop.carried))
+        for n, total in enumerate(loop.results):
+            f.store(total, f.pointer(c, n * self.lanes, "float"))
+        f.ret()
+
+    def _everywhere(self, call: Callable[[int], Any]) -> None:
+        list(self.pool.map(call, range(self.threads)))
+
+    def arithmetic(self, flops: float) -> tuple[Call, float]:
+        """A call, and how many flops it does: about as many as asked."""
+        per_turn = 2 * self.lanes * self.sums
+        turns = max(40_000, int(flops / per_turn / self.threads))
+
+        def one(worker: int) -> None:
+            address = self.blocks[worker].ctypes.data
+            self.products(address, 0, address + 4096, 0, turns)
+
+        call = (lambda: one(0)) if self.threads == 1 else (lambda: self._everywhere(one))
+        return call, float(turns * per_turn * self.threads)
+
+    def reading(self, size: int) -> tuple[Call, float]:
+        """A call that reads an array of about `size` bytes, more often if it is small."""
+        part = max(4096, size // self.threads // 4096 * 4096)
+        turns = max(1, 200_000 // part)
+        data = np.ones(part * self.threads // 4, np.float32)
+
+        def one(worker: int) -> None:
+            address = data.ctypes.data + worker * part
+            self.read(address, 0, self.blocks[worker].ctypes.data + 4096, part, turns)
+
+        call = (lambda: one(0)) if self.threads == 1 else (lambda: self._everywhere(one))
+        return call, float(part * turns * self.threads)
+
+
+def engines(rows: int, depth: int, columns: int, variant: str, threads: int) -> dict[str, Call]:
+    """The same product by everybody."""
+    import jax
+    import torch
+
+    import girih
+    from girih.hlo.build import build_module
+    from girih.hlo.types import F32, TensorType
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal((rows, depth)).astype(np.float32)
+    w = random.standard_normal((depth, columns)).astype(np.float32)
+    numbers = {
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,),
+        "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
+    }  # fmt: skip
+    left, right = TensorType(x.shape, F32), TensorType(w.shape, F32)
+    options = girih.Options(threads=threads)
+    torch.set_num_threads(threads)
+    tx, tw = torch.tensor(x), torch.tensor(w)  # arrays of its own
+    jx, jw = jax.device_put(x), jax.device_put(w)
+    if variant == "weight":
+        module = build_module(
+            [left], lambda b, a: [b("dot_general", a, b.constant(w, right), **numbers)]
+        )
+        program = girih.compile(module, options=options)
+        call: Call = program.prepare(x)
+        compiled = jax.jit(lambda a: a @ jw).lower(jx).compile()
+        xla: Call = lambda: compiled(jx).block_until_ready()  # noqa: E731
+    else:
+        module = build_module([left, right], lambda b, a, c: [b("dot_general", a, c, **numbers)])
+        program = girih.compile(module, options=options)
+        call = program.prepare(x, w)
+        compiled = jax.jit(lambda a, c: a @ c).lower(jx, jw).compile()
+        xla = lambda: compiled(jx, jw).block_until_ready()  # noqa: E731
+    out = np.empty((rows, columns), np.float32)
+    tout = torch.empty((rows, columns))
+    expected = x.astype(np.float64) @ w
+    error = np.abs(np.asarray(call()) - expected).max() / np.abs(expected).max()
+    if not error < 1e-4:
+        raise SystemExit(f"{rows}x{depth}x{columns} {variant}: wrong by {error}")
+
+    def mm() -> Any:
+        with torch.inference_mode():
+            return torch.mm(tx, tw, out=tout)
+
+    return {"girih": call, "numpy": lambda: np.matmul(x, w, out=out), "torch": mm, "xla": xla}
+
+
+def measure(shape: tuple[int, int, int], variant: str, limits: Limits, seconds: float) -> Any:
+    """One row of the table."""
+    rows, depth, columns = shape
+    flops = 2.0 * math.prod(shape)
+    size = 4 * (rows * depth + depth * columns + rows * columns)
+    calls = engines(rows, depth, columns, variant, limits.threads)
+    peak, peak_flops = limits.arithmetic(flops / 4)
+    read, read_bytes = limits.reading(size)
+    calls |= {"peak": peak, "read": read}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times["read"]) < 5:
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - started)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    rate, bandwidth = peak_flops / medians.pop("peak"), read_bytes / medians.pop("read")
+    limit = max(flops / rate, size / bandwidth)
+    return {
+        "shape": "x".join(map(str, shape)),
+        "variant": variant,
+        "threads": limits.threads,
+        "bound": "flops" if flops / rate >= size / bandwidth else "bytes",
+        "gflops_limit": rate / 1e9,
+        "read_gigabytes_per_second": bandwidth / 1e9,
+        "microseconds": {name: value * 1e6 for name, value in medians.items()},
+        "of_limit": limit / medians["girih"],
+        "over": {name: medians[name] / medians["girih"] for name in medians if name != "girih"},
+        "rounds": len(times["read"]),
+    }
+
+
+def show(row: Any) -> None:
+    over = "  ".join(f"{name} x{value:.2f}" for name, value in row["over"].items())
+    print(
+        f"{row['shape']:>16} {row['variant']:6} {row['threads']}t "
+        f"{row['microseconds']['girih']:9.1f} us  {row['of_limit']:5.0%} of {row['bound']}  {over}",
+        flush=True,
+    )
+
+
+def child(options: argparse.Namespace) -> None:
+    """Measures with the one number of threads that the environment was made for."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.child])
+    limits = Limits(options.child)
+    found = []
+    for shape in SHAPES:
+        for variant in ("weight", "inputs"):
+            name = "x".join(map(str, shape)) + f" {variant}"
+            if options.only not in name:
+                continue
+            row = measure(shape, variant, limits, options.seconds)
+            found.append(row)
+            show(row)
+    Path(options.into).write_text(json.dumps(found))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=0.6)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--into", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options)
+        return
+    rows = []
+    for threads in options.threads:
+        into = Path(f"/tmp/matmul-{os.getpid()}.json")
+        environment = os.environ | {
+            "OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads),
+        }  # fmt: skip
+        arguments = [*sys.argv[1:], "--child", str(threads), "--into", str(into)]
+        subprocess.run([sys.executable, __file__, *arguments], check=True, env=environment)
+        rows += json.loads(into.read_text())
+        into.unlink()
+    mean = math.exp(statistics.fmean(math.log(row["of_limit"]) for row in rows))
+    least = min(rows, key=lambda row: row["of_limit"])
+    behind = [row for row in rows if min(row["over"].values()) < 1]
+    where = f"{least['shape']} {least['variant']} {least['threads']}t"
+    print(f"geometric mean {mean:.1%} of the limit; least {least['of_limit']:.0%}, {where}")
+    print(f"behind a peer: {len(behind)} of {len(rows)}")
+    if options.save:
+        RESULTS.write_text(json.dumps({"mean_of_limit": mean, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

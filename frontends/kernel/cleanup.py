@@ -1,0 +1,104 @@
+"""Copies of regions: without repetitions, unused operations, and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...hlo.graph import Function, Op, Region, Value, arguments
+from ...hlo.ops.tile import MEMORY_OPS
+
+
+def cleaned(region: Region) -> Region:
+    """The region without operations that nothing uses, each computation once."""
+    live: set[Op] = set()
+    _mark(region, set(), live)
+    return _unique(region, {}, {}, live)
+
+
+def _mark(region: Region, needed: set[Value], live: set[Op]) -> None:
+    """Find the operations whose results are needed, or that store something."""
+    needed.update(region.results)
+    for op in reversed(region.ops):
+        if _acts(op) or any(result in needed for result in op.results):
+            live.add(op)
+            needed.update(op.operands)
+            for body in op.regions:
+                _mark(body, needed, live)
+
+
+def _acts(op: Op) -> bool:
+    return op.definition.effects or any(i.definition.effects for r in op.regions for i in r.walk())
+
+
+def _unique(
+    region: Region, mapping: dict[Value, Value], known: Mapping[Any, Op], live: set[Op]
+) -> Region:
+    """A copy in which an operation equal to one before it (or around it) is that one."""
+    own = arguments(region.argument_types)
+    mapping = {**mapping, **dict(zip(region.arguments, own, strict=True))}
+    seen = dict(known)
+    ops: list[Op] = []
+    for op in region.ops:
+        if op not in live:
+            continue
+        operands = [mapping.get(value, value) for value in op.operands]
+        key = _key(op, operands)
+        found = seen.get(key) if key is not None else None
+        if found is None:
+            nested = [_unique(body, mapping, seen, live) for body in op.regions]
+            found = Op(op.definition, operands, op.attributes, nested, op.result_types, op.origin)
+            ops.append(found)
+            if key is not None:
+                seen[key] = found
+        mapping.update(zip(op.results, found.results, strict=True))
+    return Region(own, ops, [mapping.get(value, value) for value in region.results])
+
+
+def _key(op: Op, operands: Sequence[Value]) -> Any:
+    """Equal for operations that compute the same; None where that cannot be said."""
+    if op.regions or op.definition.effects or op.name in MEMORY_OPS:
+        return None
+    facts = tuple(sorted(op.attributes.items(), key=lambda item: item[0]))
+    key = (op.name, tuple(operands), facts, op.result_types)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def without_calls(region: Region, functions: Mapping[str, Function | None]) -> Region:
+    """A copy of the region in which each call is the called function's operations."""
+    own = arguments(region.argument_types)
+    mapping = dict(zip(region.arguments, own, strict=True))
+    ops: list[Op] = []
+    results = _inlined(region, mapping, functions, ops)
+    return Region(own, ops, results)
+
+
+def _inlined(
+    region: Region,
+    mapping: dict[Value, Value],
+    functions: Mapping[str, Function | None],
+    ops: list[Op],
+) -> list[Value]:
+    for op in region.ops:
+        operands = [mapping.get(value, value) for value in op.operands]
+        callee = functions.get(op.callee) if op.name == "call" else None
+        if callee is not None:
+            inner = dict(zip(callee.body.arguments, operands, strict=True))
+            results = _inlined(callee.body, inner, functions, ops)
+            mapping.update(zip(op.results, results, strict=True))
+            continue
+        nested = []
+        for body in op.regions:
+            own = arguments(body.argument_types)
+            inner = {**mapping, **dict(zip(body.arguments, own, strict=True))}
+            inside: list[Op] = []
+            results = _inlined(body, inner, functions, inside)
+            nested.append(Region(own, inside, results))
+        new = Op(op.definition, operands, op.attributes, nested, op.result_types, op.origin)
+        ops.append(new)
+        mapping.update(zip(op.results, new.results, strict=True))
+    return [mapping.get(value, value) for value in region.results]

@@ -1,0 +1,141 @@
+"""Convolutions with features innermost: depthwise kernels, copied runs, packed weights, levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from girih.backends.cpu import codegen, contract
+from girih.backends.cpu.contract.packing import packing_for
+from girih.hlo.build import Builder, build_region
+from girih.hlo.graph import Function, Module, Op
+from girih.hlo.interpret import interpret
+
+from .kernels import run_kernel
+from .test_contract import close, random, tensor_of
+
+IMAGES = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
+KERNELS = {"OIHW": (0, 1, 2, 3), "HWIO": (3, 2, 0, 1)}
+LEVELS = [level for level in ("avx512", "avx2", "baseline", "neon") if level in {
+    name for name, *_ in codegen._LEVELS.get(codegen.host_target().architecture, ())
+}]  # fmt: skip
+
+DEPTHWISE: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int], dict[str, Any]]] = [
+    ((2, 40), (9, 11), (3, 3), {"padding": ((1, 1), (1, 1))}),
+    ((1, 70), (15, 30), (3, 3), {"padding": ((1, 1), (1, 1))}),
+    ((1, 96), (14, 33), (7, 7), {"padding": ((3, 3), (3, 3))}),
+    ((2, 33), (13, 16), (3, 3), {"padding": ((0, 1), (0, 1)), "window_strides": (2, 2)}),
+    ((1, 16), (40, 41), (5, 5), {"padding": ((2, 2), (2, 2)), "window_strides": (2, 3)}),
+    ((1, 24), (12, 12), (3, 3), {"padding": ((2, 2), (2, 2)), "rhs_dilation": (2, 2)}),
+    ((1, 20), (3, 2), (3, 3), {"padding": ((3, 3), (4, 4))}),
+    ((1, 20), (6, 7), (2, 3), {"padding": ((-1, 0), (0, -2))}),
+    ((1, 20), (6, 27), (3, 3), {"padding": ((1, 1), (1, 1)), "window_reversal": (True, True)}),
+]
+
+
+def convolution(
+    image: str, kernel: str, sizes: tuple[int, ...], window: tuple[int, ...], **options: Any
+) -> tuple[Op, list[np.ndarray]]:
+    """A convolution that gives NHWC; sizes are (batch, inputs, outputs, height, width)."""
+    batch, inputs, outputs, *spatial = sizes
+    groups = options.get("feature_group_count", 1)
+    order, weights = IMAGES[image], KERNELS[kernel]
+    lhs = random(*_placed(order, (batch, inputs, *spatial)), dtype=np.float32)
+    rhs = random(*_placed(weights, (outputs, inputs // groups, *window)), dtype=np.float32)
+    b = Builder()
+    x, y = b.arguments([tensor_of(lhs), tensor_of(rhs)])
+    op = b.op(
+        "convolution", [x, y],
+        {
+            "input_batch_dimension": order[0], "input_feature_dimension": order[1],
+            "input_spatial_dimensions": order[2:],
+            "kernel_output_feature_dimension": weights[0],
+            "kernel_input_feature_dimension": weights[1],
+            "kernel_spatial_dimensions": weights[2:],
+            "output_batch_dimension": 0, "output_feature_dimension": 3,
+            "output_spatial_dimensions": (1, 2), **options,
+        },
+    )  # fmt: skip
+    return op, [lhs, rhs]
+
+
+def _placed(order: tuple[int, ...], sizes: tuple[int, ...]) -> list[int]:
+    dims = [0] * len(order)
+    for dim, size in zip(order, sizes, strict=True):
+        dims[dim] = size
+    return dims
+
+
+def check(op: Op, inputs: list[np.ndarray], target: codegen.Target) -> None:
+    """The kernel gives what evaluate gives: with the weight as it is, and as it is packed."""
+    expected = np.asarray(op.definition.evaluate(op, *inputs))
+    out = np.full(op.type.dims, 99, op.type.dtype)
+    run_kernel(contract.emit(op, target), inputs, [out], 2, target)
+    close(out, expected)
+    packing = packing_for(op, target)
+    if packing is None:
+        return
+    forward = build_region([op.rhs.type], lambda b, w: [packing.forward(b, w)])
+    packed = np.ascontiguousarray(
+        interpret(Module({"main": Function("main", forward)}), [inputs[1]])[0]
+    )
+
+    def body(b: Builder, x: Any, w: Any) -> list[Any]:
+        return [b.op("convolution", [x, packing.inverse(b, w)], op.attributes).result]
+
+    region = build_region([op.lhs.type, tensor_of(packed)], body)
+    close(interpret(Module({"main": Function("main", region)}), [inputs[0], packed])[0], expected)
+    b = Builder()
+    x, w = b.arguments([op.lhs.type, tensor_of(packed)])
+    fusion = b.op("fusion", [x, w], {"kind": "contract"}, (region,), [op.type])
+    out[...] = 99
+    run_kernel(contract.emit(fusion, target), [inputs[0], packed], [out], 2, target)
+    close(out, expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("case", range(len(DEPTHWISE)))
+def test_depthwise(case: int, kernel: str, level: str) -> None:
+    (batch, features), spatial, window, options = DEPTHWISE[case]
+    sizes = (batch, features, features, *spatial)
+    op, inputs = convolution("NHWC", kernel, sizes, window, feature_group_count=features, **options)
+    target = codegen.host_target(level)
+    # Where features are not innermost in the weight, it is packed so that they are.
+    assert (packing_for(op, target) is not None) == (kernel == "OIHW")
+    check(op, inputs, target)
+
+
+STEMS: list[tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]] = [
+    ((1, 3, 64, 30, 31), (7, 7), {"padding": ((3, 3), (3, 3)), "window_strides": (2, 2)}),
+    ((2, 3, 40, 17, 16), (3, 3), {"padding": ((1, 1), (1, 1)), "window_strides": (2, 2)}),
+    ((1, 4, 24, 16, 16), (4, 4), {"window_strides": (4, 4)}),
+    ((1, 3, 33, 12, 12), (3, 11), {"padding": ((1, 0), (5, 5))}),
+    ((1, 3, 33, 12, 20), (11, 3), {"padding": ((5, 5), (1, 1))}),
+    ((1, 3, 33, 12, 20), (3, 17), {"padding": ((1, 1), (8, 8))}),
+    ((1, 2, 33, 12, 20), (3, 3), {"rhs_dilation": (2, 2)}),
+    ((1, 2, 33, 12, 20), (3, 3), {"rhs_dilation": (2, 1), "padding": ((2, 2), (1, 1))}),
+    ((1, 2, 33, 6, 9), (3, 3), {"lhs_dilation": (2, 1), "padding": ((1, 1), (1, 1))}),
+    ((2, 5, 16, 9, 9), (1, 1), {"window_strides": (2, 2)}),
+    ((1, 20, 48, 9, 9), (3, 3), {"padding": ((1, 1), (1, 1))}),
+    ((1, 8, 16, 1, 50), (1, 5), {"padding": ((0, 0), (2, 2))}),
+]
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("case", range(len(STEMS)))
+def test_features_as_columns(case: int, image: str, level: str) -> None:
+    sizes, window, options = STEMS[case]
+    check(*convolution(image, "OIHW", sizes, window, **options), codegen.host_target(level))
+
+
+def test_many_rows_and_groups_of_columns() -> None:
+    """Row blocks and column groups that end unevenly."""
+    target = codegen.host_target()
+    for sizes in ((3, 16, 200, 23, 21), (1, 300, 72, 13, 9)):
+        check(*convolution("NHWC", "OIHW", sizes, (1, 1)), target)
+        same = convolution("NHWC", "OIHW", sizes, (3, 3), padding=((1, 1), (1, 1)))
+        check(*same, target)

@@ -1,0 +1,141 @@
+"""Products of bf16, f16 and 8-bit numbers against the interpreter, on every feature level here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import girih
+from girih.backends.cpu import codegen
+from girih.hlo.build import Builder
+from girih.hlo.graph import Function, Module, Value, Weight
+from girih.hlo.interpret import interpret
+from girih.hlo.types import BF16, F16, F32, I8, I32, UI8, TensorType
+from girih.options import Options
+
+RANDOM = np.random.default_rng(3)
+
+
+def levels() -> list[str]:
+    """The feature levels of this machine, from its best one downwards."""
+    architecture = codegen.host_target().architecture
+    names = [name for name, _, _ in codegen._LEVELS[architecture]]
+    best = codegen.host_target().features
+    start = next(i for i, level in enumerate(codegen._LEVELS[architecture]) if
+                 set(level[1]) == set(best))  # fmt: skip
+    return names[start : start + 4]
+
+
+def numbers(type: TensorType) -> np.ndarray[Any, Any]:
+    if type.element.is_float:
+        return RANDOM.standard_normal(type.dims).astype(type.dtype)
+    limits = np.iinfo(type.dtype)
+    return RANDOM.integers(limits.min, limits.max + 1, type.dims).astype(type.dtype)
+
+
+def compiled(module: Module, *inputs: Any, level: str | None, **options: Any) -> Any:
+    program = girih.compile(module, options=Options(cpu_level=level, **options))
+    result = program(*inputs)
+    return np.asarray(result[0] if isinstance(result, (list, tuple)) else result)
+
+
+def agree(module: Module, *inputs: Any, level: str | None) -> None:
+    """The compiled program gives the interpreter's numbers: integers exactly, floats as far as the
+    order of f32 sums allows."""
+    expected = interpret(module, list(inputs))[0]
+    found = compiled(module, *inputs, level=level)
+    if found.dtype.kind in "iu":
+        np.testing.assert_array_equal(found, expected)
+        return
+    scale = np.abs(expected.astype(np.float64)).max()
+    tolerance = 1e-2 if found.dtype.itemsize == 2 else 5e-6
+    error = np.abs(found.astype(np.float64) - expected.astype(np.float64)).max()
+    assert error <= tolerance * scale
+
+
+def product(
+    left: TensorType, right: TensorType, out: Any, batch: int = 0, transposed: bool = False,
+    after: str = "", weight: bool = False, widened: Any = None,
+) -> Module:  # fmt: skip
+    """dot_general over [batch..., rows, depth] and [batch..., depth, columns] (or transposed), of
+    which the right side may be a weight, converted to `widened`; then `after`."""
+    b = Builder()
+    x, *rest = b.arguments([left] if weight else [left, right])
+    y: Value = b("weight", type=right, weight="w") if weight else rest[0]
+    if widened is not None:
+        y = b.convert(y, widened)
+    rows, columns = left.dims[-2], right.dims[-2 if transposed else -1]
+    result = b(
+        "dot_general", x, y, type=TensorType((*left.dims[:-2], rows, columns), out),
+        lhs_batching_dimensions=tuple(range(batch)), rhs_batching_dimensions=tuple(range(batch)),
+        lhs_contracting_dimensions=(batch + 1,),
+        rhs_contracting_dimensions=(batch + transposed,),
+    )  # fmt: skip
+    if after:
+        result = b(after, result, *([result] if after == "add" else []))
+    module = Module({"main": Function("main", b.region([result]))})
+    return module.with_weights({"w": Weight("w", numbers(right))}) if weight else module
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rows, depth, columns", [(64, 64, 64), (33, 70, 45), (5, 3, 7)])
+def test_bf16(level: str, rows: int, depth: int, columns: int, transposed: bool) -> None:
+    left = TensorType((rows, depth), BF16)
+    right = TensorType((columns, depth) if transposed else (depth, columns), BF16)
+    module = product(left, right, F32, transposed=transposed)
+    agree(module, numbers(left), numbers(right), level=level)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("transposed", [False, True])
+def test_batches_and_epilogues(level: str, transposed: bool) -> None:
+    left = TensorType((2, 3, 37, 66), BF16)
+    right = TensorType((2, 3, 50, 66) if transposed else (2, 3, 66, 50), BF16)
+    module = product(left, right, BF16, 2, transposed, after="add")
+    agree(module, numbers(left), numbers(right), level=level)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("left", [I8, UI8])
+@pytest.mark.parametrize("right", [I8, UI8])
+def test_bytes_are_summed_exactly(level: str, left: Any, right: Any) -> None:
+    x, y = TensorType((35, 70), left), TensorType((45, 70), right)
+    agree(product(x, y, I32, transposed=True), numbers(x), numbers(y), level=level)
+    x, y = TensorType((20, 129), left), TensorType((129, 40), right)
+    agree(product(x, y, I32, after="add"), numbers(x), numbers(y), level=level)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("element, out", [(BF16, F32), (I8, I32)])
+def test_packed_weights(level: str, rows: int, element: Any, out: Any) -> None:
+    for depth, columns in ((256, 128), (192, 100), (200, 96)):
+        left, right = TensorType((rows, depth), element), TensorType((columns, depth), element)
+        agree(product(left, right, out, transposed=True, weight=True), numbers(left), level=level)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@pytest.mark.parametrize("stored", [I8, UI8, BF16, F16])
+def test_narrow_weights_are_widened_in_registers(level: str, rows: int, stored: Any) -> None:
+    left, right = TensorType((rows, 200), F32), TensorType((150, 200), stored)
+    module = product(left, right, F32, transposed=True, weight=True, widened=F32)
+    agree(module, numbers(left), level=level)
+
+
+def test_a_narrow_weight_stays_narrow() -> None:
+    left, right = TensorType((1, 512), F32), TensorType((512, 512), I8)
+    module = product(left, right, F32, transposed=True, weight=True, widened=F32, after="tanh")
+    program = girih.compile(module)
+    assert len(program.plan.kernels) == 1
+    assert program.memory.constant_bytes <= 512 * 512 + 4096
+
+
+def test_any_number_of_workers_gives_the_same_bits() -> None:
+    left, right = TensorType((70, 300), BF16), TensorType((300, 90), BF16)
+    module, inputs = product(left, right, F32), (numbers(left), numbers(right))
+    found = {compiled(module, *inputs, level=None, threads=n).tobytes() for n in (1, 2, 3)}
+    assert len(found) == 1

@@ -1,0 +1,61 @@
+"""`girih cache`: list, explain, clear."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("llvmlite")
+
+MODEL = """
+func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x3xf32>) -> tensor<4x3xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<4x8xf32>, tensor<8x3xf32>) -> tensor<4x3xf32>
+  %1 = stablehlo.tanh %0 : tensor<4x3xf32>
+  return %1 : tensor<4x3xf32>
+}
+"""
+
+
+@pytest.fixture
+def unchanged_sources(monkeypatch):
+    """As in an installed package: the compiler's sources do not change while it runs."""
+    monkeypatch.setattr("girih.backends.cpu.cache.compiler_digest", lambda: "c0ffee")
+    monkeypatch.setattr("girih.backends.cpu.build.compiler_digest", lambda: "c0ffee")
+    from girih.backends.cpu import build
+
+    monkeypatch.setattr(build, "CACHE", build.KernelCache())
+
+
+def test_explain_ls_clear(girih_command, unchanged_sources, tmp_path):
+    folder = ("--folder", tmp_path / "kernels")
+    (tmp_path / "m.mlir").write_text(MODEL)
+    (tmp_path / "wide.mlir").write_text(MODEL.replace("4x", "5x"))
+
+    def answers(name, *settings):
+        code, out, err = girih_command(
+            "cache", "explain", tmp_path / name, *folder, "--json", *settings
+        )
+        assert code == 0, err
+        return [row["answer"] for row in json.loads(out)]
+
+    assert answers("m.mlir") == ["miss: the cache is empty"]
+    bundle, setting = tmp_path / "m.girih", f"cache={tmp_path / 'kernels'}"
+    code, _, err = girih_command("compile", tmp_path / "m.mlir", "-o", bundle, "-s", setting)
+    assert code == 0, err
+    assert answers("m.mlir") == ["hit"]
+    (wide,) = answers("wide.mlir")
+    assert "f32[4,8]" in wide and "f32[5,8]" in wide
+    (other,) = answers("m.mlir", "-s", "numerics=bitwise", "-s", "cpu_level=baseline")
+    assert "another target" in other and "vector_bits" in other
+
+    code, out, _ = girih_command("cache", "ls", *folder, "--json")
+    rows = json.loads(out)
+    assert code == 0 and len(rows) == 2  # the kernel and the executor
+    assert any("dot_general tanh" in row["operations"] for row in rows)
+    code, out, _ = girih_command("cache", "ls", *folder)
+    assert code == 0 and "2 kernels" in out
+    code, out, _ = girih_command("cache", "clear", *folder)
+    assert code == 0 and "deleted 2 kernels" in out
+    assert answers("m.mlir") == ["miss: the cache is empty"]

@@ -1,0 +1,125 @@
+"""The matmul-precision pass: what it narrows, what it leaves, and that it says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import girih
+from girih.hlo.build import Builder
+from girih.hlo.errors import UserError
+from girih.hlo.graph import Function, Module, Weight
+from girih.hlo.interpret import interpret
+from girih.hlo.types import BF16, F32, TensorType
+from girih.hlo.verify import verify
+from girih.optimizer.passes.matmul_precision import MatmulPrecision
+from girih.options import Options
+
+RANDOM = np.random.default_rng(8)
+
+
+def dense(depth: int = 48, **attributes: Any) -> Module:
+    """tanh(x @ transpose(w)) with a weight."""
+    b = Builder()
+    (x,) = b.arguments([TensorType((6, depth), F32)])
+    w = b("weight", type=TensorType((20, depth), F32), weight="w")
+    y = b(
+        "dot_general", x, b.transpose(w, (1, 0)), lhs_contracting_dimensions=(1,),
+        rhs_contracting_dimensions=(0,), **attributes,
+    )  # fmt: skip
+    data = RANDOM.standard_normal((20, depth)).astype(np.float32)
+    module = Module({"main": Function("main", b.region([b("tanh", y)]))})
+    return module.with_weights({"w": Weight("w", data)})
+
+
+def narrowed(module: Module) -> Module:
+    after = MatmulPrecision("bfloat16")(module)
+    verify(after)
+    return after
+
+
+def operands(module: Module) -> list[str]:
+    return [v.element.name for op in module.walk() if op.name == "dot_general" for v in op.operands]
+
+
+def test_operands_become_bf16_and_the_weight_is_stored_so() -> None:
+    module = dense()
+    after = narrowed(module)
+    assert operands(after) == ["bf16", "bf16"]
+    assert after.weights["w#bf16"].type.element is BF16
+    assert "1 contractions" in after.notes[0]
+
+
+def test_the_numbers_are_those_of_rounded_operands() -> None:
+    module = dense()
+    x = RANDOM.standard_normal((6, 48)).astype(np.float32)
+    rounded = [a.astype(BF16.dtype).astype(np.float32) for a in (x, module.weights["w"].array)]
+    (found,) = interpret(narrowed(module), [x])
+    np.testing.assert_allclose(found, np.tanh(rounded[0] @ rounded[1].T), atol=1e-5)
+    assert np.abs(found - interpret(module, [x])[0]).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        dense(1),
+        dense(precision_config=("HIGHEST", "HIGHEST")),
+    ],
+    ids=["one-product", "highest"],
+)
+def test_left_as_it_is(module: Module) -> None:
+    assert narrowed(module) is module
+
+
+def test_float32_changes_nothing() -> None:
+    module = dense()
+    assert MatmulPrecision("float32")(module) is module
+
+
+def test_a_value_is_narrowed_once_before_its_views() -> None:
+    b = Builder()
+    (x,) = b.arguments([TensorType((8, 8), F32)])
+    wide = b("exponential", x)
+    y = b(
+        "dot_general", wide, b.transpose(wide, (1, 0)), lhs_contracting_dimensions=(1,),
+        rhs_contracting_dimensions=(0,),
+    )  # fmt: skip
+    after = narrowed(Module({"main": Function("main", b.region([y]))}))
+    converts = [op for op in after.walk() if op.name == "convert"]
+    assert len(converts) == 1 and converts[0].operands[0].op.name == "exponential"
+
+
+def test_loops_are_reached() -> None:
+    b = Builder()
+    start = b.arguments([TensorType((4, 4), F32), TensorType((), girih.hlo.types.I32)])
+    kinds = [value.type for value in start]
+    check, step = Builder(), Builder()
+    _, count = check.arguments(kinds)
+    limit = check.constant(3, count.tensor)
+    condition = check.region([check("compare", count, limit, comparison_direction="LT")])
+    state, count = step.arguments(kinds)
+    product = step(
+        "dot_general", state, state, lhs_contracting_dimensions=(1,),
+        rhs_contracting_dimensions=(0,),
+    )  # fmt: skip
+    one = step.constant(1, count.tensor)
+    body = step.region([product, step("add", count, one)])
+    loop = b.op("while", list(start), {}, [condition, body], kinds)
+    after = narrowed(Module({"main": Function("main", b.region(list(loop.results)))}))
+    assert operands(after) == ["bf16", "bf16"]
+
+
+def test_the_plan_says_so_and_strict_refuses() -> None:
+    x = RANDOM.standard_normal((6, 48)).astype(np.float32)
+    program = girih.compile(dense(), options=Options(matmul_precision="bfloat16"))
+    assert any("bfloat16" in note for note in program.plan.notes)
+    assert "bfloat16" in str(program.profile(x))
+    with pytest.raises(UserError, match="bfloat16"):
+        girih.compile(dense(), options=Options(matmul_precision="bfloat16", strict=True))
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="float32, bfloat16"):
+        Options(matmul_precision="int3")
