@@ -8,15 +8,16 @@ emitter recognises. So the meaning never changes and the interpreter needs to kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..hlo.build import Builder, build_region
-from ..hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
+from ..hlo.graph import Function, Module, Op, Region, Value, Weight, arguments, constant_of
 from ..hlo.interpret import interpret
+from ..hlo.ops.tile_examples import INDEX
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, Level
 from .fusion import CONTRACTIONS
@@ -96,6 +97,8 @@ class _Encoder:
                 new = op.with_operands(operands)
                 if op.name == "fusion" and op.kind == "contract":
                     new = self.fusion(new, ops, placed)
+                elif op.name == "kernel_call":
+                    new = self.kernel(new, ops, placed)
             mapping.update(zip(op.results, new.results, strict=True))
             ops.append(new)
         if all(new is old for new, old in zip(ops, region.ops, strict=False)):
@@ -115,7 +118,42 @@ class _Encoder:
         source = op.operands[argument.index].op
         if source is None or source.name != "weight":
             return op
-        packed = self.weight(source.weight, wanted)
+        value = self.placed(source, wanted, ops, placed)
+        operands = list(op.operands)
+        operands[argument.index] = value
+        region = _read_through(body, argument, value.tensor, wanted.inverse)
+        return Op(op.definition, operands, op.attributes, (region,), op.result_types, op.origin)
+
+    def kernel(self, op: Op, ops: list[Op], placed: dict[str, Value]) -> Op:
+        """A tile function whose contractions read whole weights reads them packed."""
+        for number, operand in enumerate(op.operands):
+            source = operand.op
+            if source is None or source.name != "weight":
+                continue
+            load = _whole_load(op.regions[0], number)
+            wanted = self.packing(load.reader) if load is not None else None
+            if (
+                load is None
+                or wanted is None
+                or load.reader.operands[wanted.operand] is not (load.op.result)
+            ):
+                continue
+            value = self.placed(source, wanted, ops, placed)
+            operands = [value if n == number else old for n, old in enumerate(op.operands)]
+            body = _load_through(op.regions[0], number, value.tensor, load.op, wanted.inverse)
+            regions = (body, *op.regions[1:])
+            if len(regions) > 1:
+                regions = (body, _read_through(
+                    regions[1], regions[1].arguments[number], value.tensor, wanted.inverse
+                ))  # fmt: skip
+            op = Op(op.definition, operands, op.attributes, regions, op.result_types, op.origin)
+        return op
+
+    def placed(
+        self, source: Op, packing: Packing, ops: list[Op], placed: dict[str, Value]
+    ) -> Value:
+        """The packed weight as a value of the region, there once."""
+        packed = self.weight(source.weight, packing)
         value = placed.get(packed.name)
         if value is None:
             made = Op(
@@ -123,10 +161,7 @@ class _Encoder:
             )
             ops.append(made)
             value = placed[packed.name] = made.result
-        operands = list(op.operands)
-        operands[argument.index] = value
-        region = _read_through(body, argument, packed.type, wanted.inverse)
-        return Op(op.definition, operands, op.attributes, (region,), op.result_types, op.origin)
+        return value
 
     def weight(self, name: str, packing: Packing) -> Weight:
         """The weight in that order; its data is computed when it is first needed."""
@@ -155,6 +190,65 @@ class _Transformed:
     def __call__(self) -> np.ndarray[Any, Any]:
         module = Module({"main": Function("main", self.region)})
         return np.ascontiguousarray(interpret(module, [self.source.view])[0])
+
+
+class _Load(NamedTuple):
+    """A load of a whole input, and the one contraction that reads it."""
+
+    op: Op
+    reader: Op
+
+
+def _whole_load(body: Region, number: int) -> _Load | None:
+    """How a tile function reads an input, if it is one load of all of it for one contraction."""
+    memory = body.arguments[number]
+    loads: list[_Load] = []
+    for region in _regions(body):
+        for op in region.ops:
+            if memory not in op.operands:
+                continue
+            readers = [user for user, _ in region.uses.get(op.results[0], ())]
+            reader = readers[0] if len(readers) == 1 else None
+            whole = op.name == "tile_load" and op.sizes == memory.dims
+            if not whole or reader is None or reader.name not in CONTRACTIONS:
+                return None
+            starts = [constant_of(offset) for offset in op.offsets]
+            if any(start is None or start.splat_value != 0 for start in starts):
+                return None
+            loads.append(_Load(op, reader))
+    return loads[0] if len(loads) == 1 else None
+
+
+def _regions(region: Region) -> Iterator[Region]:
+    yield region
+    for op in region.ops:
+        for inner in op.regions:
+            yield from _regions(inner)
+
+
+def _load_through(body: Region, number: int, type: TensorType, load: Op, inverse: Move) -> Region:
+    """The body of a tile function with an input of another type, loaded whole through `inverse`."""
+
+    def copied(region: Region, outer: dict[Value, Value], own: tuple[Value, ...]) -> Region:
+        mapping = {**outer, **dict(zip(region.arguments, own, strict=True))}
+        builder = Builder(check=False)
+        for op in region.ops:
+            if op is load:
+                zero = builder.constant(0, INDEX)
+                memory = mapping[op.operands[0]]
+                tile = builder("tile_load", memory, *[zero] * type.rank, sizes=type.dims)
+                mapping[op.result] = inverse(builder, tile)
+                continue
+            nested = [
+                copied(inner, mapping, arguments(inner.argument_types)) for inner in op.regions
+            ]
+            new = op.with_operands([mapping.get(v, v) for v in op.operands], nested)
+            mapping.update(zip(op.results, new.results, strict=True))
+            builder.append(new)
+        return Region(own, builder.ops, [mapping.get(v, v) for v in region.results])
+
+    types = [type if n == number else a.type for n, a in enumerate(body.arguments)]
+    return copied(body, {}, arguments(types))
 
 
 def _read_through(body: Region, argument: Value, type: TensorType, inverse: Move) -> Region:

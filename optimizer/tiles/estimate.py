@@ -35,7 +35,7 @@ _DIVISIONS = frozenset({"divide", "remainder", "rsqrt", "sqrt"})
 _PASSES = 3  # over an intermediate value in scratch: stored, read, and about one pass in place
 _CONVOLUTION_SHARE = 0.7  # of the efficiency of a product of the same size
 _WHOLE_ROWS = 12  # rows of a full block of accumulators
-_DEPTH_OVERHEAD = 24  # steps of depth that storing a block of accumulators costs
+_DEPTH_OVERHEAD = 6  # steps of depth that storing a block of accumulators costs
 
 
 class Plan(NamedTuple):
@@ -205,7 +205,27 @@ class _Counter:
         sizes = self.numbers(volume(self.parts.boxes[v]) for v in kept)
         for value, size in zip(kept, sizes, strict=True):
             total = total + size * value.element.bits / 8
+        for op in self.group.ops:
+            if op.results[0] in self.parts.boxes and self.packs(op):
+                depth, columns = self.right_side(op)
+                total = total + depth * columns * op.operands[1].element.bits / 8
         return total
+
+    def packs(self, op: Op) -> bool:
+        """Whether the right side of a contraction is brought in order for each tile."""
+        if op.definition.pattern != "contract":
+            return False
+        return op.operands[1] in self.computed or not self.alone
+
+    def right_side(self, op: Op) -> tuple[Any, Any]:
+        """Depth and columns of a contraction."""
+        box = self.parts.boxes[op.results[0]]
+        columns = box.spans[-1]
+        if op.name == "convolution":
+            columns = box.spans[op.output_feature_dimension]
+        spans = self.parts.inner[op]
+        depth, width = self.numbers([_product(span.size for span in spans), columns.extent])
+        return depth, width
 
     def materialised(self, op: Op) -> bool:
         if op.results[0] in self.group.roots or op.results[0] not in self.parts.boxes:
@@ -227,7 +247,8 @@ class _Counter:
             self.busy = self.busy + times * size * 2 / self.machine.math.simple
         if self.materialised(op):
             bytes = size * op.results[0].element.bits / 8 * _PASSES * times * self.tasks
-            self.traffic.append(Traffic(bytes, scratch))
+            # The operations on a tile wait for it; nothing else is there to be done meanwhile.
+            self.traffic.append(Traffic(bytes, scratch, "copy", overlapped=False))
 
     def rate(self, op: Op) -> float:
         math = self.machine.math
@@ -238,17 +259,12 @@ class _Counter:
     def contraction(self, op: Op, size: Any) -> Any:
         """Seconds of a product or a convolution of one task, with bringing its right side in
         order."""
-        spans = self.parts.inner[op]
-        (depth,) = self.numbers([_product(span.size for span in spans)])
-        box = self.parts.boxes[op.results[0]]
-        columns_at = box.spans[-1]
+        depth, columns = self.right_side(op)
         share = 1.0
         if op.name == "convolution":
-            columns_at = box.spans[op.output_feature_dimension]
             share = _CONVOLUTION_SHARE
             if op.feature_group_count > 1:
                 share /= 2
-        (columns,) = self.numbers([columns_at.extent])
         rows = size / columns
         lanes = self.unit.lanes
         filled = columns / (np.ceil(columns / lanes) * lanes)
@@ -256,7 +272,7 @@ class _Counter:
         efficiency = 0.9 * share * filled * (0.25 + 0.75 * block)
         efficiency = efficiency * depth / (depth + _DEPTH_OVERHEAD)
         time = 2 * size * depth / (self.unit.flops * efficiency)
-        if op.operands[1] in self.computed or not self.alone:
+        if self.packs(op):
             right = depth * columns * op.operands[1].element.bits / 8
             time = time + 2 * right / rates(self.machine, self.executors, "copy")[1]
         return time

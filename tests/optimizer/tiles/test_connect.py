@@ -89,3 +89,20 @@ def test_no_pattern_is_named_in_the_code():
             for token in tokenize.generate_tokens(text.readline):
                 if token.type == tokenize.NAME:
                     assert not any(word in token.string.lower() for word in words), token
+
+
+def test_weights_of_a_connected_group_are_packed():
+    from girih.backends.cpu.codegen import make_target
+    from girih.backends.cpu.contract.packing import packing_for
+    from girih.optimizer.encode import Encode, used_weights
+
+    w, u = f32(128, 160), f32(160, 128)
+    target = make_target("x86_64-unknown-linux-gnu", set(), "baseline")
+    inputs = [f32(50, 128)]
+    connected = Connect(eager())(fused(lambda x: two_layers(x, w, u), inputs))
+    packed = Encode(lambda op: packing_for(op, target))(connected)
+    verify(packed, FUSED)
+    assert names(packed).count("kernel_call") == 1
+    assert all("panels" in name for name in used_weights(packed.functions.values()))
+    for a, b in zip(interpret(packed, inputs), interpret(connected, inputs), strict=True):
+        np.testing.assert_array_equal(a, b)
