@@ -95,6 +95,7 @@ def _compile(source_module: Module, backend: Backend, options: Options, say: Pro
         {target: (plan, image, constants)},
         target=target,
         threads=options.threads,
+        pin=options.pin,
         provenance={"options": {"numerics": options.numerics, "machine": backend.machine}},
     )
 
@@ -108,12 +109,13 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
     from .optimizer.order import Order
     from .optimizer.tiles.connect import Connect
     from .optimizer.tiles.epilogue import KernelEpilogues
+    from .optimizer.tiles.prologue import KernelPrologues
 
     passes: list[Pass] = [ChannelsLast(), SinkReshapes(), Fuse()]
     # Sums in tiles are sums in another order.
     if backend.model is not None and LICENCES.index(options.numerics) >= REASSOCIATES:
         passes.append(Connect(backend.model))
-    passes += [KernelEpilogues(), Order()]
+    passes += [KernelEpilogues(), KernelPrologues(), Order()]
     if backend.packing is not None and options.pack_weights:
         passes.append(Encode(backend.packing))
     return passes

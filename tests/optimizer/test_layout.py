@@ -140,7 +140,9 @@ def test_depthwise_and_one_dimension():
 
     result = changed(body, (2, 4, 9, 9))
     assert "transpose" not in names(result)
-    line = {key: value[:1] if isinstance(value, tuple) else value for key, value in FIRST.items()}
+    line: dict[str, Any] = {
+        key: value[:1] if isinstance(value, tuple) else value for key, value in FIRST.items()
+    }
 
     def signal(b: Builder, x: Value) -> list[Value]:
         weights = b.constant(np.ones((64, 4, 3), np.float32))

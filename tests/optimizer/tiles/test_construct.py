@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,8 +39,8 @@ class Squares:
         return Features(2.0 * self.extent**3, 1e11, (Traffic(moved, 2),), 1e-7 * tasks, tasks)
 
 
-def shape(rows, columns, depth, **options):
-    known = {
+def shape(rows: int, columns: int, depth: int, **options: Any) -> ProductShape:
+    known: dict[str, Any] = {
         "outer": 1, "rows": rows, "columns": columns, "depth": depth, "element_bytes": 4,
         "lanes": 16, "registers": 32, "left_row_stride": depth, "left_depth_stride": 1,
         "left_must_pack": False, "left_may_pack": True, "right_depth_stride": columns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,14 @@ from girih.optimizer.tiles.cost import (
 MACHINE = machines.typical("avx512")
 
 
-def features(flops=1e9, moved=1e6, level=1, issue=0.0, tasks=64, **options):
+def features(
+    flops: Any = 1e9,
+    moved: Any = 1e6,
+    level: Any = 1,
+    issue: float = 0.0,
+    tasks: Any = 64,
+    **options: Any,
+) -> Features:
     return Features(flops, 1e11, (Traffic(moved, level, **options),), issue, tasks)
 
 

@@ -101,6 +101,7 @@ def test_a_reference_grows_with_the_kernel():
     vector = TensorType((10,), F32)
     reference = build_region([vector], lambda b, x: [b("add", x, x)])
     own = arguments([vector])
+    assert case.regions is not None
     kernel = make_op("kernel_call", own, case.attributes, (*case.regions(), reference))
     after = make_op("negate", [kernel.result])
     module = Module({"main": Function("main", Region(own, [kernel, after], after.results))})
