@@ -30,6 +30,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/zoo.py
 	$(BIN)/python benchmarks/call_overhead.py
 	$(BIN)/python benchmarks/load_time.py
+	$(BIN)/python benchmarks/construct.py
 
 # Generated protobuf code and pages are checked in; the tests compare them with what this gives.
 specs: $(READY)

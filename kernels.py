@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .optimizer.machine import Machine
     from .runtime.program import Program
 
-_KEPT = 128  # programs of kernels that a process keeps
+_KEPT = 256  # kernels for different shapes that are kept, and programs of all of them
 
 
 def kernel(
@@ -69,6 +69,7 @@ class Kernel:
     def __init__(self, definition: Definition, reference: Callable[..., Any] | None) -> None:
         self.definition, self.reference = definition, reference
         self._built: dict[Any, _Ready] = {}
+        self._quick: dict[Any, _Ready] = {}
         functools.update_wrapper(self, definition.function)
 
     def __call__(self, *arrays: Any, **constants: Any) -> Any:
@@ -77,6 +78,12 @@ class Kernel:
         Compiled for shapes, element types and constants when first called with them. Inside a JAX
         or PyTorch trace it becomes part of the program.
         """
+        # What most calls are: numpy arrays like those of a call before.
+        key = tuple([(a.shape, a.dtype) for a in arrays if type(a) is np.ndarray])
+        known = self._quick.get(key) if not constants and len(key) == len(arrays) else None
+        if known is not None and known.built.is_current():
+            results = known.program(*arrays)
+            return results[0] if len(results) == 1 else tuple(results)
         ready = self._ready(arrays, constants)
         library = _library(arrays)
         if library == "torch":
@@ -86,8 +93,11 @@ class Kernel:
 
             results = bind(arrays, ready.text, ready.reference, _run_jax)
         else:
-            results = _program(ready.text)(*map(np.asarray, arrays))
-            results = results if isinstance(results, (tuple, list)) else (results,)
+            results = ready.program(*map(np.asarray, arrays))
+            if not constants and len(key) == len(arrays):
+                if len(self._quick) >= _KEPT:
+                    self._quick.clear()
+                self._quick[key] = ready
         return results[0] if len(results) == 1 else tuple(results)
 
     def interpret(self, *arrays: Any, **constants: Any) -> Any:
@@ -113,8 +123,7 @@ class Kernel:
             raise UserError(f"{self.definition.place} has no reference= to check against")
         values = [_as_numpy(array) for array in arrays]
         ready = self._ready(values, constants)
-        found = _program(ready.text)(*values)
-        found = found if isinstance(found, (tuple, list)) else (found,)
+        found = ready.program(*values)
         wanted = reference.bound(self.reference, ready.built.constants)(*values)
         wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
         if len(wanted) != len(found):
@@ -177,6 +186,8 @@ class Kernel:
         if ready is None or not ready.built.is_current():
             shapes = [Array(shape, dtype) for shape, dtype in types]
             ready = _Ready(self._build(shapes, constants), shapes, self.reference)
+            if len(self._built) >= _KEPT:
+                self._built.pop(next(iter(self._built)))
             self._built[key] = ready
         return ready
 
@@ -208,6 +219,10 @@ class _Ready:
         self.reference = None if given is None else reference.bound(given, built.constants)
 
     @functools.cached_property
+    def program(self) -> Program:
+        return _program(self.text)
+
+    @functools.cached_property
     def module(self) -> Module:
         region = None if self.reference is None else reference.traced(self.reference, self._inputs)
         module = self.built.module
@@ -233,16 +248,12 @@ def _run_jax(text: str, inputs: Sequence[Any]) -> list[Any]:
     """The results on concrete JAX arrays, as JAX arrays over the same memory."""
     import jax
 
-    results = _program(text)(*map(np.asarray, inputs))
-    several = results if isinstance(results, (tuple, list)) else (results,)
-    return [jax.device_put(result) for result in several]
+    return [jax.device_put(result) for result in _program(text)(*map(np.asarray, inputs))]
 
 
 def _run_torch(text: str, inputs: Sequence[Any]) -> list[Any]:
     """The results on CPU tensors, as tensors over the same memory."""
-    results = _program(text)(*map(_as_numpy, inputs))
-    several = results if isinstance(results, (tuple, list)) else (results,)
-    return [_as_torch(result) for result in several]
+    return [_as_torch(result) for result in _program(text)(*map(_as_numpy, inputs))]
 
 
 def _as_torch(array: Any) -> Any:
@@ -305,8 +316,7 @@ def predicted(op: Op) -> float:
     machine = _machine()
     facts = sizes.work(op)
     executors = machine.executors
-    element = _element_of_dots(op)
-    unit = machine.unit(element)
+    unit = machine.unit(_element_of_dots(op, machine))
     last = len(machine.levels) - 1
     moved = facts.loaded + facts.stored
     first = min(moved, facts.memory)
@@ -327,9 +337,11 @@ def predicted(op: Op) -> float:
 _STEP, _TILE = 20e-9, 100e-9  # seconds: to begin on one window, on one tile of the grid
 
 
-def _element_of_dots(op: Op) -> str:
+def _element_of_dots(op: Op, machine: Machine) -> str:
+    """What the first product multiplies; f32 where there is none, or no unit for it."""
+    known = {name for unit in machine.units for name in unit.elements}
     for inner in op.regions[0].walk():
-        if inner.name == "dot_general":
+        if inner.name == "dot_general" and inner.operands[0].element.name in known:
             return inner.operands[0].element.name
     return "f32"
 

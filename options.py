@@ -19,6 +19,7 @@ class Options:
     matmul_precision: what float32 products and convolutions read: "float32", or "bfloat16", which
         rounds their operands and still sums in float32. The plan's notes say that it was done.
     threads: workers at run time; None asks the machine when the bundle is loaded.
+    pin: keep each worker but the caller's thread on a core of its own.
     cpu_level: cap on CPU features ("amx", "avx512-bf16", "avx512", "avx2", "baseline", "neon");
         None takes the host's.
     machine: what the cost model assumes: None, the typical machine of the feature level; "host",
@@ -34,6 +35,7 @@ class Options:
     numerics: str = "reassociates"
     matmul_precision: str = "float32"
     threads: int | None = None
+    pin: bool = False
     cpu_level: str | None = None
     machine: str | None = None
     cache: str | None = None

@@ -110,9 +110,11 @@ class Problem:
         shape = self.shape
         pad = (shape.padding, shape.padding)
 
+        weights: Any = self.weights
+
         def run(image: Any) -> Any:
             result = jax.lax.conv_general_dilated(
-                image, self.weights, (shape.stride,) * 2, (pad, pad),
+                image, weights, (shape.stride,) * 2, (pad, pad),
                 dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=shape.groups,
             )  # fmt: skip
             return jax.nn.relu(result + self.bias)
@@ -179,7 +181,7 @@ class Problem:
             model.SerializeToString(), options, ["CPUExecutionProvider"]
         )
         image = np.ascontiguousarray(self.image.transpose(0, 3, 1, 2))
-        return lambda: session.run(None, {"x": image})[0].transpose(0, 2, 3, 1)
+        return lambda: np.asarray(session.run(None, {"x": image})[0]).transpose(0, 2, 3, 1)
 
 
 ENGINES = ("girih", "xla", "torch", "onnxruntime")
@@ -205,7 +207,7 @@ def measure(shape: Shape, threads: int, seconds: float, machine: Any) -> dict[st
         if error > 1e-4:
             raise SystemExit(f"{shape.name}: {engine} differs from xla by {error:.1e}")
     times: dict[str, list[float]] = {engine: [] for engine in ENGINES}
-    turns = 6
+    turns = 4
     for _ in range(turns):
         for engine, call in calls.items():
             time.sleep(0.05)  # the threads of the engine before go to sleep

@@ -10,6 +10,7 @@ packed in the steady state. Times are medians of calls made in turn; bandwidth c
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -25,34 +26,36 @@ from girih.hlo.types import F32, TensorType
 RESULTS = Path(__file__).parent / "results" / "data_tiling.json"
 WEIGHTS = [(768, 3072), (3072, 768), (4096, 4096)]
 ROWS = [1, 2, 4, 8, 16]
-NUMBERS = {
-    "lhs_contracting_dimensions": (1,),
-    "rhs_contracting_dimensions": (0,),
-    "lhs_batching_dimensions": (),
-    "rhs_batching_dimensions": (),
-}
+# How the weight is stored: [depth, columns], or [columns, depth] as linear layers have it.
+LAYOUTS = ("depth first", "columns first")
 
 
-def compiled(rows: int, weight: np.ndarray, threads: int, packed: bool) -> Any:
-    """The program, and the operations that its plan runs."""
+def compiled(rows: int, weight: np.ndarray, over: int, threads: int, packed: bool) -> Any:
+    """x @ weight, summed over the weight's dimension `over`."""
+    numbers = {
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (over,),
+        "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
+    }  # fmt: skip
     kind = TensorType(weight.shape, F32)
     module = build_module(
-        [TensorType((rows, weight.shape[0]), F32)],
-        lambda b, x: [b("dot_general", x, b.constant(weight, kind), **NUMBERS)],
+        [TensorType((rows, weight.shape[over]), F32)],
+        lambda b, x: [b("dot_general", x, b.constant(weight, kind), **numbers)],
     )
     options = girih.Options(threads=threads, pack_weights=packed)
     return girih.compile(module, options=options)
 
 
-def measure(rows: int, weight: np.ndarray, threads: int, seconds: float) -> dict[str, Any]:
+def measure(
+    rows: int, weight: np.ndarray, over: int, threads: int, seconds: float
+) -> dict[str, Any]:
     """One row of the table; SystemExit if a result is wrong or the packed plan packs."""
-    x = np.random.default_rng(rows).standard_normal((rows, weight.shape[0])).astype(np.float32)
-    programs = {name: compiled(rows, weight, threads, name == "packed") for name in _WAYS}
+    x = np.random.default_rng(rows).standard_normal((rows, weight.shape[over])).astype(np.float32)
+    programs = {name: compiled(rows, weight, over, threads, name == "packed") for name in _WAYS}
     runs = [step for step in programs["packed"].plan.steps if step.HasField("run")]
     if len(runs) != 1:
         raise SystemExit(f"{rows} rows: the packed plan runs {len(runs)} kernels, not one")
     calls = {name: program.prepare(x) for name, program in programs.items()}
-    expected = x.astype(np.float64) @ weight
+    expected = x.astype(np.float64) @ (weight.T if over else weight)
     for name, call in calls.items():
         if np.abs(call() - expected).max() > 1e-4 * np.abs(expected).max():
             raise SystemExit(f"{rows} rows: the {name} product is wrong")
@@ -67,6 +70,7 @@ def measure(rows: int, weight: np.ndarray, threads: int, seconds: float) -> dict
     return {
         "rows": rows,
         "weight": "x".join(map(str, weight.shape)),
+        "layout": LAYOUTS[over],
         "threads": threads,
         "packed_us": packed * 1e6,
         "unpacked_us": unpacked * 1e6,
@@ -88,12 +92,13 @@ def main() -> None:
     rows = []
     for dims in WEIGHTS:
         weight = np.random.default_rng(0).standard_normal(dims).astype(np.float32)
-        for count in ROWS:
-            row = measure(count, weight, options.threads, options.seconds)
+        for over, count in itertools.product((0, 1), ROWS):
+            stored = np.ascontiguousarray(weight.T) if over else weight
+            row = measure(count, stored, over, options.threads, options.seconds)
             rows.append(row)
             print(
-                f"{count:3} x {row['weight']:10} packed {row['packed_us']:8.1f} us  unpacked "
-                f"{row['unpacked_us']:8.1f} us  x{row['gain']:.2f}  "
+                f"{count:3} x {row['weight']:10} {row['layout']:14} packed {row['packed_us']:8.1f} "
+                f"us  unpacked {row['unpacked_us']:8.1f} us  x{row['gain']:.2f}  "
                 f"{row['gigabytes_per_second']:5.1f} GB/s",
                 flush=True,
             )

@@ -103,6 +103,13 @@ def compile_command(
     ],
     target: Target = "cpu",
     settings: Settings = None,
+    matmul_precision: Annotated[
+        str | None,
+        typer.Option(
+            "--matmul-precision",
+            help="What float32 products read: float32, or bfloat16, which rounds their operands.",
+        ),
+    ] = None,
     checks: Annotated[
         int,
         typer.Option(
@@ -126,7 +133,8 @@ def compile_command(
     """
     from .compiling import compile_source
 
-    compile_source(source, output, target, settings or [], checks, as_json)
+    chosen = [f"matmul_precision={matmul_precision}"] if matmul_precision else []
+    compile_source(source, output, target, [*(settings or []), *chosen], checks, as_json)
 
 
 @app.command()

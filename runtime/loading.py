@@ -20,15 +20,17 @@ def load(
     *,
     target: str | None = None,
     threads: int | None = None,
+    pin: bool = False,
     allow_native: bool = False,
     verify: str = "used",
 ) -> Program:
     """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
 
     target: which variant, where there are several. threads: at most this many workers; default all
-    cores. allow_native: run machine code although this user did not compile it. verify: whose
-    digests are compared before the first result is given: members that are "used" (weights in the
-    background), "all" members, or, "lazy", not even the weights.
+    cores. pin: keep each worker but the caller's thread on a core of its own. allow_native: run
+    machine code although this user did not compile it. verify: whose digests are compared before
+    the first result is given: members that are "used" (weights in the background), "all" members,
+    or, "lazy", not even the weights.
     """
     bundle = Bundle(source, verify)
     chosen = devices.choose_target(bundle.variants, target, bundle.label)
@@ -41,19 +43,19 @@ def load(
     if native and not (allow_native or bundle.is_trusted):
         reason = "its machine code was not compiled by this user"
         remedy = "pass allow_native=True (--allow-native) if you trust where it comes from"
-        return _compile_anew(bundle, chosen, threads, reason, remedy)
+        return _compile_anew(bundle, chosen, threads, pin, reason, remedy)
     try:
         devices.check_machine(plan)
     except UserError as error:
-        return _compile_anew(bundle, chosen, threads, str(error), "")
+        return _compile_anew(bundle, chosen, threads, pin, str(error), "")
     try:
-        return Program(bundle, chosen, threads=threads, plan=plan, pending=pending)
+        return Program(bundle, chosen, threads=threads, pin=pin, plan=plan, pending=pending)
     except (UserError, ValueError) as error:
         raise UserError(f"{bundle.label}: {error}") from error
 
 
 def _compile_anew(
-    bundle: Bundle, target: str, threads: int | None, reason: str, remedy: str
+    bundle: Bundle, target: str, threads: int | None, pin: bool, reason: str, remedy: str
 ) -> Program:
     """The program, compiled on this machine from its source form, with a warning that says so."""
     if target != "cpu" or not is_installed("llvmlite"):
@@ -70,4 +72,6 @@ def _compile_anew(
     if pending := bundle.start_verifying(target):
         pending.wait()
     fresh = compile_program(decode_module(bundle), target=target)
-    return Program(fresh.parts, target, threads=threads, module=fresh.module, plan=fresh.plan)
+    return Program(
+        fresh.parts, target, threads=threads, pin=pin, module=fresh.module, plan=fresh.plan
+    )

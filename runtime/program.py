@@ -58,6 +58,7 @@ class Program:
         target: str | None = None,
         *,
         threads: int | None = None,
+        pin: bool = False,
         module: Module | None = None,
         plan: plan_pb2.Plan | None = None,
         pending: PendingCheck | None = None,
@@ -85,7 +86,7 @@ class Program:
             for index, argument in enumerate(signature.arguments)
         )
         used = _used_weights(self._plan, weights)
-        self._device = devices.open_device(self._plan, variant.image, used, threads)
+        self._device = devices.open_device(self._plan, variant.image, used, threads, pin)
         self._contexts: deque[Any] = deque()
         self._copies = 0
         self._copies_lock = threading.Lock()
@@ -111,6 +112,7 @@ class Program:
         *,
         target: str | None = None,
         threads: int | None = None,
+        pin: bool = False,
         checks: Sequence[Check] = (),
         provenance: Mapping[str, Any] | None = None,
         debug: Mapping[str, bytes] | None = None,
@@ -134,7 +136,8 @@ class Program:
             debug=dict(debug or {}),
         )
         chosen = devices.choose_target(parts.variants, target)
-        return Program(parts, chosen, threads=threads, module=module, plan=variants[chosen][0])
+        plan = variants[chosen][0]
+        return Program(parts, chosen, threads=threads, pin=pin, module=module, plan=plan)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Run the program; inputs and result have the structure that `signature` says.

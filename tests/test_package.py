@@ -53,7 +53,7 @@ def test_the_wheel_holds_every_module(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for package in package_folders():
         folder = ROOT.joinpath(*package.split(".")[1:])
-        for module in folder.glob("*.py"):
+        for module in (*folder.glob("*.py"), *folder.glob("*.json")):
             inside = "/".join((*package.split("."), module.name))
             assert inside in names
     assert "girih/py.typed" in names

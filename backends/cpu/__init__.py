@@ -11,6 +11,8 @@ from ...options import Options
 from .. import Backend
 
 if TYPE_CHECKING:
+    from ...hlo.graph import Op
+    from ...optimizer.encode import Packing
     from .codegen import Target
 
 
@@ -34,7 +36,8 @@ def backend(options: Options) -> Backend:
     def build_for_target(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
         return build(schedule, target, notes, open_cache(options.cache))
 
+    def packing(op: Op) -> Packing | None:
+        return packing_for(op, target, options.numerics in ("reassociates", "assumes-finite"))
+
     model = machine_of(target)
-    return Backend(
-        "cpu", build_for_target, lambda op: packing_for(op, target), model, label(model)
-    )
+    return Backend("cpu", build_for_target, packing, model, label(model))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo.types import BF16, F16, F32, I1, I32, ElementType, TensorType
-from .values import Affine, LanguageError, Memory, Tile, current, is_number
+from .values import INDEX, Affine, LanguageError, Memory, Tile, current, is_number
 
 _RANKS = {"bool": 0, "int": 1, "uint": 1, "float": 2}
 
@@ -224,7 +224,20 @@ def _indexed(result: Tile, form: Callable[..., Affine], *values: Any) -> Tile:
     """The result with the affine form of the operands' ones, where all have one."""
     forms = [Affine.of(value) for value in values]
     if result.value.rank == 0 and result.dtype is I32 and all(f is not None for f in forms):
-        result.affine = form(*forms)
+        return _known(result, form(*forms))
+    return result
+
+
+def index_of(number: int) -> Tile:
+    """An index whose value is known; as an index it behaves like those that are not."""
+    return Tile(current().constant(number, INDEX), Affine((), number))
+
+
+def _known(result: Tile, form: Affine) -> Tile:
+    """An index with its affine form; a constant where that has no terms."""
+    if not form.terms:
+        return index_of(form.constant)
+    result.affine = form
     return result
 
 
@@ -242,8 +255,7 @@ def _multiply(left: Any, right: Any) -> Tile:
     if result.value.rank == 0 and result.dtype is I32 and first and second:
         for one, other in ((first, second), (second, first)):
             if not one.terms:
-                result.affine = other.times(one.constant)
-                return result
+                return _known(result, other.times(one.constant))
         if current().is_natural(left) and current().is_natural(right):
             current().natural.add(result.value)
     return result

@@ -36,11 +36,10 @@ def loop(walker: Walker, node: ast.For) -> None:
         walker.fail(node.target, "a loop over range has one variable")
     lower, upper, step = bounds
     if isinstance(lower, int) and isinstance(upper, int) and len(range(lower, upper, step)) <= 1:
-        # The variable is a constant: windows then have constant offsets.
         known = set(walker.locals)
         with _inside(walker, node, _LOOP):
             for index in range(lower, upper, step):
-                walker.locals[node.target.id] = index
+                walker.locals[node.target.id] = arithmetic.index_of(index)
                 walker.block(node.body)
         only = [name for name in syntax.assigned(node.body) if name not in known]
         _forget(walker, node, [node.target.id, *only])

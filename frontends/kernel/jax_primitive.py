@@ -35,6 +35,11 @@ def bind(
     inputs: Sequence[Any], kernel: str, reference: Callable[..., Any] | None, run: Run
 ) -> list[Any]:
     """The results of the kernel on JAX arrays or tracers; `run` computes on arrays."""
+    from jax.dtypes import canonicalize_dtype
+
+    for kind in _results(kernel):
+        if canonicalize_dtype(kind.dtype) != kind.dtype:
+            raise UserError(f"JAX has no {kind.element} here; set jax_enable_x64")
     return primitive().bind(*inputs, kernel=kernel, reference=reference, run=run)
 
 

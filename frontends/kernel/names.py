@@ -70,6 +70,8 @@ def tile_id(axis: int) -> Traced:
     trace = current()
     if not 0 <= axis < len(trace.grid):
         raise LanguageError(f"the grid has {len(trace.grid)} axes, there is no axis {axis}")
+    if trace.grid[axis] == 1:
+        return arithmetic.index_of(0)
     value = trace.op("tile_id", axis=axis)
     trace.natural.add(value)
     return Tile(value)

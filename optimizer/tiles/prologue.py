@@ -127,7 +127,7 @@ class _Copy:
         """The fusion, then the kernel's reference."""
         b = Builder(check=False)
         own = b.arguments(types)  # type: ignore[arg-type]
-        (value,) = inline(b, self.body, own[len(kept) :])
+        (value,) = inline(b, self.body, list(own[len(kept) :]))
         places = {n: own[place] for place, n in enumerate(kept)} | {self.move.operand: value}
         return b.region(inline(b, old, [places[n] for n in range(len(places))]))
 

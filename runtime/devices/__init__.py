@@ -41,7 +41,11 @@ def check_machine(plan: Any) -> None:
 
 
 def open_device(
-    plan: Any, image: bytes | memoryview, weights: Mapping[str, Array], threads: int | None
+    plan: Any,
+    image: bytes | memoryview,
+    weights: Mapping[str, Array],
+    threads: int | None,
+    pin: bool = False,
 ) -> Device:
     """The plan on this machine; UserError if the machine cannot run it."""
     if plan.target not in TARGETS:
@@ -50,7 +54,7 @@ def open_device(
         )
     name, variant = TARGETS[plan.target]
     module = importlib.import_module(f".{name}", __name__)
-    opened = getattr(module, variant)(plan, image, weights, threads)
+    opened = getattr(module, variant)(plan, image, weights, threads, pin)
     return Device(opened.context, module.run, getattr(module, "bind", _binder(module.run)))
 
 

@@ -13,7 +13,6 @@ import functools
 import mmap
 import os
 import platform
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
@@ -24,17 +23,14 @@ import numpy as np
 from ...hlo.errors import CompilerBug, UserError
 from ...specs.generated import plan_pb2
 from .cores import default_threads
-from .memory import PAGE, Mapping, libc
-from .workers import pool_of
+from .memory import PAGE, Pages, libc
+from .workers import Pool, pool_of
 
 _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
 
-_LINE = 64
 _STEP_WORDS = 8
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
-_POOL_LINES = 12
-_SYSTEM_WORD = 24  # of the pool: libc's function, futex number
 
 # LLVM's feature names where /proc/cpuinfo spells them otherwise, apart from "-" and "." for "_".
 _CPUINFO = {
@@ -59,9 +55,9 @@ class Event(NamedTuple):
     duration: float
 
 
-def map_image(image: bytes | memoryview) -> Mapping:
+def map_image(image: bytes | memoryview) -> Pages:
     """The image as read-only executable memory; never writable and executable at once."""
-    mapping = Mapping(len(image))
+    mapping = Pages(len(image))
     mapping.memory[: len(image)] = bytes(image)
     size = -(-len(image) // PAGE) * PAGE
     mprotect = libc().mprotect
@@ -131,7 +127,7 @@ class CpuVariant:
     """A plan with its mapped code and weights; immutable, shared by any number of contexts.
 
     weights: name -> C-contiguous array (a view of the mapped bundle). threads: None = all cores
-    that the process may use.
+    that the process may use. pin: each worker stays on a core of its own.
     """
 
     def __init__(
@@ -140,6 +136,7 @@ class CpuVariant:
         image: bytes | memoryview,
         weights: Mapping[str, np.ndarray],
         threads: int | None = None,
+        pin: bool = False,
     ) -> None:
         check_machine(plan)
         if threads is not None and threads < 1:
@@ -153,6 +150,7 @@ class CpuVariant:
         self.threads = threads if threads is not None else default_threads()
         if self.threads > 1 and _too_small(plan):
             self.threads = 1
+        self.pin = pin
         self.scratch_bytes = -(-max((k.scratch_bytes for k in plan.kernels), default=0) // 64) * 64
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
         self._weights = dict(weights)
@@ -234,6 +232,11 @@ class CpuVariant:
             return buffer.place, array.ctypes.data
         raise CompilerBug(f"plan: buffer place {buffer.place}")
 
+    def pool(self) -> Pool:
+        """The workers that serve it."""
+        version = self.plan.format_version
+        return pool_of(version, self.pin, self.threads, self.image, self.worker_entry)
+
     def context(self) -> CpuContext:
         """A new context; contexts are independent, one call at a time each."""
         return CpuContext(self)
@@ -245,7 +248,7 @@ class CpuContext:
     def __init__(self, variant: CpuVariant) -> None:
         self.variant = variant
         size = variant.arena_bytes + variant.scratch_bytes * variant.threads
-        self._memory = Mapping(size, huge=size >= 1 << 22)
+        self._memory = Pages(size, huge=size >= 1 << 22)
         self._slots = variant.slots.copy()
         self._slots[variant.arena_slots] += self._memory.address
         count = len(variant.plan.inputs) + len(variant.plan.outputs)
@@ -323,7 +326,7 @@ def _bind(context: CpuContext, inputs: Sequence[np.ndarray], outputs: Sequence[n
 def _execute(variant: CpuVariant, context: CpuContext) -> int:
     """One call on as many workers as are free: all, or only the caller. The number of workers."""
     if variant.threads > 1:
-        pool = _pool(variant)
+        pool = variant.pool()
         if pool.lock.acquire(blocking=False):
             try:
                 variant.execute(context.address, variant.threads, pool.address)

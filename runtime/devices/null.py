@@ -19,6 +19,7 @@ class NullVariant:
         image: bytes | memoryview = b"",
         weights: Mapping[str, np.ndarray[Any, Any]] | None = None,
         threads: int | None = None,
+        pin: bool = False,
     ) -> None:
         self.plan = plan
 

@@ -49,7 +49,7 @@ def fails(outcome) -> str:
 
 def test_help_teaches(girih_command):
     out = succeeds(girih_command("--help"))
-    for name in ("compile", "run", "inspect", "verify", "bench", "dump"):
+    for name in ("compile", "run", "inspect", "verify", "bench", "dump", "machine"):
         assert name in out
         text = succeeds(girih_command(name, "--help"))
         assert f"girih {name} " in text and "Examples" in text and "--json" in text
@@ -237,3 +237,15 @@ def test_without_typer_a_sentence_says_what_to_install():
     script = "import sys; sys.modules['typer'] = None\nfrom girih.cli import main\nmain(['run'])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "girih[cli]" in done.stderr
+
+
+def test_machine(girih_command, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    out = succeeds(girih_command("machine"))
+    assert "typical of its feature level" in out and "memory" in out and "fma.f32" in out
+    file = tmp_path / "mine.json"
+    file.write_text(succeeds(girih_command("machine", "--json")))
+    assert json.loads(file.read_text())["schema"] == "girih.machine"
+    assert str(file) in succeeds(girih_command("machine", file)).replace("\n", "")
+    file.write_text("{}")
+    assert "no machine file" in fails(girih_command("machine", file))

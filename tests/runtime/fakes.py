@@ -29,7 +29,7 @@ class AddingVariant:
 
     contexts_made = 0
 
-    def __init__(self, plan, image, weights, threads):
+    def __init__(self, plan, image, weights, threads, pin=False):
         self.weights = weights
 
     def context(self):

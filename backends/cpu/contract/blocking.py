@@ -32,7 +32,8 @@ _LARGEST_PANEL = 1 << 21  # elements of a packed panel
 STREAMED_RIGHT = 1 << 20  # bytes of a right side that comes from far
 _STREAMED_DEPTH = 256  # steps
 _LONG_DEPTH = 2048
-_STREAMS = 16  # that hardware follows at a time
+_NEAR = 1 << 18  # bytes of the right side that may be on their way
+_STREAMED_ROWS = 8, 32  # of a right side, read side by side for one and for two row panels
 _SMALL_RIGHT = 1 << 17  # bytes of a right side that stays near in any order
 _SCATTERED = 1 << 10  # bytes between depth steps of the left side
 _SAME_SETS = 1 << 13  # bytes between rows that then share the sets of a first-level cache
@@ -151,7 +152,7 @@ def candidates(shape: ProductShape) -> np.ndarray:
     """All eligible blockings, elements of `FIELDS`, each once and in a fixed order."""
     depths = [shape.depth]
     if shape.even_depth:
-        depths += [d for d in (_STREAMS, 2 * _STREAMS, 128, 256, 384, 512, 1024) if d < shape.depth]
+        depths += [d for d in (*_STREAMED_ROWS, 128, 256, 384, 512, 1024) if d < shape.depth]
     lefts = [True] if shape.left_must_pack else [False, True] if shape.left_may_pack else [False]
     rights = [True] if shape.right_must_pack else [False, True]
     found = []
@@ -236,15 +237,41 @@ def column_vectors(shape: ProductShape) -> int:
     return vectors
 
 
+def streaming(shape: ProductShape) -> Blocking | None:
+    """The blocking of a product that takes the time of reading its right side from far, where only
+    the order of reading matters; None for others."""
+    vectors = column_vectors(shape)
+    most = largest_rows(shape.registers, vectors)
+    panels = row_panels(shape.rows, most)[0]
+    if panels > 2 or shape.left_must_pack or not streamed(shape):
+        return None
+    width = vectors * shape.lanes
+    groups = -(-shape.columns // width)
+    depth, column_parts = shape.depth, groups
+    if shape.even_depth:
+        if abs(shape.right_depth_stride) > 4 * width:
+            # A few rows of the right side are read at a time, each from end to end.
+            depth = min(depth, _STREAMED_ROWS[panels - 1])
+            near = -(-shape.columns * depth * shape.element_bytes // _NEAR)
+            column_parts = min(groups, max(near, -(-_FEW_TILES // shape.outer)))
+        elif panels == 2 and depth > _LONG_DEPTH:
+            depth = _STREAMED_DEPTH  # what the first panel brought near is there for the second
+    return Blocking(most, vectors, depth, panels, 1, -(-groups // column_parts), False, False)
+
+
 def default(shape: ProductShape) -> Blocking:
     """A sound blocking for any machine with caches of the usual sizes."""
+    if found := streaming(shape):
+        return found
     vectors = column_vectors(shape)
     most = largest_rows(shape.registers, vectors)
     panels, size, _ = row_panels(shape.rows, most)
     width = vectors * shape.lanes
     groups = -(-shape.columns // width)
     pack_right = shape.right_must_pack or _right_pays(shape, width)
-    pack_left = shape.left_must_pack or (groups >= _SHARING_GROUPS and _left_pays(shape, pack_right))
+    pack_left = shape.left_must_pack or (
+        groups >= _SHARING_GROUPS and _left_pays(shape, pack_right)
+    )
     per_block = _panels_per_block(shape, panels, size, pack_left)
     blocks = -(-panels // per_block)
     wanted = -(-_ENOUGH_TILES // shape.outer)
@@ -264,20 +291,11 @@ def default(shape: ProductShape) -> Blocking:
         # A panel of the right side is then opened by several tiles, but all workers have work.
         blocks = min(-(-wanted // column_parts), max(blocks, panels // 3, 1))
         per_block = -(-panels // blocks)
-    depth = shape.depth
-    if streamed(shape) and not pack_right and shape.even_depth and panels <= 2:
-        if abs(shape.right_depth_stride) > 4 * width and depth > _STREAMS:
-            # A few rows of the right side are read at a time, each from end to end.
-            depth = _STREAMS if panels == 1 else 2 * _STREAMS
-            wanted = min(wanted, _FEW_TILES)
-            column_parts = min(groups, wanted)
-        elif panels == 2 and depth > _LONG_DEPTH:
-            depth = _STREAMED_DEPTH  # what the first panel brought near is there for the second
     row_parts = blocks
     if pack_right and not shape.left_must_pack:
         row_parts = min(blocks, -(-wanted // column_parts))
     return Blocking(
-        most, vectors, depth, per_block, -(-blocks // row_parts),
+        most, vectors, shape.depth, per_block, -(-blocks // row_parts),
         -(-groups // column_parts), pack_left, pack_right,
     )  # fmt: skip
 
@@ -306,10 +324,12 @@ def _panels_per_block(shape: ProductShape, panels: int, size: int, pack_left: bo
     if shape.left_must_pack:
         return min(panels, _PACKED_PANELS)
     panel_bytes = (size + 1) * shape.depth * shape.element_bytes
-    per_block = min(panels, max(8, _LEFT_BYTES // max(1, panel_bytes)))
+    per_block = max(8, _LEFT_BYTES // max(1, panel_bytes))
+    if panels <= per_block * 3 // 2:
+        per_block = panels  # rather than a small second block
     row_bytes = (size + 1) * shape.columns * shape.element_bytes
     large = panels * row_bytes >= _LARGE_RESULT
     if large and shape.depth <= _SHALLOW and shape.right_by_vector and not pack_left:
         # The result is most of the traffic: its rows should be complete while in L2.
         per_block = min(per_block, max(2, _RESULT_BYTES // row_bytes))
-    return per_block
+    return min(panels, per_block)

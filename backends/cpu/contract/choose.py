@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from ....optimizer.machine import Machine, Unit
-from ....optimizer.tiles.construct import construct, score
+from ....optimizer.tiles.construct import score
 from ....optimizer.tiles.cost import Features, Traffic, efficiency, level_of, scattered
 from . import blocking
 from .blocking import Blocking, ProductShape
@@ -23,6 +23,7 @@ _PACKED, _PACKED_SLOWLY = 6.0, 24.0
 _FAR, _FAR_BYTES = 10.0, 2048  # a step on another page, and from where on steps are
 _OUTSTANDING = 9.0  # far runs that are on their way at a time
 _COPIES = 1.3  # times the traffic of a copied left side: its rows are short
+_FILLED = 0.9  # of the best register block's efficiency
 _CLEARLY = 0.9  # of the usual blocking's time; smaller gains are within the model's error
 _CROWDED = 0.04  # of the lines of rows that meet in one place, those that are lost
 
@@ -34,11 +35,18 @@ def choose(shape: ProductShape, machine: Machine) -> Blocking:
     empty = not (shape.outer and shape.rows and shape.columns and shape.depth)
     if empty or shape.left_must_pack or shape.right_must_pack:
         return blocking.default(shape)
-    best = construct(ProductProblem(shape), machine, most=1)[0]
+    problem = ProductProblem(shape)
+    every = problem.configurations
+    # Register blocks that leave the unit idle lose whatever is around them.
+    panels = -(-shape.rows // every["rows"])
+    filled = efficiency(unit_of(shape, machine), shape.rows / panels, every["vectors"])
+    every = every[filled >= _FILLED * filled.max()]
+    scores = score(problem, every, machine)
+    best = scores.order[0]
     usual = blocking.default(shape)
     row = np.array([astuple(usual)], blocking.FIELDS)
-    time = score(ProductProblem(shape), row, machine).time[0]
-    return usual if best.time > _CLEARLY * time else blocking.blocking_of(best.configuration)
+    time = score(problem, row, machine).time[0]
+    return usual if scores.time[best] > _CLEARLY * time else blocking.blocking_of(every[best])
 
 
 def unit_of(shape: ProductShape, machine: Machine) -> Unit:

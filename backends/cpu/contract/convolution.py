@@ -26,6 +26,7 @@ from .operands import LeftSide, PackedLeftSide, RightSide, Source
 from .product import Product, emit_product
 from .views import Dimension, Segment, View, merge, view_of
 from .window import Position, Spatial, WindowLeft, WindowRight
+from .winograd import emit_winograd
 
 _ROW_BLOCK = 1 << 18  # bytes of a row block's left side
 _FEWEST_PANELS, _MOST_PANELS = 4, 16  # row panels of it
@@ -51,10 +52,15 @@ class Geometry:
     inputs: int
     input_step: int
     outputs: int  # output features of one group
-    kernel_input_step: int
+    kernel_inputs: Dimension  # two segments where a packed weight holds groups of them
     kernel_outputs: Dimension
     spatial: tuple[Spatial, ...]
     result_steps: tuple[int, ...]  # stride per dim of the result
+
+    @property
+    def kernel_input_step(self) -> int:
+        """Stride of the kernel's input features; Uneven where they are several segments."""
+        return _stride(self.op, self.kernel_inputs)
 
     @property
     def result_batch_step(self) -> int:
@@ -77,9 +83,9 @@ def geometry_of(op: Op) -> Geometry:
     for which, view in enumerate(views):
         if view is None:
             raise Uneven(f"{origin_of(op)}: a fused operand of {op.name} has no strides")
+        apart = (outputs_dim, op.kernel_input_feature_dimension) if which == 1 else ()
         strides.append([
-            0 if which == 1 and i == outputs_dim else _stride(op, dim)
-            for i, dim in enumerate(view.dims)
+            0 if i in apart else _stride(op, dim) for i, dim in enumerate(view.dims)
         ])  # fmt: skip
     image, kernel = views
     assert image is not None and kernel is not None
@@ -108,7 +114,7 @@ def geometry_of(op: Op) -> Geometry:
         op, image, kernel, batch, batch_step, groups,
         batch * batch_step if by_batch else inputs * feature_step,
         inputs, feature_step, op.rhs.dims[outputs_dim] // groups,
-        strides[1][op.kernel_input_feature_dimension], kernel.dims[outputs_dim],
+        kernel.dims[op.kernel_input_feature_dimension], kernel.dims[outputs_dim],
         tuple(spatial), result_steps,
     )  # fmt: skip
 
@@ -132,6 +138,9 @@ def emit_convolution(
     geometry = geometry_of(op)
     accumulator = accumulator_of(op)
     found = emit_depthwise(module, name, geometry, body, arguments, accumulator, target)
+    if found is not None:
+        return found
+    found = emit_winograd(module, name, geometry, body, arguments, accumulator, target)
     if found is not None:
         return found
     minor = _minor_run(op)
@@ -236,8 +245,10 @@ def _window_offset(geometry: Geometry) -> int:
 
 
 def _kernel_depth(geometry: Geometry, features_first: bool) -> list[Segment]:
-    features = Segment(geometry.inputs, geometry.kernel_input_step)
     taps = [Segment(s.kernel, s.kernel_step) for s in geometry.spatial]
+    if len(geometry.kernel_inputs.segments) > 1 and not features_first:
+        return [*taps, *geometry.kernel_inputs.segments]
+    features = Segment(geometry.inputs, geometry.kernel_input_step)
     return [features, *taps] if features_first else [*taps, features]
 
 
@@ -316,7 +327,7 @@ def _features_as_columns(
     features = Segment(geometry.inputs, geometry.input_step)
     positions = [Position(s, places.get(s)) for s in geometry.spatial]
     lanes = target.lanes(accumulator)
-    direct = geometry.pointwise and image.plain and len(_row_segments(walk)) <= 1
+    direct = geometry.pointwise and len(_row_segments(walk)) <= 1
     unit = None if direct else runs.run_unit(image, features, positions, lanes)
     depth = _kernel_depth(geometry, unit == 1)
     left: LeftSide
@@ -328,6 +339,8 @@ def _features_as_columns(
         segments = _row_segments(walk)
         step = segments[0].stride if segments else 0
         left = LeftSide(image, step, [*(0 for _ in geometry.spatial), features.stride])
+        if not image.plain:
+            left = PackedLeftSide(image, segments, _pixel_depth(geometry), lanes)
     else:
         image = Source(
             image.argument, image.element, accumulator, image.offset,
@@ -351,6 +364,12 @@ def _features_as_columns(
         target, accumulator, tuple(size for size, *_ in outer), count, geometry.outputs,
         tuple(loop.size for loop in depth), left, right, epilogue,
     )  # fmt: skip
+
+
+def _pixel_depth(geometry: Geometry) -> list[Segment]:
+    """The summed steps of a single pixel, as they lie in the input."""
+    features = Segment(geometry.inputs, geometry.input_step)
+    return [*(Segment(1, 0) for _ in geometry.spatial), features]
 
 
 def _row_segments(walk: Sequence[tuple[int, Spatial]]) -> tuple[Segment, ...]:

@@ -7,11 +7,15 @@ the last step of the depth, up to `depth` bytes; one of them holds zeros there.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
-from ....hlo.errors import CompilerBug
+from ....hlo.types import I8, I16
 from .. import llvm
 from .operands import (
+    CopiedRight,
     GatheredRight,
     Group,
     LeftSide,
@@ -36,6 +40,16 @@ _LINE = 64
 def _raw(source: Source) -> str:
     """The LLVM integer type of a stored element."""
     return f"i{source.element.bits}"
+
+
+def _raw_side(side: Any) -> Any:
+    """The same side of the same bits as integers, so that packing it copies them."""
+    bits = side.source.element.bits
+    raw = copy.copy(side)
+    raw.source = replace(side.source, element=I8 if bits == 8 else I16, accumulator=f"i{bits}")
+    if isinstance(side, CopiedRight):
+        raw._direct = _raw_side(side._direct)
+    return raw
 
 
 def _odd_lines(size: int) -> int:
@@ -124,69 +138,78 @@ class _CopiedRows(LeftRows):
             each_index(f, loops, strides[:-1], copy)
 
 
-class _NarrowedRows(LeftRows):
-    """Rows that only come widened: packed wide first, some at a time, then narrowed."""
+class _PackedRows(LeftRows):
+    """Rows that the side itself packs, with nothing to add behind their last step."""
+
+    packed = True
+
+    def __init__(self, side: LeftSide) -> None:
+        super().__init__(_raw_side(side), side.row_stride, side.source.element.bits // 8)
+
+    def pack(
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        first: Value,
+        last: Value,
+        scratch: Value,
+    ) -> None:
+        self.side.pack(f, args, outer, first, last, scratch)
+
+
+class _PaddedRows(LeftRows):
+    """Rows that the side itself packs, some at a time, then copied with zeros behind."""
 
     packed = True
     _at_once = 8
 
     def __init__(self, side: LeftSide, steps: int, depth: int) -> None:
-        super().__init__(side, 0, 1)
+        super().__init__(_raw_side(side), 0, 1)
         self._steps, self._depth, self.pitch = steps, depth, _odd_lines(depth)
 
     @property
     def offset(self) -> int:
-        return -(-self._at_once * self.side.row_stride * 4 // _LINE) * _LINE
+        size = self.side.source.element.bits // 8
+        return -(-self._at_once * self.side.row_stride * size // _LINE) * _LINE
 
     def scratch(self, rows: int) -> int:
         return rows * self.pitch + self.offset
 
     def pack(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        first: Value,
+        last: Value,
         scratch: Value,
-    ) -> None:  # fmt: skip
-        side, source = self.side, self.side.source
-        size, kind = source.element.bits // 8, _raw(source)
-        if side.depth and side.depth[-1] not in (0, 1):
-            raise CompilerBug("a packed left side must be contiguous along the depth")
-        narrow = f.pointer(scratch, self.offset, "i8")
-        whole = self._steps // _LANES * _LANES
+    ) -> None:
+        side = self.side
+        kind = side.source.accumulator
+        done = self._steps * llvm.bits_of(kind) // 8
         with f.for_range(first, last, self._at_once) as block:
             end = f.min(f.add(block.index, self._at_once), last)
             side.pack(f, args, outer, block.index, end, scratch)
             with f.for_range(block.index, end) as loop:
-                wide = f.pointer(
-                    scratch, f.mul(f.sub(loop.index, block.index), side.row_stride),
-                    source.accumulator,
-                )  # fmt: skip
-                target = f.pointer(narrow, f.mul(f.sub(loop.index, first), self.pitch), "i8")
-                if self._depth > self._steps * size:
-                    start = self._steps * size
-                    f.fill(f.pointer(target, start, "i8"), 0, self._depth - start)
-                with f.for_range(0, whole, _LANES) as inner:
-                    place = f.pointer(wide, inner.index, source.accumulator)
-                    value = f.load(llvm.vector(_LANES, source.accumulator), place)
-                    f.store(_stored(f, value, size), f.pointer(target, inner.index, kind))
-                if whole < self._steps:
-                    mask = constant_mask(_LANES, self._steps - whole)
-                    place = f.pointer(wide, whole, source.accumulator)
-                    value = f.masked_load(llvm.vector(_LANES, source.accumulator), place, mask)
-                    f.masked_store(_stored(f, value, size), f.pointer(target, whole, kind), mask)
+                start = f.mul(f.sub(loop.index, block.index), side.row_stride)
+                row = f.pointer(scratch, start, kind)
+                target = f.mul(f.sub(loop.index, first), self.pitch)
+                place = f.pointer(scratch, f.add(target, self.offset), "i8")
+                f.copy(place, row, done)
+                f.fill(f.pointer(place, done, "i8"), 0, self._depth - done)
 
 
-def _stored(f: llvm.Function, value: Value, size: int) -> Value:
-    """Wide numbers as they are stored; they came from there, so nothing is rounded."""
-    if size == 1:
-        return f.cast("trunc", value, "i8")
-    bits = f.bitcast(value, llvm.vector(value.lanes, "i32"))
-    return f.cast("trunc", f.lshr(bits, 16), "i16")
-
-
-def left_rows(side: LeftSide, steps: int, group: int, depth: int) -> LeftRows:
-    """How the left side's rows come to be contiguous runs of `depth` bytes."""
+def left_rows(side: LeftSide, steps: int, group: int, depth: int) -> LeftRows | None:
+    """How the left side's rows come to be contiguous runs of `depth` bytes; None if they cannot."""
     size = 4 // group
     if not isinstance(side, PackedLeftSide):
-        return _NarrowedRows(side, steps, depth)
+        contiguous = not side.depth or side.depth[-1] in (0, 1)
+        if not (side.packed and contiguous):
+            return None
+        if steps * size == depth:
+            return _PackedRows(side)
+        return _PaddedRows(side, steps, depth)
     rows, loops = merge(side._rows), merge(side._loops)
     if len(rows) <= 1 and loops == (Segment(steps, 1),) and steps * size == depth:
         return LeftRows(side, rows[0].stride if rows else 0, size)
@@ -194,7 +217,9 @@ def left_rows(side: LeftSide, steps: int, group: int, depth: int) -> LeftRows:
 
 
 class RightGroups:
-    """Columns brought into groups from the wide form that any right side has."""
+    """Columns brought into groups from the rows of columns that any right side gives."""
+
+    stored = False  # whether the columns are read in place
 
     def __init__(self, side: RightSide, steps: int, group: int, depth: int) -> None:
         self.side, self.steps, self.group, self.depth = side, steps, group, depth
@@ -205,7 +230,7 @@ class RightGroups:
 
     def scratch(self, columns: int) -> int:
         """Bytes for a column group."""
-        return self.depth * columns + 4 * self.steps * columns
+        return self.depth * columns + 4 // self.group * self.steps * columns
 
     def open(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
@@ -213,18 +238,19 @@ class RightGroups:
     ) -> Value:  # fmt: skip
         """Pointer to the column group that begins at `column`."""
         wide = f.pointer(scratch, self.depth * group.columns, "i8")
-        source = self.side.source
-        opened = self.side.open(f, args, outer, column, group, wide)
-        kind = llvm.vector(_LANES, source.accumulator)
+        side = _raw_side(self.side)
+        element = side.source.accumulator
+        opened = side.open(f, args, outer, column, group, wide)
+        kind = llvm.vector(_LANES, element)
         pitch, whole = group.columns, self.steps // self.group
 
         def merged(first: Value, count: int, target: Value) -> None:
             for vector in range(group.vectors):
+                start = vector * _LANES
                 parts = [
-                    f.load(kind, f.pointer(opened, f.add(first, k * pitch + vector * _LANES),
-                                           source.accumulator))
+                    f.load(kind, f.pointer(opened, f.add(first, k * pitch + start), element))
                     for k in range(count)
-                ]  # fmt: skip
+                ]
                 f.store(_merged(f, parts, self.group), f.pointer(target, vector * _LINE, "i8"))
 
         with f.for_range(0, whole) as loop:
@@ -246,15 +272,10 @@ class RightGroups:
 
 
 def _merged(f: llvm.Function, parts: Sequence[Value], group: int) -> Value:
-    """Wide vectors of consecutive depth steps as one vector of groups."""
-    bits = 32 // group
-    words = [f.bitcast(part, llvm.vector(part.lanes, "i32")) for part in parts]
+    """Vectors of consecutive depth steps as one vector of groups."""
     total = None
-    for number, word in enumerate(words):
-        if group == 2:
-            word = f.lshr(word, 16) if number == 0 else f.land(word, -0x10000)
-        else:
-            word = f.shl(f.land(word, 0xFF), number * bits)
+    for number, part in enumerate(parts):
+        word = f.shl(f.cast("zext", part, "i32"), number * 32 // group)
         total = word if total is None else f.lor(total, word)
     assert total is not None
     return total
@@ -304,6 +325,8 @@ class _TransposedGroups(RightGroups):
 
 class _StoredGroups(RightGroups):
     """A weight stored as [panels, depth / group, width, group], read in place."""
+
+    stored = True
 
     def __init__(
         self, side: RightSide, steps: int, group: int, depth: int, panel_stride: int, width: int

@@ -30,6 +30,7 @@ _LANES = 16
 GROUP_COLUMNS = VECTORS * _LANES  # also the width of a packed weight's panels
 _LEFT_BYTES = 3 << 18  # of a row block: stays in L2 beside the right side's groups
 _ENOUGH_TILES = 16
+_LEAST_TILES = 4
 _LEAST_GROUPS = 4  # column groups that share a row block that must be packed
 
 
@@ -73,19 +74,27 @@ def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int,
     steps = math.prod(product.depth)
     if engine is None or not steps or not product.rows or not product.columns:
         return None
-    return _Emitter(module, name, product, engine, steps).emit()
+    depth = -(-steps * 4 // engine.group // engine.step) * engine.step
+    left = left_rows(product.left, steps, engine.group, depth)
+    if left is None:
+        return None
+    right = right_groups(product.right, steps, engine.group, depth, GROUP_COLUMNS)
+    return _Emitter(module, name, product, engine, depth, left, right).emit()
 
 
 class _Emitter:
     def __init__(
-        self, module: llvm.Module, name: str, product: Product, engine: Engine, steps: int
+        self,
+        module: llvm.Module,
+        name: str,
+        product: Product,
+        engine: Engine,
+        depth: int,
+        left: LeftRows,
+        right: RightGroups,
     ) -> None:
         self.module, self.name, self.product, self.engine = module, name, product, engine
-        self.depth = -(-steps * 4 // engine.group // engine.step) * engine.step  # bytes, padded
-        self.left: LeftRows = left_rows(product.left, steps, engine.group, self.depth)
-        self.right: RightGroups = right_groups(
-            product.right, steps, engine.group, self.depth, GROUP_COLUMNS
-        )
+        self.depth, self.left, self.right = depth, left, right  # depth: bytes, padded
         self.width = GROUP_COLUMNS
         self.whole, rest = divmod(product.columns, self.width)
         self.groups = self.whole + (rest > 0)
@@ -100,11 +109,16 @@ class _Emitter:
 
     def _block_panels(self) -> int:
         """Units of rows of a block."""
+        others = self.outer * self.groups
+        if not self.right.stored:
+            # Every block brings the right side into groups anew, which costs more than reading the
+            # left side from beyond L2.
+            blocks = min(self.panels, -(-_LEAST_TILES // others))
+            return -(-self.panels // blocks)
         fits = max(1, _LEFT_BYTES // max(1, self.engine.unit * self.left.pitch))
         blocks = -(-self.panels // fits)
-        tiles = self.outer * self.groups * blocks
-        if tiles < _ENOUGH_TILES:
-            blocks = min(self.panels, -(-_ENOUGH_TILES // (self.outer * self.groups)))
+        if others * blocks < _ENOUGH_TILES:
+            blocks = min(self.panels, -(-_ENOUGH_TILES // others))
         return -(-self.panels // blocks)
 
     def _column_parts(self) -> int:

@@ -9,7 +9,7 @@ Accumulators never leave registers before the sum is complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import llvm
 
@@ -44,6 +44,7 @@ class Micro:
     ahead: int = 0  # lines of 64 bytes to bring into L2 per turn of the loop; a single loop only
     cut: bool = False  # sums only a part of the (one) depth loop, on top of what the tile holds
     stream: int = 0  # if not 0, bytes ahead that the right side is brought into L1
+    copies: bool = False  # `ahead` is where the right side's vectors are stored, one after another
 
     @property
     def unroll(self) -> int:
@@ -123,7 +124,7 @@ def _emit_part(
         body.carry(*_emit_turn(f, micro, micro.depth[0], [], unroll, body.carried))
     with f.for_range(whole, steps, 1, body.results) as rest:
         a, b, c, *carried = rest.carried
-        carried = _emit_step(f, micro, a, b, carried)
+        carried = _emit_step(f, micro, a, b, c, carried)
         loop = micro.depth[0]
         a, b = f.pointer(a, loop.left, micro.element), f.pointer(b, loop.right, micro.element)
         rest.carry(a, b, c, *carried)
@@ -142,14 +143,17 @@ def _emit_turn(
     left, right, ahead, *sums = state
     for line in range(micro.ahead):
         f.prefetch(f.pointer(ahead, line * LINE, "i8"), locality=2)
+    copied = len(micro.vectors) * micro.lanes if micro.copies else 0  # elements per step
     for turn in range(unroll):
         at = f.pointer(left, turn * loop.left, micro.element)
         bt = f.pointer(right, turn * loop.right, micro.element)
-        sums = _emit_depth(f, micro, inner, at, bt, ahead, sums)
+        ct = f.pointer(ahead, turn * copied, micro.element)
+        sums = _emit_depth(f, micro, inner, at, bt, ct, sums)
+    ahead = f.pointer(ahead, micro.ahead * LINE, "i8")
     return [
         f.pointer(left, unroll * loop.left, micro.element),
         f.pointer(right, unroll * loop.right, micro.element),
-        f.pointer(ahead, micro.ahead * LINE, "i8"),
+        f.pointer(ahead, unroll * copied, micro.element),
         *sums,
     ]
 
@@ -165,7 +169,7 @@ def _emit_depth(
 ) -> Sequence[Value]:
     """The loops over `depth`, with the accumulators carried through them."""
     if not depth:
-        return _emit_step(f, micro, left, right, sums)
+        return _emit_step(f, micro, left, right, ahead, sums)
     loop, inner = depth[0], depth[1:]
     unroll = 1 if inner else micro.unroll
     whole = loop.size // unroll * unroll if unroll else 0
@@ -173,16 +177,21 @@ def _emit_depth(
         start = [left, right, ahead, *sums]
         with f.for_range(0, whole, unroll, start, at_least_once=True) as body:
             body.carry(*_emit_turn(f, micro, loop, inner, unroll, body.carried))
-        left, right, _, *sums = body.results
-    for turn in range(loop.size - whole):
-        at = f.pointer(left, turn * loop.left, micro.element)
-        bt = f.pointer(right, turn * loop.right, micro.element)
-        sums = _emit_depth(f, micro, inner, at, bt, ahead, sums)
+        left, right, ahead, *sums = body.results
+    for _ in range(loop.size - whole):
+        left, right, ahead, *sums = _emit_turn(
+            f, replace(micro, ahead=0), loop, inner, 1, [left, right, ahead, *sums]
+        )
     return sums
 
 
 def _emit_step(
-    f: llvm.Function, micro: Micro, left: Value, right: Value, sums: Sequence[Value]
+    f: llvm.Function,
+    micro: Micro,
+    left: Value,
+    right: Value,
+    ahead: Value,
+    sums: Sequence[Value],
 ) -> list[Value]:
     """One rank-1 update of all accumulators."""
     vector = llvm.vector(micro.lanes, micro.element)
@@ -196,6 +205,8 @@ def _emit_step(
             loaded.append(f.masked_load(vector, pointer, mask))
         else:
             loaded.append(f.load(vector, pointer))
+        if micro.copies:
+            f.store(loaded[-1], f.pointer(ahead, number * micro.lanes, micro.element))
     updated = []
     for row in range(micro.rows):
         scalar = f.load(micro.element, f.pointer(left, row * micro.row_stride, micro.element))

@@ -21,7 +21,7 @@ from .views import Segment
 
 Value = llvm.Value
 
-_STEPS_AHEAD = 16  # depth steps that a copy fetches ahead
+STEPS_AHEAD = 16  # depth steps that a copy fetches ahead
 
 
 @dataclass(frozen=True)
@@ -418,7 +418,7 @@ class CopiedRight(RightSide):
         accumulator = self.source.accumulator
         starts = self._direct.offsets(group)
         apart = self._loops[-1].stride if self._loops else 0
-        ahead = _STEPS_AHEAD * apart if abs(apart) > group.columns else 0
+        ahead = STEPS_AHEAD * apart if abs(apart) > group.columns else 0
 
         def copy(offset: Value, position: Value) -> None:
             for start in starts if ahead else ():

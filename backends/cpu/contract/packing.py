@@ -16,7 +16,7 @@ from ....hlo.ops.contraction import free_dims
 from ....optimizer.encode import Packing, stored_operand
 from ....optimizer.fusion import CONTRACTIONS
 from ..codegen import Target
-from . import stream
+from . import stream, winograd
 from .blocking import PANEL_VECTORS
 from .dot import accumulator_of
 from .grouped import GROUP_COLUMNS, engine_for
@@ -84,9 +84,9 @@ class _Panels:
         return Packing(1, name, self.forward, self.inverse)
 
 
-def packing_for(op: Op, target: Target) -> Packing | None:
+def packing_for(op: Op, target: Target, reassociates: bool = False) -> Packing | None:
     """How the right operand of a contraction, or of the one inside a fusion, should be stored if it
-    is a weight; None = as it is."""
+    is a weight; None = as it is. `reassociates` allows forms whose sums round differently."""
     if op.name == "fusion":
         op = next(inner for inner in op.regions[0].ops if inner.name in CONTRACTIONS)
     weight = op.operands[1]
@@ -100,6 +100,8 @@ def packing_for(op: Op, target: Target) -> Packing | None:
     lanes = target.lanes(accumulator_of(op))
     width = PANEL_VECTORS * lanes
     if op.name == "convolution":
+        if reassociates and winograd.applies(op, lanes):
+            return winograd.packing(op, lanes)
         return _convolution_packing(op, width, lanes)
     if weight.tensor.size < _SMALLEST:
         return None
@@ -119,9 +121,15 @@ def packing_for(op: Op, target: Target) -> Packing | None:
 def _narrow_packing(op: Op, weight: Value, target: Target) -> Packing | None:
     """A weight of a narrow type: streamed as it lies for few rows, else in groups of the depth that
     one instruction multiplies; None where neither reads it."""
-    if op.name != "dot_general" or op.rhs_batching_dimensions or weight.tensor.size < _SMALLEST:
+    if weight.dims != op.rhs.dims or weight.tensor.size < _SMALLEST:
         return None
-    if weight.dims != op.rhs.dims:
+    if op.name == "convolution":
+        engine = engine_for(target, op.lhs.element, op.rhs.element, accumulator_of(op))
+        inputs = op.rhs.dims[op.kernel_input_feature_dimension]
+        if engine is None or inputs * 4 % (engine.group * engine.step):
+            return None
+        return _convolution_packing(op, GROUP_COLUMNS, GROUP_COLUMNS, engine.group)
+    if op.name != "dot_general" or op.rhs_batching_dimensions:
         return None
     columns, depth = free_dims(op, "rhs"), tuple(op.rhs_contracting_dimensions)
     count = math.prod(weight.dims[d] for d in columns)
@@ -140,7 +148,7 @@ def _narrow_packing(op: Op, weight: Value, target: Target) -> Packing | None:
     return _Panels(depth, tuple(columns), width, weight.dims, group).packing
 
 
-def _convolution_packing(op: Op, width: int, lanes: int) -> Packing | None:
+def _convolution_packing(op: Op, width: int, lanes: int, group: int = 1) -> Packing | None:
     """Kernels are the right side only where features are innermost in the result."""
     features = op.output_feature_dimension
     if features != op.type.rank - 1 or op.feature_group_count * op.batch_group_count != 1:
@@ -154,8 +162,10 @@ def _convolution_packing(op: Op, width: int, lanes: int) -> Packing | None:
     depth = (inputs, *taps) if by_run else (*taps, inputs)
     if op.rhs.tensor.size < _SMALLEST_KERNEL:
         return None
+    if group > 1 and (by_run or op.rhs.dims[outputs] < width):
+        return None
     width = min(width, -(-op.rhs.dims[outputs] // lanes) * lanes)
-    return _Panels(depth, (outputs,), width, op.rhs.dims).packing
+    return _Panels(depth, (outputs,), width, op.rhs.dims, group).packing
 
 
 def _depthwise_packing(op: Op) -> Packing | None:

@@ -23,7 +23,7 @@ from .blocking import Blocking, ProductShape
 from .choose import choose
 from .epilogue import Epilogue
 from .micro import LINE, Depth, Micro, emit_micro
-from .operands import Group, LeftSide, RightSide, unravel
+from .operands import STEPS_AHEAD, Group, LeftSide, RightSide, unravel
 
 Value = llvm.Value
 
@@ -81,7 +81,7 @@ def emit_product(
     """Defines the kernel `name`, cut as said or as `choose` says; its tiles and scratch bytes."""
     shape = product.shape
     if cut is None:
-        cut = choose(shape, machine_of(product.target))
+        cut = blocking.streaming(shape) or choose(shape, machine_of(product.target))
     elif reason := blocking.problem(shape, cut):
         raise CompilerBug(f"{cut} is no blocking of {shape}: {reason}")
     return _Emitter(module, name, product, cut).emit()
@@ -111,7 +111,12 @@ class _Emitter:
         self.last = Group(lanes, -(-rest // lanes), rest % lanes) if rest else None
         self.cut_depth = cut.depth < self.steps
         # Panels that only one row block reads are packed when it needs them, all in one place.
-        self.pack_first = cut.pack_right and blocking.panels_kept(shape, cut)
+        kept = blocking.panels_kept(shape, cut)
+        # The first row panel packs columns while it is computed, if vectors can be copied so.
+        plain = not product.right.packed and shape.even_depth
+        self.packs_along = cut.pack_right and plain and not self.cut_depth
+        self.pack_first = cut.pack_right and kept and not self.packs_along
+        self.kept = kept
 
     def emit(self) -> tuple[int, int]:
         """Defines the kernel; its tiles and scratch bytes."""
@@ -132,11 +137,13 @@ class _Emitter:
                 self._each_group(f, start, stop, "_open", (args, flat), scratch)
             first = f.mul(row_part, cut.blocks)
             if cut.blocks == 1:
-                self._row_block(f, args, flat, first, start, stop, scratch)
+                zero = llvm.constant("i64", 0)
+                self._row_block(f, args, flat, first, zero, start, stop, scratch)
             else:
                 final = f.min(f.add(first, cut.blocks), self.blocks)
                 with f.for_range(first, final, at_least_once=True) as blocks:
-                    self._row_block(f, args, flat, blocks.index, start, stop, scratch)
+                    number = f.sub(blocks.index, first)
+                    self._row_block(f, args, flat, blocks.index, number, start, stop, scratch)
         f.ret()
         return outer * row_parts * column_parts, sum(self.parts)
 
@@ -146,10 +153,12 @@ class _Emitter:
         args: Value,
         flat: Value,
         block: Value,
+        number: Value,
         start: Value,
         stop: Value,
         scratch: Value,
     ) -> None:
+        """One row block, which is the tile's block `number`."""
         first = f.mul(block, self.cut.panels)
         final = f.min(f.add(first, self.cut.panels), self.panels)
         if self.cut.pack_left:
@@ -159,7 +168,7 @@ class _Emitter:
             self.left.pack(f, args, coordinates, *rows, place)
         operands = args, flat, first, final
         if not self.cut_depth:
-            steps = llvm.constant("i64", 0), llvm.constant("i64", self.steps)
+            steps = number, llvm.constant("i64", self.steps)
             self._each_group(f, start, stop, "", (*operands, *steps), scratch)
             return
         with f.for_range(0, self.steps, self.cut.depth) as loop:
@@ -210,11 +219,15 @@ class _GroupEmitter:
 
     def emit(self) -> None:
         """Defines NAME(args, outer, first panel, end panel, first step, steps, column, group of
-        the tile, scratch), and NAME_open(args, outer, column, group of the tile, scratch)."""
+        the tile, scratch), and NAME_open(args, outer, column, group of the tile, scratch). Where
+        the depth is not cut, the number of the tile's row block stands for the first step."""
         whole = self.whole
         if whole.pack_first:
             self._emit_open()
-        micros = self._emit_micros()
+        micros = self._emit_micros("", whole.right, copies=False)
+        copying: dict[int, str] = {}
+        if whole.packs_along:
+            copying = self._emit_micros("_copy", self.product.right, copies=True)
         numbers = ("outer", "first", "last", "step", "steps", "column", "place")
         f = self.module.helper(
             self.name,
@@ -227,7 +240,12 @@ class _GroupEmitter:
         )
         args, flat, first, last, step, steps, column, place, scratch = f.arguments
         coordinates = unravel(f, flat, self.product.outer)
-        if whole.pack_first:
+        fresh = direct = None
+        if whole.packs_along:
+            right = self._panel(f, place, scratch) if whole.kept else scratch
+            direct = self.product.right.open(f, args, coordinates, column, self.group, scratch)
+            fresh = f.compare("eq", step, 0)
+        elif whole.pack_first:
             right = self._panel(f, place, scratch)
         else:
             right = whole.right.open(f, args, coordinates, column, self.group, scratch)
@@ -256,10 +274,19 @@ class _GroupEmitter:
             else:
                 target = tile
             ahead = self.fetch.pointer(f, right, f.sub(loop.index, first))
-            operands: tuple[Value, ...] = left, right, target, ahead, step, steps
+            rest: tuple[Value, ...] = step, steps
             if self.finishes:
-                operands = *operands, args, flat, row, column
-            count = self._call(f, micros, loop.index, operands)
+                rest = *rest, args, flat, row, column
+            count = self._count(f, loop.index)
+            if fresh is None or direct is None:
+                self._call(f, micros, loop.index, (left, right, target, ahead, *rest))
+            else:
+                copies = f.land(fresh, f.compare("eq", loop.index, first))
+                branch = f.if_else(copies)
+                with branch.then():
+                    self._call(f, copying, loop.index, (left, direct, target, right, *rest))
+                with branch.otherwise():
+                    self._call(f, micros, loop.index, (left, right, target, ahead, *rest))
             if not (self.plain or self.finishes):
                 if final is None:
                     self.epilogue.emit(f, args, coordinates, row, column, count, target, self.group)
@@ -307,26 +334,31 @@ class _GroupEmitter:
         self.whole.right.open(f, args, coordinates, column, self.group, panel)
         f.ret()
 
-    def _emit_micros(self) -> dict[int, str]:
+    def _emit_micros(self, suffix: str, right: RightSide, *, copies: bool) -> dict[int, str]:
         """The micro-kernels of both panel sizes, by rows."""
         whole = self.whole
-        names = {whole.size: self.name + "_rows"}
+        names = {whole.size: f"{self.name}_rows{suffix}"}
         if whole.larger:
-            names[whole.size + 1] = self.name + "_rows1"
-        masked = self.group.tail if whole.right.mask_tail(self.group) else 0
+            names[whole.size + 1] = f"{self.name}_rows1{suffix}"
+        masked = self.group.tail if right.mask_tail(self.group) else 0
+        depth = _merged(self.product.depth, whole.left, right, self.group)
+        stream = self._stream()
+        if copies:
+            stream = STEPS_AHEAD * depth[0].right * whole.shape.element_bytes
         for rows, name in names.items():
             micro = Micro(
                 self.product.accumulator,
                 self.group.lanes,
                 rows,
                 whole.left.row_stride,
-                whole.right.offsets(self.group),
-                self.depth,
+                right.offsets(self.group),
+                depth,
                 self.tile_stride,
                 masked,
-                self.fetch.lines,
+                0 if copies else self.fetch.lines,
                 whole.cut_depth,
-                self._stream(),
+                stream,
+                copies,
             )
             emit_micro(self.module, name, micro, self._finish if self.finishes else None)
         return names
@@ -337,27 +369,32 @@ class _GroupEmitter:
         coordinates = unravel(f, flat, self.product.outer)
         self.epilogue.finish(f, args, coordinates, row, column, sums, self.group)
 
+    def _count(self, f: llvm.Function, panel: Value) -> Value:
+        """The rows of a panel."""
+        whole = self.whole
+        if not whole.larger:
+            return llvm.constant("i64", whole.size)
+        return f.add(f.cast("zext", f.compare("ult", panel, whole.larger), "i64"), whole.size)
+
     def _call(
         self, f: llvm.Function, micros: dict[int, str], panel: Value, operands: tuple[Value, ...]
-    ) -> Value:
-        """Calls the micro-kernel of a panel; its rows."""
+    ) -> None:
+        """Calls the micro-kernel of a panel."""
         whole = self.whole
         if not whole.larger:
             f.call(micros[whole.size], "void", *operands)
-            return llvm.constant("i64", whole.size)
-        is_larger = f.compare("ult", panel, whole.larger)
-        branch = f.if_else(is_larger)
+            return
+        branch = f.if_else(f.compare("ult", panel, whole.larger))
         with branch.then():
             f.call(micros[whole.size + 1], "void", *operands)
         with branch.otherwise():
             f.call(micros[whole.size], "void", *operands)
-        return f.add(f.cast("zext", is_larger, "i64"), whole.size)
 
     def _fetch(self) -> _Fetch:
         """How panels that lie one behind the other are fetched ahead."""
         group, right = self.group, self.whole.right
         bytes_of_step = group.columns * llvm.bits_of(self.product.accumulator) // 8
-        follows = not right.packed or (self.whole.pack_first and self.cut.groups > 1)
+        follows = not right.packed or (self.whole.kept and self.cut.groups > 1)
         in_place = follows and len(self.depth) == 1 and self.depth[0].right == group.columns
         size = self.whole.steps * bytes_of_step
         useful = size >= _STREAMED_PANEL and self.cut.panels > 1 and not group.tail

@@ -24,7 +24,7 @@ _UNROLLS = (1, 2, 4, 8)
 _BLOCKS = (256, 1024, 4096, 16384, 65536)
 
 # In additions of vectors: what a turn of a loop and a tile cost besides their elements.
-_TURN, _TILE = 4.0, 60.0
+_TURN, _TILE = 2.0, 60.0
 _SPILLED = 12.0  # of each vector of a transposed block that registers do not hold
 
 
@@ -96,8 +96,12 @@ class LoopProblem:
             crowded = 2 * lanes / self.target.vector_registers - 0.5
             per_vector = 3.0 + np.log2(lanes) + _SPILLED * np.maximum(0.0, crowded)
         turns = elements / (lanes * configurations["unroll"])
-        tasks = np.ceil(elements / configurations["block"])
-        issue = one * (_TURN * turns + _TILE * tasks + self.ends(configurations))
+        if self.kind == "loop":
+            tasks = np.ceil(elements / configurations["block"])
+            issue = one * (_TURN * turns + _TILE * tasks)
+        else:
+            tasks = np.full(len(lanes), max(1, self.region.results[0].dims[0]))
+            issue = one * (_TURN * turns + self.ends(configurations))
         read = float(sum(value.tensor.bytes for value in region.arguments))
         written = float(sum(value.tensor.bytes for value in region.results))
         level = level_of(machine, read + written, executors)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ....hlo.graph import Op, Region, Value
+from ....hlo.build import Builder, make_op
+from ....hlo.graph import Op, Region, Value, arguments, union_origins
 from ....hlo.ops.tile import MEMORY_OPS
 from ....optimizer.fusion import fuse_region
-from ....optimizer.regions import extract
+from ....optimizer.regions import extract, inline
 from .. import arithmetic
+from . import columns
 
 CONTROL = frozenset({"tile_for", "while", "if", "case"})
 STORES = frozenset({"tile_store", "tile_scatter"})
@@ -126,7 +128,11 @@ class Cutter:
     def _block(self, region: Region) -> Block:
         """Stores come as late as possible, so that what is computed between them is fused."""
         steps: list[Step] = []
-        pending = [v.op for v in region.captures() if v.op is not None and v.op.name == "constant"]
+        pending = [
+            value.op
+            for value in region.captures()
+            if value.op is not None and value.op.name == "constant" and value not in self.native
+        ]
         stores: list[Step] = []
         made: set[Value] = {op.result for op in pending}
 
@@ -210,7 +216,49 @@ class Cutter:
             source = names[result]
             assert source.op is not None
             steps.append(Step("alias", source.op, (source,), (root,)))
-        return steps
+        return joined_columns(steps, set(roots))
+
+
+def joined_columns(steps: list[Step], needed: set[Value]) -> list[Step]:
+    """The steps with neighbouring nests over the columns of one tile made one. `needed` are the
+    values that are used behind these steps."""
+    found: list[Step] = []
+    number = 0
+    while number < len(steps):
+        best, count = steps[number], 1
+        for end in range(number + 2, len(steps) + 1):
+            if not _loop(steps[end - 1]) or not _loop(steps[number]):
+                break
+            later = {value for step in steps[end:] for value in step.inputs}
+            candidate = _joined(steps[number:end], needed | later)
+            if columns.fits(candidate.op.regions[0]):
+                best, count = candidate, end - number
+        found.append(best)
+        number += count
+    return found
+
+
+def _loop(step: Step) -> bool:
+    return step.kind == "nest" and step.op.attributes.get("kind") in ("loop", "reduce", "rows")
+
+
+def _joined(steps: Sequence[Step], needed: set[Value]) -> Step:
+    """One nest that does what several do one after the other."""
+    made = [value for step in steps for value in step.outputs]
+    inputs = list(dict.fromkeys(v for step in steps for v in step.inputs if v not in made))
+    body = Builder()
+    values = dict(zip(inputs, body.arguments([v.type for v in inputs]), strict=True))
+    for step in steps:
+        results = inline(body, step.op.regions[0], [values[value] for value in step.inputs])
+        values.update(zip(step.outputs, results, strict=True))
+    outputs = [value for value in made if value in needed]
+    region = body.region([values[value] for value in outputs])
+    origin = union_origins(*(step.op.origin for step in steps))
+    op = make_op(
+        "fusion", arguments([v.type for v in inputs]), {"kind": "columns"}, (region,),
+        region.result_types, origin, check=False,
+    )  # fmt: skip
+    return Step("nest", op, tuple(inputs), tuple(outputs))
 
 
 def _scalar(op: Op) -> bool:

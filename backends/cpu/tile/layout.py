@@ -48,16 +48,39 @@ def _turned(region: Region, target: Target) -> Region:
     if ops != list(region.ops):
         results = [mapping.get(value, value) for value in region.results]
         region = Region(region.arguments, ops, results)
-    seen: set[Op] = set()
     while True:
-        fitting = (op for op in region.ops if op not in seen and _pays(op, target))
-        turn = next((t for t in (_Turn(region, op) for op in fitting) if t.possible()), None)
+        fitting = (_Turn(region, op) for op in region.ops if _pays(op, target))
+        turn = next((turn for turn in fitting if turn.possible()), None)
         if turn is None:
-            return region
+            return hoisted(region)
         region = turn.apply()
-        seen.update(
-            op for op in turn.ops if op.name == "dot_general" and op.results[0] in turn.new.values()
-        )
+
+
+def hoisted(region: Region) -> Region:
+    """The region with transposes of what a loop does not change in front of the loop."""
+    ops: list[Op] = []
+    mapping: dict[Value, Value] = {}
+    for op in region.ops:
+        bodies = []
+        for body in op.regions:
+            fixed: list[Op] = []
+            if op.name in ("tile_for", "while"):
+                inner = set(body.arguments).union(*(set(one.results) for one in body.ops))
+                fixed = [
+                    one
+                    for one in body.ops
+                    if one.name == "transpose" and one.operands[0] not in inner
+                ]
+            ops += [one.with_operands([mapping.get(v, v) for v in one.operands]) for one in fixed]
+            for one, new in zip(fixed, ops[len(ops) - len(fixed) :], strict=True):
+                mapping[one.result] = new.result
+            rest = [one for one in body.ops if one not in fixed]
+            bodies.append(rename(Region(body.arguments, rest, body.results), mapping))
+        new = op.with_operands([mapping.get(v, v) for v in op.operands], bodies)
+        if new is not op:
+            mapping.update(zip(op.results, new.results, strict=True))
+        ops.append(new)
+    return Region(region.arguments, ops, [mapping.get(v, v) for v in region.results])
 
 
 def _pays(op: Op, target: Target) -> bool:
@@ -150,11 +173,15 @@ class _Turn:
         return Region(self.region.arguments, self.ops, results)
 
     def _turned_product(self, op: Op) -> None:
-        left, right = op.operands
+        left, right = (self.kept.get(value, value) for value in op.operands)
+        flip = left.tensor.with_dims(left.dims[::-1])
+        columns = Op(
+            find("transpose"), [left], {"permutation": (1, 0)}, (), [flip], op.origin
+        )  # fmt: skip
+        attributes = {**op.attributes, "rhs_contracting_dimensions": (0,)}
         kind = op.type.with_dims(self.dims[::-1])
-        given = [self.kept.get(right, right), self.kept.get(left, left)]
-        new = Op(op.definition, given, op.attributes, (), [kind], op.origin)
-        self.ops.append(new)
+        new = Op(op.definition, [right, columns.result], attributes, (), [kind], op.origin)
+        self.ops += [columns, new]
         self.new[op.result] = new.result
 
     def _turn(self, value: Value) -> Value:

@@ -14,6 +14,7 @@ from ..codegen import KernelCode, Target
 from ..composite import merged, renamed
 from ..contract import blocking
 from ..contract.blocking import Blocking, ProductShape
+from . import columns
 from .moves import Move, emit_move
 
 
@@ -84,7 +85,10 @@ class Nests:
     def _emit(self, op: Op) -> Nest:
         from .. import kernels  # it dispatches to this package
 
-        code = self._product(op) or kernels.emit(op, self.target)
+        if op.attributes.get("kind") == "columns":
+            code = columns.emit(op.regions[0], self.target, op.definition.flops(op))
+        else:
+            code = self._product(op) or kernels.emit(op, self.target)
         names = code.symbol, f"nest{len(self._pieces)}"
         _, name = self._pieces.setdefault(code.ir_text, names)
         self.scratch = max(self.scratch, code.scratch_bytes)

@@ -12,6 +12,7 @@ from girih.backends.cpu.contract.packing import packing_for
 from girih.hlo.build import Builder, build_region
 from girih.hlo.graph import Function, Module, Op
 from girih.hlo.interpret import interpret
+from girih.optimizer.encode import Packing
 
 from .kernels import run_kernel
 from .test_contract import close, random, tensor_of
@@ -68,13 +69,15 @@ def _placed(order: tuple[int, ...], sizes: tuple[int, ...]) -> list[int]:
     return dims
 
 
-def check(op: Op, inputs: list[np.ndarray], target: codegen.Target) -> None:
+def check(
+    op: Op, inputs: list[np.ndarray], target: codegen.Target, packing: Packing | None = None
+) -> None:
     """The kernel gives what evaluate gives: with the weight as it is, and as it is packed."""
     expected = np.asarray(op.definition.evaluate(op, *inputs))
     out = np.full(op.type.dims, 99, op.type.dtype)
     run_kernel(contract.emit(op, target), inputs, [out], 2, target)
     close(out, expected)
-    packing = packing_for(op, target)
+    packing = packing or packing_for(op, target)
     if packing is None:
         return
     forward = build_region([op.rhs.type], lambda b, w: [packing.forward(b, w)])
@@ -139,3 +142,24 @@ def test_many_rows_and_groups_of_columns() -> None:
         check(*convolution("NHWC", "OIHW", sizes, (1, 1)), target)
         same = convolution("NHWC", "OIHW", sizes, (3, 3), padding=((1, 1), (1, 1)))
         check(*same, target)
+
+
+WINOGRAD: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((1, 64, 64, 14, 14), {"padding": ((1, 1), (1, 1))}),
+    ((2, 32, 96, 13, 17), {"padding": ((1, 1), (1, 1))}),
+    ((1, 32, 48, 40, 31), {}),
+    ((3, 48, 32, 9, 9), {"padding": ((0, 2), (2, 0))}),
+    ((1, 32, 32, 1, 200), {"padding": ((1, 1), (1, 1))}),
+    ((1, 32, 32, 30, 8), {"padding": ((-1, 1), (4, -2))}),
+]
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("case", range(len(WINOGRAD)))
+def test_winograd(case: int, level: str) -> None:
+    sizes, options = WINOGRAD[case]
+    target = codegen.host_target(level)
+    op, inputs = convolution("NHWC", "OIHW", sizes, (3, 3), **options)
+    packing = packing_for(op, target, True)
+    assert packing is not None and packing.name.startswith("winograd")
+    check(op, inputs, target, packing)
