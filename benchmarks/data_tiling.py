@@ -84,7 +84,7 @@ _WAYS = ("packed", "unpacked")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.8)
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")

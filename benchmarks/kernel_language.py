@@ -49,7 +49,7 @@ def softmax(x, out, *, ROWS=8):
     i = tl.tile_id(0) * ROWS
     rows = x[i : i + ROWS, :]
     powers = tl.exp(rows - rows.max(axis=1, keepdims=True))
-    out[i : i + ROWS, :] = powers / powers.sum(axis=1, keepdims=True)
+    out[i : i + ROWS, :] = powers * (1 / powers.sum(axis=1, keepdims=True))
 
 
 @girih.kernel(out=lambda x: x, grid=lambda x, T: girih.cdiv(x.size, T))

@@ -5,8 +5,8 @@
 Shapes are rows x depth x columns, float32. `weight`: the right side is a constant; `inputs`: both
 sides are. The limit of a shape is the larger of two times: of its flops at the rate of fused
 multiply-adds on registers, and of its bytes, each counted once, at the rate at which an array of
-that size is read. Both are measured in the same rounds as all engines, and every figure is a
-median, so that other work on the machine weighs on all alike. One process per number of threads,
+that size is read. Both are measured in the same rounds as all engines, and every figure is the
+lowest decile, so that other work on the machine disturbs little. One process per number of threads,
 held on as many cores.
 """
 
@@ -173,8 +173,8 @@ def measure(shape: tuple[int, int, int], variant: str, limits: Limits, seconds: 
             started = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - started)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    rate, bandwidth = peak_flops / medians.pop("peak"), read_bytes / medians.pop("read")
+    usual = {name: float(np.quantile(values, 0.1)) for name, values in times.items()}
+    rate, bandwidth = peak_flops / usual.pop("peak"), read_bytes / usual.pop("read")
     limit = max(flops / rate, size / bandwidth)
     return {
         "shape": "x".join(map(str, shape)),
@@ -183,9 +183,9 @@ def measure(shape: tuple[int, int, int], variant: str, limits: Limits, seconds: 
         "bound": "flops" if flops / rate >= size / bandwidth else "bytes",
         "gflops_limit": rate / 1e9,
         "read_gigabytes_per_second": bandwidth / 1e9,
-        "microseconds": {name: value * 1e6 for name, value in medians.items()},
-        "of_limit": limit / medians["girih"],
-        "over": {name: medians[name] / medians["girih"] for name in medians if name != "girih"},
+        "microseconds": {name: value * 1e6 for name, value in usual.items()},
+        "of_limit": limit / usual["girih"],
+        "over": {name: usual[name] / usual["girih"] for name in usual if name != "girih"},
         "rounds": len(times["read"]),
     }
 
@@ -216,11 +216,11 @@ def child(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=0.6)
     parser.add_argument("--only", default="")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument("--save", action="store_true", help="into results/matmul.json")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--into", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -237,6 +237,9 @@ def main() -> None:
         subprocess.run([sys.executable, __file__, *arguments], check=True, env=environment)
         rows += json.loads(into.read_text())
         into.unlink()
+    if options.save and RESULTS.exists():
+        new = {_key(row) for row in rows}
+        rows += [row for row in json.loads(RESULTS.read_text())["rows"] if _key(row) not in new]
     mean = math.exp(statistics.fmean(math.log(row["of_limit"]) for row in rows))
     least = min(rows, key=lambda row: row["of_limit"])
     behind = [row for row in rows if min(row["over"].values()) < 1]
@@ -244,7 +247,12 @@ def main() -> None:
     print(f"geometric mean {mean:.1%} of the limit; least {least['of_limit']:.0%}, {where}")
     print(f"behind a peer: {len(behind)} of {len(rows)}")
     if options.save:
+        rows.sort(key=lambda row: (row["threads"], row["variant"]))
         RESULTS.write_text(json.dumps({"mean_of_limit": mean, "rows": rows}, indent=1) + "\n")
+
+
+def _key(row: Any) -> tuple[Any, ...]:
+    return row["shape"], row["variant"], row["threads"]
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ FREE = frozenset({"broadcast_in_dim", "reshape", "iota", "constant", "slice", "c
 FOLLOWED = FREE | {"dynamic_slice", "gather", "pad", "real", "imag"}
 
 # What a contraction may read its operands through: strides of what lies in memory.
-VIEWS = frozenset({"transpose", "reshape"})
+VIEWS = frozenset({"transpose", "reshape", "slice"})
 
 # Write a part of their first operand, in place where the schedule can arrange it: on their own.
 UPDATES = frozenset({"dynamic_update_slice"})

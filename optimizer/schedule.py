@@ -408,14 +408,18 @@ def last_uses(region: Region) -> dict[Value, int]:
 def may_overwrite(op: Op, operand: int, result: int) -> bool:
     """Whether a kernel may write `result` where `operand` lies: it reads each element of the
     operand only to compute the same element of the result, or, in a `rows` kernel, to reduce the
-    row that is finished before any of it is written (or it is an update in place)."""
+    row that is finished before any of it is written (or it is an update in place). A product reads
+    what follows its sums when they are complete."""
     if op.name == "dynamic_update_slice":
         return operand == 0
     if op.name == "scatter":
         return operand == result
-    if op.name != "fusion" or not (op.kind == "loop" or op.kind == "rows" and len(op.results) == 1):
+    if op.name != "fusion":
         return False
     region = op.regions[0]
+    product = op.kind == "contract" and any(o.name == "dot_general" for o in region.ops)
+    if op.kind != "loop" and not ((product or op.kind == "rows") and len(op.results) == 1):
+        return False
     argument, root = region.arguments[operand], region.results[result]
     if argument.type is not root.type or root is argument:
         return root is argument

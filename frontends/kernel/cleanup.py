@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...hlo.graph import Function, Op, Region, Value, arguments
 from ...hlo.ops.tile import MEMORY_OPS
 
 
-def cleaned(region: Region) -> Region:
-    """The region without operations that nothing uses, each computation once."""
+def cleaned(region: Region, inputs: int) -> Region:
+    """The body without operations that nothing uses, each computation and each load of one of the
+    first `inputs` arguments, which nothing changes, once."""
     live: set[Op] = set()
     _mark(region, set(), live)
-    return _unique(region, {}, {}, live)
+    return _unique(region, _Known({}, live, frozenset(region.arguments[:inputs])), {})
+
+
+class _Known(NamedTuple):
+    """What a copy knows: operations by their keys, which are needed, memory that is only read."""
+
+    ops: dict[Any, Op]
+    live: set[Op]
+    constant: frozenset[Value]
 
 
 def _mark(region: Region, needed: set[Value], live: set[Op]) -> None:
@@ -31,33 +40,32 @@ def _acts(op: Op) -> bool:
     return op.definition.effects or any(i.definition.effects for r in op.regions for i in r.walk())
 
 
-def _unique(
-    region: Region, mapping: dict[Value, Value], known: Mapping[Any, Op], live: set[Op]
-) -> Region:
+def _unique(region: Region, around: _Known, mapping: dict[Value, Value]) -> Region:
     """A copy in which an operation equal to one before it (or around it) is that one."""
     own = arguments(region.argument_types)
     mapping = {**mapping, **dict(zip(region.arguments, own, strict=True))}
-    seen = dict(known)
+    known = around._replace(ops=dict(around.ops))
     ops: list[Op] = []
     for op in region.ops:
-        if op not in live:
+        if op not in known.live:
             continue
         operands = [mapping.get(value, value) for value in op.operands]
-        key = _key(op, operands)
-        found = seen.get(key) if key is not None else None
+        key = _key(op, operands, known.constant)
+        found = known.ops.get(key) if key is not None else None
         if found is None:
-            nested = [_unique(body, mapping, seen, live) for body in op.regions]
+            nested = [_unique(body, known, mapping) for body in op.regions]
             found = Op(op.definition, operands, op.attributes, nested, op.result_types, op.origin)
             ops.append(found)
             if key is not None:
-                seen[key] = found
+                known.ops[key] = found
         mapping.update(zip(op.results, found.results, strict=True))
     return Region(own, ops, [mapping.get(value, value) for value in region.results])
 
 
-def _key(op: Op, operands: Sequence[Value]) -> Any:
+def _key(op: Op, operands: Sequence[Value], constant: frozenset[Value]) -> Any:
     """Equal for operations that compute the same; None where that cannot be said."""
-    if op.regions or op.definition.effects or op.name in MEMORY_OPS:
+    changes = op.name in MEMORY_OPS and op.operands[0] not in constant
+    if op.regions or op.definition.effects or changes:
         return None
     facts = tuple(sorted(op.attributes.items(), key=lambda item: item[0]))
     key = (op.name, tuple(operands), facts, op.result_types)

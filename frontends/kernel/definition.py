@@ -142,7 +142,7 @@ class Definition:
         reads: Reads = {}
         with tracing(trace):
             Walker(self.function, trace, reads).run({**environment, **bound})
-        body = cleaned(trace.builder.region([]))
+        body = cleaned(trace.builder.region([]), len(inputs))
         module = self._module(inputs, outputs, trace.grid, body)
         return Built(module, dict(bound), tuple(reads.values()))
 

@@ -21,6 +21,7 @@ _CALL, _TILE = 130.0, 800.0
 _STORED, _LOADED = 3.0, 1.0
 _PACKED, _PACKED_SLOWLY = 6.0, 24.0
 _FAR, _FAR_BYTES = 10.0, 2048  # a step on another page, and from where on steps are
+_PAGE, _PAGES = 4096, 48  # bytes of a page, and how many are known at a time
 _OUTSTANDING = 9.0  # far runs that are on their way at a time
 _COPIES = 1.3  # times the traffic of a copied left side: its rows are short
 _FILLED = 0.9  # of the best register block's efficiency
@@ -134,9 +135,12 @@ class _Counts:
         steps = shape.depth if slow else -(-shape.depth // shape.lanes)
         packed = np.where(cuts["pack_left"], self.column_parts, 0) * shape.rows * steps
         count = count + shape.outer * packed * _PACKED + _TILE * tasks
-        # Columns of a right side in place lie far apart: each step is on another page.
+        # Columns of a right side in place lie far apart: each step is on another page. Few pages
+        # stay known to the next panel and the next group; many are looked up again.
         far = abs(shape.right_depth_stride) * self.bytes >= _FAR_BYTES
-        steps = np.where(cuts["pack_right"], 0, shape.outer * self.panels * self.groups)
+        pages = -(-shape.columns * self.bytes // _PAGE)
+        visits = np.where(self.depth <= _PAGES, self.blocks * pages, self.panels * self.groups)
+        steps = np.where(cuts["pack_right"], 0, shape.outer * visits)
         return one * (count + (_FAR if far else 0.0) * steps * shape.depth)
 
     def right(self) -> list[Traffic]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ....hlo.errors import UserError
 from ....hlo.graph import Op, Region, Value
 from ....hlo.offsets import Offset, Offsets
+from ....hlo.ops.tile import MEMORY_OPS
 from .. import arithmetic, elements, llvm
 from ..codegen import KernelCode, Target
 from .arena import Arena
@@ -78,6 +79,7 @@ class Driver:
         slot = f.slot()
         tiles, serial = math.prod(op.grid), self._serial()
         self.tests = self._tests()
+        self.direct = self._direct()
         if serial:
             with f.if_then(f.compare("slt", begin, end)):
                 self._start()
@@ -142,9 +144,12 @@ class Driver:
                     home = self._decided(op, chains[region])
                     dims = op.operands[0].dims
                     sizes = move_of(op).sizes
+                    fits = all(size <= dim for size, dim in zip(sizes, dims, strict=True))
                     if home is None:
+                        if fits and self._asked(op):
+                            continue
                         self.notes["windows whose offsets come from data are copied"] = None
-                    elif all(size <= dim for size, dim in zip(sizes, dims, strict=True)):
+                    elif fits:
                         tests.setdefault(home, []).append(op)
 
         visit(self.region)
@@ -191,6 +196,48 @@ class Driver:
             total = f.land(total, test)
         return total
 
+    def _direct(self) -> frozenset[Op]:
+        """Stores of tiles that lie in one piece of a memory which nothing else touches: a nest
+        computes them where they belong."""
+        touched: dict[Value, int] = {}
+        for op in self.region.walk():
+            if op.name in MEMORY_OPS:
+                touched[op.operands[0]] = touched.get(op.operands[0], 0) + 1
+        return frozenset(
+            op
+            for op in self.region.walk()
+            if op.name == "tile_store"
+            and not (op.masked or op.combine)
+            and touched[op.operands[0]] == 1
+            and contiguous(op.operands[1].dims, op.operands[0].dims)
+            and all(self._simple(self.offsets.of(offset)) for offset in _offsets(op))
+        )
+
+    @staticmethod
+    def _simple(offset: Offset) -> bool:
+        """Whether an offset is known as soon as its block begins."""
+        return all(v.op is None or v.op.name == "tile_id" for v in offset.variables)
+
+    def _pointer(self, op: Op, scope: Scope) -> llvm.Value:
+        """The address of the first element of a window that lies inside."""
+        memory = op.operands[0]
+        at = llvm.constant("i64", 0)
+        for d, offset in enumerate(_offsets(op)):
+            stride = math.prod(memory.dims[d + 1 :])
+            at = self.f.add(at, self.f.mul(self._affine(self.offsets.of(offset), scope), stride))
+        return self.f.pointer(self.memory[memory], at, f"i{8 * memory.element.itemsize}")
+
+    def _want(self, block: Block, scope: Scope, inside: frozenset[Op]) -> None:
+        """Tiles of this block that are computed where they are stored."""
+        for step in block.steps:
+            if step.kind != "store" or step.op not in self.direct:
+                continue
+            value = step.op.operands[1]
+            alone = len(block.region.uses[value]) == 1
+            made = any(s.kind == "nest" and value in s.outputs for s in block.steps)
+            if alone and made and (step.op in inside or self._proven(step.op)):
+                scope.wanted[value] = Place(self._pointer(step.op, scope))
+
     def _affine(self, offset: Offset, scope: Scope) -> llvm.Value:
         f = self.f
         total = llvm.constant("i64", offset.constant)
@@ -220,6 +267,7 @@ class Driver:
     def _steps(
         self, block: Block, scope: Scope, inside: frozenset[Op], split: bool, finish: Finish
     ) -> None:
+        self._want(block, scope, inside)
         for number, step in enumerate(block.steps):
             if step.kind == "control":
                 _CONTROL[step.op.name](self, block, number, scope, inside, split)
@@ -288,7 +336,7 @@ class Driver:
     def _dense(self, value: Value, scope: Scope) -> llvm.Value:
         """The address of a value that lies row-major, copied if it is a window."""
         place = self._place(value, scope)
-        if place.view is None or place.view.storage == place.view.sizes:
+        if place.view is None:
             return place.pointer
         copy = self._slot(value, scope)
         nest = self.nests.copy(value, place.view)
@@ -333,27 +381,46 @@ class Driver:
     def _load(self, op: Op, scope: Scope, inside: frozenset[Op]) -> None:
         memory, value = op.operands[0], op.result
         if op.name == "tile_load" and (op in inside or self._proven(op)):
-            at = llvm.constant("i64", 0)
-            for d, offset in enumerate(_offsets(op)):
-                stride = math.prod(memory.dims[d + 1 :])
-                at = self.f.add(
-                    at, self.f.mul(self._affine(self.offsets.of(offset), scope), stride)
-                )
-            kind = f"i{8 * memory.element.itemsize}"
-            pointer = self.f.pointer(self.memory[memory], at, kind)
-            place = Place(pointer, View((*op.sizes[:1], *memory.dims[1:]), op.sizes))
+            pointer = self._pointer(op, scope)
+            view = View((*op.sizes[:1], *memory.dims[1:]), op.sizes)
+            if contiguous(op.sizes, memory.dims):
+                view = None
+            place = Place(pointer, view)
             scope.places[value] = place
             if memory not in self.inputs:
                 # What the result holds may change before the value is used.
                 copy = self._slot(value, scope)
-                nest = self.nests.copy(value, place.view or View((), ()))
-                self._call(nest.name, nest.tiles, [pointer, copy.pointer])
+                if view is None:
+                    self.copy(copy.pointer, pointer, value)
+                else:
+                    nest = self.nests.copy(value, view)
+                    self._call(nest.name, nest.tiles, [pointer, copy.pointer])
                 scope.places[value] = copy
             return
         place = scope.places[value] = self._slot(value, scope)
-        self._move(op, place.pointer, scope)
+        fits = all(size <= dim for size, dim in zip(op.sizes, memory.dims, strict=True))
+        if not (self._asked(op) and fits):
+            self._move(op, place.pointer, scope)
+            return
+        branch = self.f.if_else(self._inside([op], scope))
+        with branch.then():
+            branch.give(self._pointer(op, scope))
+        with branch.otherwise():
+            self._move(op, place.pointer, scope)
+            branch.give(place.pointer)
+        scope.places[value] = Place(branch.results[0])
+
+    def _asked(self, op: Op) -> bool:
+        """Whether a window of one piece is read in place wherever it turns out to lie inside."""
+        return (
+            op.name == "tile_load"
+            and op.operands[0] in self.inputs
+            and contiguous(op.sizes, op.operands[0].dims)
+        )
 
     def _store(self, op: Op, scope: Scope) -> None:
+        if scope.wanted.get(op.operands[1]) == scope.places.get(op.operands[1], 0):
+            return
         self._move(op, self._dense(op.operands[1], scope), scope)
 
     def copy(self, target: llvm.Value, source: llvm.Value, value: Value) -> None:
@@ -595,6 +662,12 @@ def fresh(block: Block, value: Value) -> bool:
     """Whether a nest of this block computes the value, which is one result: it can do so there."""
     made = any(step.kind == "nest" and value in step.outputs for step in block.steps)
     return made and block.region.results.count(value) == 1
+
+
+def contiguous(sizes: Sequence[int], dims: Sequence[int]) -> bool:
+    """Whether a window is one piece of a row-major memory."""
+    first = next((d for d, size in enumerate(sizes) if size != 1), len(sizes))
+    return tuple(sizes[first + 1 :]) == tuple(dims[first + 1 :])
 
 
 def _offsets(op: Op) -> tuple[Value, ...]:

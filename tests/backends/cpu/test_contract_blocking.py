@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,8 @@ def test_every_eligible_blocking(
 @pytest.mark.parametrize("residual", [False, True])
 def test_depth_blocks(depth: int, pack_left: bool, pack_right: bool, residual: bool) -> None:
     op = product(61, 300, 170, residual=residual)
-    check(op, Blocking(14, 2, depth, 2, 2, 3, pack_left, pack_right))
+    rows = blocking.largest_rows(TARGET.vector_registers, 2)
+    check(op, Blocking(rows, 2, depth, 2, 2, 3, pack_left, pack_right))
 
 
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
@@ -149,10 +151,11 @@ def test_candidates_hold_what_is_chosen() -> None:
 )
 def test_a_blocking_that_does_not_fit_is_refused(change: dict[str, int]) -> None:
     op = product(40, 64, 80)
-    cut = {
-        "rows": 14, "vectors": 2, "depth": 64, "panels": 1, "blocks": 1, "groups": 1,
-        "pack_left": False, "pack_right": False,
-    }  # fmt: skip
-    contract.emit(op, TARGET, Blocking(**cut))
+    shape = contract.shape_of(op, TARGET)
+    assert shape is not None
+    vectors = min(2, shape.registers // 8)
+    rows = blocking.largest_rows(shape.registers, vectors)
+    cut = Blocking(rows, vectors, 64, 1, 1, 1, False, False)
+    contract.emit(op, TARGET, cut)
     with pytest.raises(CompilerBug, match="is no blocking of"):
-        contract.emit(op, TARGET, Blocking(**(cut | change)))
+        contract.emit(op, TARGET, dataclasses.replace(cut, **change))

@@ -139,3 +139,34 @@ def test_any_number_of_workers_gives_the_same_bits() -> None:
     module, inputs = product(left, right, F32), (numbers(left), numbers(right))
     found = {compiled(module, *inputs, level=None, threads=n).tobytes() for n in (1, 2, 3)}
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("features_last", [True, False])
+@pytest.mark.parametrize(
+    "features, outputs, kernel, step", [(32, 48, 3, 1), (5, 20, 3, 2), (64, 64, 1, 1)]
+)
+def test_convolutions(
+    level: str, features_last: bool, features: int, outputs: int, kernel: int, step: int
+) -> None:
+    size, pad = 9, kernel // 2
+    dims = (2, size, size, features) if features_last else (2, features, size, size)
+    feature, first = (3, 1) if features_last else (1, 2)
+    weight = TensorType((outputs, features, kernel, kernel), BF16)
+    out = (size + 2 * pad - kernel) // step + 1
+    result = (2, out, out, outputs) if features_last else (2, outputs, out, out)
+    b = Builder()
+    (x,) = b.arguments([TensorType(dims, BF16)])
+    y = b(
+        "convolution", x, b("weight", type=weight, weight="w"), type=TensorType(result, F32),
+        window_strides=(step, step), padding=((pad, pad), (pad, pad)), lhs_dilation=(1, 1),
+        rhs_dilation=(1, 1), window_reversal=(False, False), input_batch_dimension=0,
+        input_feature_dimension=feature, input_spatial_dimensions=(first, first + 1),
+        kernel_output_feature_dimension=0, kernel_input_feature_dimension=1,
+        kernel_spatial_dimensions=(2, 3), output_batch_dimension=0,
+        output_feature_dimension=feature, output_spatial_dimensions=(first, first + 1),
+        feature_group_count=1, batch_group_count=1,
+    )  # fmt: skip
+    module = Module({"main": Function("main", b.region([y]))})
+    module = module.with_weights({"w": Weight("w", numbers(weight))})
+    agree(module, numbers(TensorType(dims, BF16)), level=level)

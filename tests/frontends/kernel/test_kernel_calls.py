@@ -163,6 +163,19 @@ def test_equal_index_scalars_are_one():
     close(kernel(X), X)
 
 
+def test_repeated_loads_of_inputs_are_one():
+    @girih.kernel(out=lambda x: tl.Array(x.shape, x.dtype, start="x"))
+    def kernel(x, out):
+        out[...] = x[...] + x[...] * out[...]
+        out[...] = x[...] + out[...] + tl.exp(x[...]) * 0.0
+        tl.exp(x[0])
+
+    names = [op.name for op in kernel.module(X).walk() if not op.regions]
+    assert names.count("tile_load") == 3 and names.count("exponential") == 1
+    close(kernel.interpret(X), 2 * X + X * X)
+    close(kernel(X), 2 * X + X * X)
+
+
 def test_sharding_is_kept():
     split = girih.kernel(sharding="rows", **PRODUCT)(body)
     assert split.module(X, Y).body.ops[0].sharding == "rows"

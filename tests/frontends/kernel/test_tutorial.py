@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import girih
+import girih.language as tl
+from girih.hlo.types import ElementType
 
-PAGE = Path(girih.__file__).parent / "docs" / "kernels.md"
+ROOT = Path(girih.__file__).parent
+PAGE = ROOT / "docs" / "kernels.md"
 
 
 def test_tutorial(tmp_path, capsys):
@@ -26,3 +29,19 @@ def test_tutorial(tmp_path, capsys):
     assert shown is not None
     message, *source = shown.groups()
     assert all(line in printed for line in (message.split(": ", 1)[1], *source))
+
+
+def test_the_definition_names_every_function():
+    text = (ROOT / "specs" / "kernel_language.md").read_text(encoding="utf-8")
+    functions = text[text.index("## 6.") : text.index("## 7.")]
+    known = set(re.findall(r"\w+", functions))
+    types = {name for name in tl.__all__ if isinstance(getattr(tl, name), ElementType)}
+    assert set(tl.__all__) - types <= known
+    assert types == {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {
+        "bool_",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+    }
+    assert all(f"`{name}`" in text or name.startswith(("int", "uint")) for name in types)

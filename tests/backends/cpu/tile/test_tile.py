@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from girih.backends.cpu import codegen, kernels
+from girih.backends.cpu.tile.cut import Cutter
+from girih.backends.cpu.tile.layout import turned
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.ops.tile import INDEX
@@ -281,3 +284,67 @@ def test_rank_zero_and_empty() -> None:
 
     inputs = [np.float32(3), f32(5)]
     check(call(body, inputs, [tensor(5), tensor(0)], (2,)), [np.asarray(i) for i in inputs])
+
+
+@pytest.mark.parametrize("level", ["avx2", "baseline"])
+@pytest.mark.parametrize("kind", ["matmul", "attention"])
+def test_other_feature_levels(kind: str, level: str) -> None:
+    target = codegen.host_target()
+    if target.architecture != "x86_64":
+        pytest.skip("levels of x86-64")
+    op = matmul(50, 40, 45, 32, 32, 16) if kind == "matmul" else attention(1, 40, 8, 20, 40)
+    inputs = [f32(*value.dims) for value in op.operands]
+    check(op, inputs, tolerance=1e-5, target=codegen.host_target(level))
+
+
+@pytest.mark.parametrize("columns", [8, 16, 70, 100])
+def test_reductions_over_columns_share_their_passes(columns: int) -> None:
+    """m, exp(x - m), its sum, and a mean: one nest with lanes along the columns."""
+    rows = 12
+
+    def body(b: Any, x: Any, out: Any, sums: Any) -> None:
+        zero = b.constant(0, INDEX)
+        value = b("tile_load", x, zero, zero, sizes=(rows, columns))
+        low = b.constant(-np.inf, tensor())
+        top = b.reduce("maximum", value, low, (0,))
+        powers = b("exponential", b("subtract", value, spread(b, top, (rows, columns), (1,))))
+        total = b.reduce("add", powers, b.constant(1, tensor()), (0,))
+        b.op("tile_store", [out, b("tanh", powers), zero, zero])
+        b.op("tile_store", [sums, b("multiply", total, top), zero])
+
+    inputs = [f32(rows, columns)]
+    results = [tensor(rows, columns), tensor(columns)]
+    op = call(body, inputs, results, ())
+    steps = Cutter(op).cut().steps
+    kinds = [step.op.attributes.get("kind") for step in steps if step.kind == "nest"]
+    assert kinds == ["columns"]
+    check(op, inputs, tolerance=1e-5)
+    check(op, inputs, tolerance=1e-5, target=codegen.host_target("baseline"))
+
+
+def test_products_are_turned_where_nothing_is_transposed_back() -> None:
+    op = attention(1, 64, 16, 16, 32)
+    region = turned(op.regions[0], codegen.host_target("avx512"))
+    dots = [inner for inner in region.walk() if inner.name == "dot_general"]
+    assert [dot.type.dims for dot in dots] == [(32, 16), (16, 16)]
+    assert [inner.name for inner in region.ops].count("transpose") == 1, "in front of the loop"
+    before = matmul(64, 64, 64, 32, 32, 16, transposed=True)
+    after = turned(before.regions[0], codegen.host_target("avx512"))
+    assert not any(inner.name == "transpose" for inner in after.walk())
+
+
+def test_notes_say_what_is_slow() -> None:
+    def body(b: Any, x: Any, start: Any, where: Any, out: Any) -> None:
+        place = b.reshape(b("tile_load", where, b("tile_id", axis=0), sizes=(1,)), ())
+        value = b("tile_load", x, place, b.constant(1, INDEX), sizes=(4, 1))
+        value = b.reshape(value, (4,))
+        b.op("tile_store", [out, value, place], {"combine": "add"})
+
+    inputs = [f32(8, 3), f32(8), np.array([3, 1, 6], np.int32)]
+    op = call(body, [*inputs], [tensor(8)], (3,), (1,))
+    code = kernels.emit(op, codegen.host_target())
+    assert code.tiles == 1 and not code.parallel
+    assert any("copied" in note for note in code.notes) and any(
+        "one worker" in n for n in code.notes
+    )
+    check(op, inputs)

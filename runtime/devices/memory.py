@@ -1,0 +1,26 @@
+"""Memory straight from the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+
+PAGE = 4096
+
+
+class Pages:
+    """Memory from the kernel, page aligned, zero at first, freed with the last reference."""
+
+    def __init__(self, size: int, *, huge: bool = False) -> None:
+        self.memory = mmap.mmap(-1, max(PAGE, size))
+        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
+        self._anchor = ctypes.c_char.from_buffer(self.memory)
+        self.address = ctypes.addressof(self._anchor)
+
+
+@functools.cache
+def libc() -> ctypes.CDLL:
+    """The C library that the process runs on."""
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,82 @@
+"""Every cut of a loop kernel gives the interpreter's results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from girih.backends.cpu import codegen, machines
+from girih.backends.cpu.loops import blocking, loop, reduce, rows
+from girih.hlo.build import build_module
+from girih.hlo.graph import Region
+from girih.hlo.interpret import interpret
+from girih.hlo.types import F32, TensorType
+from girih.optimizer.tiles.construct import construct, score
+
+from .harness import compiled
+
+TARGET = codegen.host_target()
+SCALAR = TensorType((), F32)
+
+
+def total(b, x, dim):
+    return b.reduce("add", x, b.constant(0, SCALAR), (dim,))
+
+
+def softmax(b, x):
+    grown = b("exponential", x)
+    return b("divide", grown, b.broadcast(total(b, grown, 1), x.dims, (0,)))
+
+
+CASES = {
+    "loop": ((3, 700), lambda b, x: b("multiply", x, x), loop.emit),
+    "transpose": ((40, 70), lambda b, x: b.transpose(x, (1, 0)), loop.emit),
+    "lines": ((5, 333), lambda b, x: total(b, x, 1), reduce.emit),
+    "columns": ((9, 77), lambda b, x: total(b, x, 0), reduce.emit),
+    "rows": ((4, 333), softmax, rows.emit),
+}
+
+
+def parts(name):
+    dims, formula, emit = CASES[name]
+    module = build_module([TensorType(dims, F32)], lambda b, x: [formula(b, x)])
+    region = Region(module.body.arguments, module.body.ops, module.body.results)
+    kind = "reduce" if name in ("lines", "columns") else name
+    return module, blocking.LoopProblem(region, TARGET, kind), region, emit
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_cut_is_right(name):
+    module, problem, region, emit = parts(name)
+    x = np.random.default_rng(0).random(region.arguments[0].dims, np.float32)
+    (wanted,) = (np.asarray(result) for result in interpret(module, [x]))
+    cuts = [blocking.blocking_of(row) for row in problem.configurations]
+    texts = set()
+    for cut in cuts:
+        code = emit(region, TARGET, 0.0, cut)
+        if code.ir_text in texts:
+            continue
+        texts.add(code.ir_text)
+        found = np.full(wanted.shape, np.nan, np.float32)
+        scratch = np.zeros(code.scratch_bytes + 64, np.uint8)
+        place = scratch.ctypes.data + -scratch.ctypes.data % 64
+        table = np.array([x.ctypes.data, found.ctypes.data], np.uint64)
+        compiled(code, TARGET)(table.ctypes.data, 0, code.tiles, place)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, err_msg=str(cut))
+    assert len(texts) > 3, "cuts make different kernels"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_predictions_are_finite_and_the_same_each_time(name):
+    _, problem, _, _ = parts(name)
+    machine = machines.machine_of(TARGET)
+    scores = score(problem, problem.configurations, machine)
+    assert np.isfinite(scores.time).all() and (scores.time > 0).all()
+    assert construct(problem, machine) == construct(problem, machine)
+
+
+def test_the_usual_cut_is_one_of_them():
+    _, problem, region, _ = parts("loop")
+    usual = blocking.default(region, TARGET)
+    every = problem.configurations
+    assert usual.lanes in every["lanes"] and usual.unroll in every["unroll"]
