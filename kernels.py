@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .frontends.kernel import payload, reference, sizes
+from .frontends.kernel import payload, sizes
+from .frontends.kernel import reference as references
 from .frontends.kernel.definition import Built, Definition
 from .frontends.kernel.values import Array, LanguageError, dtype_of
 from .hlo.errors import UserError
@@ -40,7 +41,7 @@ def kernel(
     *,
     out: Any,
     grid: Any = (),
-    reference: Callable[..., Any] | None = None,  # noqa: F811 - the option's public name
+    reference: Callable[..., Any] | None = None,
     sharding: str = "",
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Make a function over tiles a kernel, called on numpy, torch and JAX arrays.
@@ -124,7 +125,7 @@ class Kernel:
         values = [_as_numpy(array) for array in arrays]
         ready = self._ready(values, constants)
         found = ready.program(*values)
-        wanted = reference.bound(self.reference, ready.built.constants)(*values)
+        wanted = references.bound(self.reference, ready.built.constants)(*values)
         wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
         if len(wanted) != len(found):
             raise UserError(f"{self.definition.place}: its reference gives {len(wanted)} results")
@@ -218,7 +219,7 @@ class _Ready:
     ) -> None:
         self.built, self._inputs = built, inputs
         self.text = payload.to_text(built.module)
-        self.reference = None if given is None else reference.bound(given, built.constants)
+        self.reference = None if given is None else references.bound(given, built.constants)
 
     @functools.cached_property
     def program(self) -> Program:
@@ -226,7 +227,7 @@ class _Ready:
 
     @functools.cached_property
     def module(self) -> Module:
-        region = None if self.reference is None else reference.traced(self.reference, self._inputs)
+        region = None if self.reference is None else references.traced(self.reference, self._inputs)
         module = self.built.module
         return module if region is None else payload.with_reference(module, region)
 

@@ -28,7 +28,7 @@ from zoo import OUT, RESULTS, geometric_mean, latencies, machine
 import girih
 from girih.hlo.build import Builder
 from girih.hlo.graph import Function, Module, Weight
-from girih.hlo.types import BF16, F32, I8, I32, TensorType
+from girih.hlo.types import BF16, I8, I32, TensorType
 
 SHAPES = (
     (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (128, 768, 768), (128, 768, 3072),
@@ -70,7 +70,7 @@ def engines(rows: int, depth: int, columns: int, element: Any) -> dict[str, Call
     if integers:
         a = torch.randint(-127, 127, (rows, depth), dtype=torch.int8)
         b = torch.randint(-127, 127, (depth, columns), dtype=torch.int8)
-        return {"girih": lambda: program(x), "torch": lambda: torch._int_mm(a, b)}
+        return {"girih": lambda: program(x), "torch": lambda: torch._int_mm(a, b)}  # pyright: ignore[reportPrivateImportUsage]
     a, b = (torch.randn(n, depth, dtype=torch.bfloat16) for n in (rows, columns))
     return {"girih": lambda: program(x), "torch": lambda: torch.nn.functional.linear(a, b)}
 

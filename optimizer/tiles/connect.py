@@ -20,9 +20,9 @@ from ...hlo.verify import FUSED, Level
 from ..machine import Machine
 from ..regions import map_bodies
 from .build import Group, build_kernel, make_group
-from .cost import USABLE
+from .cost import USABLE, level_of, rates
 from .estimate import Plan, plans
-from .streaming import streams
+from .streaming import Stream, streams
 from .write import Unwritable, writable
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
@@ -54,7 +54,7 @@ class Connect:
 
     machine: Machine
     walk: bool = True
-    memo: dict[str, tuple[Group, Plan | None]] = field(default_factory=dict, compare=False)
+    memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "connect"
     takes: ClassVar[Level] = FUSED
     gives: ClassVar[Level] = FUSED
@@ -74,30 +74,38 @@ class Connect:
 
     def plan(self, group: Group) -> Plan | None:
         """The best tiling of a group; equal groups are judged once."""
+        return next(iter(self.plans(group)), None)
+
+    def plans(self, group: Group) -> list[Plan]:
+        """The best tilings, fastest first; their streams may be those of an equal group."""
         key = canonical_op(_as_op(group))
         if key not in self.memo:
-            self.memo[key] = group, self._plan(group)
+            self.memo[key] = group, self._plans(group)
         return self.memo[key][1]
 
     def considered(self) -> list[tuple[Group, Plan | None]]:
         """Every group that was judged so far, with its best tiling."""
-        return list(self.memo.values())
+        return [(group, next(iter(found), None)) for group, found in self.memo.values()]
 
-    def _plan(self, group: Group) -> Plan | None:
+    def _plans(self, group: Group) -> list[Plan]:
         dims = group.roots[0].dims
         if not dims or any(root.dims != dims for root in group.roots):
-            return None
+            return []
         if not all(map(writable, group.ops)):
-            return None
-        ways = [None, *(streams(group.ops, group.roots) if self.walk else ())]
-        return next(iter(plans(group, self.machine, ways)), None)
+            return []
+        return plans(group, self.machine, self.ways(group))
+
+    def ways(self, group: Group) -> list[Stream | None]:
+        """The ways to walk a group; the first is not to."""
+        return [None, *(streams(group.ops, group.roots) if self.walk else ())]
 
     def kernel(self, group: Group, operands: Sequence[Value], name: str) -> Op | None:
         """The tile function of the best tiling that can be written."""
-        ways = [None, *(streams(group.ops, group.roots) if self.walk else ())]
-        for plan in plans(group, self.machine, ways):
+        found = self.plans(group)
+        ways = self.ways(group) if any(plan.way for plan in found) else [None]
+        for plan in found:
             try:
-                return build_kernel(group, operands, plan.sizes, name, plan.stream, plan.step)
+                return build_kernel(group, operands, plan.sizes, name, ways[plan.way], plan.step)
             except Unwritable:
                 continue
         return None
@@ -175,8 +183,9 @@ class _Queue:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
         machine = self.settings.machine
         bytes = self.between(producer, consumer)
-        slowest = machine.levels[-1].rate(machine.executors, "copy") * machine.executors
-        most = 2 * bytes / slowest + machine.sync.step
+        level = max(1, int(level_of(machine, 2 * bytes / machine.executors)))
+        rate = rates(machine, machine.executors, "write")[level] * machine.executors
+        most = 2 * bytes / rate + machine.sync.step
         margin = self.margin(producer, consumer)
         return most > (1 - 1 / margin) * (producer.time + consumer.time)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...hlo.graph import Op, Value, constant_of
 from ..machine import Machine
-from .access import Box, Propagation, Span, access_of, inner_spans, propagate, volume
+from .access import Box, Propagation, Span, access_of, inner_spans, propagate
 from .build import Group
 from .cost import Features, Traffic, level_of, rates, seconds
 from .expressions import Expression, evaluate, expression, variable
@@ -39,12 +39,14 @@ _DEPTH_OVERHEAD = 6  # steps of depth that storing a block of accumulators costs
 
 
 class Plan(NamedTuple):
-    """Tile sizes of the roots' dims, and the predicted seconds. step: of the stream's dim."""
+    """Tile sizes of the roots' dims, and the predicted seconds. step: of the stream's dim; way: the
+    number of the stream among those that were asked about."""
 
     time: float
     sizes: tuple[int, ...]
     stream: Stream | None = None
     step: int = 0
+    way: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,10 @@ def plans(
 ) -> list[Plan]:
     """The best tilings by predicted time, over all ways to walk the group."""
     found: list[Plan] = []
-    for stream in ways:
+    for way, stream in enumerate(ways):
         if stream is not None and stream.extent < SHORTEST_WALK:
             continue
-        found += _plans(group, machine, stream, most)
+        found += [plan._replace(way=way) for plan in _plans(group, machine, stream, most)]
     return sorted(found, key=lambda plan: plan.time)[:most]
 
 
@@ -224,7 +226,7 @@ class _Counter:
         if op.name == "convolution":
             columns = box.spans[op.output_feature_dimension]
         spans = self.parts.inner[op]
-        depth, width = self.numbers([_product(span.size for span in spans), columns.extent])
+        depth, width = self.numbers([_product(span.size for span in spans), columns.size])
         return depth, width
 
     def materialised(self, op: Op) -> bool:
@@ -313,6 +315,11 @@ class _Counter:
     def home(self, total: float) -> Any:
         """Where a whole tensor lies between two kernels that share the machine with others."""
         return np.maximum(level_of(self.machine, 2 * total / self.executors), 1)
+
+
+def volume(box: Box) -> Expression:
+    """Elements of a tile, those outside of the tensor included: they are computed as well."""
+    return _product(span.size for span in box.spans)
 
 
 def _product(values: Iterable[Expression]) -> Expression:

@@ -88,7 +88,9 @@ def test_a_value_is_narrowed_once_before_its_views() -> None:
     )  # fmt: skip
     after = narrowed(Module({"main": Function("main", b.region([y]))}))
     converts = [op for op in after.walk() if op.name == "convert"]
-    assert len(converts) == 1 and converts[0].operands[0].op.name == "exponential"
+    assert [op.operands[0] for op in converts] == [
+        op.result for op in after.walk() if op.name == "exponential"
+    ]
 
 
 def test_loops_are_reached() -> None:

@@ -138,7 +138,7 @@ class _Counts:
         # Columns of a right side in place lie far apart: each step is on another page. Few pages
         # stay known to the next panel and the next group; many are looked up again.
         far = abs(shape.right_depth_stride) * self.bytes >= _FAR_BYTES
-        pages = -(-shape.columns * self.bytes // _PAGE)
+        pages = self.column_parts * (1 + self.slice // _PAGE)
         visits = np.where(self.depth <= _PAGES, self.blocks * pages, self.panels * self.groups)
         steps = np.where(cuts["pack_right"], 0, shape.outer * visits)
         return one * (count + (_FAR if far else 0.0) * steps * shape.depth)

@@ -282,7 +282,7 @@ def _pixels_as_columns(
         )  # fmt: skip
         steps = [Segment(geometry.inputs, geometry.input_step)]
         steps += [Segment(1, 0) for _ in geometry.spatial]
-        right = right_side(image, steps, segments, columns, geometry.outputs, target)
+        right = right_side(image, steps, segments, columns, target)
     else:
         positions = [Position(s, places.get(s)) for s in geometry.spatial]
         features = Segment(geometry.inputs, geometry.input_step)
@@ -353,7 +353,7 @@ def _features_as_columns(
     segments = geometry.kernel_outputs.segments
     if geometry.groups > 1:
         segments = (Segment(geometry.outputs, segments[-1].stride),)
-    right = right_side(kernel, depth, segments, geometry.outputs, count, target)
+    right = right_side(kernel, depth, segments, geometry.outputs, target)
     epilogue = Epilogue(
         op, body, len(arguments), accumulator,
         tuple((size, result) for size, _, _, result in outer),

@@ -162,7 +162,7 @@ def _sides(
     else:
         left = PackedLeftSide(left_source, form.rows, depth)
     steps = [Segment(size, right) for size, _, right in form.depth]
-    right = right_side(right_source, steps, form.columns, form.column_count, form.row_count, target)
+    right = right_side(right_source, steps, form.columns, form.column_count, target)
     return left, right
 
 
@@ -171,7 +171,6 @@ def right_side(
     depth: Sequence[Segment],
     segments: Sequence[Segment],
     count: int,
-    rows: int,
     target: Target,
 ) -> RightSide:
     """How `count` columns that lie in segments are brought to the micro-kernel."""

@@ -183,6 +183,8 @@ def _outermost(dim: Dimension, wanted: int) -> tuple[Segment | None, Dimension |
 def _convert(op: Op, view: View) -> View | None:
     """Loads widen numbers by themselves; it loses nothing, so it may be left to them."""
     return view if widens(op) else None
+
+
 _STEPS = {
     "convert": _convert,
     "transpose": _transpose,

@@ -1,0 +1,35 @@
+"""What the code of one block of a tile function knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ....hlo.graph import Value
+from .. import llvm
+from .nests import View
+
+
+class Place(NamedTuple):
+    """Where a value lies: row-major by itself, or as a view. `own`: in a slot of its own."""
+
+    pointer: llvm.Value
+    view: View | None = None
+    own: bool = False
+
+
+@dataclass
+class Scope:
+    """What the code of one block knows. Blocks inside start from a copy."""
+
+    places: dict[Value, Place] = field(default_factory=dict)
+    registers: dict[Value, llvm.Value] = field(default_factory=dict)
+    owned: dict[Value, list[int]] = field(default_factory=dict)  # slots that end with the block
+    wanted: dict[Value, Place] = field(default_factory=dict)  # where results have to lie
+
+    def inner(self, wanted: dict[Value, Place] | None = None) -> Scope:
+        return Scope(dict(self.places), dict(self.registers), {}, dict(wanted or {}))
+
+
+Finish = Callable[[Scope], None]
