@@ -1,4 +1,4 @@
-"""The README's example runs as it stands."""
+"""The README's examples run as they stand."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+CHECK = """
+import numpy as np
+a, b = np.ones((50, 70), np.float32), np.ones((70, 90), np.float32)
+assert np.array_equal(matmul(a, b), a @ b)
+"""
 
 
-def test_the_example_runs(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+def test_the_examples_run(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     script = tmp_path / "example.py"
-    script.write_text(example)
+    script.write_text("\n\n".join([*examples, CHECK]))
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,

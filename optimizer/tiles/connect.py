@@ -9,7 +9,8 @@ a group is whatever has a tile function (`write.writable`) and is predicted to b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -313,17 +314,46 @@ class _Queue:
         connected = [node for node in self.nodes if len(node.members) > 1]
         if not connected:
             return self.region
-        ends = {node.members[-1]: node for node in connected}
-        gone = {op for node in connected for op in node.members}
+        home = {op: node for node in connected for op in node.members}
         mapping: dict[Value, Value] = {}
         ops: list[Op] = []
-        for op in self.region.ops:
-            node = ends.get(op)
-            if node is not None:
-                self.emit(node, mapping, ops)
-            elif op not in gone:
-                ops.append(self.copied(op, mapping))
+        for unit in self.sorted(home):
+            if isinstance(unit, _Node):
+                self.emit(unit, mapping, ops)
+            else:
+                ops.append(self.copied(unit, mapping))
         return Region(self.region.arguments, ops, [mapping.get(v, v) for v in self.region.results])
+
+    def sorted(self, home: Mapping[Op, _Node]) -> list[_Node | Op]:
+        """Connected nodes and all other operations, each after what it reads; else as they stood.
+
+        A node stands where its last member stood, or later than what now comes before it."""
+        waiting: dict[_Node | Op, int] = {}
+        readers: dict[_Node | Op, list[_Node | Op]] = {}
+        place: dict[_Node | Op, int] = {}
+        for number, op in enumerate(self.region.ops):
+            unit = home.get(op, op)
+            place[unit] = number
+            waiting.setdefault(unit, 0)
+            reads = [*op.operands, *(v for body in op.regions for v in body.captures())]
+            sources = dict.fromkeys(v.op for v in reads if v.op in self.position)
+            for source in dict.fromkeys(home.get(s, s) for s in sources if s is not None):
+                if source is not unit:
+                    readers.setdefault(source, []).append(unit)
+                    waiting[unit] += 1
+        ready = [(place[unit], unit) for unit, count in waiting.items() if not count]
+        heapq.heapify(ready)
+        found: list[_Node | Op] = []
+        while ready:
+            _, unit = heapq.heappop(ready)
+            found.append(unit)
+            for reader in readers.get(unit, ()):
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    heapq.heappush(ready, (place[reader], reader))
+        if len(found) != len(waiting):
+            raise CompilerBug("connected kernels wait for each other")
+        return found
 
     def copied(self, op: Op, mapping: dict[Value, Value]) -> Op:
         from ..regions import rename

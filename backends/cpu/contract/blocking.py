@@ -29,7 +29,7 @@ _ENOUGH_TILES = 8
 _FEW_TILES = 4
 _PACK_FROM_ROWS = 40  # rows that make a tidy copy of the right side pay
 _LARGEST_PANEL = 1 << 21  # elements of a packed panel
-STREAMED_RIGHT = 1 << 20  # bytes of a right side that comes from far
+_STREAMED_RIGHT = 1 << 20  # bytes of a right side that comes from far
 _STREAMED_DEPTH = 256  # steps
 _LONG_DEPTH = 2048
 _NEAR = 1 << 18  # bytes of the right side that may be on their way
@@ -152,7 +152,8 @@ def candidates(shape: ProductShape) -> np.ndarray:
     """All eligible blockings, elements of `FIELDS`, each once and in a fixed order."""
     depths = [shape.depth]
     if shape.even_depth:
-        depths += [d for d in (*_STREAMED_ROWS, 128, 256, 384, 512, 1024) if d < shape.depth]
+        rows = _STREAMED_ROWS if streaming(shape) else ()
+        depths += [d for d in (*rows, 128, 256, 384, 512, 1024) if d < shape.depth]
     lefts = [True] if shape.left_must_pack else [False, True] if shape.left_may_pack else [False]
     rights = [True] if shape.right_must_pack else [False, True]
     found = []
@@ -212,7 +213,7 @@ def problem(shape: ProductShape, cut: Blocking) -> str | None:
 def streamed(shape: ProductShape) -> bool:
     """Whether the right side comes from far and is read where it lies."""
     size = shape.depth * shape.columns * shape.element_bytes
-    return size >= STREAMED_RIGHT and not shape.right_must_pack
+    return size >= _STREAMED_RIGHT and not shape.right_must_pack
 
 
 def column_vectors(shape: ProductShape) -> int:

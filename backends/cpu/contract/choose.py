@@ -43,7 +43,7 @@ def choose(shape: ProductShape, machine: Machine) -> Blocking:
     filled = efficiency(unit_of(shape, machine), shape.rows / panels, every["vectors"])
     every = every[filled >= _FILLED * filled.max()]
     scores = score(problem, every, machine)
-    best = scores.order[0]
+    best = int(scores.order[0])
     usual = blocking.default(shape)
     row = np.array([astuple(usual)], blocking.FIELDS)
     time = score(problem, row, machine).time[0]

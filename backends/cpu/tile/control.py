@@ -68,7 +68,7 @@ def _for(
     body = step.blocks[0]
     lower, upper = (f.cast("sext", driver.scalar(value, scope), "i64") for value in step.inputs[:2])
     with (
-        driver.carried(block, number, scope, body, 1) as carried,
+        _carried(driver, block, number, scope, body, 1) as carried,
         f.for_range(lower, upper, step.op.step) as loop,
     ):
         inner = scope.inner(carried.wanted())
@@ -87,7 +87,7 @@ def _while(
 ) -> None:
     step, f = block.steps[number], driver.f
     condition, body = step.blocks
-    with driver.carried(block, number, scope, body, 0) as carried:
+    with _carried(driver, block, number, scope, body, 0) as carried:
         head, turn, done = f.label(), f.label(), f.label()
         f.jump(head)
         f.start_block(head)

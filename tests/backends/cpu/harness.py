@@ -12,6 +12,7 @@ from girih.backends.cpu import codegen, image, kernels
 from girih.hlo.build import make_op
 from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.interpret import interpret
+from girih.runtime.devices import cpu
 
 GUARD = 128  # bytes after each result that must stay as they are
 _alive: list[Any] = []  # mapped code must outlive the calls
@@ -25,6 +26,8 @@ def fusion(kind: str, region: Region) -> Op:
 
 def compiled(code: codegen.KernelCode, target: codegen.Target) -> Any:
     """A callable (addresses, begin, end, scratch address)."""
+    if "amx-tile" in target.features:
+        cpu._permit_tiles()
     linked = image.link([codegen.compile_object(code.ir_text, target)])
     buffer = _map(linked.data)
     address = buffer + linked.symbols[code.symbol]

@@ -10,7 +10,7 @@ import pytest
 from girih.backends.cpu import codegen, executor, llvm
 from girih.backends.cpu.image import link
 from girih.hlo.errors import CompilerBug, UserError
-from girih.runtime.devices.cpu import _map_image
+from girih.runtime.devices.cpu import map_image
 
 HOST = codegen.host_target()
 ARM = codegen.make_target("aarch64-unknown-linux-gnu", {"neon"})
@@ -39,7 +39,7 @@ def callee(target: codegen.Target) -> bytes:
 def test_linked_code_runs(order: int) -> None:
     objects = [caller(HOST), callee(HOST)]
     image = link(objects[::-1] if order else objects)
-    mapping = _map_image(image.data)
+    mapping = map_image(image.data)
     look_up = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(
         mapping.address + image.symbols["look_up"]
     )
@@ -75,7 +75,7 @@ def test_executor_links_alone(target: codegen.Target) -> None:
 
 def test_memory_routines() -> None:
     image = link([codegen.compile_object(executor.emit(HOST), HOST)])
-    mapping = _map_image(image.data)
+    mapping = map_image(image.data)
     kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     memory = ctypes.create_string_buffer(bytes(range(256)) * 2)
     base = ctypes.addressof(memory)

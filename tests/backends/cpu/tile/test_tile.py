@@ -14,7 +14,7 @@ from girih.backends.cpu.tile.layout import turned
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.ops.tile import INDEX
-from girih.hlo.types import BF16, F16, F32, F64, I1, I32, TensorType, tensor_of
+from girih.hlo.types import BF16, F16, F32, F64, I1, I8, I32, TensorType, tensor_of
 
 from ..harness import check
 
@@ -348,3 +348,54 @@ def test_notes_say_what_is_slow() -> None:
         "one worker" in n for n in code.notes
     )
     check(op, inputs)
+
+
+def test_a_loop_leaves_alone_what_its_body_reads_under_another_name() -> None:
+    def body(b: Any, x: Any, out: Any) -> None:
+        zero = b.constant(0, INDEX)
+        first = b("negate", b("tile_load", x, zero, sizes=(8,)))
+        other = b.reshape(first, (2, 4))
+
+        def step(b: Any, i: Any, total: Any) -> list[Any]:
+            return [b("add", b("multiply", total, total), b.reshape(b("abs", other), (8,)))]
+
+        region = build_region([INDEX, tensor(8)], step)
+        loop = b.op("tile_for", [zero, b.constant(3, INDEX), first], {}, (region,))
+        b.op("tile_store", [out, loop.result, zero])
+
+    inputs = [f32(8) / 4]
+    check(call(body, inputs, [tensor(8)], ()), inputs, tolerance=1e-6)
+
+
+def test_equal_functions_give_equal_code() -> None:
+    first, second = attention(1, 64, 16, 16, 32), attention(1, 64, 16, 16, 32)
+    target = codegen.host_target()
+    texts = {kernels.emit(op, target).ir_text for op in (first, first, second)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("element", "result"),
+    [(BF16, F32), (BF16, BF16), (F16, F32), (F64, F64), (I8, I32), (F32, F32)],
+)
+def test_products_of_each_type(element: Any, result: Any) -> None:
+    """A column of three products per tile, with a batch dim of size 1 and an epilogue."""
+    m, n, k, size = 70, 33, 24, 32
+
+    def body(b: Any, x: Any, y: Any, out: Any) -> None:
+        at, zero = index(b, 0, size), b.constant(0, INDEX)
+        left = b("tile_load", x, zero, at, zero, sizes=(1, size, k))
+        right = b("tile_load", y, zero, zero, zero, sizes=(1, n, k))
+        product = b(
+            "dot_general", left, right, type=tensor(1, size, n, element=result),
+            lhs_batching_dimensions=(0,), rhs_batching_dimensions=(0,),
+            lhs_contracting_dimensions=(2,), rhs_contracting_dimensions=(2,),
+            precision_config=(),
+        )  # fmt: skip
+        total = b("add", product, b("negate", b.constant(3, product.type)))
+        b.op("tile_store", [out, total, zero, at, zero])
+
+    dtype = TensorType((), element).dtype
+    inputs = [(RNG.standard_normal((1, d, k)) * 4).astype(dtype) for d in (m, n)]
+    op = call(body, inputs, [tensor(1, m, n, element=result)], (-(-m // size),))
+    check(op, inputs, tolerance=2e-2 if result is BF16 else 0.0 if result is I32 else 1e-5)
