@@ -1,131 +1,410 @@
-"""Loop kernels beside torch's: elementwise functions, normalisations, reductions, transposes.
+"""Kernels that memory bounds, beside torch and XLA, and beside a plain copy of as many bytes.
 
-    python benchmarks/kernels.py [--threads 2] [--json]
+    python benchmarks/kernels.py [--threads 1 2] [--seconds 0.4] [--only TEXT] [--save]
 
-Each program is one fusion. Times are the smallest of many short runs, so that other work on the
-machine disturbs little; girih's contain the call's overhead (benchmarks/call_overhead.py), as
-torch's do. GB/s counts what must be read and written once.
+Elementwise functions, reductions, normalisations, moves, look-ups, scatters, scans and sorts, each
+in sizes that a core's caches hold and in sizes that they do not. Bytes are those that must be read
+and written once; of a look-up, the rows that are looked up. The limit of a case is the rate at which
+a loop of vectors copies arrays of so many bytes (or reads them, where a case writes less than a
+quarter of what it reads), measured in the same rounds. Every figure is the lowest decile. All
+engines get memory from a heap that is never given back, so none pays for fresh pages, and girih's
+program writes into the same arrays each time (`Program.prepare`). One process per number of threads,
+held on as many cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import math
+import mmap
+import os
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-import girih
-from girih.hlo.build import build_module
-from girih.hlo.types import F32, TensorType
-
-SCALAR = TensorType((), F32)
-
-
-def softmax(b: Any, x: Any) -> Any:
-    rows = tuple(range(x.rank - 1))
-    largest = b.reduce("maximum", x, b.constant(-np.inf, SCALAR), (x.rank - 1,))
-    grown = b("exponential", b("subtract", x, b.broadcast(largest, x.dims, rows)))
-    total = b.reduce("add", grown, b.constant(0, SCALAR), (x.rank - 1,))
-    return b("divide", grown, b.broadcast(total, x.dims, rows))
+RESULTS = Path(__file__).parent / "results" / "kernels.json"
+Call = Callable[[], Any]
+# Of a heap that keeps what is freed (glibc).
+HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 
 
-def layer_norm(b: Any, x: Any) -> Any:
-    rows, last = tuple(range(x.rank - 1)), x.rank - 1
-    kept = TensorType(x.dims[:-1], F32)
+class Case(NamedTuple):
+    """The same function for JAX (and girih) and for torch, on the same arrays. `read`: bytes that
+    are read, where it is not all of the inputs; `exact`: whether results are the same bits."""
 
-    def mean(value: Any) -> Any:
-        total = b.reduce("add", value, b.constant(0, SCALAR), (last,))
-        return b("multiply", total, b.constant(1 / x.dims[-1], kept))
-
-    centred = b("subtract", x, b.broadcast(mean(x), x.dims, rows))
-    variance = mean(b("multiply", centred, centred))
-    inverse = b("rsqrt", b("add", variance, b.constant(1e-5, kept)))
-    return b("multiply", centred, b.broadcast(inverse, x.dims, rows))
+    name: str
+    inputs: tuple[np.ndarray, ...]
+    jax: Callable[..., Any]
+    torch: Callable[..., Any]
+    read: int | None = None
 
 
-def gelu(b: Any, x: Any) -> Any:
-    def number(value: float) -> Any:
-        return b.constant(value, x.tensor)
-
-    inner = b("chlo.erf", b("multiply", x, number(0.5**0.5)))
-    return b("multiply", b("multiply", x, number(0.5)), b("add", inner, number(1.0)))
+def normal(*dims: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(dims, np.float32)
 
 
-def column_sum(b: Any, x: Any) -> Any:
-    return b.reduce("add", x, b.constant(0, SCALAR), (0,))
+def places(size: int, *dims: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, size, dims).astype(np.int32)
 
 
-def cases() -> list[tuple[str, tuple[int, ...], Callable[..., Any], Callable[..., Any]]]:
-    """name, dims, girih's formula, torch's function."""
+def elementwise() -> list[Case]:
+    import jax
+    import torch
+
+    found = []
+    for label, dims in (("0.4 MB", (128, 768)), ("64 MB", (4096, 4096))):
+        x, y = normal(*dims), normal(*dims)
+        found += [
+            Case(f"add {label}", (x, y), lambda x, y: x + y, torch.add),
+            Case(f"multiply, add {label}", (x, y), lambda x, y: x * 3 + y,
+                 lambda x, y: torch.add(y, x, alpha=3)),
+            Case(f"exp {label}", (x,), jax.numpy.exp, torch.exp),
+            Case(f"gelu {label}", (x,), lambda x: jax.nn.gelu(x, approximate=False),
+                 torch.nn.functional.gelu),
+            Case(f"broadcast row {label}", (x[0].copy(), x), lambda r, x: x + r, torch.add),
+        ]  # fmt: skip
+    return found
+
+
+def reductions() -> list[Case]:
+    import jax.numpy as jnp
+    import torch
+
+    found = []
+    for label, dims in (("3 MB", (16, 64, 768)), ("48 MB", (64, 256, 768))):
+        x = normal(*dims)
+        found += [
+            Case(f"sum last {label}", (x,), lambda x: x.sum(-1), lambda x: x.sum(-1)),
+            Case(f"sum first {label}", (x,), lambda x: x.sum(0), lambda x: x.sum(0)),
+            Case(f"sum middle {label}", (x,), lambda x: x.sum(1), lambda x: x.sum(1)),
+            Case(f"sum all {label}", (x,), lambda x: x.sum(), lambda x: x.sum()),
+            Case(f"sum leading {label}", (x,), lambda x: x.sum((0, 1)), lambda x: x.sum((0, 1))),
+            Case(f"max last {label}", (x,), lambda x: x.max(-1), lambda x: x.amax(-1)),
+            Case(f"argmax last {label}", (x,), lambda x: jnp.argmax(x, -1),
+                 lambda x: torch.argmax(x, -1)),
+        ]  # fmt: skip
+    x = normal(32, 64, 56, 56)
+    found.append(
+        Case("channel mean, var 25 MB", (x,), lambda x: (x.mean((0, 2, 3)), x.var((0, 2, 3))),
+             lambda x: torch.var_mean(x, (0, 2, 3), correction=0)[::-1])
+    )  # fmt: skip
+    x = normal(1, 50257)
+    found.append(Case("argmax 50257", (x,), lambda x: jnp.argmax(x, -1),
+                      lambda x: torch.argmax(x, -1)))  # fmt: skip
+    return found
+
+
+def normalisations() -> list[Case]:
+    import jax
+    import jax.numpy as jnp
     import torch
     from torch.nn import functional
 
-    wide, large = (512, 3072), (4096, 4096)
-    return [
-        ("add to itself", large, lambda b, x: b("add", x, x), lambda x: x + x),
-        ("exp", wide, lambda b, x: b("exponential", x), torch.exp),
-        ("tanh", wide, lambda b, x: b("tanh", x), torch.tanh),
-        ("logistic", wide, lambda b, x: b("logistic", x), torch.sigmoid),
-        ("erf", wide, lambda b, x: b("chlo.erf", x), torch.erf),
-        ("gelu", wide, gelu, functional.gelu),
-        ("sine", wide, lambda b, x: b("sine", x), torch.sin),
-        ("softmax 128", (12, 512, 128), softmax, lambda x: torch.softmax(x, -1)),
-        ("softmax 1000", (512, 1000), softmax, lambda x: torch.softmax(x, -1)),
-        ("layer norm 768", (512, 768), layer_norm, lambda x: functional.layer_norm(x, (768,))),
-        ("column sums", (2048, 768), column_sum, lambda x: x.sum(0)),
-        ("transpose", (1024, 1024), lambda b, x: b.transpose(x, (1, 0)),
-         lambda x: x.t().contiguous()),
+    def softmax(label: str, *dims: int) -> Case:
+        return Case(f"softmax {label}", (normal(*dims),), lambda x: jax.nn.softmax(x, -1),
+                    lambda x: torch.softmax(x, -1))  # fmt: skip
+
+    def layer(x: Any, g: Any, b: Any) -> Any:
+        centred = x - x.mean(-1, keepdims=True)
+        variance = (centred * centred).mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt(variance + 1e-5) * g + b
+
+    def rms(x: Any, g: Any) -> Any:
+        return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * g
+
+    found = [softmax("64", 12 * 256, 64), softmax("64, 48 MB", 192 * 1024, 64),
+             softmax("1024", 512, 1024), softmax("1024, 64 MB", 16384, 1024),
+             softmax("50257", 8, 50257), softmax("50257, 51 MB", 256, 50257)]  # fmt: skip
+    for label, rows in (("1.5 MB", 512), ("48 MB", 16384)):
+        x, g, b = normal(rows, 768), normal(768), normal(768)
+        found += [
+            Case(f"layer norm {label}", (x, g, b), layer,
+                 lambda x, g, b: functional.layer_norm(x, (768,), g, b)),
+            Case(f"rms norm {label}", (x, g), rms,
+                 lambda x, g: functional.rms_norm(x, (768,), g, 1e-5)),
+        ]  # fmt: skip
+    return found
+
+
+def moves() -> list[Case]:
+    import jax.numpy as jnp
+    import torch
+    from torch.nn import functional
+
+    def turned(label: str, x: np.ndarray, order: tuple[int, ...]) -> Case:
+        # JAX would give a transpose of an input as another view of it; negation makes it a kernel.
+        return Case(f"transpose {label}", (x,), lambda x: -jnp.transpose(x, order),
+                    lambda x: torch.neg(x.permute(order)).contiguous())  # fmt: skip
+
+    found = [
+        turned("2-D 4 MB", normal(1024, 1024), (1, 0)),
+        turned("2-D 64 MB", normal(4096, 4096), (1, 0)),
+        turned("2-D 4001 x 4099", normal(4001, 4099), (1, 0)),
+        turned("NCHW to NHWC 0.8 MB", normal(1, 64, 56, 56), (0, 2, 3, 1)),
+        turned("NCHW to NHWC 25 MB", normal(32, 64, 56, 56), (0, 2, 3, 1)),
+        turned("NHWC to NCHW 25 MB", normal(32, 56, 56, 64), (0, 3, 1, 2)),
+        turned("heads 1.5 MB", normal(1, 512, 12, 64), (0, 2, 1, 3)),
+        turned("heads 25 MB", normal(8, 1024, 12, 64), (0, 2, 1, 3)),
+    ]
+    for label, rows in (("1.5 MB", 512), ("48 MB", 16384)):
+        x, y = normal(rows, 384), normal(rows, 384)
+        wide = normal(rows, 768)
+        found += [
+            Case(f"concatenate last {label}", (x, y), lambda x, y: jnp.concatenate([x, y], -1),
+                 lambda x, y: torch.cat([x, y], -1)),
+            Case(f"concatenate first {label}", (x, y), lambda x, y: jnp.concatenate([x, y], 0),
+                 lambda x, y: torch.cat([x, y], 0)),
+            Case(f"slice columns {label}", (wide,), lambda x: x[:, 100:612],
+                 lambda x: x[:, 100:612].contiguous(), read=rows * 512 * 4),
+        ]  # fmt: skip
+    for label, batch in (("0.8 MB", 1), ("25 MB", 32)):
+        x = normal(batch, 64, 56, 56)
+        found.append(Case(f"pad {label}", (x,),
+                          lambda x: jnp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))),
+                          lambda x: functional.pad(x, (1, 1, 1, 1))))  # fmt: skip
+    return found
+
+
+def lookups() -> list[Case]:
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    table, small = normal(30522, 768), normal(2048, 768)
+    few, many = places(30522, 512), places(30522, 16384)
+    row_bytes = 768 * 4
+
+    def update(x: Any, u: Any, at: Any) -> Any:
+        return jax.lax.dynamic_update_slice(x, u, (at, 0))
+
+    def torch_update(x: Any, u: Any, at: Any) -> Any:
+        result = x.clone()
+        result[int(at) : int(at) + u.shape[0]] = u
+        return result
+
+    found = [
+        Case("gather rows 1.5 MB", (table, few), lambda t, i: t[i],
+             lambda t, i: torch.nn.functional.embedding(i, t), read=512 * row_bytes),
+        Case("gather rows 48 MB", (table, many), lambda t, i: t[i],
+             lambda t, i: torch.nn.functional.embedding(i, t), read=16384 * row_bytes),
+        Case("take along axis 1.5 MB", (normal(512, 768), places(768, 512, 768)),
+             lambda x, i: jnp.take_along_axis(x, i, -1, mode="clip"),
+             lambda x, i: torch.gather(x, -1, i.long())),
+        Case("take along axis 32 MB", (normal(8192, 1024), places(1024, 8192, 1024)),
+             lambda x, i: jnp.take_along_axis(x, i, -1, mode="clip"),
+             lambda x, i: torch.gather(x, -1, i.long())),
+        Case("scatter-add rows 1.5 MB", (small, places(2048, 512), normal(512, 768)),
+             lambda t, i, u: t.at[i].add(u), lambda t, i, u: t.index_add(0, i, u)),
+        Case("scatter-add rows 48 MB", (small, places(2048, 16384), normal(16384, 768)),
+             lambda t, i, u: t.at[i].add(u), lambda t, i, u: t.index_add(0, i, u)),
+        Case("update slice 6 MB", (small, normal(64, 768), np.int32(1000)), update, torch_update),
+        Case("update slice 48 MB", (normal(16384, 768), normal(64, 768), np.int32(1000)), update,
+             torch_update),
     ]  # fmt: skip
+    return found
 
 
-def fastest(function: Callable[..., Any], argument: Any, seconds: float = 0.4) -> float:
-    """The smallest time of function(argument), over about that many seconds."""
-    function(argument)
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        started = time.perf_counter()
-        function(argument)
-        best = min(best, time.perf_counter() - started)
-    return best
+def scans_and_sorts() -> list[Case]:
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    found = []
+    for label, dims in (("1M", (1 << 20,)), ("256 x 1024", (256, 1024))):
+        x = normal(*dims)
+        found += [
+            Case(f"cumsum {label}", (x,), lambda x: jnp.cumsum(x, -1),
+                 lambda x: torch.cumsum(x, -1)),
+            Case(f"sort {label}", (x,), lambda x: jnp.sort(x, -1),
+                 lambda x: torch.sort(x, -1, stable=True)[0]),
+            Case(f"argsort {label}", (x,), lambda x: jnp.argsort(x, -1),
+                 lambda x: torch.argsort(x, -1, stable=True)),
+        ]  # fmt: skip
+    x = normal(1, 50257)
+    found += [
+        Case("top 50 of 50257", (x,), lambda x: jax.lax.top_k(x, 50), lambda x: torch.topk(x, 50)),
+        Case("top 8 of 16384 x 64", (normal(16384, 64),), lambda x: jax.lax.top_k(x, 8),
+             lambda x: torch.topk(x, 8)),
+    ]  # fmt: skip
+    return found
+
+
+GROUPS = (elementwise, reductions, normalisations, moves, lookups, scans_and_sorts)
+
+
+class Limits:
+    """Calls that copy or read arrays as fast as a loop of vectors can."""
+
+    def __init__(self, threads: int) -> None:
+        from girih.backends.cpu import codegen, image, probes
+
+        self.threads = threads
+        self.pool = ThreadPoolExecutor(threads)
+        target = codegen.host_target()
+        module = target.module()
+        probes.read(module, "read", target)
+        probes.copy(module, "copy", target)
+        linked = image.link([codegen.compile_object(module.text(), target)])
+        self._code = mmap.mmap(
+            -1, len(linked.data), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+        )
+        self._code.write(linked.data)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._code))
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
+        self.read, self.copy = (kind(base + linked.symbols[n]) for n in ("read", "copy"))
+        self.blocks = [np.zeros(4096, np.float32) for _ in range(threads)]
+
+    def call(self, name: str, size: int) -> tuple[Call, float]:
+        """A call that moves about `size` bytes, more often if they are few; how many it moves."""
+        arrays = 2 if name == "copy" else 1
+        part = max(4096, size // arrays // self.threads // 4096 * 4096)
+        turns = max(1, 400_000 // part)
+        source = np.ones(part * self.threads // 4, np.float32)
+        target = np.ones(part * self.threads // 4, np.float32) if arrays == 2 else source
+        function = self.copy if name == "copy" else self.read
+
+        def one(worker: int) -> None:
+            offset = worker * part
+            behind = self.blocks[worker].ctypes.data + 4096
+            function(source.ctypes.data + offset, target.ctypes.data + offset, behind, part, turns)
+
+        def every() -> None:
+            list(self.pool.map(one, range(self.threads)))
+
+        call = (lambda: one(0)) if self.threads == 1 else every
+        return call, float(part * turns * self.threads * arrays)
+
+
+def flat(results: Any) -> list[np.ndarray]:
+    results = results if isinstance(results, (tuple, list)) else [results]
+    return [np.asarray(result) for result in results]
+
+
+def engines(case: Case, threads: int) -> dict[str, Call]:
+    """The same function by everybody, its results compared once."""
+    import jax
+    import torch
+
+    import girih
+
+    torch.set_num_threads(threads)
+    options = girih.Options(threads=threads, cache="off")
+    program = girih.compile(girih.import_model(case.jax, *case.inputs), options=options)
+    own = program.prepare(*case.inputs)
+    there = [jax.device_put(x) for x in case.inputs]
+    compiled = jax.jit(case.jax).lower(*there).compile()
+    tensors = [torch.tensor(x) for x in case.inputs]
+
+    def theirs() -> Any:
+        with torch.inference_mode():
+            return case.torch(*tensors)
+
+    wanted = flat(compiled(*there))
+    for engine, results in (("girih", flat(own())), ("torch", flat(theirs()))):
+        for found, right in zip(results, wanted, strict=True):
+            if not np.allclose(found, right, rtol=1e-3, atol=2e-3 * max(1, np.abs(right).max())):
+                raise SystemExit(f"{case.name}: {engine} is wrong")
+    return {
+        "girih": own, "torch": theirs, "xla": lambda: jax.block_until_ready(compiled(*there)),
+    }  # fmt: skip
+
+
+def measure(case: Case, limits: Limits, seconds: float) -> Any:
+    """One row of the table."""
+    calls = engines(case, limits.threads)
+    written = sum(result.nbytes for result in flat(calls["girih"]()))
+    read = sum(x.nbytes for x in case.inputs) if case.read is None else case.read
+    kind = "copy" if written >= read / 4 else "read"
+    calls["limit"], moved = limits.call(kind, read + written)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times["limit"]) < 5:
+        for name, call in calls.items():
+            started = time.perf_counter()
+            result = call()
+            times[name].append(time.perf_counter() - started)
+            del result
+    usual = {name: float(np.quantile(values, 0.1)) for name, values in times.items()}
+    bandwidth = moved / usual.pop("limit")
+    rate = (read + written) / usual["girih"]
+    return {
+        "case": case.name,
+        "threads": limits.threads,
+        "megabytes": (read + written) / 1e6,
+        "limit": kind,
+        "limit_gigabytes_per_second": bandwidth / 1e9,
+        "gigabytes_per_second": rate / 1e9,
+        "microseconds": {name: value * 1e6 for name, value in usual.items()},
+        "of_limit": rate / bandwidth,
+        "over": {name: usual[name] / usual["girih"] for name in usual if name != "girih"},
+        "rounds": len(times["limit"]),
+    }
+
+
+def show(row: Any) -> None:
+    over = "  ".join(f"{name} x{value:5.2f}" for name, value in row["over"].items())
+    print(
+        f"{row['case']:28} {row['threads']}t {row['microseconds']['girih']:9.1f} us "
+        f"{row['gigabytes_per_second']:6.1f} GB/s {row['of_limit']:5.0%} of {row['limit']}  {over}",
+        flush=True,
+    )
+
+
+def child(options: argparse.Namespace) -> None:
+    """Measures with the one number of threads that the environment was made for."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.child])
+    limits = Limits(options.child)
+    found = []
+    for group in GROUPS:
+        for case in group():
+            if options.only not in case.name:
+                continue
+            row = measure(case, limits, options.seconds)
+            found.append(row)
+            show(row)
+    Path(options.into).write_text(json.dumps(found))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=0.4)
+    parser.add_argument("--only", default="", help="cases whose name contains this text")
+    parser.add_argument("--save", action="store_true", help="into results/kernels.json")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--into", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    import torch
-
-    torch.set_num_threads(options.threads)
+    if options.child:
+        child(options)
+        return
     rows = []
-    for name, dims, formula, function in cases():
-        kind = TensorType(dims, F32)
-        module = build_module([kind], lambda b, x, formula=formula: [formula(b, x)])
-        program = girih.compile(module, options=girih.Options(threads=options.threads))
-        x = torch.randn(dims)
-        array = x.numpy()
-        ours, theirs = fastest(program, array), fastest(function, x)
-        moved = array.nbytes + module.body.results[0].tensor.bytes
-        rows.append(
-            {
-                "case": name,
-                "girih_us": ours * 1e6,
-                "torch_us": theirs * 1e6,
-                "ratio": theirs / ours,
-                "gigabytes_per_second": moved / ours / 1e9,
-            }
-        )
-        if not options.json:
-            row = rows[-1]
-            print(
-                f"{name:16} girih {row['girih_us']:9.1f} us  torch {row['torch_us']:9.1f} us  "
-                f"x{row['ratio']:.2f}  {row['gigabytes_per_second']:6.1f} GB/s"
-            )
-    if options.json:
-        print(json.dumps(rows, indent=1))
+    for threads in options.threads:
+        into = Path(f"/tmp/kernels-{os.getpid()}.json")
+        words = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+        environment = os.environ | HEAP | {word: str(threads) for word in words}
+        arguments = [*sys.argv[1:], "--child", str(threads), "--into", str(into)]
+        subprocess.run([sys.executable, __file__, *arguments], check=True, env=environment)
+        rows += json.loads(into.read_text())
+        into.unlink()
+    if options.save and RESULTS.exists():
+        new = {(row["case"], row["threads"]) for row in rows}
+        before = json.loads(RESULTS.read_text())["rows"]
+        rows += [row for row in before if (row["case"], row["threads"]) not in new]
+    behind = [row for row in rows if min(row["over"].values()) < 1]
+    mean = math.exp(statistics.fmean(math.log(min(row["over"].values())) for row in rows))
+    print(f"over the better peer x{mean:.2f} (geometric mean); behind: {len(behind)} of {len(rows)}")
+    if options.save:
+        rows.sort(key=lambda row: row["threads"])
+        RESULTS.write_text(json.dumps({"over_better_peer": mean, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ...hlo.graph import Op
+from ...optimizer.fusion import CONTRACTIONS
 from ...optimizer.plan import KernelFacts, Planner
 from ...optimizer.schedule import Schedule
 from . import executor
@@ -63,16 +64,20 @@ class _Job:
     def __init__(self, target: Target, disk: DiskCache | None, pool: ThreadPoolExecutor) -> None:
         self.target, self.disk, self.pool = target, disk, pool
         self.known: dict[str, CompiledKernel] = {}
+        self.targets: dict[str, Target] = {}
         self.under_way: dict[str, tuple[str, KernelFacts]] = {}  # key -> symbol and facts
         self.objects: dict[str, Future[bytes]] = {}  # by symbol
 
     def facts(self, text: str, op: Op) -> KernelFacts:
         """What the plan needs of a kernel; its compilation is begun where it is not known."""
-        known = CACHE.find(text, self.target, self.disk)
+        # A bundle needs the newest instructions only where it multiplies narrow numbers.
+        target = self.target if _multiplies_narrow(op) else self.target.general
+        self.targets[text] = target
+        known = CACHE.find(text, target, self.disk)
         if known is not None:
             self.known[text] = known
             return known.facts
-        code = emit(op, self.target)
+        code = emit(op, target)
         # The name is the content's, so that kernels of equal text are linked once.
         digest = hashlib.blake2b(code.ir_text.encode(), digest_size=12).hexdigest()
         symbol = f"kernel_{digest}"
@@ -83,12 +88,13 @@ class _Job:
         """Compile this IR as the kernel of that text."""
         self.under_way[text] = symbol, _facts(code)
         if symbol not in self.objects:
-            self.objects[symbol] = self.pool.submit(compile_object, ir_text, self.target)
+            self.objects[symbol] = self.pool.submit(compile_object, ir_text, self.targets[text])
 
     def begin_executor(self) -> None:
-        known = CACHE.find(_EXECUTOR, self.target, self.disk)
+        target = self.targets[_EXECUTOR] = self.target.general
+        known = CACHE.find(_EXECUTOR, target, self.disk)
         if known is None:
-            self.begin(_EXECUTOR, executor.RUN_SYMBOL, _executor_text(self.target))
+            self.begin(_EXECUTOR, executor.RUN_SYMBOL, _executor_text(target))
         else:
             self.known[_EXECUTOR] = known
 
@@ -96,7 +102,7 @@ class _Job:
         """Wait for all compilations; every kernel is known then."""
         for text, (symbol, facts) in self.under_way.items():
             made = CompiledKernel(symbol, facts, self.objects[symbol].result())
-            CACHE.add(text, self.target, self.disk, made)
+            CACHE.add(text, self.targets[text], self.disk, made)
             self.known[text] = made
 
 
@@ -119,7 +125,7 @@ def build(
     finally:
         pool.shutdown(cancel_futures=True)
     plan.triple = target.triple
-    plan.features.extend(target.features)
+    plan.features.extend(sorted({name for used in job.targets.values() for name in used.features}))
     # In the order of the plan, whatever was known before.
     kernels = [job.known[entry.key] for entry in planner.kernels.values()]
     objects = {kernel.symbol: kernel.object for kernel in (job.known[_EXECUTOR], *kernels)}
@@ -129,6 +135,17 @@ def build(
     for entry, kernel in zip(planner.kernels.values(), kernels, strict=True):
         plan.kernels[entry.index].entry = image.symbols[kernel.symbol]
     return plan, image.data
+
+
+def _multiplies_narrow(op: Op) -> bool:
+    """Whether a kernel holds a contraction of numbers narrower than 32 bits."""
+    inside = [inner for region in op.regions for inner in region.walk()] or [op]
+    return any(
+        value.element.bits < 32
+        for inner in inside
+        if inner.name in CONTRACTIONS
+        for value in inner.operands
+    )
 
 
 @functools.lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...hlo.errors import CompilerBug, UserError
@@ -26,6 +26,7 @@ _AVX2 = (
 _AVX512 = (*_AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 _AVX512_BF16 = (*_AVX512, "avx512bf16", "avx512vnni")
 _AMX = (*_AVX512_BF16, "amx-bf16", "amx-int8", "amx-tile")
+_NARROW = frozenset(_AMX) - frozenset(_AVX512)
 _LEVELS = {
     "x86_64": (
         ("amx", _AMX, 512), ("avx512-bf16", _AVX512_BF16, 512), ("avx512", _AVX512, 512),
@@ -48,6 +49,12 @@ class Target:
     @property
     def architecture(self) -> str:
         return self.triple.split("-", 1)[0]
+
+    @property
+    def general(self) -> Target:
+        """The target without the instructions that only multiply narrow numbers."""
+        kept = tuple(name for name in self.features if name not in _NARROW)
+        return self if kept == self.features else replace(self, features=kept)
 
     @property
     def vector_registers(self) -> int:

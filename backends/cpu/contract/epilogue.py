@@ -77,13 +77,13 @@ class Epilogue:
         emitter = self._emitter(f, args, scopes)
         width = 1 if self.columns[0] == 1 else group.lanes
         places = self._places(f, outer, column, group, width)
+        masks = self._masks(f, group, width)
 
         def finish(line: llvm.Value, row_part: Affine) -> None:
             for position, place in enumerate(places):
                 start = f.pointer(line, position * group.lanes, self.accumulator)
                 sums = f.load(llvm.vector(width, self.accumulator), start)
-                mask = self._mask(group, position, width)
-                self._finish(emitter, args, place + row_part, sums, width, mask)
+                self._finish(emitter, args, place + row_part, sums, width, masks[position])
 
         rows, stride = self.rows
         if rows == 1:
@@ -115,13 +115,13 @@ class Epilogue:
         """Finishes sums in registers: row by row, the vectors of one column group."""
         emitter = self._emitter(f, args, Scopes(f))
         places = self._places(f, outer, column, group, group.lanes)
+        masks = self._masks(f, group, group.lanes)
         rows, stride = self.rows
         first = of_axis(Axis(row, rows)) if rows > 1 else ZERO
         for place, total in enumerate(sums):
             line, position = divmod(place, group.vectors)
             at = places[position] + (first + line).within(0, rows - 1) * stride
-            mask = self._mask(group, position, group.lanes)
-            self._finish(emitter, args, at, total, group.lanes, mask)
+            self._finish(emitter, args, at, total, group.lanes, masks[position])
 
     def _places(
         self,
@@ -144,11 +144,15 @@ class Epilogue:
             places.append(base + of_axis(axis) * self.columns[1] if self.columns[0] > 1 else base)
         return places
 
-    def _mask(self, group: Group, position: int, width: int) -> Mask | None:
-        """The real lanes of a vector of a column group."""
-        if width > 1 and group.tail and position == group.vectors - 1:
-            return Mask(constant_mask(width, group.tail), 0)
-        return None
+    def _masks(self, f: llvm.Function, group: Group, width: int) -> list[Mask | None]:
+        """The real lanes of each vector of a column group; None for all of them."""
+        masks: list[Mask | None] = [None] * group.vectors
+        if width > 1 and group.tail == 1:
+            # Of a mask known to hold one lane LLVM stores too much, see `tail_mask`.
+            masks[-1] = Mask(f.tail_mask(llvm.constant("i64", 1), width), 0)
+        elif width > 1 and group.tail:
+            masks[-1] = Mask(constant_mask(width, group.tail), 0)
+        return masks
 
     def _emitter(self, f: llvm.Function, args: llvm.Value, scopes: Scopes) -> ElementEmitter:
         body = self.body if self.body is not None else Region((), (), ())

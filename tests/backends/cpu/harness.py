@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from girih.backends.cpu import codegen, image, kernels
+from girih.backends.cpu import codegen, executor, image, kernels
 from girih.hlo.build import make_op
 from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.interpret import interpret
@@ -28,13 +29,19 @@ def compiled(code: codegen.KernelCode, target: codegen.Target) -> Any:
     """A callable (addresses, begin, end, scratch address)."""
     if "amx-tile" in target.features:
         cpu._permit_tiles()
-    linked = image.link([codegen.compile_object(code.ir_text, target)])
+    # The executor's object has the memcpy and memset that LLVM may call.
+    linked = image.link([_executor(target), codegen.compile_object(code.ir_text, target)])
     buffer = _map(linked.data)
     address = buffer + linked.symbols[code.symbol]
     function = ctypes.CFUNCTYPE(
         None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
     )(address)
     return function
+
+
+@functools.cache
+def _executor(target: codegen.Target) -> bytes:
+    return codegen.compile_object(executor.emit(target), target)
 
 
 def _map(data: bytes) -> int:
