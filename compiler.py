@@ -6,6 +6,7 @@ source -> import_model -> Module -> simplify -> encode -> fuse -> schedule -> bu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .hlo.errors import UserError
@@ -17,6 +18,7 @@ from .options import LICENCES, REASSOCIATES, Options
 if TYPE_CHECKING:
     from .backends import Backend
     from .optimizer.passes import Pass
+    from .optimizer.tuning import Ready, Tuner, Tuning
     from .runtime.program import Program
 
 Progress = Callable[[str], None]
@@ -54,11 +56,50 @@ def compile(  # noqa: A001 - the public name of the API
     from .backends import find
     from .optimizer.meanwhile import collection_paused
 
-    backend = find(target, options)
+    tuner = _tuner(source, options)
+    backend = find(target, options, tuner)
     say("import")
     module = import_model(source, *example_inputs, **keywords)
     with collection_paused():
         return _compile(module, backend, options, say)
+
+
+def _tuner(source: Any, options: Options) -> Tuner | None:
+    """What knows or measures choices; None if the cost model alone chooses."""
+    if options.measure and options.locked:
+        raise UserError("measure and locked: a locked compilation never times anything; drop one")
+    from .frontends.source import tuning_in
+    from .optimizer.tuning import Tuner, from_json
+
+    if options.tuning is not None:
+        known = _read_tuning(options.tuning)
+    else:
+        found = tuning_in(source)
+        known = None if found is None else from_json(found[1], found[0])
+    if known is None and not options.measure:
+        return None
+    from .runtime import timing
+
+    def clock(variants: Sequence[Ready]) -> list[float]:
+        return timing.fastest(variants, options.threads)
+
+    return Tuner(known, options.measure, clock)
+
+
+def _read_tuning(path: str) -> Tuning:
+    """The tuning of a bundle or of a JSON file; UserError if there is none."""
+    from .frontends.source import tuning_in
+    from .optimizer.tuning import from_json, from_text
+
+    try:
+        data = Path(path).read_bytes() if (found := tuning_in(Path(path))) is None else b""
+    except OSError as error:
+        raise UserError(f"tuning: cannot read '{path}': {error.strerror or error}") from error
+    if found is not None:
+        return from_json(found[1], path)
+    if data.startswith(b"PK"):
+        raise UserError(f"tuning: '{path}' holds no tuning; compile with measure to make one")
+    return from_text(data, path)
 
 
 def _compile(source_module: Module, backend: Backend, options: Options, say: Progress) -> Program:
@@ -78,10 +119,16 @@ def _compile(source_module: Module, backend: Backend, options: Options, say: Pro
     read_by_kernels = [
         fused.weights[name] for name in sorted(used_weights(fused.functions.values()))
     ]
+    tuner = None
+    if backend.choices is not None:
+        say("choose")
+        backend.choices.kernels(schedule(fused))  # while nothing else runs
+        tuner = backend.choices.tuner
+    notes = fused.notes if tuner is None else (*fused.notes, *tuner.notes)
     say("emit")
     with computed([*stored.weights.values(), *read_by_kernels]):
         steps = schedule(fused)
-        plan, image = backend.build(steps, fused.notes)
+        plan, image = backend.build(steps, notes)
     if options.strict:
         _refuse_notes(plan)
     say("package")
@@ -96,6 +143,7 @@ def _compile(source_module: Module, backend: Backend, options: Options, say: Pro
         target=target,
         threads=options.threads,
         pin=options.pin,
+        tuning=None if tuner is None else tuner.tuning.to_json(),
         provenance={"options": {"numerics": options.numerics, "machine": backend.machine}},
     )
 
@@ -114,7 +162,7 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
     passes: list[Pass] = [ChannelsLast(), SinkReshapes(), Fuse()]
     # Sums in tiles are sums in another order.
     if backend.model is not None and LICENCES.index(options.numerics) >= REASSOCIATES:
-        passes.append(Connect(backend.model))
+        passes.append(Connect(backend.model, choices=backend.choices))
     passes += [KernelEpilogues(), KernelPrologues(), Order()]
     if backend.packing is not None and options.pack_weights:
         passes.append(Encode(backend.packing))

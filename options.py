@@ -28,6 +28,11 @@ class Options:
         "off", nowhere; or the path of a folder. It never changes the result.
     fold_bytes: constants up to this size are computed when compiling.
     pack_weights: store contraction weights in the order that kernels read them.
+    measure: how many variants of a kernel, the best predicted first, are timed on this machine to
+        take the fastest; 0: none. No kernel is begun after 30 s. The choices are kept in the bundle.
+    tuning: where choices were kept: a bundle, or a `tuning.json`; None: the source, if it is a
+        bundle. What it knows is neither predicted nor timed again.
+    locked: never time anything; together with `measure` an error.
     disable: names of passes to leave out, for finding faults.
     strict: turn notes about copies and slow paths into errors.
     """
@@ -41,6 +46,9 @@ class Options:
     cache: str | None = None
     fold_bytes: int = 1 << 16
     pack_weights: bool = True
+    measure: int = 0
+    tuning: str | None = None
+    locked: bool = False
     disable: tuple[str, ...] = ()
     strict: bool = False
 
@@ -52,3 +60,5 @@ class Options:
             raise ValueError(f"matmul_precision must be one of {known}: {self.matmul_precision!r}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be at least 1: {self.threads}")
+        if self.measure < 0:
+            raise ValueError(f"measure must be at least 0: {self.measure}")

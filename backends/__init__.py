@@ -10,6 +10,7 @@ from ..hlo.errors import UserError
 from ..hlo.graph import Op
 from ..optimizer.machine import Machine
 from ..optimizer.schedule import Schedule
+from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
 
 TARGETS = ("cpu", "null")
@@ -18,23 +19,26 @@ TARGETS = ("cpu", "null")
 @dataclass(frozen=True)
 class Backend:
     """One target. `build` gives a plan_pb2.Plan and an image; UnsupportedError lists every
-    operation without a kernel. `packing` says how a contraction wants a weight to lie in memory."""
+    operation without a kernel. `packing` says how a contraction wants a weight to lie in memory.
+    `choices`: what decides beside the cost model, if there is a tuner."""
 
     name: str
     build: Callable[[Schedule, tuple[str, ...]], tuple[Any, bytes]]
     packing: Callable[[Op], Any] | None = None
     model: Machine | None = None  # what the optimizer's cost model assumes; None: nothing is tiled
     machine: str = ""  # that machine's name, with a digest where it is no typical one
+    choices: Choices | None = None
 
 
-def find(target: str, options: Options) -> Backend:
-    """The backend of that name; UserError if there is none. Imports only what it needs."""
+def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
+    """The backend of that name; UserError if there is none. Imports only what it needs.
+    `tuner`: what knows or measures choices; None leaves them to the cost model."""
     if target == "cpu":
         from .cpu import backend
 
-        return backend(options)
+        return backend(options, tuner)
     if target == "null":
         from .null import backend
 
-        return backend(options)
+        return backend(options, tuner)
     raise UserError(f"there is no target '{target}'; targets are {', '.join(TARGETS)}")

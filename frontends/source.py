@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from ..hlo.graph import Module
 
 _BYTECODE = b"ML\xefR"
 _ZIP = b"PK\x03\x04"
+_PROBED = 64  # bytes that tell a bundle
 _KINDS = (
     "a girih.Module, a path (.mlir, .mlirbc, .pt2, a jax.export file, .girih), StableHLO text or "
     "bytes, a jax.export.Exported, a torch.export.ExportedProgram, a torch.nn.Module or a function "
@@ -39,6 +41,32 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
 
         return import_jax(source, *examples, **keywords)
     raise UserError(f"cannot import a {type(source).__name__}; a source is {_KINDS}")
+
+
+def tuning_in(source: Any) -> tuple[str, Any] | None:
+    """The label and the document of the tuning in a source that is a bundle or a girih.Program;
+    None where there is none."""
+    if isinstance(source, str) and "\n" in source:
+        return None
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(os.fspath(source))
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if _is_bundle(file.read(_PROBED)):
+                return _tuning_of(path)
+        return None
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        data = memoryview(source)
+        return _tuning_of(data) if _is_bundle(bytes(data[:_PROBED])) else None
+    if _library_of(source) == "girih" and (parts := getattr(source, "parts", None)) is not None:
+        return None if parts.tuning is None else ("the program", parts.tuning)
+    return None
+
+
+def _tuning_of(source: Path | memoryview) -> tuple[str, Any] | None:
+    from ..runtime.bundle import Bundle
+
+    bundle = Bundle(source)
+    return None if bundle.tuning is None else (bundle.label, bundle.tuning)
 
 
 def _library_of(source: Any) -> str:
@@ -110,7 +138,7 @@ def read_bytes(
 
 def _is_bundle(head: bytes) -> bool:
     """Whether a zip's first member, which a local header of 30 bytes precedes, is a bundle's."""
-    return head[30:].startswith(b"program.pb")
+    return head.startswith(_ZIP) and head[30:].startswith(b"program.pb")
 
 
 def _read_bundle(source: Path | memoryview, examples: Any, keywords: Any) -> Module:

@@ -40,10 +40,12 @@ FEATURES = {
     "weights.aliases": "0.1",
     "variants.weights": "0.1",
     "checks.golden": "0.1",
+    "tuning": "0.1",
 }
 
 _MANIFEST, _SEAL, _PROGRAM = "manifest.json", "seal.json", "program.pb"
 _SIGNATURES, _PROVENANCE = "signatures.json", "provenance.json"
+_TUNING = "tuning.json"
 _WEIGHTS, _CHECKS = "weights/weights.safetensors", "checks/golden.safetensors"
 VERIFY_MODES = ("all", "used", "lazy")
 
@@ -84,6 +86,7 @@ class MemoryParts:
     checks: Sequence[Check] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     debug: Mapping[str, bytes] = field(default_factory=dict)
+    tuning: Mapping[str, Any] | None = None
 
     @functools.cached_property
     def program(self) -> bytes:
@@ -113,6 +116,9 @@ def write(path: str | os.PathLike[str], parts: MemoryParts | Bundle, seal: bool 
             manifest["checks"] = _CHECKS
             size, buffers = _encode_checks(parts.checks)
             archive.add_stream(_CHECKS, size, buffers, PAGE_ALIGNMENT)
+        if parts.tuning is not None:
+            features.add("tuning")
+            archive.add(_TUNING, _json(parts.tuning))
         producer = {"producer": f"girih {__version__}"}
         archive.add(_PROVENANCE, _json({**producer, **parts.provenance}))
         for name in sorted(parts.debug):
@@ -290,6 +296,13 @@ class Bundle:
         return self._read_json(_PROVENANCE, bytes(self.member(_PROVENANCE)))
 
     @functools.cached_property
+    def tuning(self) -> Mapping[str, Any] | None:
+        """Which variants of kernels were chosen by measuring; None where none were."""
+        if _TUNING not in self._members:
+            return None
+        return self._read_json(_TUNING, bytes(self.member(_TUNING)))
+
+    @functools.cached_property
     def debug(self) -> Mapping[str, bytes]:
         """Texts for people who look into the compiler."""
         names = [name for name in self._members if name.startswith("debug/")]
@@ -307,7 +320,7 @@ class Bundle:
         """Compare every digest and read every document; the number of members."""
         for name in self._members:
             self._check_digest(name)
-        for read in ("is_trusted", "signatures", "weights", "checks", "provenance"):
+        for read in ("is_trusted", "signatures", "weights", "checks", "tuning", "provenance"):
             getattr(self, read)
         list(self.variants.values())
         return len(self._members)

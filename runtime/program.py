@@ -116,6 +116,7 @@ class Program:
         checks: Sequence[Check] = (),
         provenance: Mapping[str, Any] | None = None,
         debug: Mapping[str, bytes] | None = None,
+        tuning: Mapping[str, Any] | None = None,
     ) -> Program:
         """The program that a compiler has just made; `save` and `load` give an equal one.
 
@@ -134,6 +135,7 @@ class Program:
             checks=tuple(checks),
             provenance=dict(provenance or {}),
             debug=dict(debug or {}),
+            tuning=tuning,
         )
         chosen = devices.choose_target(parts.variants, target)
         plan = variants[chosen][0]
@@ -265,6 +267,7 @@ class Program:
             checks=(*old.checks, *checks),
             provenance=old.provenance,
             debug=old.debug,
+            tuning=old.tuning,
         )
         return Program(parts, self._target, module=self._module, plan=self._plan)
 

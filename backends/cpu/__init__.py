@@ -13,7 +13,9 @@ from .. import Backend
 if TYPE_CHECKING:
     from ...hlo.graph import Op
     from ...optimizer.encode import Packing
+    from ...optimizer.tuning import Tuner
     from .codegen import Target
+    from .measure import CpuChoices
 
 
 def target_of(options: Options) -> Target:
@@ -24,8 +26,9 @@ def target_of(options: Options) -> Target:
     return replace(host_target(options.cpu_level), machine=find(options.machine))
 
 
-def backend(options: Options) -> Backend:
-    """The backend for this machine, or for the lower level that the options ask for."""
+def backend(options: Options, tuner: Tuner | None = None) -> Backend:
+    """The backend for this machine, or for the lower level that the options ask for; `tuner` knows
+    or measures choices."""
     from .build import build
     from .cache import open_cache
     from .contract.packing import packing_for
@@ -34,10 +37,18 @@ def backend(options: Options) -> Backend:
     target = target_of(options)
 
     def build_for_target(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
-        return build(schedule, target, notes, open_cache(options.cache))
+        blockings = None if choices is None else choices.blockings
+        return build(schedule, target, notes, open_cache(options.cache), blockings)
 
     def packing(op: Op) -> Packing | None:
         return packing_for(op, target, options.numerics in ("reassociates", "assumes-finite"))
 
     model = machine_of(target)
-    return Backend("cpu", build_for_target, packing, model, label(model))
+    choices: CpuChoices | None = None
+    if tuner is not None:
+        from .machines import host_name
+        from .measure import CpuChoices
+
+        tuner.machine = host_name()
+        choices = CpuChoices(tuner, target, packing if options.pack_weights else None)
+    return Backend("cpu", build_for_target, packing, model, label(model), choices)

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +17,7 @@ from ...optimizer.schedule import Schedule
 from . import executor
 from .cache import CompiledKernel, DiskCache, compiler_digest, key_of
 from .codegen import KernelCode, Target, compile_object
+from .contract.blocking import Blocking
 from .image import link
 from .kernels import emit
 
@@ -61,8 +62,14 @@ CACHE = KernelCache()
 class _Job:
     """One compilation's kernels: those that are known, and those that threads compile."""
 
-    def __init__(self, target: Target, disk: DiskCache | None, pool: ThreadPoolExecutor) -> None:
-        self.target, self.disk, self.pool = target, disk, pool
+    def __init__(
+        self,
+        target: Target,
+        disk: DiskCache | None,
+        pool: ThreadPoolExecutor,
+        blockings: Mapping[str, Blocking],
+    ) -> None:
+        self.target, self.disk, self.pool, self.blockings = target, disk, pool, blockings
         self.known: dict[str, CompiledKernel] = {}
         self.targets: dict[str, Target] = {}
         self.under_way: dict[str, tuple[str, KernelFacts]] = {}  # key -> symbol and facts
@@ -83,6 +90,11 @@ class _Job:
         symbol = f"kernel_{digest}"
         self.begin(text, symbol, code.ir_text.replace(f"@{code.symbol}(", f"@{symbol}("), code)
         return self.under_way[text][1]
+
+    def cached(self, text: str) -> str:
+        """What stands for a kernel in the caches: its text, and its blocking where that was said."""
+        cut = self.blockings.get(text)
+        return text if cut is None else f"{text}\n{cut}"
 
     def begin(self, text: str, symbol: str, ir_text: str, code: KernelCode | None = None) -> None:
         """Compile this IR as the kernel of that text."""
@@ -107,17 +119,22 @@ class _Job:
 
 
 def build(
-    schedule: Schedule, target: Target, notes: Sequence[str] = (), disk: DiskCache | None = None
+    schedule: Schedule,
+    target: Target,
+    notes: Sequence[str] = (),
+    disk: DiskCache | None = None,
+    blockings: Mapping[str, Blocking] | None = None,
 ) -> tuple[Any, bytes]:
     """The plan (plan_pb2.Plan) and the image; UnsupportedError lists every missing kernel.
 
     `disk`: where compiled kernels are looked for and kept; the result is the same without.
+    `blockings`: how products are cut, by canonical text; the cost model says it of others.
     """
     if compiler_digest() is None:
         disk = None
     pool = ThreadPoolExecutor(_jobs(), thread_name_prefix="girih-compile")
     try:
-        job = _Job(target, disk, pool)
+        job = _Job(target, disk, pool, blockings or {})
         job.begin_executor()
         planner = Planner(schedule, "cpu", job.facts, notes)
         plan = planner.run()

@@ -10,6 +10,7 @@ from ...hlo.graph import Op, Region, arguments
 from ...hlo.types import TensorType
 from . import arithmetic, composite, contract, elements, elementwise, opaque, tile
 from .codegen import KernelCode, Target
+from .contract.blocking import Blocking
 from .loops import loop, product, reduce, rows
 
 # Operations that no kernel computes, and why.
@@ -29,15 +30,16 @@ LIMITATIONS = {
 }
 
 
-def emit(op: Op, target: Target) -> KernelCode:
-    """The kernel of a fusion or of a single operation; UnsupportedError if there is none."""
+def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode:
+    """The kernel of a fusion or of a single operation; UnsupportedError if there is none.
+    `blocking`: how a product is cut, where that is not left to the cost model."""
     _check(op)
     if op.name == "kernel_call":
         return tile.emit(op, target)
     region = op.regions[0] if op.name == "fusion" else as_region(op)
     kind = op.attributes.get("kind", "") if op.name == "fusion" else kind_of(op)
     if kind == "contract":
-        return _contraction(op, region, target)
+        return _contraction(op, region, target, blocking)
     rule = _KINDS.get(kind)
     if rule is not None:
         return rule(region, target, op.definition.flops(op))
@@ -51,11 +53,13 @@ def emit(op: Op, target: Target) -> KernelCode:
     return composite.emit(simpler, target, single.definition.flops(single))
 
 
-def _contraction(op: Op, region: Region, target: Target) -> KernelCode:
+def _contraction(
+    op: Op, region: Region, target: Target, blocking: Blocking | None
+) -> KernelCode:
     """Blocked products; complex ones are reductions, with what follows them one after another."""
     dots = [inner for inner in region.ops if inner.name == "dot_general"]
     if not any(dot.result.element.is_complex for dot in dots):
-        return contract.emit(op, target)
+        return contract.emit(op, target, blocking)
     if len(region.ops) > 1:
         return composite.emit(region, target, op.definition.flops(op))
     return reduce.emit(product.as_reduction(region), target, op.definition.flops(op))
@@ -85,6 +89,11 @@ def as_region(op: Op) -> Region:
     own = arguments([value.type for value in op.operands])
     single = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
     return Region(own, (single,), single.results)
+
+
+def is_contraction(op: Op) -> bool:
+    """Whether `emit` makes blocked products of an operation."""
+    return (op.attributes.get("kind") if op.name == "fusion" else kind_of(op)) == "contract"
 
 
 def kind_of(op: Op) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...hlo.errors import UserError
 from ...optimizer.plan import KernelFacts, Planner
 from ...optimizer.schedule import Schedule
+from ...optimizer.tuning import Tuner
 from ...options import Options
 from .. import Backend
 
 
-def backend(options: Options) -> Backend:
+def backend(options: Options, tuner: Tuner | None = None) -> Backend:
+    if tuner is not None and tuner.measure:
+        raise UserError("target null runs nothing, so there is nothing to measure; leave it out")
     return Backend("null", build)
 
 

@@ -20,6 +20,7 @@ from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
 from ..machine import Machine
 from ..regions import map_bodies
+from ..tuning import Choices
 from .build import Group, build_kernel, make_group
 from .cost import USABLE, level_of, rates
 from .estimate import Plan, plans
@@ -51,10 +52,12 @@ class _Node:
 
 @dataclass(frozen=True)
 class Connect:
-    """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming)."""
+    """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
+    what chooses among the best tilings; None takes the best predicted."""
 
     machine: Machine
     walk: bool = True
+    choices: Choices | None = None
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "connect"
     takes: ClassVar[Level] = FUSED
@@ -102,14 +105,24 @@ class Connect:
 
     def kernel(self, group: Group, operands: Sequence[Value], name: str) -> Op | None:
         """The tile function of the best tiling that can be written."""
+        variants = self.variants(group, operands, name)
+        if self.choices is None:
+            return next((op for _, op in variants), None)
+        every = list(variants)
+        return self.choices.tiling(canonical_op(_as_op(group)), every) if every else None
+
+    def variants(
+        self, group: Group, operands: Sequence[Value], name: str
+    ) -> Iterator[tuple[Plan, Op]]:
+        """The best tilings that can be written, fastest first."""
         found = self.plans(group)
         ways = self.ways(group) if any(plan.way for plan in found) else [None]
         for plan in found:
             try:
-                return build_kernel(group, operands, plan.sizes, name, ways[plan.way], plan.step)
+                op = build_kernel(group, operands, plan.sizes, name, ways[plan.way], plan.step)
             except Unwritable:
                 continue
-        return None
+            yield plan, op
 
 
 def _as_op(group: Group) -> Op:

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from ....optimizer.machine import Machine, Unit
-from ....optimizer.tiles.construct import score
+from ....optimizer.tiles.construct import ranked, score
 from ....optimizer.tiles.cost import Features, Traffic, efficiency, level_of, scattered
 from . import blocking
 from .blocking import Blocking, ProductShape
@@ -48,6 +48,26 @@ def choose(shape: ProductShape, machine: Machine) -> Blocking:
     row = np.array([astuple(usual)], blocking.FIELDS)
     time = score(problem, row, machine).time[0]
     return usual if scores.time[best] > _CLEARLY * time else blocking.blocking_of(every[best])
+
+
+def best(shape: ProductShape, machine: Machine, most: int) -> list[tuple[Blocking, float]]:
+    """The best predicted blockings with their seconds, at most `most`; first is the one that a
+    kernel gets without a measurement."""
+    usual = blocking.streaming(shape) or choose(shape, machine)
+    problem = ProductProblem(shape)
+    row = np.array([astuple(usual)], blocking.FIELDS)
+    found = {usual: float(score(problem, row, machine).time[0])}
+    every, times = ranked(problem, machine)
+    for configuration, time in zip(every[:most], times[:most], strict=True):
+        found.setdefault(blocking.blocking_of(configuration), float(time))
+    return list(found.items())[:most]
+
+
+def is_candidate(shape: ProductShape, machine: Machine, cut: Blocking) -> bool:
+    """Whether a product can be cut so, within the bounds of scratch that all choices keep."""
+    if cut == (blocking.streaming(shape) or choose(shape, machine)):
+        return True
+    return bool(np.any(blocking.candidates(shape) == np.array(astuple(cut), blocking.FIELDS)))
 
 
 def unit_of(shape: ProductShape, machine: Machine) -> Unit:
