@@ -153,13 +153,14 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
     from .optimizer.encode import Encode
     from .optimizer.fusion import Fuse
     from .optimizer.layout import ChannelsLast
-    from .optimizer.motion import SinkReshapes
+    from .optimizer.motion import SinkReshapes, SinkScales
     from .optimizer.order import Order
     from .optimizer.tiles.connect import Connect
     from .optimizer.tiles.epilogue import KernelEpilogues
     from .optimizer.tiles.prologue import KernelPrologues
 
-    passes: list[Pass] = [ChannelsLast(), SinkReshapes(), Fuse()]
+    rounds = LICENCES.index(options.numerics) >= REASSOCIATES
+    passes: list[Pass] = [ChannelsLast(), SinkScales(rounds), SinkReshapes(), Fuse()]
     # Sums in tiles are sums in another order.
     if backend.model is not None and LICENCES.index(options.numerics) >= REASSOCIATES:
         passes.append(Connect(backend.model, choices=backend.choices))

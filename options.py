@@ -29,7 +29,7 @@ class Options:
     fold_bytes: constants up to this size are computed when compiling.
     pack_weights: store contraction weights in the order that kernels read them.
     measure: how many variants of a kernel, the best predicted first, are timed on this machine to
-        take the fastest; 0: none. No kernel is begun after 30 s. The choices are kept in the bundle.
+        take the fastest; 0: none. No kernel is begun after 30 s. The bundle keeps the choices.
     tuning: where choices were kept: a bundle, or a `tuning.json`; None: the source, if it is a
         bundle. What it knows is neither predicted nor timed again.
     locked: never time anything; together with `measure` an error.

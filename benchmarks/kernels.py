@@ -225,9 +225,9 @@ def scans_and_sorts() -> list[Case]:
             Case(f"cumsum {label}", (x,), lambda x: jnp.cumsum(x, -1),
                  lambda x: torch.cumsum(x, -1)),
             Case(f"sort {label}", (x,), lambda x: jnp.sort(x, -1),
-                 lambda x: torch.sort(x, -1, stable=True)[0]),
+                 lambda x: torch.sort(x, stable=True, dim=-1)[0]),
             Case(f"argsort {label}", (x,), lambda x: jnp.argsort(x, -1),
-                 lambda x: torch.argsort(x, -1, stable=True)),
+                 lambda x: torch.argsort(x, stable=True, dim=-1)),
         ]  # fmt: skip
     x = normal(1, 50257)
     found += [

@@ -110,6 +110,24 @@ def compile_command(
             help="What float32 products read: float32, or bfloat16, which rounds their operands.",
         ),
     ] = None,
+    measure: Annotated[
+        int,
+        typer.Option(
+            "--measure",
+            min=0,
+            help="Time this many variants of each kernel on this machine and take the fastest; the "
+            "bundle keeps the choices. No kernel is begun after 30 s.",
+        ),
+    ] = 0,
+    tuning: Annotated[
+        Path | None,
+        typer.Option(
+            "--tuning",
+            help="A bundle or a tuning.json with choices that were measured before.",
+            show_default=False,
+        ),
+    ] = None,
+    locked: Annotated[bool, typer.Option("--locked", help="Never time anything.")] = False,
     checks: Annotated[
         int,
         typer.Option(
@@ -130,10 +148,15 @@ def compile_command(
       girih compile exported.jax -o model.girih -s numerics=bitwise --checks 1
 
       girih compile models.py:classifier -o classifier.girih
+
+      girih compile model.pt2 -o tuned.girih --measure 4
     """
     from .compiling import compile_source
 
     chosen = [f"matmul_precision={matmul_precision}"] if matmul_precision else []
+    chosen += [f"measure={measure}"] if measure else []
+    chosen += [f"tuning={tuning}"] if tuning else []
+    chosen += ["locked=true"] if locked else []
     compile_source(source, output, target, [*(settings or []), *chosen], checks, as_json)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ def compile_source(
     """Import, compile, write the bundle; stages and their times are shown on stderr."""
     from ..compiler import compile as compile_program
 
-    options = read_options(settings)
+    options = _with_tuning(read_options(settings), source)
     times: dict[str, float] = {}
     with _Stage("import", times):
         module = import_source(source)
@@ -49,6 +49,7 @@ def compile_source(
                 "kernels": len(program.plan.kernels),
                 "steps": len(program.plan.steps),
                 "memory": asdict(program.memory),
+                "measured": len((program.parts.tuning or {}).get("kernels", ())),
                 "notes": [*module.notes, *program.plan.notes],
             }
         )
@@ -103,6 +104,15 @@ def import_source(source: str) -> Module:
     if not Path(source).exists():
         raise UserError(f"{source}: there is no such file")
     return import_model(Path(source))
+
+
+def _with_tuning(options: Options, source: str) -> Options:
+    """The options with the tuning of the source, where that is a bundle that has one."""
+    from ..frontends.source import tuning_in
+
+    if options.tuning is None and tuning_in(Path(source)) is not None:
+        return replace(options, tuning=source)
+    return options
 
 
 def call_function(file: str, function: str) -> tuple[Any, ...]:

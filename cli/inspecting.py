@@ -41,6 +41,19 @@ def inspect_bundle(path: Path, kernels: int, members: bool, as_json: bool) -> No
         show.table(("", "name", "type", ""), rows, title=f"\nentry point {name}")
     for target, variant in data["variants"].items():
         _show_variant(target, variant, kernels)
+    tuned = data["tuning"]
+    if tuned:
+        listed = sorted(tuned.values(), key=lambda entry: -entry["measured"])[:kernels]
+        rows = [
+            (e["kernel"], show.time(e["predicted"] * 1e6), show.time(e["measured"] * 1e6),
+             _choice_text(e["choice"]), e["machine"])
+            for e in listed
+        ]  # fmt: skip
+        show.table(
+            ("kernel", ">predicted", ">measured", "choice", "machine"),
+            rows,
+            title=f"\n{len(rows)} of {len(tuned)} measured choices, the slowest first",
+        )
     if members:
         show.table(
             ("member", ">size"),
@@ -81,6 +94,16 @@ def _operations(names: list[str]) -> str:
     return " ".join(shown[:4]) + (" ..." if len(shown) > 4 else "")
 
 
+def _choice_text(choice: dict[str, Any]) -> str:
+    """A choice in few words: `rows=14 vectors=2 pack_left`."""
+    words = [
+        f"{name}={value}" if value is not True else name
+        for name, value in choice.items()
+        if value is not False
+    ]
+    return " ".join(words).replace(", ", ",")
+
+
 def describe(bundle: Bundle) -> dict[str, Any]:
     """All that inspect shows, as JSON values."""
     stored = {array.__array_interface__["data"][0]: array for array in bundle.weights.values()}
@@ -108,8 +131,18 @@ def describe(bundle: Bundle) -> dict[str, Any]:
             for name, signature in bundle.signatures.items()
         },
         "variants": {target: _describe_variant(bundle, target) for target in bundle.variants},
+        "tuning": dict(_tuning(bundle)),
         "members": dict(bundle.members),
     }
+
+
+def _tuning(bundle: Bundle) -> dict[str, Any]:
+    """The bundle's measured choices by digest."""
+    if bundle.tuning is None:
+        return {}
+    from ..optimizer.tuning import from_json
+
+    return from_json(bundle.tuning, bundle.label).to_json()["kernels"]
 
 
 def _argument_row(argument: Any) -> tuple[str, str, str]:

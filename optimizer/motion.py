@@ -1,10 +1,12 @@
-"""Moves reshapes behind the elementwise operations that follow a contraction, so that all of them
-have the contraction's own dims and can be computed on its tiles."""
+"""Moves reshapes and factors behind contractions, so that what follows one has its own dims and can
+be computed on its tiles, and what is read by one is read in place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from ..hlo.build import make_op
 from ..hlo.graph import Dense, Function, Module, Op, Region, Value, constant_of
@@ -135,3 +137,90 @@ class _Sinker:
         origin = like.origin if like is not None else ()
         op = make_op("reshape", (value,), {}, (), (value.tensor.with_dims(dims),), origin)
         return self.append(op).result
+
+
+@dataclass(frozen=True)
+class SinkScales:
+    """INLINED -> INLINED: dot(c * slice(x), y) becomes c * dot(slice(x), y), c one number.
+
+    A slice is read in place by a contraction, and a factor behind it costs nothing; in front of it
+    the slice would be copied. `rounds`: also for factors that are no powers of two.
+    """
+
+    rounds: bool = True
+    name: ClassVar[str] = "sink-scales"
+    takes: ClassVar[Level] = INLINED
+    gives: ClassVar[Level] = INLINED
+
+    def __call__(self, module: Module) -> Module:
+        functions = {
+            name: function.with_body(self.region(function.body))
+            for name, function in module.functions.items()
+        }
+        if all(functions[name].body is old.body for name, old in module.functions.items()):
+            return module
+        return module.with_functions(functions)
+
+    def region(self, region: Region) -> Region:
+        new: dict[Value, Value] = {}
+        ops: list[Op] = []
+        for op in region.ops:
+            regions = [rename(body, new) for body in op.regions] if op.regions else ()
+            copy = op.with_operands([new.get(v, v) for v in op.operands], regions)
+            scaled = self.scaled(op, copy, region, new) if op.name == "dot_general" else None
+            ops += [copy] if scaled is None else scaled
+            new.update(zip(op.results, ops[-1].results, strict=True))
+        if not new or all(a is b for a, b in new.items()):
+            return region
+        results = [new.get(value, value) for value in region.results]
+        return prune(Region(region.arguments, ops, results))
+
+    def scaled(self, op: Op, copy: Op, region: Region, new: dict[Value, Value]) -> list[Op] | None:
+        """The product of what is not scaled, and the factor behind it."""
+        for number, value in enumerate(op.operands):
+            views: list[Op] = []
+            while value.op is not None and value.op.name in ("reshape", "transpose"):
+                if len(region.uses[value]) != 1:
+                    break
+                views.append(value.op)
+                value = value.op.operands[0]
+            found = self.factor(value, region)
+            if found is None or op.type.element is not value.element:
+                continue
+            plain, factor = new.get(found[0], found[0]), found[1]
+            made: list[Op] = []
+            for view in reversed(views):
+                made.append(
+                    Op(
+                        view.definition,
+                        (plain,),
+                        view.attributes,
+                        (),
+                        view.result_types,
+                        view.origin,
+                    )
+                )
+                plain = made[-1].result
+            operands = [plain if n == number else v for n, v in enumerate(copy.operands)]
+            product = Op(op.definition, operands, op.attributes, (), op.result_types, op.origin)
+            spread = Dense.splat(factor, op.type)
+            constant = make_op("constant", (), {"value": spread}, origin=op.origin)
+            scale = make_op("multiply", (product.result, constant.result), origin=op.origin)
+            return [*made, product, constant, scale]
+        return None
+
+    def factor(self, value: Value, region: Region) -> tuple[Value, Any] | None:
+        """x and c where the value is c * x for a slice x, and nothing else needs it."""
+        op = value.op
+        if op is None or op.name != "multiply" or len(region.uses[value]) != 1:
+            return None
+        for x, c in (op.operands, op.operands[::-1]):
+            dense = constant_of(c)
+            if dense is None or not dense.is_splat or not value.element.is_float:
+                continue
+            if x.op is None or x.op.name != "slice" or any(s != 1 for s in x.op.strides):
+                continue
+            exact = abs(np.frexp(float(dense.splat_value))[0]) == 0.5
+            if exact or self.rounds:
+                return x, dense.splat_value
+        return None

@@ -17,6 +17,7 @@ from ..hlo.ops.tile import TILE_OPS
 from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
+from .lending import Lent, lend
 from .memory import ALIGNMENT, Interval, Placement, place
 from .schedule import (
     BranchStep,
@@ -72,6 +73,7 @@ class Planner:
         self.numbers: dict[Buffer, int] = {}
         self.offsets: dict[Buffer, int] = {}
         self.ranges: dict[Buffer, tuple[int, int]] = {}
+        self.lent: dict[Buffer, Lent] = {}
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
 
     def run(self) -> Any:
@@ -151,20 +153,23 @@ class Planner:
         return known
 
     def place(self) -> Placement:
-        self.ranges = live_ranges(self.schedule)
+        every = live_ranges(self.schedule)
+        self.lent = lend(self.schedule, every)
+        self.ranges = {buffer: life for buffer, life in every.items() if buffer not in self.lent}
         buffers = list(self.ranges)
         placement = place([Interval(b.bytes, *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
 
     def argument(self, buffer: Buffer) -> Any:
-        return plan_pb2.Argument(buffer=self.number(buffer))
+        owner, offset = self.lent.get(buffer, (buffer, 0))
+        return plan_pb2.Argument(buffer=self.number(owner), offset=offset)
 
     # Steps.
 
     def steps(self, runs: dict[int, KernelEntry]) -> None:
         starts = set(self.schedule.labels.values())
-        hazards = _Hazards(self.offsets)
+        hazards = _Hazards(self.offsets, self.lent)
         labels = self.schedule.labels
         for number, step in enumerate(self.schedule.steps):
             message = self.plan.steps.add()
@@ -217,8 +222,8 @@ class _Hazards:
     """Tells which steps have to wait: those that touch what an unfinished step touches. Any worker
     may run any step, so that holds between steps that one worker runs alone as well."""
 
-    def __init__(self, offsets: dict[Buffer, int]) -> None:
-        self.offsets = offsets
+    def __init__(self, offsets: dict[Buffer, int], lent: dict[Buffer, Lent]) -> None:
+        self.offsets, self.lent = offsets, lent
         self.pending: list[tuple[tuple[object, int, int], bool]] = []
         self.forced = False
 
@@ -240,12 +245,15 @@ class _Hazards:
         return wait
 
     def span(self, buffer: Buffer) -> tuple[object, int, int]:
+        if buffer in self.lent:
+            owner, begin = self.lent[buffer]
+            return (owner.place, owner.index), begin, begin + max(buffer.bytes, 1)
         if buffer.place == "arena":
             begin = self.offsets[buffer]
             return "arena", begin, begin + max(buffer.bytes, 1)
         if buffer.place == "weight":
             return buffer.weight, 0, 1
-        return (buffer.place, buffer.index), 0, 1
+        return (buffer.place, buffer.index), 0, max(buffer.bytes, 1)
 
 
 def _overlap(left: tuple[object, int, int], right: tuple[object, int, int]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 SCHEMA, VERSION = "girih.tuning", 1
 BUDGET = 30.0  # seconds of measuring in one compilation, after which no kernel is begun
 _DIGEST = 32  # hexadecimal digits
+_AS_FAST = 0.98  # of the time of a variant: what is within it is noise
+_LONGEST = 1e9  # seconds of a call
 _NAMED = 3  # kernels that a note names
 
 Choice = Mapping[str, Any]  # name -> int, bool or list of ints: what JSON gives back as it was
@@ -61,10 +62,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Entries by `digest_of`; `label` says where they come from."""
+    """Entries by `digest_of`."""
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
-    label: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The document `tuning.json`."""
@@ -99,7 +99,7 @@ def from_json(data: Any, label: str) -> Tuning:
     kernels = data.get("kernels")
     if not isinstance(kernels, dict):
         raise _malformed(label, "it has no kernels")
-    return Tuning({str(k): _entry(str(k), value, label) for k, value in kernels.items()}, label)
+    return Tuning({str(k): _entry(str(k), value, label) for k, value in kernels.items()})
 
 
 def _entry(digest: str, data: Any, label: str) -> Entry:
@@ -113,8 +113,7 @@ def _entry(digest: str, data: Any, label: str) -> Entry:
         raise _malformed(label, f"the choice of kernel {digest} is no map of whole numbers")
     for name in ("predicted", "measured"):
         number = data[name]
-        known = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if not known or not (math.isfinite(number) and number >= 0):
+        if type(number) not in (int, float) or not 0 <= number < _LONGEST:
             raise _malformed(label, f"{name} of kernel {digest} is no number of seconds")
     for name in ("kernel", "machine"):
         if not isinstance(data[name], str):
@@ -176,7 +175,7 @@ class Tuner:
         if self.measure:
             reason = f"not measured, as {BUDGET:.0f} s were over"
         else:
-            reason = f"not in the tuning '{self.known.label if self.known else ''}'"
+            reason = "not in the tuning"
         return (f"{kernels} {reason}: the cost model chose",)
 
     def choose(
@@ -212,13 +211,13 @@ class Tuner:
     def _measured(
         self, kernel: str, variants: Sequence[Variant], ready: Callable[[Choice], Ready]
     ) -> Entry:
-        """The fastest variant; among equal ones the best predicted."""
+        """The fastest variant; among those that are as fast the best predicted."""
         made: dict[bytes, tuple[Ready, Variant]] = {}
         for variant in variants:
             one = ready(variant.choice)
             made.setdefault(one.image, (one, variant))  # equal code is timed once
         seconds = self.clock([one for one, _ in made.values()])
-        best = min(range(len(seconds)), key=seconds.__getitem__)
+        best = next(n for n, took in enumerate(seconds) if _AS_FAST * took <= min(seconds))
         choice, predicted = [variant for _, variant in made.values()][best]
         return Entry(kernel, choice, _digits(predicted), _digits(seconds[best]), self.machine)
 

@@ -80,11 +80,11 @@ class _Job:
         # A bundle needs the newest instructions only where it multiplies narrow numbers.
         target = self.target if _multiplies_narrow(op) else self.target.general
         self.targets[text] = target
-        known = CACHE.find(text, target, self.disk)
+        known = CACHE.find(self.cached(text), target, self.disk)
         if known is not None:
             self.known[text] = known
             return known.facts
-        code = emit(op, target)
+        code = emit(op, target, self.blockings.get(text))
         # The name is the content's, so that kernels of equal text are linked once.
         digest = hashlib.blake2b(code.ir_text.encode(), digest_size=12).hexdigest()
         symbol = f"kernel_{digest}"
@@ -92,7 +92,7 @@ class _Job:
         return self.under_way[text][1]
 
     def cached(self, text: str) -> str:
-        """What stands for a kernel in the caches: its text, and its blocking where that was said."""
+        """What stands for a kernel in the caches: its text, with its blocking if that was said."""
         cut = self.blockings.get(text)
         return text if cut is None else f"{text}\n{cut}"
 
@@ -114,7 +114,7 @@ class _Job:
         """Wait for all compilations; every kernel is known then."""
         for text, (symbol, facts) in self.under_way.items():
             made = CompiledKernel(symbol, facts, self.objects[symbol].result())
-            CACHE.add(text, self.targets[text], self.disk, made)
+            CACHE.add(self.cached(text), self.targets[text], self.disk, made)
             self.known[text] = made
 
 

@@ -53,9 +53,7 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
     return composite.emit(simpler, target, single.definition.flops(single))
 
 
-def _contraction(
-    op: Op, region: Region, target: Target, blocking: Blocking | None
-) -> KernelCode:
+def _contraction(op: Op, region: Region, target: Target, blocking: Blocking | None) -> KernelCode:
     """Blocked products; complex ones are reductions, with what follows them one after another."""
     dots = [inner for inner in region.ops if inner.name == "dot_general"]
     if not any(dot.result.element.is_complex for dot in dots):
@@ -102,6 +100,8 @@ def kind_of(op: Op) -> str:
         return "contract"
     if op.name == "reduce":
         return "reduce"
+    if op.name in opaque.EMITTERS:
+        return "opaque"
     return "loop" if elementwise.supports(op) else "opaque"
 
 

@@ -48,7 +48,7 @@ class CpuChoices:
         """One of the tile functions of a group; the first where nothing is known."""
         if len(variants) < _FEWEST:
             return variants[0][1]
-        ops = {_tiling_key(plan): op for plan, op in variants}
+        ops: dict[Any, Op] = {_key(_tiling(plan)): op for plan, op in variants}
         listed = [Variant(_tiling(plan), plan.time) for plan, _ in variants]
 
         def ready(choice: Choice) -> Ready:
@@ -134,7 +134,7 @@ def _alone(op: Op) -> Module:
         name = f"weight{len(weights)}"
         type = operand.tensor
         weights[name] = Weight(name, np.ones(type.dims, type.dtype))
-        ops.append(make_op("weight", [], {"weight": name}, types=[type]))
+        ops.append(make_op("weight", [], {"weight": name}, result_types=[type]))
         values[operand] = ops[-1].result
     others = [operand for operand in dict.fromkeys(op.operands) if operand not in values]
     own = arguments([operand.type for operand in others])
@@ -146,10 +146,6 @@ def _alone(op: Op) -> Module:
 
 def _tiling(plan: Plan) -> Choice:
     return {"sizes": list(plan.sizes), "step": plan.step, "way": plan.way}
-
-
-def _tiling_key(plan: Plan) -> tuple[Any, ...]:
-    return tuple(plan.sizes), plan.step, plan.way
 
 
 def _key(choice: Choice) -> tuple[Any, ...] | None:

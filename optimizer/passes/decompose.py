@@ -13,8 +13,9 @@ from ..licence import BITWISE, Ledger
 from ..rewrite import Engine, Rewriter
 from ..rule import Rule
 
-# Decomposed by whoever compiles a kernel, if at all: one value in, one out, no memory between.
-KEPT = frozenset({"chlo.erf", "chlo.erfc", "chlo.erf_inv"})
+# Decomposed by whoever compiles a kernel, if at all: one value in, one out, no memory between; or a
+# sort of which little is wanted.
+KEPT = frozenset({"chlo.erf", "chlo.erfc", "chlo.erf_inv", "chlo.top_k"})
 
 
 def decomposable() -> tuple[str, ...]:

@@ -105,6 +105,8 @@ class _WeightFolder:
         if grows(op):
             return type.bytes <= LARGEST_BROADCAST  # is never stored itself
         given = sum(value.tensor.bytes for value in op.operands)
+        if op.name == "convert" and type.bytes > max(given, SMALL):
+            return False  # kernels widen in registers, and read fewer bytes at every call
         return type.bytes <= max(MAXIMUM_RATIO * given, SMALL, self.limit)
 
     def is_last(self, op: Op, region: Region) -> bool:

@@ -10,7 +10,7 @@ a group is whatever has a tile function (`write.writable`) and is predicted to b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -29,9 +29,10 @@ from .write import Unwritable, writable
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 # A connected group must be predicted to be faster by this factor, where what is not stored would
-# have stayed in a cache. Where it would not, the group may even be a little slower: memory that a
-# program does not need is worth as much.
-MARGIN, MARGIN_BEYOND_CACHES = 1.08, 0.97
+# have stayed in a cache. Where it would not, or where it decides how much memory is needed, the
+# group may even be a little slower: memory that a program does not need is worth as much.
+MARGIN, MARGIN_FOR_MEMORY = 1.08, 0.97
+NEAR_THE_PEAK = 0.9  # of the most bytes that are live at once
 _KINDS = frozenset({"loop", "rows", "contract"})
 
 
@@ -158,6 +159,7 @@ class _Queue:
                 if group is not None and plan is not None:
                     node = self.homes[op] = _Node([op], plan, group)
                     self.nodes.append(node)
+        self.peak = self.values_at_the_peak()
         while self.best_move():
             pass
         return self.rebuild()
@@ -196,26 +198,52 @@ class _Queue:
     def worth_judging(self, producer: _Node, consumer: _Node) -> bool:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
         machine = self.settings.machine
-        bytes = self.between(producer, consumer)
+        bytes = sum(value.tensor.bytes for value in self.between(producer, consumer))
         level = max(1, int(level_of(machine, 2 * bytes / machine.executors)))
         rate = rates(machine, machine.executors, "write")[level] * machine.executors
         most = 2 * bytes / rate + machine.sync.step
         margin = self.margin(producer, consumer)
         return most > (1 - 1 / margin) * (producer.time + consumer.time)
 
-    def between(self, producer: _Node, consumer: _Node) -> int:
-        """Bytes of the values that the consumer reads of what the producer makes."""
+    def values_at_the_peak(self) -> set[Value]:
+        """What is stored where about the most bytes are live, in the order of the region."""
+        ends = {value: len(self.region.ops) for value in self.region.results}
+        for number, op in enumerate(self.region.ops):
+            for value in (*op.operands, *(v for body in op.regions for v in body.captures())):
+                if value not in ends:
+                    ends[value] = number
+                ends[value] = max(ends[value], number)
+        stored = [
+            (number, ends.get(value, number), value)
+            for number, op in enumerate(self.region.ops)
+            if op.name in ("fusion", "kernel_call")
+            for value in op.results
+            if ends.get(value) != len(self.region.ops)
+        ]
+        live = [0] * (len(self.region.ops) + 1)
+        for first, last, value in stored:
+            for number in range(first, last + 1):
+                live[number] += value.tensor.bytes
+        most = NEAR_THE_PEAK * max(live)
+        full = {number for number, bytes in enumerate(live) if bytes >= most}
+        return {
+            value for first, last, value in stored if not full.isdisjoint(range(first, last + 1))
+        }
+
+    def between(self, producer: _Node, consumer: _Node) -> set[Value]:
+        """The values that the consumer reads of what the producer makes."""
         made = {result for op in producer.members for result in op.results}
         read = {self.behind_reshapes(value) for op in consumer.members for value in op.operands}
-        return sum(value.tensor.bytes for value in read & made)
+        return read & made
 
     def margin(self, producer: _Node, consumer: _Node) -> float:
         """What the prediction must win by."""
         machine = self.settings.machine
         shared = [level for level in machine.levels[:-1] if level.shared]
         room = USABLE * (shared or machine.levels)[-1].capacity
-        beyond = 2 * self.between(producer, consumer) > room
-        return MARGIN_BEYOND_CACHES if beyond else MARGIN
+        values = self.between(producer, consumer)
+        large = 2 * sum(value.tensor.bytes for value in values) > room
+        return MARGIN_FOR_MEMORY if large or values & self.peak else MARGIN
 
     def producers(self, consumer: _Node) -> list[_Node]:
         """Other nodes that compute what this one reads, also behind reshapes."""

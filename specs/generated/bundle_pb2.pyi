@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 6d79c505f114ea221530751e4596b9b58206d9c3b5e709dcaf241c9688fde92e); do not edit.
+# Generated from specs/bundle.proto (sha256 2f5f70001d26186ead364c152dd5976e5c32ecd9059fe01cbbd3dcbe92811d06); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -155,6 +155,44 @@ class BundleResult(_message.Message):
     element: str
     state: str
     def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+
+class Tuning(_message.Message):
+    __slots__ = ("schema", "version", "kernels")
+    class KernelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: TunedKernel
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TunedKernel, _Mapping]] = ...) -> None: ...
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KERNELS_FIELD_NUMBER: _ClassVar[int]
+    schema: str
+    version: int
+    kernels: _containers.MessageMap[str, TunedKernel]
+    def __init__(self, schema: _Optional[str] = ..., version: _Optional[int] = ..., kernels: _Optional[_Mapping[str, TunedKernel]] = ...) -> None: ...
+
+class TunedKernel(_message.Message):
+    __slots__ = ("kernel", "choice", "predicted", "measured", "machine")
+    class ChoiceEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _struct_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ...) -> None: ...
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    kernel: str
+    choice: _containers.MessageMap[str, _struct_pb2.Value]
+    predicted: float
+    measured: float
+    machine: str
+    def __init__(self, kernel: _Optional[str] = ..., choice: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., predicted: _Optional[float] = ..., measured: _Optional[float] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class Provenance(_message.Message):
     __slots__ = ("producer", "frontend", "versions", "options", "notes")

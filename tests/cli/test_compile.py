@@ -110,3 +110,23 @@ def test_json_is_json_even_of_infinities(girih_command, tmp_path):
 
     report = json.loads(out, parse_constant=refuse)
     assert code == 0 and report["outputs"][0]["first"] == ["inf", "nan"], err
+
+
+def test_measured_choices_are_kept_and_shown(girih_command, model, tmp_path):
+    bundles = [tmp_path / f"{n}.girih" for n in range(3)]
+    code, out, err = girih_command("compile", model, "-o", bundles[0], "--measure", 2, "--json")
+    assert code == 0 and json.loads(out)["measured"] == 1, err
+    code, out, _ = girih_command("inspect", bundles[0], "--json")
+    (entry,) = json.loads(out)["tuning"].values()
+    assert entry["kernel"].startswith("dot_general") and entry["choice"]["rows"] >= 1
+    code, out, _ = girih_command("inspect", bundles[0])
+    assert "1 of 1 measured choices" in out and "rows=" in out
+    code, _, err = girih_command(
+        "compile", model, "-o", bundles[1], "--tuning", bundles[0], "--locked"
+    )
+    assert code == 0, err
+    code, _, err = girih_command("compile", bundles[0], "-o", bundles[2])
+    assert code == 0, err
+    assert len({bundle.read_bytes() for bundle in bundles}) == 1
+    code, _, err = girih_command("compile", model, "-o", bundles[1], "--measure", 2, "--locked")
+    assert code == 2 and "never times anything" in err

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ....hlo.graph import Op
 from .. import arithmetic
 from ..codegen import KernelCode, Target
-from . import fourier, linear_algebra, scatter, select, sort, update, window
+from . import fourier, linear_algebra, scatter, select, sort, top, update, window
 
 EMITTERS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "dynamic_update_slice": update.emit,
@@ -16,6 +16,7 @@ EMITTERS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "scatter": scatter.emit,
     "select_and_scatter": select.emit,
     "sort": sort.emit,
+    "chlo.top_k": top.emit,
     "cholesky": linear_algebra.cholesky,
     "triangular_solve": linear_algebra.triangular_solve,
     "fft": fourier.emit,

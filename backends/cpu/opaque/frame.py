@@ -39,29 +39,44 @@ def nest(scopes: Scopes, extents: Sequence[int]) -> Iterator[list[Affine]]:
         yield index
 
 
-def copy_bytes(
-    f: llvm.Function, scopes: Scopes, target: llvm.Value, source: llvm.Value, count: int
+_BLOCK = 64  # bytes of a vector of a copy
+_UNROLL = 8
+
+
+def copy_range(
+    f: llvm.Function,
+    target: llvm.Value,
+    source: llvm.Value,
+    begin: llvm.Operand,
+    end: llvm.Operand,
 ) -> None:
-    """Copies bytes that do not overlap, 64 at a time."""
-    whole = count - count % 64
-    if whole:
-        with scopes.loop(0, whole, 64, extent=count) as (_, loop):
-            block = f.load("<64 x i8>", f.pointer(source, loop.index, "i8"))
-            f.store(block, f.pointer(target, loop.index, "i8"))
-    if count % 64:
-        with scopes.loop(whole, count, extent=count) as (_, loop):
-            f.store(
-                f.load("i8", f.pointer(source, loop.index, "i8")),
-                f.pointer(target, loop.index, "i8"),
-            )
+    """Copies the bytes [begin, end), which do not overlap: vectors, then single bytes."""
+    kind = f"<{_BLOCK} x i8>"
+    first = f.lift(begin, "i64")
+    for step, width, lane in (
+        (_BLOCK * _UNROLL, _BLOCK, kind), (_BLOCK, _BLOCK, kind), (1, 1, "i8"),
+    ):  # fmt: skip
+        count = f.sub(f.lift(end, "i64"), first)
+        last = f.add(first, f.land(count, -step)) if step > 1 else f.lift(end, "i64")
+        with f.for_range(first, last, step) as loop:
+            places = [f.add(loop.index, n) for n in range(0, step, width)]
+            read = [f.load(lane, f.pointer(source, place, "i8"), align=1) for place in places]
+            for place, block in zip(places, read, strict=True):
+                f.store(block, f.pointer(target, place, "i8"), align=1)
+        first = last
 
 
 def copy_unless_same(
-    f: llvm.Function, scopes: Scopes, target: llvm.Value, source: llvm.Value, count: int
+    f: llvm.Function,
+    scopes: Scopes,
+    target: llvm.Value,
+    source: llvm.Value,
+    end: llvm.Operand,
+    begin: llvm.Operand = 0,
 ) -> None:
-    """Copies where the planner did not make operand and result one buffer."""
+    """Copies the bytes [begin, end), unless operand and result are one buffer."""
     with scopes.branch(f.compare("ne", target, source)):
-        copy_bytes(f, scopes, target, source, count)
+        copy_range(f, target, source, begin, end)
 
 
 def lazy_region(

@@ -1,4 +1,5 @@
-"""sort: a stable merge sort of positions, any comparator; lines are the tiles."""
+"""sort: by keys where the comparator has one, else a stable merge sort of positions by any
+comparator; lines are the tiles."""
 
 from __future__ import annotations
 
@@ -10,13 +11,14 @@ from .. import llvm
 from ..codegen import KernelCode, Target
 from ..elements import Register
 from ..elementwise import Override
-from ..index import Axis, of_axis
-from ..loops.frame import tile_range
+from ..index import CONSECUTIVE, SAME, Axis, of_axis
+from ..loops.frame import lanes_for_types, tile_range
 from .frame import frame_of, lazy_region
+from .order import Records, fill, key_bits, key_of
 
 
 def emit(op: Op, target: Target) -> KernelCode:
-    """Sorts positions in scratch by merging ever longer runs, then moves the elements."""
+    """Sorts positions in scratch, then moves the elements."""
     frame, emitter = frame_of(op, target)
     f, scopes = frame.function, frame.scopes
     dims = op.operands[0].dims
@@ -27,7 +29,11 @@ def emit(op: Op, target: Target) -> KernelCode:
     length = dims[dimension] if rank else 1
     stride = math.prod(dims[dimension + 1 :])
     lines = math.prod(dims) // length
-    half = -(-4 * length // 64) * 64
+    key = key_of(op.regions[0])
+    records = Records(f, key_bits(key.value.element) if key else 32, target.vector_bits)
+    half = records.room(length) if key else -(-4 * length // 64) * 64
+    width = lanes_for_types(target, [value.element for value in op.operands])
+    width = width if stride == 1 and length >= width else 1
     with tile_range(frame, 0, lines) as (low, high), scopes.loop(low, high, extent=lines) as (
         _, loop,
     ):  # fmt: skip
@@ -35,12 +41,13 @@ def emit(op: Op, target: Target) -> KernelCode:
         inner = f.sub(loop.index, f.mul(outer, stride))
         base = f.add(f.mul(outer, length * stride), inner)
 
-        def load(number: int, position: llvm.Value) -> Register:
-            """The element of an operand at a position of this line."""
+        def load(number: int, position: llvm.Value, lanes: int = 1) -> Register:
+            """Elements of an operand from a position of this line on."""
             at = f.add(base, f.mul(f.cast("zext", position, "i64"), stride))
-            axis = Axis(at, op.operands[number].tensor.size, depth=scopes.depth)
+            kind = CONSECUTIVE if lanes > 1 else SAME
+            axis = Axis(at, op.operands[number].tensor.size, kind, scopes.depth)
             element = op.operands[number].element
-            return emitter.load(frame.pointers[number], element, of_axis(axis))
+            return emitter.load(frame.pointers[number], element, of_axis(axis), lanes)
 
         def given(number: int, position: llvm.Value) -> Override:
             return lambda index, width: load(number, position)
@@ -57,25 +64,44 @@ def emit(op: Op, target: Target) -> KernelCode:
 
         first = frame.scratch
         second = f.pointer(frame.scratch, half, "i8")
+        if key is not None:
+            fill(records, key, load, first, length, width)
+            order = records.sort(first, second, f.pointer(second, half, "i8"), length)
+        else:
+            order = _merged(f, first, second, length, less)
         with f.for_range(0, length) as each:
-            at = f.pointer(first, each.index, "i32")
-            f.store(f.cast("trunc", each.index, "i32"), at)
-        passes = max(0, (length - 1).bit_length())
-        one = llvm.constant("i64", 1)
-        with f.for_range(0, passes, 1, [first, second, one]) as rounds:
-            source, target_place, width = rounds.carried
-            _merge_all(f, source, target_place, width, length, less)
-            rounds.carry(target_place, source, f.mul(width, 2))
-        order = rounds.results[0]
-        with f.for_range(0, length) as each:
-            position = f.load("i32", f.pointer(order, each.index, "i32"))
+            if key is not None:
+                record = f.load(records.kind, records.at(order, each.index))
+                position = records.position(record)
+            else:
+                position = f.load("i32", f.pointer(order, each.index, "i32"))
             to = f.add(base, f.mul(each.index, stride))
             for number, value in enumerate(op.operands):
                 place = of_axis(Axis(to, value.tensor.size, depth=scopes.depth))
                 register = load(number, position)
                 emitter.store(frame.outputs[number], register, value.element, place)
-    work = 8.0 * lines * length * max(1, passes)
-    return frame.finish(lines, 0.0, scratch=2 * half, work=work)
+    work = 8.0 * lines * length * max(1, length.bit_length())
+    scratch = 2 * half + (records.counts_room() if key else 0)
+    return frame.finish(lines, 0.0, scratch=scratch, work=work)
+
+
+def _merged(
+    f: llvm.Function,
+    first: llvm.Value,
+    second: llvm.Value,
+    length: int,
+    less: Callable[[llvm.Value, llvm.Value], llvm.Value],
+) -> llvm.Value:
+    """Where the positions stand in order after merging ever longer runs."""
+    with f.for_range(0, length) as each:
+        f.store(f.cast("trunc", each.index, "i32"), f.pointer(first, each.index, "i32"))
+    passes = max(0, (length - 1).bit_length())
+    one = llvm.constant("i64", 1)
+    with f.for_range(0, passes, 1, [first, second, one]) as rounds:
+        source, target, width = rounds.carried
+        _merge_all(f, source, target, width, length, less)
+        rounds.carry(target, source, f.mul(width, 2))
+    return rounds.results[0]
 
 
 def _merge_all(

@@ -98,6 +98,28 @@ def test_dynamic_update_slice_in_place() -> None:
     np.testing.assert_array_equal(buffer, wanted)
 
 
+@pytest.mark.parametrize(
+    "dims, window, at",
+    [
+        ((300, 701), (5, 701), (120, 0)),
+        ((3, 97, 800), (2, 40, 3), (1, 50, 790)),
+        ((2, 2, 61, 1025), (2, 1, 61, 1000), (0, 1, 0, 9)),
+        ((250001,), (77,), (249990,)),
+    ],
+)
+def test_dynamic_update_slice_in_tiles(dims: Any, window: Any, at: Any) -> None:
+    """Each tile copies its rows and writes what of the window falls into them."""
+    x, update = floats(*dims), floats(*window)
+    starts = [np.array(n, np.int32) for n in at]
+    op = single("dynamic_update_slice", [x, update, *starts], {})
+    harness.check(op, [x, update, *starts])
+    assert (harness.Kernel(op).code.tiles > 1) == (len(dims) > 1)
+    kernel = harness.Kernel(op)
+    (wanted,) = harness.expected(op, [x, update, *starts])
+    kernel.call([x, update, *starts], [x], splits=2)
+    np.testing.assert_array_equal(x, wanted)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ["add", "maximum"])
 def test_scatter_of_rows(name: str, level: str | None) -> None:
