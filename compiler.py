@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .runtime.program import Program
 
+_ZIP = b"PK"
 Progress = Callable[[str], None]
 
 
@@ -91,14 +92,18 @@ def _read_tuning(path: str) -> Tuning:
     from .frontends.source import tuning_in
     from .optimizer.tuning import from_json, from_text
 
-    try:
-        data = Path(path).read_bytes() if (found := tuning_in(Path(path))) is None else b""
-    except OSError as error:
-        raise UserError(f"tuning: cannot read '{path}': {error.strerror or error}") from error
-    if found is not None:
+    if (found := tuning_in(Path(path))) is not None:
         return from_json(found[1], path)
-    if data.startswith(b"PK"):
-        raise UserError(f"tuning: '{path}' holds no tuning; compile with measure to make one")
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(len(_ZIP))
+            if data == _ZIP:
+                raise UserError(
+                    f"tuning: '{path}' holds no tuning; compile with measure to make one"
+                )
+            data += file.read()
+    except (OSError, ValueError) as error:
+        raise UserError(f"tuning: cannot read '{path}': {error}") from error
     return from_text(data, path)
 
 

@@ -50,7 +50,7 @@ def tuning_in(source: Any) -> tuple[str, Any] | None:
         return None
     if isinstance(source, (str, os.PathLike)):
         path = Path(os.fspath(source))
-        with contextlib.suppress(OSError), path.open("rb") as file:
+        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
             if _is_bundle(file.read(_PROBED)):
                 return _tuning_of(path)
         return None

@@ -49,6 +49,7 @@ def backend(options: Options, tuner: Tuner | None = None) -> Backend:
         from .machines import host_name
         from .measure import CpuChoices
 
-        tuner.machine = host_name()
+        workers = f"{options.threads} threads" if options.threads else "all cores"
+        tuner.machine = f"{host_name()}, {workers}"
         choices = CpuChoices(tuner, target, packing if options.pack_weights else None)
     return Backend("cpu", build_for_target, packing, model, label(model), choices)

@@ -18,6 +18,7 @@ from ...hlo.errors import CompilerBug
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
+from ..fusion import CONTRACTIONS
 from ..machine import Machine
 from ..regions import map_bodies
 from ..tuning import Choices
@@ -126,6 +127,25 @@ class Connect:
             yield plan, op
 
 
+def _widens_weight(op: Op) -> bool:
+    """Whether a product in a fusion reads a weight through a conversion: it widens the weight in
+    registers, once, where a tile function would write the wide form to scratch for each tile."""
+    (body,) = op.regions
+    outer = dict(zip(body.arguments, op.operands, strict=True))
+    for inner in body.ops:
+        if inner.name not in CONTRACTIONS:
+            continue
+        for value in inner.operands:
+            converted = False
+            while value.op is not None and len(value.op.operands) == 1:
+                converted |= value.op.name == "convert"
+                value = value.op.operands[0]
+            source = outer[value].op if value in outer else None
+            if converted and source is not None and source.name == "weight":
+                return True
+    return False
+
+
 def _as_op(group: Group) -> Op:
     """The group as one fusion, for its canonical text."""
     from ...hlo.build import make_op
@@ -153,7 +173,7 @@ class _Queue:
 
     def run(self) -> Region:
         for op in self.region.ops:
-            if op.name == "fusion" and op.kind in _KINDS:
+            if op.name == "fusion" and op.kind in _KINDS and not _widens_weight(op):
                 group = self.flatten([op])
                 plan = self.settings.plan(group) if group is not None else None
                 if group is not None and plan is not None:

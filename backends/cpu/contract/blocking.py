@@ -33,8 +33,10 @@ _STREAMED_RIGHT = 1 << 20  # bytes of a right side that comes from far
 _STREAMED_DEPTH = 256  # steps
 _LONG_DEPTH = 2048
 _NEAR = 1 << 18  # bytes of the right side that may be on their way
-_STREAMED_ROWS = 8, 32  # of a right side, read side by side for one and for two row panels
+_STREAMED_ROWS = 16, 32  # of a right side, read side by side for one and for two row panels
 _SMALL_RIGHT = 1 << 17  # bytes of a right side that stays near in any order
+_FEW_ROWS = 6  # for which a column group is as wide as registers allow
+_WIDE = 3  # vectors of a column group of a right side from far, read for more rows than a few
 _SCATTERED = 1 << 10  # bytes between depth steps of the left side
 _SAME_SETS = 1 << 13  # bytes between rows that then share the sets of a first-level cache
 _LARGEST_SCRATCH = 1 << 27  # bytes
@@ -224,7 +226,7 @@ def column_vectors(shape: ProductShape) -> int:
     # side from memory comes faster as many streams.
     enough = shape.registers if streamed(shape) else 16
     while (
-        rows <= 6
+        rows <= _FEW_ROWS
         and vectors < 8
         and rows * (vectors + 2) + vectors + 3 <= shape.registers
         and rows * vectors < enough
@@ -244,6 +246,12 @@ def streaming(shape: ProductShape) -> Blocking | None:
     vectors = column_vectors(shape)
     most = largest_rows(shape.registers, vectors)
     panels = row_panels(shape.rows, most)[0]
+    wide = largest_rows(shape.registers, _WIDE)
+    lies_far = shape.even_depth and abs(shape.right_depth_stride) > 4 * _WIDE * shape.lanes
+    fits = shape.width_fits(_WIDE) and -(-shape.rows // wide) == panels
+    if lies_far and fits and vectors < _WIDE and shape.rows > _FEW_ROWS:
+        # Fewer and longer runs of each row of the right side.
+        vectors, most = _WIDE, wide
     if panels > 2 or shape.left_must_pack or not streamed(shape):
         return None
     width = vectors * shape.lanes

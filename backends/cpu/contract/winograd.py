@@ -6,6 +6,10 @@ A tile of 4 x 4 inputs, 2 apart, gives 2 x 2 results: for each of the 16 places 
 tile, tiles x features times features x outputs is one product. Everything is exact but rounding:
 B and A hold 0 and +-1, G halves too. Weights are stored transformed and, behind that, as they are,
 so that the meaning of the stored tensor is an ordinary slice of it.
+
+An infinity or a NaN would spread over the 2 x 2 results of a tile, whichever of them sees it, and
+sums of large values may overflow where the results do not. Either leaves a result that is not
+finite; then the results of the block are summed again from the weights as they are.
 """
 
 from __future__ import annotations
@@ -197,6 +201,7 @@ class _Emitter:
     def emit(self) -> tuple[int, int]:
         self._emit_transform()
         self._emit_micros()
+        self._emit_direct()
         self._emit_results()
         f = self.module.kernel(self.name)
         args, begin, end, scratch = f.arguments
@@ -326,7 +331,8 @@ class _Emitter:
         results = f.pointer(scratch, self.transformed + self.sums, self.accumulator)
         kind = llvm.vector(self.lanes, self.accumulator)
         length = 2 * self.across * self.width  # elements of a line of results
-        with f.for_range(0, self.rows) as loop:
+        with f.for_range(0, self.rows, 1, [llvm.constant(kind, 0)]) as loop:
+            (seen,) = loop.carried  # 0, or NaN once a result was not finite
             row, column = f.udiv(loop.index, self.across), f.urem(loop.index, self.across)
             at = f.add(f.mul(row, 2 * length), f.mul(column, 2 * self.width))
             for vector in range(self.vectors):
@@ -342,8 +348,14 @@ class _Emitter:
                         place = i * length + j * self.width + vector * self.lanes
                         target = f.pointer(results, f.add(at, place), self.accumulator)
                         f.store(value, target)
+                        seen = f.fma(value, llvm.constant(kind, 0), seen)
+            loop.carry(seen)
         first = f.mul(line, 2)
         last = f.min(f.add(first, 2 * self.deep), self.lines.outputs)
+        (seen,) = loop.results
+        lost = f.bitcast(f.compare("uno", seen, seen), f"i{self.lanes}")
+        with f.if_then(f.compare("ne", lost, 0)):
+            f.call(self.name + "_direct", "void", args, batch, first, last, group, results)
         count, zero = llvm.constant("i64", self.columns.outputs), llvm.constant("i64", 0)
         column = f.mul(group, self.width)
         with f.for_range(first, last) as loop:
@@ -352,6 +364,50 @@ class _Emitter:
             columns = Group(self.lanes, self.vectors)
             outer = batch, loop.index
             self.epilogue.emit(f, args, outer, zero, column, count, tile_line, columns)
+        f.ret()
+
+    # The same results, each as one sum.
+
+    def _emit_direct(self) -> None:
+        """The results of the lines [first, last) of a column group."""
+        f = self._helper("_direct", ("batch", "first", "last", "group"))
+        args, batch, first, last, group, results = f.arguments
+        base = self.image.base(f, args, (batch,))
+        weights = f.load("ptr", f.pointer(args, self.weights, "ptr"))
+        step = self.geometry.inputs * self.width
+        place = f.mul(f.add(f.mul(group, _STORED), _PLACES), step)
+        taps = f.pointer(weights, place, self.accumulator)
+        kind = llvm.vector(self.lanes, self.accumulator)
+        zeros = [llvm.constant(kind, 0)] * self.vectors
+        with f.for_range(first, last) as line, f.for_range(0, self.columns.outputs) as column:
+            with f.for_range(0, 9, 1, zeros) as tap:
+                row, across = f.udiv(tap.index, 3), f.urem(tap.index, 3)
+                y = f.sub(f.add(line.index, row), self.lines.low)
+                x = f.sub(f.add(column.index, across), self.columns.low)
+                inside = f.land(
+                    f.compare("ult", y, self.lines.size), f.compare("ult", x, self.columns.size)
+                )
+                at = f.add(f.mul(y, self.lines.input_step), f.mul(x, self.columns.input_step))
+                with f.for_range(0, self.geometry.inputs, 1, tap.carried) as loop:
+                    branch = f.if_else(inside)
+                    with branch.then():
+                        branch.give(self.image.load(f, base, f.add(at, loop.index)))
+                    with branch.otherwise():
+                        branch.give(llvm.constant(self.accumulator, 0))
+                    spread = f.splat(branch.results[0], self.lanes)
+                    start = f.add(f.mul(tap.index, step), f.mul(loop.index, self.width))
+                    sums = []
+                    for vector, total in enumerate(loop.carried):
+                        source = f.add(start, vector * self.lanes)
+                        weight = f.load(kind, f.pointer(taps, source, self.accumulator))
+                        sums.append(f.fma(spread, weight, total))
+                    loop.carry(*sums)
+                tap.carry(*loop.results)
+            start = f.mul(f.sub(line.index, first), 2 * self.across * self.width)
+            start = f.add(start, f.mul(column.index, self.width))
+            for vector, value in enumerate(tap.results):
+                target = f.add(start, vector * self.lanes)
+                f.store(value, f.pointer(results, target, self.accumulator))
         f.ret()
 
     def _helper(self, suffix: str, numbers: Sequence[str]) -> llvm.Function:

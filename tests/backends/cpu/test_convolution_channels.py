@@ -163,3 +163,28 @@ def test_winograd(case: int, level: str) -> None:
     packing = packing_for(op, target, True)
     assert packing is not None and packing.name.startswith("winograd")
     check(op, inputs, target, packing)
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("where", ["input", "weight", "overflow"])
+def test_winograd_keeps_what_is_not_finite(where: str, level: str) -> None:
+    """An infinity or a NaN reaches the results that see it and no others; no sum overflows that is
+    no result."""
+    target = codegen.host_target(level)
+    sizes = (2, 32, 48, 20, 23)
+    op, inputs = convolution("NHWC", "OIHW", sizes, (3, 3), padding=((1, 1), (1, 1)))
+    image, weight = inputs
+    if where == "input":
+        image[0, 3, 5, 7], image[0, 11, 22, 0], image[1, 19, 0, 31] = np.inf, np.nan, -np.inf
+    elif where == "weight":
+        weight[5, 7, 1, 2], weight[40, 0, 0, 0] = np.inf, np.nan
+    else:
+        image[0, 8, 8:11, 3] = 3e38, -3e38, 3e38
+        weight[:, 3] = 0.25
+    packing = packing_for(op, target, True)
+    assert packing is not None and packing.name.startswith("winograd")
+    with np.errstate(all="ignore"):
+        expected = op.definition.evaluate(op, *inputs)
+        assert 0 < np.isfinite(expected).sum()
+        assert (where == "overflow") == bool(np.isfinite(expected).all())
+        check(op, inputs, target, packing)

@@ -6,10 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from google.protobuf import json_format
 
 import girih
 from girih.runtime import timing
 from girih.runtime.bundle import Bundle
+from girih.specs.generated import bundle_pb2
 
 pytest.importorskip("llvmlite")
 
@@ -148,6 +150,7 @@ def test_files_that_are_no_tuning(tmp_path):
         (text, "is damaged: it is no JSON"),
         (tmp_path / "no.json", "cannot read .*no.json"),
         (tmp_path, "cannot read"),
+        ("a\0b", "cannot read"),
     ):
         with pytest.raises(girih.UserError, match=words):
             compiled(tuning=str(path))
@@ -158,6 +161,8 @@ def test_an_altered_tuning_in_a_bundle(tmp_path, last_wins):
     bundle = Bundle(data)
     assert list(bundle.members)[-2:] == ["tuning.json", "provenance.json"]
     assert bundle.verify_all() == len(bundle.members)
+    message = json_format.Parse(bytes(bundle.member("tuning.json")), bundle_pb2.Tuning())
+    assert len(message.kernels) == 1 and message.version == 1
     changed = data.replace(b'"blocks": 1', b'"blocks": 2')
     assert changed != data
     for use in (lambda: Bundle(changed).verify_all(), lambda: compiled(changed)):
