@@ -59,6 +59,7 @@ def list_entries(folder: str | None, as_json: bool) -> None:
 def explain_source(source: str, settings: Sequence[str], folder: str | None, as_json: bool) -> None:
     """For each distinct kernel of the program: "hit", or why it missed."""
     from ..backends.cpu import target_of
+    from ..backends.cpu.build import target_for
     from ..backends.cpu.cache import key_of
     from ..hlo.text import canonical_op
     from ..optimizer.plan import headline, kernel_ops
@@ -67,11 +68,12 @@ def explain_source(source: str, settings: Sequence[str], folder: str | None, as_
     cache = _open(folder if folder is not None else options.cache)
     target = target_of(options)
     ops = {canonical_op(op): op for op in _kernels(source, settings)}
+    keys = {text: key_of(text, target_for(op, target)) for text, op in ops.items()}
     rows = [
         {
             "kernel": headline(kernel_ops(op)),
-            "digest": key_of(text, target).digest,
-            "answer": cache.explain(key_of(text, target)),
+            "digest": keys[text].digest,
+            "answer": cache.explain(keys[text]),
         }
         for text, op in ops.items()
     ]

@@ -77,9 +77,7 @@ class _Job:
 
     def facts(self, text: str, op: Op) -> KernelFacts:
         """What the plan needs of a kernel; its compilation is begun where it is not known."""
-        # A bundle needs the newest instructions only where it multiplies narrow numbers.
-        target = self.target if _multiplies_narrow(op) else self.target.general
-        self.targets[text] = target
+        target = self.targets[text] = target_for(op, self.target)
         known = CACHE.find(self.cached(text), target, self.disk)
         if known is not None:
             self.known[text] = known
@@ -154,15 +152,17 @@ def build(
     return plan, image.data
 
 
-def _multiplies_narrow(op: Op) -> bool:
-    """Whether a kernel holds a contraction of numbers narrower than 32 bits."""
+def target_for(op: Op, target: Target) -> Target:
+    """What a kernel is compiled for: the newest instructions only where it multiplies numbers
+    narrower than 32 bits, so that other bundles run on more machines."""
     inside = [inner for region in op.regions for inner in region.walk()] or [op]
-    return any(
+    narrow = any(
         value.element.bits < 32
         for inner in inside
         if inner.name in CONTRACTIONS
         for value in inner.operands
     )
+    return target if narrow else target.general
 
 
 @functools.lru_cache(maxsize=16)

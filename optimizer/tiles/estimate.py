@@ -34,8 +34,8 @@ _EXPONENTIALS = frozenset({
 _DIVISIONS = frozenset({"divide", "remainder", "rsqrt", "sqrt"})
 _PASSES = 3  # over an intermediate value in scratch: stored, read, and about one pass in place
 _CONVOLUTION_SHARE = 0.7  # of the efficiency of a product of the same size
-# Of a convolution's, where groups keep features apart: as a kernel of its own, whose weights are
-# packed before, and in a tile function, where weights lie as they came.
+# Of a convolution's, where groups keep features apart; the second in a tile function whose features
+# are innermost, but whose weights lie as they came.
 _GROUPED_SHARE, _GROUPED_SHARE_OF_TILES = 0.5, 0.05
 _WHOLE_ROWS = 12  # rows of a full block of accumulators
 _DEPTH_OVERHEAD = 6  # steps of depth that storing a block of accumulators costs
@@ -269,7 +269,9 @@ class _Counter:
         if op.name == "convolution":
             share = _CONVOLUTION_SHARE
             if op.feature_group_count > 1:
-                share *= _GROUPED_SHARE if self.alone else _GROUPED_SHARE_OF_TILES
+                innermost = op.output_feature_dimension == op.type.rank - 1
+                tiled = innermost and not self.alone
+                share *= _GROUPED_SHARE_OF_TILES if tiled else _GROUPED_SHARE
         rows = size / columns
         lanes = self.unit.lanes
         filled = columns / (np.ceil(columns / lanes) * lanes)
