@@ -26,7 +26,7 @@ func.func @main(%x: tensor<100x192xf32>, %w: tensor<192x160xf32>) -> tensor<100x
 SMALLER = MODEL.replace("100x", "90x")
 
 
-def compiled(source=MODEL, **options):
+def compiled(source: object = MODEL, **options):
     return girih.compile(source, options=girih.Options(cache="off", **options))
 
 
@@ -52,6 +52,12 @@ def last_wins(monkeypatch):
     return timed
 
 
+def tuning_of(program) -> dict:
+    """The choices that the program's bundle keeps."""
+    assert program.parts.tuning is not None
+    return program.parts.tuning
+
+
 @pytest.fixture
 def never(monkeypatch):
     def clock(variants, threads=None):
@@ -62,7 +68,7 @@ def never(monkeypatch):
 
 def test_a_measured_bundle_is_compiled_again_to_the_same_bytes(tmp_path):
     program = compiled(measure=3)
-    (entry,) = program.parts.tuning["kernels"].values()
+    (entry,) = tuning_of(program)["kernels"].values()
     assert entry["measured"] > 0 and entry["predicted"] > 0 and entry["machine"]
     assert entry["kernel"] == "dot_general_tanh 1x100x160x192"
     first = saved(program, tmp_path / "first.girih")
@@ -133,7 +139,7 @@ def test_kernels_that_a_tuning_lacks(tmp_path, last_wins):
     ],
 )
 def test_a_choice_that_no_kernel_has(tmp_path, last_wins, change):
-    document = compiled(measure=2).parts.tuning
+    document = tuning_of(compiled(measure=2))
     for entry in document["kernels"].values():
         entry["choice"] = {**entry["choice"], **change}
     (tmp_path / "x.json").write_text(json.dumps(document))
@@ -186,13 +192,13 @@ def test_tilings_of_connected_groups(tmp_path, last_wins):
     usual, measured = make(), make(measure=3)
     if not any(kernel.kind == "tile" for kernel in usual.plan.kernels):
         pytest.skip("nothing is connected on this machine")
-    (entry,) = measured.parts.tuning["kernels"].values()
+    (entry,) = tuning_of(measured)["kernels"].values()
     assert set(entry["choice"]) == {"sizes", "step", "way"}
     assert last_wins == [3] and image(measured) != image(usual)
     np.testing.assert_allclose(measured(x), usual(x), rtol=1e-3, atol=1e-3)
     first = saved(measured, tmp_path / "x.girih")
     assert saved(make(tuning=str(tmp_path / "x.girih"), locked=True), tmp_path / "y.girih") == first
-    document = measured.parts.tuning
+    document = tuning_of(measured)
     next(iter(document["kernels"].values()))["choice"]["sizes"] = [7, 7]
     (tmp_path / "x.json").write_text(json.dumps(document))
     other = make(tuning=str(tmp_path / "x.json"))
