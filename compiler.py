@@ -149,7 +149,13 @@ def _compile(source_module: Module, backend: Backend, options: Options, say: Pro
         threads=options.threads,
         pin=options.pin,
         tuning=None if tuner is None else tuner.tuning.to_json(),
-        provenance={"options": {"numerics": options.numerics, "machine": backend.machine}},
+        provenance={
+            "options": {
+                "numerics": options.numerics,
+                "machine": backend.machine,
+                "matmul_precision": options.matmul_precision,
+            }
+        },
     )
 
 

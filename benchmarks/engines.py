@@ -265,4 +265,6 @@ def flat(results: Any) -> list[np.ndarray]:
         return [leaf for key in sorted(results) for leaf in flat(results[key])]
     if isinstance(results, (list, tuple)):
         return [leaf for item in results for leaf in flat(item)]
+    if str(getattr(results, "dtype", "")) == "torch.bfloat16":
+        results = results.float()  # numpy has no such type
     return [np.asarray(results)]

@@ -82,10 +82,14 @@ class Limits:
     def _everywhere(self, call: Callable[[int], Any]) -> None:
         list(self.pool.map(call, range(self.threads)))
 
+    def _turns(self, least: int) -> int:
+        """More where starting the threads takes time of its own, which is no part of a rate."""
+        return least if self.threads == 1 else 20 * least
+
     def arithmetic(self, flops: float) -> tuple[Call, float]:
         """A call, and how many flops it does: about as many as asked."""
         per_turn = 2 * self.lanes * self.sums
-        turns = max(40_000, int(flops / per_turn / self.threads))
+        turns = max(self._turns(40_000), int(flops / per_turn / self.threads))
 
         def one(worker: int) -> None:
             address = self.blocks[worker].ctypes.data
@@ -97,7 +101,7 @@ class Limits:
     def reading(self, size: int) -> tuple[Call, float]:
         """A call that reads an array of about `size` bytes, more often if it is small."""
         part = max(4096, size // self.threads // 4096 * 4096)
-        turns = max(1, 200_000 // part)
+        turns = max(1, self._turns(200_000) // part)
         data = np.ones(part * self.threads // 4, np.float32)
 
         def one(worker: int) -> None:

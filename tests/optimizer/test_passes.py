@@ -12,7 +12,7 @@ import pytest
 import girih
 from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.graph import Function, Module, Origin, Weight
-from girih.hlo.types import F32, I1, I32, TensorType
+from girih.hlo.types import F32, I1, I8, I32, TensorType
 from girih.hlo.verify import INLINED, Level, verify
 from girih.optimizer.licence import Ledger
 from girih.optimizer.passes.dce import Dce
@@ -236,6 +236,15 @@ def test_a_weight_with_another_use_is_not_stored_twice() -> None:
     module, _ = weighted(body, w=large)
     assert FoldWeights(growth=0)(module) is module
     assert len(FoldWeights(growth=48)(module).weights) == 2
+
+
+def test_a_wider_form_of_a_weight_is_not_stored() -> None:
+    b, kind = Builder(), TensorType((256, 300), I8)
+    (x,) = b.arguments([kind.with_element(F32)])
+    wide = b.convert(b("weight", type=kind, weight="w"), F32)
+    module = Module({"main": Function("main", b.region([b("add", x, wide)]))})
+    module = module.with_weights({"w": Weight("w", np.ones(kind.dims, np.int8))})
+    assert FoldWeights(growth=1 << 20)(module) is module
 
 
 def test_broadcasts_of_weights_are_not_stored() -> None:

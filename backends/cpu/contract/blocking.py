@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
-_LEFT_BYTES = 1 << 20  # of a row block: what may stay in half of an L2 cache of 2 MB
+_LEFT_BYTES = 3 << 18  # of a row block: what stays in an L2 cache of 2 MB beside other traffic
+_LEAST_PANELS = 6  # row panels of a row block, if there are as many
 _LARGE_RESULT = 1 << 22
 _RESULT_BYTES = 1 << 18  # of a row block of a shallow product
 _SHALLOW = 96  # depth steps
@@ -33,7 +34,7 @@ _STREAMED_RIGHT = 1 << 20  # bytes of a right side that comes from far
 _STREAMED_DEPTH = 256  # steps
 _LONG_DEPTH = 2048
 _NEAR = 1 << 18  # bytes of the right side that may be on their way
-_STREAMED_ROWS = 16, 32  # of a right side, read side by side for one and for two row panels
+_STREAMED_ROWS = 8, 32  # of a right side, read side by side for few rows and for more
 _SMALL_RIGHT = 1 << 17  # bytes of a right side that stays near in any order
 _FEW_ROWS = 6  # for which a column group is as wide as registers allow
 _WIDE = 3  # vectors of a column group of a right side from far, read for more rows than a few
@@ -260,7 +261,7 @@ def streaming(shape: ProductShape) -> Blocking | None:
     if shape.even_depth:
         if abs(shape.right_depth_stride) > 4 * width:
             # A few rows of the right side are read at a time, each from end to end.
-            depth = min(depth, _STREAMED_ROWS[panels - 1])
+            depth = min(depth, _STREAMED_ROWS[shape.rows > _FEW_ROWS])
             near = -(-shape.columns * depth * shape.element_bytes // _NEAR)
             column_parts = min(groups, max(near, -(-_FEW_TILES // shape.outer)))
         elif panels == 2 and depth > _LONG_DEPTH:
@@ -333,7 +334,7 @@ def _panels_per_block(shape: ProductShape, panels: int, size: int, pack_left: bo
     if shape.left_must_pack:
         return min(panels, _PACKED_PANELS)
     panel_bytes = (size + 1) * shape.depth * shape.element_bytes
-    per_block = max(8, _LEFT_BYTES // max(1, panel_bytes))
+    per_block = max(_LEAST_PANELS, _LEFT_BYTES // max(1, panel_bytes))
     if panels <= per_block * 3 // 2:
         per_block = panels  # rather than a small second block
     row_bytes = (size + 1) * shape.columns * shape.element_bytes

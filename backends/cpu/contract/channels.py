@@ -113,9 +113,14 @@ class _Line:
             row = f.mul(f.add(y, f.mul(loop.index, form.lines.dilation)), form.lines.input_step)
             taps = f.add(f.mul(loop.index, form.lines.kernel_step), form.tap_offset((0, 0)))
             loop.carry(*self._taps(feature, group, first, count, row, taps, loop.carried))
+        x = first if isinstance(first, Value) else llvm.constant("i64", first)
+        if self.epilogue.short:
+            self.epilogue.finish(
+                f, self.args, (self.batch, self.line), x, feature, loop.results, group
+            )
+            return
         for number, value in enumerate(loop.results):
             f.store(value, f.pointer(self.tile, number * form.lanes, form.accumulator))
-        x = first if isinstance(first, Value) else llvm.constant("i64", first)
         rows = llvm.constant("i64", count)
         self.epilogue.emit(
             f, self.args, (self.batch, self.line), x, feature, rows, self.tile, group

@@ -42,9 +42,13 @@ def choose(shape: ProductShape, machine: Machine) -> Blocking:
     panels = -(-shape.rows // every["rows"])
     filled = efficiency(unit_of(shape, machine), shape.rows / panels, every["vectors"])
     every = every[filled >= _FILLED * filled.max()]
+    usual = blocking.default(shape)
+    if usual.pack_right:
+        # Long columns read in place, and sums that leave registers before they are complete, lose
+        # by more than the model knows where there are rows enough for a tidy copy.
+        every = every[every["pack_right"] & (every["depth"] == usual.depth)]
     scores = score(problem, every, machine)
     best = int(scores.order[0])
-    usual = blocking.default(shape)
     row = np.array([astuple(usual)], blocking.FIELDS)
     time = score(problem, row, machine).time[0]
     return usual if scores.time[best] > _CLEARLY * time else blocking.blocking_of(every[best])

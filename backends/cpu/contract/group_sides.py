@@ -353,7 +353,7 @@ def _stored_groups(
     side: RightSide, steps: int, group: int, depth: int, width: int
 ) -> RightGroups | None:
     """The side as a weight that was packed for groups; None if it does not lie so."""
-    if not isinstance(side, GatheredRight) or steps * 4 != group * depth:
+    if not isinstance(side, GatheredRight) or steps % group:
         return None
     panels = [segment for segment in side._columns if segment.size > 1]
     if not panels or panels[-1] != (width, group) or len(panels) > 2:
@@ -362,6 +362,8 @@ def _stored_groups(
     if inner != (group, 1) or merge(loops) != (Segment(steps // group, group * width),):
         return None
     stride = panels[0].stride if len(panels) == 2 else 0
+    if steps * 4 != group * depth and stride != group * depth // 4 * width:
+        return None  # panels end with the last step: reading on would leave the weight
     return _StoredGroups(side, steps, group, depth, stride, width)
 
 

@@ -30,6 +30,7 @@ _LANES = 16
 GROUP_COLUMNS = VECTORS * _LANES  # also the width of a packed weight's panels
 _LEFT_BYTES = 3 << 18  # of a row block: stays in L2 beside the right side's groups
 _ENOUGH_TILES = 16
+_MANY_ROWS = 8  # packed rows of a block for each column that is packed anew
 _LEAST_TILES = 4
 _LEAST_GROUPS = 4  # column groups that share a row block that must be packed
 
@@ -47,6 +48,11 @@ class Engine:
     def group(self) -> int:
         """Elements in four bytes."""
         return 2 if self.elements[0] == "bf16" else 4
+
+    @property
+    def steps(self) -> int:
+        """Elements in `step` bytes."""
+        return self.step * self.group // 4
 
 
 def engine_for(
@@ -113,8 +119,11 @@ class _Emitter:
         if not self.right.stored:
             # Every block brings the right side into groups anew, which costs more than reading the
             # left side from beyond L2.
-            blocks = min(self.panels, -(-_LEAST_TILES // others))
-            return -(-self.panels // blocks)
+            blocks = -(-_LEAST_TILES // others)
+            if self.left.packed:
+                # Unless that is little beside packing the block's rows, which then stay near.
+                blocks = max(blocks, self.product.rows // (_MANY_ROWS * self.product.columns))
+            return -(-self.panels // min(self.panels, blocks))
         fits = max(1, _LEFT_BYTES // max(1, self.engine.unit * self.left.pitch))
         blocks = -(-self.panels // fits)
         if others * blocks < _ENOUGH_TILES:

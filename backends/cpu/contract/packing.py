@@ -35,20 +35,22 @@ class _Panels:
     width: int  # columns of a panel
     dims: tuple[int, ...]  # of the operand
     group: int = 1  # steps of the depth that lie side by side: products of one instruction
+    step: int = 1  # the depth is padded to a multiple of it, which is one of `group`
 
     def forward(self, b: Builder, weight: Value) -> Value:
-        """weight -> [panels, depth, width], zeros behind the last column; with groups
+        """weight -> [panels, depth, width], zeros behind the last step and column; with groups
         [panels, depth / group, width, group]."""
         depth, columns = self._sizes
         matrix = b.reshape(b.transpose(weight, (*self.depth, *self.columns)), (depth, columns))
-        extra = -columns % self.width
-        if extra:
+        behind, extra = -depth % self.step, -columns % self.width
+        if behind or extra:
             zero = b.constant(0, weight.tensor.with_dims(()))
             matrix = b(
-                "pad", matrix, zero, edge_padding_low=(0, 0), edge_padding_high=(0, extra),
+                "pad", matrix, zero, edge_padding_low=(0, 0), edge_padding_high=(behind, extra),
                 interior_padding=(0, 0),
             )  # fmt: skip
         panels, group = (columns + extra) // self.width, self.group
+        depth += behind
         if group > 1:
             split = b.reshape(matrix, (depth // group, group, panels, self.width))
             return b.transpose(split, (2, 0, 3, 1))
@@ -57,6 +59,13 @@ class _Panels:
     def inverse(self, b: Builder, packed: Value) -> Value:
         """What `forward` gave -> the weight."""
         depth, columns = self._sizes
+        if depth % self.step:  # groups are whole: what lies behind the last step goes first
+            limits = (packed.dims[0], depth // self.group, *packed.dims[2:])
+            starts = (0,) * packed.tensor.rank
+            packed = b(
+                "slice", packed, start_indices=starts, limit_indices=limits,
+                strides=(1,) * packed.tensor.rank,
+            )  # fmt: skip
         padded = packed.dims[0] * packed.dims[2]
         order = (1, 3, 0, 2) if self.group > 1 else (1, 0, 2)
         matrix = b.reshape(b.transpose(packed, order), (depth, padded))
@@ -80,6 +89,7 @@ class _Panels:
     def packing(self) -> Packing:
         """The same for `optimizer.encode`."""
         groups = f"x{self.group}" if self.group > 1 else ""
+        groups += f"by{self.step}" if self.step > 1 else ""
         name = f"panels{self.width}{groups}:{self.depth}:{self.columns}".replace(" ", "")
         return Packing(1, name, self.forward, self.inverse)
 
@@ -137,15 +147,18 @@ def _narrow_packing(op: Op, weight: Value, target: Target) -> Packing | None:
     rows = math.prod(op.lhs.dims[d] for d in free_dims(op, "lhs"))
     accumulator = accumulator_of(op)
     if stream.fits(target, weight.element, accumulator, rows):
-        width, group = stream.WIDTH, 1
+        width, group, step = stream.WIDTH, 1, 1
     else:
         engine = engine_for(target, op.lhs.element, op.rhs.element, accumulator)
-        if engine is None or steps * 4 % (engine.group * engine.step):
+        if engine is None or steps % engine.group:
             return None
         width, group = GROUP_COLUMNS, engine.group
+        step = engine.steps if steps % engine.steps else 1
+        if step > 1 and count <= width:
+            return None  # one panel alone does not show how far it reaches
     if count < width or (count % width and len(columns) > 1):
         return None
-    return _Panels(depth, tuple(columns), width, weight.dims, group).packing
+    return _Panels(depth, tuple(columns), width, weight.dims, group, step).packing
 
 
 def _convolution_packing(op: Op, width: int, lanes: int, group: int = 1) -> Packing | None:

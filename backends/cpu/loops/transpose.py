@@ -7,8 +7,7 @@ stack; then the rows of the block are computed from there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....hlo.graph import Region
@@ -22,10 +21,6 @@ from .probe import Findings, argument
 if TYPE_CHECKING:
     from .blocking import LoopBlocking
     from .loop import Box
-
-
-SPAN = 4
-ENOUGH_TILES = 16
 
 
 class Crossing(NamedTuple):
@@ -117,10 +112,7 @@ def emit(
     width = min(width, 1 << (min(across, inner).bit_length() - 1))
     blocks, rest = divmod(across, width)
     others = [e for g, e in enumerate(extents[:-1]) if g != crossing.group]
-    span = _span(math.prod(others) * blocks)
-    groups = -(-blocks // span)
-    per = groups + (1 if rest else 0)
-    tiles = math.prod(others) * per
+    tiles = math.prod(others) * (blocks + (1 if rest else 0))
     staged = _Staged(f, region, frame.pointers, scopes=scopes)
     staged.lanes = width
     staged.blocks = {
@@ -143,49 +135,35 @@ def emit(
         tile_range(frame, first, tiles) as (low, high),
         scopes.loop(low, high, extent=tiles) as (tile, loop),
     ):
+        per = blocks + (1 if rest else 0)
         other = f.udiv(loop.index, per)
-        group = f.sub(loop.index, f.mul(other, per))
+        block = f.sub(loop.index, f.mul(other, per))
         place = of_axis(Axis(other, max(1, tiles // per), SAME, scopes.depth))
         outer = delinear(plain.indexer, place, others, 1)
-
-        @contextmanager
-        def each_block() -> Iterator[Affine]:
-            """A loop over the first rows of the group's blocks."""
-            begin = f.mul(group, width * span)
-            end = f.min(f.add(begin, width * span), blocks * width)
-            extent = across - width + 1
-            with scopes.loop(begin, end, width, extent=extent, multiple=width) as (base, _):
-                yield base
-
         if blocks:
-            with scopes.branch(f.compare("slt", group, groups)):
+            with scopes.branch(f.compare("slt", block, blocks)):
+                # The axis belongs to the branch: what uses it must not move out of the test.
+                start = f.mul(block, width)
+                base = of_axis(Axis(start, across - width + 1, SAME, scopes.depth, width))
                 whole = inner - inner % width
-                with (
-                    scopes.loop(0, whole, width, extent=inner, multiple=width) as (j, j_loop),
-                    each_block() as base,
-                ):
+                with scopes.loop(0, whole, width, extent=inner, multiple=width) as (j, j_loop):
                     for number in crossing.strides:
                         _stage(frame, staged, region, crossing, number, outer, base, j, width)
                     with scopes.loop(0, width, extent=width) as (r, _):
                         staged.row = r
-                        lanes = Axis(j_loop.index, inner, CONSECUTIVE, scopes.depth - 2, width)
+                        lanes = Axis(j_loop.index, inner, CONSECUTIVE, scopes.depth, width)
                         at = index(outer, (base + r).within(0, across - 1), of_axis(lanes), width)
                         store_roots(frame, staged, region, at, width, None)
                 if inner % width:
-                    with each_block() as base, scopes.loop(0, width, extent=width) as (r, _):
+                    with scopes.loop(0, width, extent=width) as (r, _):
                         rows(outer, (base + r).within(0, across - 1), whole)
         if rest:
             with (
-                scopes.branch(f.compare("sge", group, groups)),
+                scopes.branch(f.compare("sge", block, blocks)),
                 scopes.loop(blocks * width, across, extent=across) as (row, _),
             ):
                 rows(outer, row, 0)
     return tiles
-
-
-def _span(blocks: int) -> int:
-    """Blocks of a tile that lie side by side: each visit of a page reads or writes more of it."""
-    return next((span for span in (SPAN, SPAN // 2) if blocks >= ENOUGH_TILES * span), 1)
 
 
 def _stage(
@@ -214,10 +192,6 @@ def _stage(
         f.load(vector, f.pointer(pointer, staged.indexer.scalar(offset + k * strides[-1]), kind))
         for k in range(width)
     ]
-    for k in range(width):
-        # The next block's rows: each lies in another page, which no hardware foresees.
-        ahead = staged.indexer.scalar(offset + (k + width) * strides[-1])
-        0 and f.prefetch(f.pointer(pointer, ahead, kind))
     target = staged.blocks[pointer.name]
     for r, row in enumerate(transposed(f, columns)):
         f.store(row, f.pointer(target, r * width, kind))

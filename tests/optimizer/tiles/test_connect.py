@@ -91,6 +91,21 @@ def test_no_pattern_is_named_in_the_code():
                     assert not any(word in token.string.lower() for word in words), token
 
 
+@pytest.mark.parametrize("stored, connected", [(np.float32, 1), (np.int8, 0)])
+def test_a_product_that_widens_its_weight_stays_alone(stored, connected):
+    import jax.numpy as jnp
+
+    w, u = (np.ones((512, 512), stored) for _ in range(2))
+
+    def widening(x):
+        return two_layers(x, jnp.asarray(w).astype(x.dtype), jnp.asarray(u).astype(x.dtype))
+
+    before = fused(widening, [f32(50, 512)])
+    assert {op.name for op in before.body.ops} == {"weight", "fusion"}
+    after = Connect(eager())(before)
+    assert names(after).count("kernel_call") == connected
+
+
 def test_weights_of_a_connected_group_are_packed():
     from girih.backends.cpu.codegen import make_target
     from girih.backends.cpu.contract.packing import packing_for
