@@ -5,7 +5,8 @@
 Both programs compute x @ weight with a constant weight; one was compiled with pack_weights=False
 and reads the weight as it lies. The plan of the packed one holds the product alone: nothing is
 packed in the steady state. Unpacked products of few rows stream the weight as it lies: where that
-takes as long as reading it once, packing has nothing to add, and the gain is near 1. Times are medians of calls made in turn; bandwidth counts the weight.
+takes as long as reading it once, packing has nothing to add, and the gain is near 1. Times are
+medians of calls made in turn; bandwidth counts the weight.
 """
 
 from __future__ import annotations

@@ -33,10 +33,12 @@ _EXPONENTIALS = frozenset({
 })  # fmt: skip
 _DIVISIONS = frozenset({"divide", "remainder", "rsqrt", "sqrt"})
 _PASSES = 3  # over an intermediate value in scratch: stored, read, and about one pass in place
-_CONVOLUTION_SHARE = 0.7  # of the efficiency of a product of the same size
+# Of the efficiency of a product of the same size; the second in a tile function whose features are
+# innermost, where windows of many channels are copied for each tile.
+_CONVOLUTION_SHARE, _CONVOLUTION_SHARE_OF_TILES = 0.7, 0.45
 # Of a convolution's, where groups keep features apart; the second in a tile function whose features
 # are innermost, but whose weights lie as they came.
-_GROUPED_SHARE, _GROUPED_SHARE_OF_TILES = 0.5, 0.05
+_GROUPED_SHARE, _GROUPED_SHARE_OF_TILES = 0.5, 0.08
 _WHOLE_ROWS = 12  # rows of a full block of accumulators
 _DEPTH_OVERHEAD = 6  # steps of depth that storing a block of accumulators costs
 
@@ -267,10 +269,10 @@ class _Counter:
         depth, columns = self.right_side(op)
         share = 1.0
         if op.name == "convolution":
-            share = _CONVOLUTION_SHARE
+            innermost = op.output_feature_dimension == op.type.rank - 1
+            tiled = innermost and not self.alone
+            share = _CONVOLUTION_SHARE_OF_TILES if tiled else _CONVOLUTION_SHARE
             if op.feature_group_count > 1:
-                innermost = op.output_feature_dimension == op.type.rank - 1
-                tiled = innermost and not self.alone
                 share *= _GROUPED_SHARE_OF_TILES if tiled else _GROUPED_SHARE
         rows = size / columns
         lanes = self.unit.lanes
