@@ -8,6 +8,7 @@ Accumulators never leave registers before the sum is complete.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ Value = llvm.Value
 # Copies of a step in one loop turn, so that the loop's own instructions weigh little.
 _STEP_PRODUCTS = 48
 LINE = 64
+PART = 512  # steps of depth whose products are summed by themselves
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,17 @@ def emit_micro(
     ]
     zeros: Sequence[Value] = [llvm.constant(vector, 0)] * len(places)
     if micro.cut:
+        # Each part is summed by itself: rounding grows with the length of what is summed at once.
+        sums = _emit_part(f, micro, left, right, ahead, steps, zeros)
         branch = f.if_else(f.compare("eq", step, 0))
         with branch.then():
-            branch.give(*zeros)
+            branch.give(*sums)
         with branch.otherwise():
-            branch.give(*(f.load(vector, f.pointer(tile, p, micro.element)) for p in places))
-        sums = _emit_part(f, micro, left, right, ahead, steps, branch.results)
+            before = [f.load(vector, f.pointer(tile, p, micro.element)) for p in places]
+            branch.give(*map(f.add, before, sums))
+        sums = branch.results
     else:
-        sums = _emit_depth(f, micro, list(micro.depth), left, right, ahead, zeros)
+        sums = _emit_parts(f, micro, left, right, ahead, zeros)
     if finish is not None:
         finish(f, f.arguments[6:], sums)
         places, sums = [], []
@@ -129,6 +134,44 @@ def _emit_part(
         a, b = f.pointer(a, loop.left, micro.element), f.pointer(b, loop.right, micro.element)
         rest.carry(a, b, c, *carried)
     return rest.results[3:]
+
+
+def _emit_parts(
+    f: llvm.Function,
+    micro: Micro,
+    left: Value,
+    right: Value,
+    ahead: Value,
+    zeros: Sequence[Value],
+) -> Sequence[Value]:
+    """The whole depth; a long one in parts of about `PART` steps, each summed by itself."""
+    loop, *inner = micro.depth or (Depth(1, 0, 0),)
+    within = max(1, math.prod(one.size for one in inner))
+    unroll = 1 if inner else max(1, micro.unroll)
+    part = max(unroll, PART // within // unroll * unroll)
+    whole = loop.size // part
+    if whole < 2 or not llvm.is_float(micro.element):
+        return _emit_depth(f, micro, list(micro.depth), left, right, ahead, zeros)
+    vector = llvm.vector(micro.lanes, micro.element)
+    totals = f.alloca(vector, len(zeros))
+    for number, zero in enumerate(zeros):
+        f.store(zero, f.pointer(totals, number, vector))
+    with f.for_range(0, whole, 1, [left, right, ahead], at_least_once=True) as parts:
+        start = [*parts.carried, *zeros]
+        with f.for_range(0, part, unroll, start, at_least_once=True) as body:
+            body.carry(*_emit_turn(f, micro, loop, inner, unroll, body.carried))
+        left, right, ahead, *sums = body.results
+        for number, value in enumerate(sums):
+            place = f.pointer(totals, number, vector)
+            f.store(f.add(f.load(vector, place), value), place)
+        parts.carry(left, right, ahead)
+    left, right, ahead = parts.results
+    rest = replace(loop, size=loop.size - whole * part)
+    sums = zeros
+    if rest.size:
+        sums = _emit_depth(f, micro, [rest, *inner], left, right, ahead, zeros)
+    kept = [f.load(vector, f.pointer(totals, number, vector)) for number in range(len(zeros))]
+    return kept if sums is zeros else [f.add(a, b) for a, b in zip(kept, sums, strict=True)]
 
 
 def _emit_turn(
