@@ -16,7 +16,6 @@ import json
 import resource
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from turns import in_turns, keep_heap
 
 import girih
 from girih.backends.cpu.machines import typical
@@ -173,15 +173,7 @@ def run(case: Case) -> dict[str, Any]:
             "torch": lambda: case.torch_function(*tensors),
             "jax.jit": lambda: jitted(*arrays).block_until_ready(),
         }
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(TURNS):
-            for name, call in calls.items():
-                time.sleep(0.05)  # the threads of the engine before go to sleep
-                call()
-                for _ in range(CALLS):
-                    started = time.perf_counter()
-                    call()
-                    times[name].append(time.perf_counter() - started)
+        times = in_turns(calls, TURNS, CALLS)
     report["error"] = float(f"{error:.1e}")
     report["ms"] = {name: round(statistics.median(t) * 1e3, 2) for name, t in times.items()}
     report["gate ms"] = case.gate
@@ -205,4 +197,5 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    keep_heap()
     sys.exit(main(sys.argv[1:]))

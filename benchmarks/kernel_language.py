@@ -8,8 +8,8 @@ array read once and written once): at least 80 % of the calibrated bandwidth of 
 the array twice. tri-5: the interpreter gives what the compiled kernel gives, and sees the races and
 gaps of broken kernels. call: what a call of a kernel costs beside that of its program.
 
-Needs `girih machine --calibrate` once. Times are the smallest of many repeats, the competitors'
-taken in turn with girih's. With fewer threads than cores numpy needs OPENBLAS_NUM_THREADS.
+Needs `girih machine --calibrate` once. Times are medians, the competitors' taken in turn with
+girih's. With fewer threads than cores numpy needs OPENBLAS_NUM_THREADS.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import time
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from turns import in_turns, keep_heap
 from zoo import machine as where
 
 import girih
@@ -59,14 +60,9 @@ def shifted(x, out, *, T=100, STEP=100):
 
 
 def together(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The smallest seconds of each, all of them run in turn."""
-    best = dict.fromkeys(runs, float("inf"))
-    for _ in range(repeats):
-        for name, run in runs.items():
-            started = time.perf_counter()
-            run()
-            best[name] = min(best[name], time.perf_counter() - started)
-    return best
+    """The median seconds of each, all of them in turns."""
+    taken = in_turns(runs, max(2, repeats // 3), 3)
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
 def product(size: int, threads: int, repeats: int) -> dict[str, Any]:
@@ -196,4 +192,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    keep_heap()
     raise SystemExit(main())

@@ -10,7 +10,7 @@ a group is whatever has a tile function (`write.writable`) and is predicted to b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -308,20 +308,34 @@ class _Queue:
         return found
 
     def reaches_around(self, members: set[Op]) -> bool:
-        """Whether something outside stands between two members."""
-        first = min(self.position[op] for op in members)
+        """Whether something outside stands between two members; a connected group is one thing."""
         last = max(self.position[op] for op in members)
-        tainted: set[Value] = set()
-        for op in self.region.ops[first : last + 1]:
-            reads = [*op.operands, *(v for body in op.regions for v in body.captures())]
-            if op in members:
-                if any(value in tainted for value in reads):
-                    return True
+        stack = self.readers(members, members)
+        seen: set[Op] = set()
+        while stack:
+            op = stack.pop()
+            if op in seen:
                 continue
-            made = any(v.op in members for v in reads if v.op is not None)
-            if made or any(value in tainted for value in reads):
-                tainted.update(op.results)
+            node = self.homes.get(op)
+            unit = node.members if node is not None else [op]
+            seen.update(unit)
+            if min(self.position[one] for one in unit) > last:
+                continue
+            readers = self.readers(unit, seen)
+            if any(reader in members for reader in readers):
+                return True
+            stack += readers
         return False
+
+    def readers(self, ops: Iterable[Op], known: Container[Op]) -> list[Op]:
+        """Operations of the region that read what these compute, but for those already known."""
+        return [
+            user
+            for op in ops
+            for result in op.results
+            for user, _ in self.region.uses.get(result, ())
+            if user is not None and user not in known
+        ]
 
     def flatten(self, members: Sequence[Op]) -> Group | None:
         """All operations inside the members, as one group; None where too much leaves it."""
