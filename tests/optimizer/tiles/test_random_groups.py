@@ -47,7 +47,9 @@ def layer(b: Builder, chance: random.Random, known: list[Value], weights: list[V
     kind = chance.choice(("product", "softmax", "centre", "tanh", "join"))
     if kind == "product":
         w = chance.choice([w for w in weights if w.dims[0] == x.dims[1]])
-        dims = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+        dims: dict[str, Any] = {
+            "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,),
+        }  # fmt: skip
         return b("dot_general", x, w, type=TensorType((ROWS, w.dims[1]), F32), **dims)
     if kind == "softmax":
         power = b("exponential", b("subtract", x, spread(b, x, "maximum", -np.inf)))
