@@ -61,6 +61,7 @@ class Connect:
     walk: bool = True
     choices: Choices | None = None
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
+    made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "connect"
     takes: ClassVar[Level] = FUSED
     gives: ClassVar[Level] = FUSED
@@ -106,12 +107,22 @@ class Connect:
         return [None, *(streams(group.ops, group.roots) if self.walk else ())]
 
     def kernel(self, group: Group, operands: Sequence[Value], name: str) -> Op | None:
-        """The tile function of the best tiling that can be written."""
+        """The tile function of the best tiling that can be written; equal groups share its body."""
+        key = canonical_op(_as_op(group))
+        if key not in self.made:
+            self.made[key] = self._kernel(key, group, operands, name)
+        op = self.made[key]
+        if op is None:
+            return None
+        types = op.result_types
+        return Op(op.definition, operands, op.attributes, op.regions, types, group.origin)
+
+    def _kernel(self, key: str, group: Group, operands: Sequence[Value], name: str) -> Op | None:
         variants = self.variants(group, operands, name)
         if self.choices is None:
             return next((op for _, op in variants), None)
         every = list(variants)
-        return self.choices.tiling(canonical_op(_as_op(group)), every) if every else None
+        return self.choices.tiling(key, every) if every else None
 
     def variants(
         self, group: Group, operands: Sequence[Value], name: str
