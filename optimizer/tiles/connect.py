@@ -180,7 +180,7 @@ class _Queue:
         self.position = {op: number for number, op in enumerate(region.ops)}
         self.homes: dict[Op, _Node] = {}
         self.nodes: list[_Node] = []
-        self.rejected: set[tuple[frozenset[Op], frozenset[Op]]] = set()
+        self.judged: dict[tuple[frozenset[Op], frozenset[Op]], tuple[float, _Node | None]] = {}
 
     def run(self) -> Region:
         for op in self.region.ops:
@@ -202,29 +202,35 @@ class _Queue:
         best: tuple[float, _Node, _Node, _Node] | None = None
         for consumer in self.nodes:
             for producer in self.producers(consumer):
-                key = frozenset(producer.members), frozenset(consumer.members)
-                if key in self.rejected:
-                    continue
-                merged = None
-                if self.worth_judging(producer, consumer):
-                    merged = self.merged(producer, consumer)
-                if merged is None:
-                    self.rejected.add(key)
-                    continue
-                margin = self.margin(producer, consumer)
-                gain = producer.time + consumer.time - margin * merged.time
-                if gain <= 0:
-                    self.rejected.add(key)
-                elif best is None or gain > best[0]:
+                gain, merged = self.judgement(producer, consumer)
+                if merged is not None and gain > 0 and (best is None or gain > best[0]):
                     best = gain, producer, consumer, merged
         if best is None:
             return False
         _, producer, consumer, merged = best
+        if self.reaches_around(set(merged.members)):
+            # Another move has put something between the two since they were judged.
+            self.judged[frozenset(producer.members), frozenset(consumer.members)] = 0.0, None
+            return True
         self.nodes = [n for n in self.nodes if n is not producer and n is not consumer]
         self.nodes.append(merged)
         for op in merged.members:
             self.homes[op] = merged
         return True
+
+    def judgement(self, producer: _Node, consumer: _Node) -> tuple[float, _Node | None]:
+        """The seconds that both as one node would gain, and that node; judged once."""
+        key = frozenset(producer.members), frozenset(consumer.members)
+        if key not in self.judged:
+            merged = None
+            if self.worth_judging(producer, consumer):
+                merged = self.merged(producer, consumer)
+            gain = 0.0
+            if merged is not None:
+                margin = self.margin(producer, consumer)
+                gain = producer.time + consumer.time - margin * merged.time
+            self.judged[key] = gain, merged
+        return self.judged[key]
 
     def worth_judging(self, producer: _Node, consumer: _Node) -> bool:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
