@@ -389,6 +389,13 @@ class Module:
     def with_functions(self, functions: Mapping[str, Function]) -> Module:
         return replace(self, functions=dict(functions))
 
+    def with_bodies(self, change: Callable[[Region], Region]) -> Module:
+        """The module with `change` applied to every function's body; itself if none differs."""
+        functions = {n: f.with_body(change(f.body)) for n, f in self.functions.items()}
+        if all(functions[name] is old for name, old in self.functions.items()):
+            return self
+        return self.with_functions(functions)
+
     def with_weights(self, weights: Mapping[str, Weight]) -> Module:
         return replace(self, weights=dict(weights))
 

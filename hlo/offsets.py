@@ -87,13 +87,6 @@ class Offsets:
             self._ranges[variable] = found = found if found[0] <= found[1] else EVERYTHING
         return found
 
-    def trip_bounds(self, loop: Op) -> tuple[int, int] | None:
-        """(first, end) of a tile_for whose bounds are constants."""
-        ends = [self.of(bound) for bound in loop.operands[:2]]
-        if any(end.terms for end in ends):
-            return None
-        return ends[0].constant, ends[1].constant
-
     def _sum(self, value: Value) -> Offset:
         dense = constant_of(value)
         if dense is not None:

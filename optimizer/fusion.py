@@ -75,11 +75,7 @@ class Fuse:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        functions = {
-            name: function.with_body(fuse_region(function.body))
-            for name, function in module.functions.items()
-        }
-        return module.with_functions(functions)
+        return module.with_bodies(fuse_region)
 
 
 def fuse_region(region: Region) -> Region:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..hlo.build import Builder
-from ..hlo.graph import Function, Module, Op, Region, Value, constant_of
+from ..hlo.graph import Module, Op, Region, Value, constant_of
 from ..hlo.verify import INLINED, Level
 from .regions import map_bodies, prune, rename
 
@@ -34,14 +34,7 @@ class ChannelsLast:
     gives: ClassVar[Level] = INLINED
 
     def __call__(self, module: Module) -> Module:
-        functions = {name: self.function(f) for name, f in module.functions.items()}
-        if all(functions[name] is old for name, old in module.functions.items()):
-            return module
-        return module.with_functions(functions)
-
-    def function(self, function: Function) -> Function:
-        body = self.region(function.body)
-        return function if body is function.body else function.with_body(body)
+        return module.with_bodies(self.region)
 
     def region(self, region: Region) -> Region:
         region = map_bodies(region, lambda op, body: self.region(body))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..hlo.build import make_op
-from ..hlo.graph import Dense, Function, Module, Op, Region, Value, constant_of
+from ..hlo.graph import Dense, Module, Op, Region, Value, constant_of
 from ..hlo.verify import INLINED, Level
 from .fusion import CONTRACTIONS
 from .regions import prune, rename
@@ -24,17 +24,13 @@ class SinkReshapes:
     gives: ClassVar[Level] = INLINED
 
     def __call__(self, module: Module) -> Module:
-        functions = {name: self.function(f) for name, f in module.functions.items()}
-        if all(functions[name] is old for name, old in module.functions.items()):
-            return module
-        return module.with_functions(functions)
+        return module.with_bodies(self.region)
 
-    def function(self, function: Function) -> Function:
-        body = function.body
-        reshaped = {op.operands[0] for op in body.ops if op.name == "reshape"}
-        if not any(op.name in CONTRACTIONS for op in body.ops) or not reshaped:
-            return function
-        return function.with_body(_Sinker(body).run())
+    def region(self, region: Region) -> Region:
+        reshaped = any(op.name == "reshape" for op in region.ops)
+        if not reshaped or not any(op.name in CONTRACTIONS for op in region.ops):
+            return region
+        return _Sinker(region).run()
 
 
 class _Sinker:
@@ -153,13 +149,7 @@ class SinkScales:
     gives: ClassVar[Level] = INLINED
 
     def __call__(self, module: Module) -> Module:
-        functions = {
-            name: function.with_body(self.region(function.body))
-            for name, function in module.functions.items()
-        }
-        if all(functions[name].body is old.body for name, old in module.functions.items()):
-            return module
-        return module.with_functions(functions)
+        return module.with_bodies(self.region)
 
     def region(self, region: Region) -> Region:
         new: dict[Value, Value] = {}

@@ -65,11 +65,6 @@ class Span(NamedTuple):
         end = minimum(self.size, (self.bound - 1 - self.offset) // self.stride + 1)
         return maximum(end - first, ZERO)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is provably the whole dim."""
-        return self.stride == 1 and contains_span(self, whole_span(self.bound))
-
     def __repr__(self) -> str:
         stride = f":{self.stride}" if self.stride != 1 else ""
         return f"[{self.offset} +{self.size}{stride} <{self.bound}]{'' if self.exact else '~'}"

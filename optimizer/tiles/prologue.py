@@ -43,13 +43,7 @@ class KernelPrologues:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        functions = {
-            name: function.with_body(self.region(function.body))
-            for name, function in module.functions.items()
-        }
-        if all(functions[n].body is f.body for n, f in module.functions.items()):
-            return module
-        return module.with_functions(functions)
+        return module.with_bodies(self.region)
 
     def region(self, region: Region) -> Region:
         region = map_bodies(region, lambda op, body: self.region(body))
