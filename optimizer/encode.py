@@ -21,7 +21,7 @@ from ..hlo.ops.tile_examples import INDEX
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, Level
 from .fusion import CONTRACTIONS
-from .regions import CONTROL_BODIES, inline, rename
+from .regions import CONTROL_BODIES, inline, rename, rewritten
 
 Move = Callable[[Builder, Value], Value]
 
@@ -229,26 +229,16 @@ def _regions(region: Region) -> Iterator[Region]:
 def _load_through(body: Region, number: int, type: TensorType, load: Op, inverse: Move) -> Region:
     """The body of a tile function with an input of another type, loaded whole through `inverse`."""
 
-    def copied(region: Region, outer: dict[Value, Value], own: tuple[Value, ...]) -> Region:
-        mapping = {**outer, **dict(zip(region.arguments, own, strict=True))}
-        builder = Builder(check=False)
-        for op in region.ops:
-            if op is load:
-                zero = builder.constant(0, INDEX)
-                memory = mapping[op.operands[0]]
-                tile = builder("tile_load", memory, *[zero] * type.rank, sizes=type.dims)
-                mapping[op.result] = inverse(builder, tile)
-                continue
-            nested = [
-                copied(inner, mapping, arguments(inner.argument_types)) for inner in op.regions
-            ]
-            new = op.with_operands([mapping.get(v, v) for v in op.operands], nested)
-            mapping.update(zip(op.results, new.results, strict=True))
-            builder.append(new)
-        return Region(own, builder.ops, [mapping.get(v, v) for v in region.results])
+    def change(b: Builder, op: Op, mapping: dict[Value, Value]) -> bool:
+        if op is load:
+            zero = b.constant(0, INDEX)
+            memory = mapping[op.operands[0]]
+            tile = b("tile_load", memory, *[zero] * type.rank, sizes=type.dims)
+            mapping[op.result] = inverse(b, tile)
+        return op is load
 
-    types = [type if n == number else a.type for n, a in enumerate(body.arguments)]
-    return copied(body, {}, arguments(types))
+    own = arguments([type if n == number else a.type for n, a in enumerate(body.arguments)])
+    return rewritten(body, dict(zip(body.arguments, own, strict=True)), change, own)
 
 
 def _read_through(body: Region, argument: Value, type: TensorType, inverse: Move) -> Region:

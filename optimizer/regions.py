@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..hlo.build import Builder
 from ..hlo.graph import Op, Region, Value, arguments
@@ -44,6 +44,36 @@ def rename(region: Region, mapping: dict[Value, Value]) -> Region:
         inner.update(zip(op.results, new.results, strict=True))
         ops.append(new)
     return Region(own, ops, [inner.get(value, value) for value in region.results])
+
+
+Change = Callable[[Builder, Op, dict[Value, Value]], bool]
+
+
+def rewritten(
+    region: Region,
+    outer: Mapping[Value, Value],
+    change: Change,
+    own: Sequence[Value] | None = None,
+) -> Region:
+    """A copy of a region and of those inside it, on arguments of its own (or on `own`).
+
+    `change(b, op, mapping)` may build something else in place of an operation, put what stands for
+    its results into `mapping`, and return True; the operation is copied where it returns False.
+    `outer` maps what the region captures.
+    """
+    mapping = dict(outer)
+    if own is None:
+        own = arguments(region.argument_types)
+        mapping.update(zip(region.arguments, own, strict=True))
+    b = Builder(check=False)
+    for op in region.ops:
+        if change(b, op, mapping):
+            continue
+        nested = [rewritten(body, mapping, change) for body in op.regions]
+        new = op.with_operands([mapping.get(v, v) for v in op.operands], nested)
+        mapping.update(zip(op.results, new.results, strict=True))
+        b.append(new)
+    return Region(own, b.ops, [mapping.get(v, v) for v in region.results])
 
 
 def extract(members: Sequence[Op], inputs: Sequence[Value], roots: Sequence[Value]) -> Region:

@@ -120,7 +120,8 @@ def build_kernel(
     step: int = 0,
 ) -> Op:
     """The kernel_call on `operands`, which stand for the group's inputs. All roots have the same
-    dims, cut into tiles of `sizes`; `step` is the size of a tile of the stream's dim."""
+    dims, cut into tiles of `sizes`; `step` is the size of a tile of the stream's dim. Unwritable
+    where a tile does not hold what another one, or a root's store, needs of it."""
     parts = group_boxes(group, sizes, stream, step)
     dims = group.roots[0].dims
     counts = tile_counts(dims, sizes)
@@ -133,10 +134,12 @@ def build_kernel(
         writer.write(group.ops, parts)
     else:
         _Walk(group, stream, parts, step).write(writer)
+    # A root that others of the group read may be computed in larger tiles than it is stored in:
+    # tiles that overlap would be stored twice.
+    own = root_box(dims, sizes)
     for root, target in zip(group.roots, memory[len(group.inputs) :], strict=True):
-        box = parts.boxes[root]
-        offsets = [writer.scalar(span.offset) for span in box.spans]
-        b.op("tile_store", [target, writer.tiles[root], *offsets])
+        offsets = [writer.scalar(span.offset) for span in own.spans]
+        b.op("tile_store", [target, writer.read(root, own), *offsets])
     attributes = {"kernel": name, "grid": tuple(counts[d] for d in axes)}
     types = [root.type for root in group.roots]
     return make_op("kernel_call", operands, attributes, (b.region([]),), types, group.origin)

@@ -18,7 +18,7 @@ from ...hlo.graph import Module, Op, Region, Value, arguments, union_origins
 from ...hlo.ops.tile import MEMORY_OPS
 from ...hlo.types import Type
 from ...hlo.verify import FUSED, Level
-from ..regions import map_bodies, rename
+from ..regions import map_bodies, rename, rewritten
 from .access import Box, Propagation, Span, propagate
 from .expressions import expression, variable
 from .write import TileWriter, Unwritable, numbers, writable
@@ -160,7 +160,7 @@ class _Copy:
             mapping[old.arguments[count + number]] = memory[extra + place]
         self.inputs = {a: memory[count + i] for i, (a, _) in enumerate(added)}
         self.targets = memory[extra + len(kept) :]
-        regions = [self.region(old, mapping, memory)]
+        regions = [rewritten(old, mapping, self.change, memory)]
         if len(kernel.regions) > 1:
             regions.append(self.reference(kernel.regions[1], types[:extra], kept))
         starts = kernel.starts or (-1,) * len(kernel.results)
@@ -173,24 +173,12 @@ class _Copy:
         origin = union_origins(kernel.origin, fusion.origin)
         return Op(kernel.definition, operands, attributes, regions, results, origin)
 
-    def region(
-        self, region: Region, mapping: Mapping[Value, Value], own: Sequence[Value] | None = None
-    ) -> Region:
-        inner = dict(mapping)
-        if own is None:
-            own = arguments(region.argument_types)
-            inner.update(zip(region.arguments, own, strict=True))
-        ops: list[Op] = []
-        for op in region.ops:
-            if op is self.move.store:
-                ops += self.stores(inner)
-                if not self.move.keep:
-                    continue
-            nested = [self.region(body, inner) for body in op.regions]
-            new = op.with_operands([inner.get(v, v) for v in op.operands], nested)
-            inner.update(zip(op.results, new.results, strict=True))
-            ops.append(new)
-        return Region(own, ops, [inner.get(v, v) for v in region.results])
+    def change(self, b: Builder, op: Op, mapping: dict[Value, Value]) -> bool:
+        """The fusion's stores in place of the store; beside it where its result is needed."""
+        if op is self.move.store:
+            for new in self.stores(mapping):
+                b.append(new)
+        return op is self.move.store and not self.move.keep
 
     def reference(self, old: Region, types: Sequence[Type], kept: Sequence[int]) -> Region:
         """The kernel's reference, then the fusion."""

@@ -18,7 +18,7 @@ from ...hlo.offsets import Offsets
 from ...hlo.ops.tile import MEMORY_OPS
 from ...hlo.tiling import trips
 from ...hlo.verify import FUSED, Level
-from ..regions import inline, map_bodies, rename
+from ..regions import inline, map_bodies, rename, rewritten
 from .access import Box, Span, propagate
 from .expressions import expression, variable
 from .write import TileWriter, Unwritable, writable
@@ -109,7 +109,7 @@ class _Copy:
         mapping = {old.arguments[n]: memory[place] for place, n in enumerate(kept)}
         mapping.update(zip(results, memory[len(operands) :], strict=True))
         self.inputs = dict(zip(self.body.arguments, memory[len(kept) : len(operands)], strict=True))
-        regions = [self.region(old, mapping, memory)]
+        regions = [rewritten(old, mapping, self.change, memory)]
         if len(kernel.regions) > 1:
             regions.append(self.reference(kernel.regions[1], kept, [v.type for v in operands]))
         starts = tuple(s - (s > number) for s in kernel.starts)
@@ -125,23 +125,12 @@ class _Copy:
         places = {n: own[place] for place, n in enumerate(kept)} | {self.move.operand: value}
         return b.region(inline(b, old, [places[n] for n in range(len(places))]))
 
-    def region(
-        self, region: Region, mapping: Mapping[Value, Value], own: Sequence[Value] | None = None
-    ) -> Region:
-        inner = dict(mapping)
-        if own is None:
-            own = arguments(region.argument_types)
-            inner.update(zip(region.arguments, own, strict=True))
-        b = Builder(check=False)
-        for op in region.ops:
-            if op.operands and op.operands[0] is self.memory:
-                inner[op.result] = self.load(b, op, inner)
-                continue
-            nested = [self.region(body, inner) for body in op.regions]
-            new = op.with_operands([inner.get(v, v) for v in op.operands], nested)
-            inner.update(zip(op.results, new.results, strict=True))
-            b.append(new)
-        return Region(own, b.ops, [inner.get(v, v) for v in region.results])
+    def change(self, b: Builder, op: Op, mapping: dict[Value, Value]) -> bool:
+        """The fusion on a window of what it reads, in place of a load of its result."""
+        if not op.operands or op.operands[0] is not self.memory:
+            return False
+        mapping[op.result] = self.load(b, op, mapping)
+        return True
 
     def load(self, b: Builder, op: Op, mapping: Mapping[Value, Value]) -> Value:
         """The fusion's result for the window that was loaded, with its fill outside."""

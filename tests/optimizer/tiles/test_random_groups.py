@@ -6,15 +6,18 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import girih
 from girih.hlo.build import Builder
 from girih.hlo.graph import Function, Module, Value
 from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import FUSED, verify
 from girih.optimizer.fusion import Fuse
+from girih.optimizer.machine import to_json
 from girih.optimizer.pipeline import run_pipeline
 from girih.optimizer.tiles.connect import Connect
 
@@ -75,3 +78,37 @@ def test_connected_networks_give_the_same(chance: random.Random) -> None:
     verify(connected, FUSED)
     for a, b in zip(interpret(connected, inputs), interpret(module, inputs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def eager_machine(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("machines") / "eager.json"
+    path.write_text(to_json(eager()))
+    return str(path)
+
+
+@settings(max_examples=15, deadline=None)
+@given(chance=st.randoms(use_true_random=False))
+def test_connected_networks_run(eager_machine: str, chance: random.Random) -> None:
+    module, inputs = network(chance)
+    options = girih.Options(machine=eager_machine, cache="off", threads=2)
+    results = girih.compile(module, options=options)(*inputs)
+    for a, b in zip(results, interpret(module, inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_result_that_another_one_reads_in_larger_tiles() -> None:
+    b = Builder()
+    x, w = b.arguments([TensorType((ROWS, 40), F32), TensorType((40, 40), F32)])
+    twice = b("add", x, x)
+    dims: dict[str, Any] = {
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,),
+    }  # fmt: skip
+    product = b("dot_general", twice, w, type=TensorType((ROWS, 40), F32), **dims)
+    module = Module({"main": Function("main", b.region([product, twice]))})
+    connected = Connect(eager())(run_pipeline(module, [Fuse()]))
+    verify(connected, FUSED)
+    assert [op.name for op in connected.body.ops] == ["kernel_call"]
+    inputs = [np.arange(n * 40, dtype=np.float32).reshape(n, 40) / 999 for n in (ROWS, 40)]
+    for a, b_ in zip(interpret(connected, inputs), interpret(module, inputs), strict=True):
+        np.testing.assert_allclose(a, b_, rtol=1e-5, atol=1e-5)
