@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .hlo.errors import CompilerBug, ImportBlockers, UnsupportedError, UserError
     from .hlo.graph import Module
     from .hlo.interpret import interpret
+    from .jitted import jit
     from .kernels import Kernel, kernel
     from .options import Options
     from .runtime.loading import load
@@ -37,6 +38,7 @@ _ROOMS = {
     "compile": ".compiler",
     "import_model": ".compiler",
     "interpret": ".hlo.interpret",
+    "jit": ".jitted",
     "kernel": ".kernels",
     "load": ".runtime.loading",
 }
@@ -56,6 +58,7 @@ __all__ = [
     "compile",
     "import_model",
     "interpret",
+    "jit",
     "kernel",
     "load",
 ]

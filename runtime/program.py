@@ -153,6 +153,17 @@ class Program:
             return self._pack(self._run(inputs)[0])
         return self._pack(self._run(self._arrays(inputs, keywords))[0])
 
+    def call_flat(self, inputs: Sequence[Any]) -> list[Array]:
+        """The results, flat, of the flat arguments: in the order of `signature.arguments` and of
+        `signature.results`, as a library that has flattened its own structures calls it."""
+        if len(inputs) != len(self._leaves):
+            raise UserError(
+                f"the program takes {len(self._leaves)} arguments, {len(inputs)} are given"
+            )
+        if not self._are_ready(inputs):
+            inputs = self._accepted(inputs)
+        return self._run(inputs)[0]
+
     def donate(self, *inputs: Any, **keywords: Any) -> Any:
         """Like a call, but donated arguments are given up: where the plan computes a result in
         their memory, the result is that memory, and no copy is made."""
@@ -309,6 +320,13 @@ class Program:
         giving = giving and bool(self._aliases.donated)
         if not giving and self._are_ready(values):
             return values
+        arrays = self._accepted(values, giving)
+        if giving:
+            check_donations(self._leaves, arrays)
+        return arrays
+
+    def _accepted(self, values: Sequence[Any], giving: bool = False) -> list[Array]:
+        """Each flat argument as its leaf accepts it; what is copied is counted."""
         arrays, copies = [], 0
         for leaf, value, default in zip(self._leaves, values, self._defaults, strict=True):
             if value is None and default is not None:
@@ -319,8 +337,6 @@ class Program:
         if copies:
             with self._copies_lock:
                 self._copies += copies
-        if giving:
-            check_donations(self._leaves, arrays)
         return arrays
 
     def _values(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:

@@ -36,12 +36,30 @@ def import_function(function: Any, examples: Sequence[Any], keywords: Mapping[st
 
     is_jitted = hasattr(function, "trace") and hasattr(function, "lower")
     jitted = function if is_jitted else jax.jit(function)
-    title = getattr(function, "__name__", "") or type(function).__name__
+    traced = trace(jitted, examples, keywords)
+    return import_traced(traced, title_of(function))
+
+
+def title_of(function: Any) -> str:
+    """What a function is called in messages and modules."""
+    return getattr(function, "__name__", "") or type(function).__name__
+
+
+def trace(jitted: Any, examples: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """The `jax.stages.Traced` of a jitted function; UserError, with the user's line, where JAX
+    cannot trace it."""
     try:
-        traced = jitted.trace(*examples, **keywords)
+        return jitted.trace(*examples, **keywords)
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
+        title = title_of(jitted)
         raise UserError(f"{user_line(error)}JAX could not trace '{title}': {reason}") from error
+
+
+def import_traced(traced: Any, title: str) -> Module:
+    """The module of a `jax.stages.Traced`."""
+    import jax
+
     closed = traced.jaxpr
     donated = [leaf.donated for leaf in jax.tree_util.tree_leaves(traced.args_info)]
     large = [_is_large(constant) for constant in closed.consts]

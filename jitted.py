@@ -1,0 +1,230 @@
+"""`girih.jit`: what `jax.jit` is for functions that are only evaluated, compiled by girih.
+
+A call is traced by JAX once for each structure, types and static values, compiled, and kept. Inside
+another trace (`jax.jit`, `jax.grad`, `jax.vmap`) the function is JAX's own, so that it composes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .hlo.errors import UserError
+from .options import Options
+
+if TYPE_CHECKING:
+    from .runtime.program import Program
+
+_SETTINGS = (
+    "jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl",
+    "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion", "jax_threefry_partitionable",
+)  # fmt: skip
+"""JAX's settings that change what a trace is."""
+
+_KEYS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
+"""Types of random keys -> the names of their generators."""
+
+
+def jit(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    target: str = "cpu",
+    options: Options | None = None,
+) -> Any:
+    """A function of JAX arrays that girih compiles when it is first called with new shapes.
+
+    Use it where `jax.jit` stands, plain or as a decorator with arguments. Inputs are JAX and numpy
+    arrays, Python scalars and pytrees of them, with JAX's rules for types; results are JAX arrays.
+    Donated JAX arrays are deleted, as `jax.jit` does; their memory is not used again
+    (`girih.compile` and `Program.donate` do that).
+    UserError where JAX cannot trace the function, ImportBlockers where girih cannot import it:
+    nothing is ever handed to XLA instead.
+    """
+    given: dict[str, Any] = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+    }
+    if function is None:
+        return functools.partial(jit, target=target, options=options, **given)
+    return JitFunction(function, target, options or Options(), given)
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A program for calls of one kind."""
+
+    program: Program
+    outputs: Any  # JAX's PyTreeDef
+    keys: tuple[tuple[int, str], ...]  # the results that are random keys, and their generators
+    donated: tuple[int, ...]
+
+
+class JitFunction:
+    """A function that girih compiles; see `girih.jit`."""
+
+    def __init__(
+        self, function: Callable[..., Any], target: str, options: Options, given: dict[str, Any]
+    ) -> None:
+        if not callable(function):
+            raise UserError(f"girih.jit is for functions, not {type(function).__name__}")
+        import jax
+        import jax.core
+
+        functools.update_wrapper(self, function)
+        self._jax: Any = jax
+        self._target, self._options = target, options
+        self._jitted = jax.jit(function, **{k: v for k, v in given.items() if v is not None})
+        self._static = _Static(function, given["static_argnums"], given["static_argnames"])
+        self._compiled: dict[Hashable, _Compiled] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """The function's results as JAX arrays."""
+        jax = self._jax
+        dynamic, static = self._static.split(arguments, keywords)
+        leaves, tree = jax.tree_util.tree_flatten(dynamic)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self._jitted(*arguments, **keywords)
+        arrays, kinds = [], []
+        for leaf in leaves:
+            array, kind = self._read(leaf)
+            arrays.append(array)
+            kinds.append(kind)
+        key = self._key(static, tree, tuple(kinds))
+        ready = self._compiled.get(key)
+        if ready is None:
+            ready = self._compile(key, arguments, keywords)
+        results = self._put(ready.program.call_flat(arrays))
+        for number, kind in ready.keys:
+            results[number] = jax.random.wrap_key_data(results[number], impl=kind)
+        for number in ready.donated:
+            if isinstance(leaves[number], jax.Array):
+                leaves[number].delete()
+        return jax.tree_util.tree_unflatten(ready.outputs, results)
+
+    def program(self, *arguments: Any, **keywords: Any) -> Program:
+        """The program that a call with these inputs runs: to save as a bundle, or to inspect.
+
+        Arrays may be `jax.ShapeDtypeStruct`.
+        """
+        return self._build(arguments, keywords)[0]
+
+    def clear_cache(self) -> None:
+        """Forget all programs."""
+        self._compiled.clear()
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Methods are functions of the instance, which has to be static or a pytree."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<girih.jit of {getattr(self, '__name__', '?')}: {len(self._compiled)} programs>"
+
+    def _key(self, static: Any, tree: Any, kinds: Any) -> Hashable:
+        config = self._jax.config
+        settings = tuple(getattr(config, name, None) for name in _SETTINGS)
+        return static, tree, kinds, settings
+
+    def _compile(self, key: Hashable, arguments: Any, keywords: Any) -> _Compiled:
+        with self._lock:
+            known = self._compiled.get(key)
+            if known is not None:
+                return known
+            program, traced = self._build(arguments, keywords)
+            jax = self._jax
+            results = jax.tree_util.tree_leaves(traced.out_info)
+            keys = tuple(
+                (number, _KEYS[str(result.dtype)])
+                for number, result in enumerate(results)
+                if jax.numpy.issubdtype(result.dtype, jax.dtypes.prng_key)
+            )
+            infos = jax.tree_util.tree_leaves(traced.args_info)
+            donated = tuple(number for number, info in enumerate(infos) if info.donated)
+            ready = _Compiled(program, traced.out_tree, keys, donated)
+            self._compiled[key] = ready
+            return ready
+
+    def _build(self, arguments: Any, keywords: Any) -> tuple[Program, Any]:
+        from .compiler import compile as compile_module
+        from .frontends.jax.traced import import_traced, title_of, trace
+
+        traced = trace(self._jitted, arguments, keywords)
+        module = import_traced(traced, title_of(self._jitted))
+        return compile_module(module, target=self._target, options=self._options), traced
+
+    def _read(self, leaf: Any) -> tuple[Any, Hashable]:
+        """A leaf as an array for the program, and what a trace depends on of it."""
+        jax = self._jax
+        if isinstance(leaf, jax.Array):
+            kind = leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+            if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                leaf = jax.random.key_data(leaf)
+            devices = leaf.devices()
+            if len(devices) > 1 or next(iter(devices)).platform != "cpu":
+                raise UserError(
+                    f"girih.jit: an argument lies on {', '.join(map(str, devices))}; pass "
+                    "jax.device_put(x, jax.devices('cpu')[0])"
+                )
+            return np.asarray(leaf), kind
+        try:
+            aval = jax.typeof(leaf)
+        except TypeError:
+            raise UserError(
+                f"girih.jit: {leaf!r} is no array; mark the argument static, or pass an array"
+            ) from None
+        kind = aval.shape, aval.dtype, getattr(aval, "weak_type", False)
+        return np.asarray(leaf, aval.dtype), kind
+
+    def _put(self, results: list[Any]) -> list[Any]:
+        """JAX arrays in the memory of the results."""
+        jax = self._jax
+        device = None if jax.default_backend() == "cpu" else jax.devices("cpu")[0]
+        return jax.device_put(results, device)
+
+
+class _Static:
+    """Which arguments of a function are static, given by number or by name, as JAX finds them."""
+
+    def __init__(self, function: Any, numbers: Any, names: Any) -> None:
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        positional = [p.name for p in parameters if p.kind in kinds]
+        named = [names] if isinstance(names, str) else list(names or ())
+        numbered = [numbers] if isinstance(numbers, int) else list(numbers or ())
+        if names is None:  # what is given one way is found the other way, as JAX does
+            count = len(positional)
+            named = [positional[n] for n in numbered if -count <= n < count]
+        elif numbers is None:
+            numbered = [positional.index(name) for name in named if name in positional]
+        self.numbers, self.names = frozenset(numbered), frozenset(named)
+
+    def split(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> tuple[Any, Hashable]:
+        """The call's dynamic (arguments, keywords), and its static ones as a key."""
+        if not self.numbers and not self.names:
+            return (arguments, keywords), ()
+        numbers = {n if n >= 0 else len(arguments) + n for n in self.numbers}
+        dynamic = tuple(a for n, a in enumerate(arguments) if n not in numbers)
+        others = {name: value for name, value in keywords.items() if name not in self.names}
+        static = [(n, type(a), a) for n, a in enumerate(arguments) if n in numbers]
+        static += [(n, type(v), v) for n, v in sorted(keywords.items()) if n in self.names]
+        try:
+            hash(tuple(static))
+        except TypeError as error:
+            raise UserError(f"girih.jit: a static argument has to be hashable: {error}") from None
+        return (dynamic, others), tuple(static)

@@ -1,0 +1,529 @@
+"""The architectures of `transformers` at tiny size: which export, compile and agree.
+
+    python tests/zoo/architectures.py [--only NAME ...] [--interpret] [--write]
+
+builds every model of ARCHITECTURES with random weights, exports it, compiles it for the CPU and
+compares all results with PyTorch's. `--write` writes docs/architectures.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import multiprocessing
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "architectures.md"
+TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2}
+SECONDS = 600  # for one model
+
+
+class Architecture(NamedTuple):
+    """A model: its type, the class that builds it, what it reads, and what makes it tiny."""
+
+    name: str
+    inputs: str = "tokens"
+    config: dict[str, Any] = {}  # noqa: RUF012 - rows are read only
+    model: str = "AutoModel"
+    type: str = ""  # the model_type where the name is another
+    dtype: str = "float32"
+
+
+class Row(NamedTuple):
+    """What became of one architecture."""
+
+    exports: bool = False
+    compiles: bool = False
+    error: float = float("nan")
+    note: str = ""
+    seconds: float = 0.0
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 64,
+    "head_dim": 8, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "d_model": 32,
+    "ffn_dim": 64, "image_size": 32, "patch_size": 8, "num_channels": 3, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "num_experts": 4,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8, "use_cache": False,
+    "max_source_positions": 64, "max_target_positions": 64, "moe_intermediate_size": 32,
+    "embedding_size": 32, "word_embed_proj_dim": 32, "num_decoder_layers": 2, "num_layers": 2,
+}  # fmt: skip
+"""What makes a configuration tiny, where it has such a field."""
+
+CAUSAL, SEQUENCES = "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
+TEXT_TOWER = {**{k: SMALL[k] for k in ("vocab_size", "hidden_size", "num_hidden_layers",
+                                       "num_attention_heads", "intermediate_size")},
+              "max_position_embeddings": 16, "projection_dim": 24, "eos_token_id": 2}  # fmt: skip
+IMAGE_TOWER = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "image_size": 32, "patch_size": 8, "projection_dim": 24,
+}  # fmt: skip
+TOWERS = {"text_config": TEXT_TOWER, "vision_config": IMAGE_TOWER, "projection_dim": 24}
+STAGES = {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
+WAVES = {
+    "conv_dim": (16, 16), "conv_stride": (4, 2), "conv_kernel": (8, 4), "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "vocab_size": 20,
+    "mask_time_length": 2,
+}  # fmt: skip
+
+ARCHITECTURES: tuple[Architecture, ...] = (
+    # Encoders of text.
+    *(Architecture(name) for name in (
+        "bert", "roberta", "electra", "deberta", "deberta-v2", "xlm-roberta",
+        "mpnet", "camembert", "ernie", "esm", "nomic_bert", "rembert", "roformer", "megatron-bert",
+        "mobilebert", "squeezebert", "convbert", "data2vec-text", "luke",
+        "nystromformer", "fnet", "canine", "xlnet", "funnel", "longformer", "big_bird",
+    )),
+    Architecture("distilbert", config={"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 64}),
+    Architecture("albert"),
+    Architecture("modernbert", config={"global_attn_every_n_layers": 2, "local_attention": 8}),
+    Architecture("flaubert", config={"emb_dim": 32, "n_layers": 2, "n_heads": 4, "n_words": 99}),
+    Architecture("xlm", config={"emb_dim": 32, "n_layers": 2, "n_heads": 4, "n_words": 99}),
+    Architecture("layoutlm", "layout"),
+    Architecture("bert for classification", type="bert", model="AutoModelForSequenceClassification"),
+    Architecture("bert in bfloat16", type="bert", dtype="bfloat16"),
+    # Decoders of text.
+    *(Architecture(name, model=CAUSAL) for name in (
+        "gpt2", "gpt_neox", "opt", "bloom", "llama", "mistral", "mixtral", "qwen2", "qwen3",
+        "qwen2_moe", "qwen3_moe", "gemma", "gemma2", "phi", "phi3", "falcon", "stablelm",
+        "starcoder2", "olmo", "olmo2", "cohere", "cohere2", "granite", "smollm3", "glm", "glm4",
+        "gpt_bigcode", "nemotron", "exaone4", "biogpt", "granitemoe", "olmoe", "helium", "persimmon",
+        "xglm", "mpt", "openai-gpt", "deepseek_v3", "gpt_oss", "phimoe", "ministral", "ernie4_5",
+    )),
+    Architecture("gpt_neo", config={"attention_types": [[["global", "local"], 1]], "window_size": 8},
+                 model=CAUSAL),
+    Architecture("gptj", config={"rotary_dim": 4}, model=CAUSAL),
+    Architecture("codegen", config={"rotary_dim": 4}, model=CAUSAL),
+    Architecture("gemma3", type="gemma3_text", model=CAUSAL),
+    Architecture("llama in bfloat16", type="llama", model=CAUSAL, dtype="bfloat16"),
+    Architecture("gpt2 in bfloat16", type="gpt2", model=CAUSAL, dtype="bfloat16"),
+    # Recurrent and state space models.
+    Architecture("mamba", model=CAUSAL, config={"state_size": 4, "time_step_rank": 4}),
+    Architecture("mamba2", model=CAUSAL,
+                 config={"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2,
+                         "chunk_size": 4}),
+    Architecture("falcon_mamba", model=CAUSAL, config={"state_size": 4, "time_step_rank": 4}),
+    Architecture("rwkv", model=CAUSAL, config={"attention_hidden_size": 32, "context_length": 64}),
+    Architecture("recurrent_gemma", model=CAUSAL, config={"lru_width": 32, "attention_window_size": 8,
+                                                          "num_hidden_layers": 3}),
+    # Encoder and decoder.
+    Architecture("t5", "pairs", {"d_kv": 8, "d_ff": 64, "num_heads": 4}, SEQUENCES),
+    Architecture("mt5", "pairs", {"d_kv": 8, "d_ff": 64, "num_heads": 4}, SEQUENCES),
+    Architecture("umt5", "pairs", {"d_kv": 8, "d_ff": 64, "num_heads": 4}, SEQUENCES),
+    Architecture("longt5", "pairs", {"d_kv": 8, "d_ff": 64, "num_heads": 4, "local_radius": 3},
+                 SEQUENCES),
+    Architecture("switch_transformers", "pairs",
+                 {"d_kv": 8, "d_ff": 64, "num_heads": 4, "num_sparse_encoder_layers": 1,
+                  "num_sparse_decoder_layers": 1}, SEQUENCES),
+    *(Architecture(name, "pairs", model=SEQUENCES) for name in (
+        "bart", "mbart", "pegasus", "marian", "blenderbot", "m2m_100", "prophetnet", "fsmt",
+    )),
+    Architecture("led", "pairs", {"attention_window": 4, "max_encoder_position_embeddings": 64,
+                                  "max_decoder_position_embeddings": 64}, SEQUENCES),
+    # Pictures.
+    *(Architecture(name, "image") for name in (
+        "vit", "deit", "dinov2", "vit_mae", "vit_msn", "yolos",
+    )),
+    Architecture("beit", "image", model="AutoModelForImageClassification"),
+    Architecture("data2vec-vision", "image"),
+    Architecture("swin", "image", {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4],
+                                   "window_size": 2, "patch_size": 4}),
+    Architecture("swinv2", "image", {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4],
+                                     "window_size": 2, "patch_size": 4}),
+    Architecture("convnext", "image", STAGES),
+    Architecture("convnextv2", "image", STAGES),
+    Architecture("resnet", "image", {**STAGES, "embedding_size": 8}),
+    Architecture("regnet", "image", {**STAGES, "embedding_size": 8, "groups_width": 4}),
+    Architecture("bit", "image", {**STAGES, "embedding_size": 8, "num_groups": 2}),
+    Architecture("mobilenet_v1", "image"),
+    Architecture("mobilenet_v2", "image", model="AutoModelForImageClassification"),
+    Architecture("efficientnet", "image", {"width_coefficient": 0.25, "depth_coefficient": 0.2,
+                                           "hidden_dim": 320}),
+    Architecture("mobilevit", "image", {"hidden_sizes": [16, 24, 32], "neck_hidden_sizes":
+                                        [8, 8, 16, 24, 32, 32, 32], "patch_size": 2,
+                                        "image_size": 64}),
+    Architecture("mobilevitv2", "image", {"width_multiplier": 0.25, "patch_size": 2,
+                                          "image_size": 64}),
+    Architecture("segformer", "image", {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1],
+                                        "num_attention_heads": [1, 2, 2, 4],
+                                        "decoder_hidden_size": 16},
+                 "AutoModelForSemanticSegmentation"),
+    Architecture("poolformer", "image", {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}),
+    Architecture("pvt", "image", {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1],
+                                  "num_attention_heads": [1, 2, 2, 4], "patch_sizes": [4, 2, 2, 2]}),
+    Architecture("cvt", "image", {"embed_dim": [8, 16, 32], "depth": [1, 1, 1],
+                                  "num_heads": [1, 2, 4]}),
+    Architecture("levit", "image", {"hidden_sizes": [16, 24, 32], "num_attention_heads": [2, 3, 4],
+                                    "depths": [1, 1, 1], "key_dim": [8, 8, 8], "image_size": 64,
+                                    "patch_size": 16}),
+    Architecture("focalnet", "image", {"embed_dim": 16, "depths": [1, 1], "focal_levels": [2, 2],
+                                       "focal_windows": [3, 3], "hidden_sizes": [16, 32],
+                                       "patch_size": 4}),
+    Architecture("dpt", "image", {"neck_hidden_sizes": [8, 8, 16, 16], "fusion_hidden_size": 8,
+                                  "backbone_out_indices": [0, 0, 1, 1]},
+                 "AutoModelForDepthEstimation"),
+    Architecture("vitdet", "image", {"num_hidden_layers": 2, "pretrain_image_size": 32}),
+    Architecture("hiera", "image", {"embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2],
+                                    "image_size": [64, 64], "patch_size": [7, 7]}),
+    Architecture("detr", "image", {"use_timm_backbone": False, "use_pretrained_backbone": False,
+                                   "backbone": None, "num_queries": 6, "backbone_config": {
+                                       "model_type": "resnet", "hidden_sizes": [8, 8, 16, 16],
+                                       "depths": [1, 1, 1, 1], "embedding_size": 8,
+                                       "out_features": ["stage4"]}}, "AutoModelForObjectDetection"),
+    Architecture("upernet", "image", {"backbone": None, "use_pretrained_backbone": False,
+                                      "hidden_size": 16, "pool_scales": [1, 2], "auxiliary_in_channels": 16,
+                                      "auxiliary_channels": 8, "backbone_config": {
+                                          "model_type": "convnext", **STAGES, "out_features":
+                                          ["stage1", "stage2", "stage3", "stage4"]}},
+                 "AutoModelForSemanticSegmentation"),
+    # Pictures and text.
+    Architecture("clip", "both", TOWERS),
+    Architecture("siglip", "both", TOWERS),
+    Architecture("altclip", "both", TOWERS),
+    Architecture("chinese_clip", "both", TOWERS),
+    Architecture("clipseg", "both", {**TOWERS, "reduce_dim": 8, "extract_layers": [1]}),
+    Architecture("groupvit", "image", {"num_hidden_layers": 3, "depths": [1, 1, 1],
+                                       "num_group_tokens": [8, 4, 0], "num_output_groups": [8, 4, 0]},
+                 type="groupvit_vision_model"),
+    Architecture("blip", "both", TOWERS),
+    Architecture("owlvit", "queries", TOWERS, "AutoModelForZeroShotObjectDetection"),
+    Architecture("vilt", "both"),
+    Architecture("sam", "image", {"hidden_size": 32, "output_channels": 16, "mlp_dim": 64,
+                                  "global_attn_indexes": [1], "window_size": 2},
+                 type="sam_vision_model"),
+    Architecture("llava", "text of llava", {
+        "text_config": {"model_type": "llama", **{k: v for k, v in SMALL.items() if k in (
+            "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+            "num_key_value_heads", "intermediate_size", "max_position_embeddings")}},
+        "vision_config": {"model_type": "clip_vision_model", **IMAGE_TOWER},
+        "image_token_index": 90, "vision_feature_layer": -1}, "AutoModelForImageTextToText"),
+    # Sound.
+    Architecture("whisper", "spectrum pairs", {"num_mel_bins": 8, "max_source_positions": 16,
+                                               "max_target_positions": 32,
+                                               "suppress_tokens": None,
+                                               "begin_suppress_tokens": None},
+                 "AutoModelForSpeechSeq2Seq"),
+    Architecture("wav2vec2", "wave", WAVES, "AutoModelForCTC"),
+    Architecture("hubert", "wave", WAVES, "AutoModelForCTC"),
+    Architecture("wavlm", "wave", WAVES),
+    Architecture("unispeech", "wave", WAVES),
+    Architecture("unispeech-sat", "wave", WAVES),
+    Architecture("data2vec-audio", "wave", WAVES),
+    Architecture("sew", "wave", {**WAVES, "squeeze_factor": 2}),
+    Architecture("wav2vec2-conformer", "wave", WAVES),
+    Architecture("wav2vec2-bert", "spectrum", {"feature_projection_input_dim": 8,
+                                               "conv_depthwise_kernel_size": 3}),
+    Architecture("speech_to_text", "spectrum pairs",
+                 {"input_feat_per_channel": 8, "conv_channels": 16, "num_conv_layers": 2,
+                  "max_source_positions": 64}, "AutoModelForSpeechSeq2Seq"),
+    Architecture("audio-spectrogram-transformer", "spectrum",
+                 {"num_mel_bins": 16, "max_length": 24, "patch_size": 4, "frequency_stride": 4,
+                  "time_stride": 4}),
+    Architecture("encodec", "mono wave", {"num_filters": 4, "upsampling_ratios": [4, 2],
+                                          "hidden_size": 16, "codebook_size": 16,
+                                          "codebook_dim": 16}),
+    Architecture("clap", "spectrum of clap", {"hidden_size": 32, "num_mel_bins": 16, "spec_size": 64,
+                                              "patch_embeds_hidden_size": 8, "depths": [1, 1],
+                                              "num_attention_heads": [2, 2], "window_size": 4,
+                                              "patch_size": 4, "patch_stride": [4, 4]},
+                 type="clap_audio_model"),
+    Architecture("vits", "tokens", {"num_hidden_layers": 1, "upsample_rates": [4, 4], "flow_size": 16,
+                                    "upsample_kernel_sizes": [8, 8], "spectrogram_bins": 9,
+                                    "upsample_initial_channel": 16, "wavenet_dilation_rate": 1,
+                                    "resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1, 2]],
+                                    "ffn_dim": 32, "hidden_size": 16, "num_attention_heads": 2,
+                                    "prior_encoder_num_flows": 1}),
+    # Video, series and points.
+    Architecture("videomae", "video", {"num_frames": 2, "tubelet_size": 2}),
+    Architecture("timesformer", "video", {"num_frames": 2}),
+    Architecture("vivit", "video", {"num_frames": 4, "tubelet_size": [2, 8, 8]}),
+    Architecture("patchtst", "series", {"num_input_channels": 3, "context_length": 32, "patch_length": 4,
+                                        "patch_stride": 4, "prediction_length": 4}),
+    Architecture("patchtsmixer", "series", {"num_input_channels": 3, "context_length": 32,
+                                            "patch_length": 4, "patch_stride": 4,
+                                            "prediction_length": 4}),
+    Architecture("decision_transformer", "states", {"state_dim": 5, "act_dim": 3}),
+    Architecture("superpoint", "image", {"encoder_hidden_sizes": [8, 8, 16, 16],
+                                         "decoder_hidden_size": 16, "keypoint_decoder_dim": 65,
+                                         "descriptor_decoder_dim": 16},
+                 "AutoModelForKeypointDetection"),
+)  # fmt: skip
+
+
+def build(entry: Architecture) -> tuple[Any, dict[str, Any]]:
+    """The model in eval mode with random weights, and the keywords of one call."""
+    import torch
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    torch.manual_seed(0)
+    kind = CONFIG_MAPPING[entry.type or entry.name]
+    plain = kind()
+    small = {key: value for key, value in SMALL.items() if hasattr(plain, key)}
+    config = kind(**{**small, **entry.config})
+    auto = getattr(transformers, entry.model)
+    model = auto.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point() and parameter.numel() > 1:
+                if bool((parameter == parameter.flatten()[0]).all()):
+                    parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and scales
+    inputs = INPUTS[entry.inputs](torch, model.config)
+    if entry.dtype != "float32":
+        dtype = getattr(torch, entry.dtype)
+        model = model.to(dtype)
+        inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+    return model, inputs
+
+
+def _tokens(torch: Any, config: Any) -> dict[str, Any]:
+    ids = torch.randint(3, 89, (2, 12))
+    mask = torch.ones_like(ids)
+    mask[1, 9:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _pairs(torch: Any, config: Any) -> dict[str, Any]:
+    return {**_tokens(torch, config), "decoder_input_ids": torch.randint(3, 89, (2, 6))}
+
+
+def _layout(torch: Any, config: Any) -> dict[str, Any]:
+    corners = torch.randint(0, 30, (2, 12, 2))
+    return {**_tokens(torch, config), "bbox": torch.cat([corners, corners + 20], -1)}
+
+
+def _image(torch: Any, config: Any, *lead: int) -> dict[str, Any]:
+    config = getattr(config, "vision_config", config)
+    size = getattr(config, "image_size", 32) or 32
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return {"pixel_values": torch.randn(*(lead or (2,)), 3, height, width)}
+
+
+def _both(torch: Any, config: Any) -> dict[str, Any]:
+    return {**_tokens(torch, config), **_image(torch, config)}
+
+
+def _queries(torch: Any, config: Any) -> dict[str, Any]:
+    tokens = {key: torch.cat([value, value]) for key, value in _tokens(torch, config).items()}
+    return {**tokens, **_image(torch, config)}
+
+
+def _llava(torch: Any, config: Any) -> dict[str, Any]:
+    ids = torch.randint(3, 89, (1, 24))
+    ids[:, 2:18] = config.image_token_id
+    return {"input_ids": ids, **_image(torch, config, 1)}
+
+
+def _wave(torch: Any, config: Any) -> dict[str, Any]:
+    return {"input_values": torch.randn(2, 400)}
+
+
+def _spectrum(torch: Any, config: Any) -> dict[str, Any]:
+    bins = getattr(config, "num_mel_bins", None) or config.feature_projection_input_dim
+    if getattr(config, "max_length", None) and hasattr(config, "frequency_stride"):
+        return {"input_values": torch.randn(2, config.max_length, bins)}
+    return {"input_features": torch.randn(2, 24, bins)}
+
+
+def _spectrum_pairs(torch: Any, config: Any) -> dict[str, Any]:
+    if hasattr(config, "num_mel_bins"):
+        features = torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions)
+    else:
+        features = torch.randn(2, 24, config.input_feat_per_channel)
+    return {"input_features": features, "decoder_input_ids": torch.randint(3, 89, (2, 6))}
+
+
+INPUTS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
+    "tokens": _tokens,
+    "pairs": _pairs,
+    "layout": _layout,
+    "image": _image,
+    "both": _both,
+    "queries": _queries,
+    "text of llava": _llava,
+    "wave": _wave,
+    "mono wave": lambda torch, config: {"input_values": torch.randn(1, 1, 160)},
+    "spectrum": _spectrum,
+    "spectrum pairs": _spectrum_pairs,
+    "spectrum of clap": lambda torch, config: {
+        "input_features": torch.randn(1, 1, 100, config.num_mel_bins),
+        "is_longer": torch.tensor([[False]]),
+    },
+    "video": lambda torch, config: _image(torch, config, 1, config.num_frames),
+    "series": lambda torch, config: {"past_values": torch.randn(2, 32, 3)},
+    "states": lambda torch, config: {
+        "states": torch.randn(1, 4, 5),
+        "actions": torch.randn(1, 4, 3),
+        "rewards": torch.randn(1, 4, 1),
+        "returns_to_go": torch.randn(1, 4, 1),
+        "timesteps": torch.arange(4)[None],
+        "attention_mask": torch.ones(1, 4, dtype=torch.long),
+    },
+}
+"""The inputs of one call, by what a model reads."""
+
+
+def check(entry: Architecture, engine: str = "cpu") -> Row:
+    """Build, export, compile, run and compare one architecture."""
+    started = time.perf_counter()
+    warnings.simplefilter("ignore")
+    import torch
+    from torch.utils import _pytree
+
+    model, inputs = build(entry)
+    with torch.no_grad():
+        expected = _pytree.tree_leaves(model(**copy.deepcopy(inputs)))
+        try:
+            exported = torch.export.export(model, (), dict(inputs), strict=False)
+        except Exception as error:
+            return Row(note=f"torch.export: {_first_line(error)}")
+    wanted = [leaf.detach() for leaf in expected if isinstance(leaf, torch.Tensor)]
+    import girih
+    from girih.frontends.torch.exported import array_of
+
+    try:
+        if engine == "cpu":
+            program = girih.compile(exported, options=girih.Options(cache="off"))
+            found = program(**{key: array_of(value) for key, value in inputs.items()})
+        else:
+            module = girih.import_model(exported)
+            assert module.signature is not None
+            flat = [array_of(leaf) for leaf in module.signature.flatten((), inputs)]
+            found = girih.interpret(module, flat)
+    except Exception as error:
+        return Row(True, note=f"{type(error).__name__}: {_first_line(error)}")
+    leaves = list(_leaves(found))
+    seconds = time.perf_counter() - started
+    try:
+        return Row(True, True, difference(leaves, [array_of(x) for x in wanted]), "", seconds)
+    except AssertionError as error:
+        return Row(True, True, float("inf"), _first_line(error), seconds)
+
+
+def _leaves(found: Any) -> Iterator[Any]:
+    """The arrays of a result, in order."""
+    if isinstance(found, (dict, list, tuple)):
+        for item in found.values() if isinstance(found, dict) else found:
+            yield from _leaves(item)
+    elif found is not None:
+        yield found
+
+
+def difference(found: list[Any], wanted: list[Any]) -> float:
+    """The largest difference of any result, as a share of that result's largest value."""
+    assert len(found) >= len(wanted), f"{len(found)} results, expected {len(wanted)}"
+    worst = 0.0
+    for ours, theirs in zip(map(np.asarray, found), wanted, strict=False):
+        assert ours.shape == theirs.shape, f"{ours.shape} is not {theirs.shape}"
+        assert ours.dtype == theirs.dtype, f"{ours.dtype} is not {theirs.dtype}"
+        ours, theirs = (x.astype(np.float64) for x in (ours, theirs))
+        finite = np.isfinite(theirs) & (np.abs(theirs) < 1e30)
+        assert np.array_equal(ours[~finite] > 0, theirs[~finite] > 0), "infinities differ"
+        scale = np.abs(theirs[finite]).max(initial=0.0) or 1.0
+        worst = max(worst, float(np.abs(ours - theirs)[finite].max(initial=0.0)) / scale)
+        assert not np.isnan(ours[finite]).any(), "nan in the result"
+    return worst
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).strip().split("\n") if line.strip()]
+    return " ".join(lines[:2])[:300] if lines else type(error).__name__
+
+
+def apart(entry: Architecture, engine: str) -> Row:
+    """`check` in a process of its own, which may die."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def work() -> None:
+        try:
+            theirs.send(check(entry, engine))
+        except BaseException as error:
+            theirs.send(Row(note=f"model: {type(error).__name__}: {_first_line(error)}"))
+
+    child = context.Process(target=work)
+    child.start()
+    theirs.close()
+    try:
+        row = ours.recv() if ours.poll(SECONDS) else Row(True, note=f"longer than {SECONDS} s")
+    except EOFError:
+        row = Row(True, note="the process died")
+    child.kill()
+    child.join()
+    return row
+
+
+def agrees(entry: Architecture, row: Row) -> bool:
+    return row.compiles and row.error <= TOLERANCE[entry.dtype]
+
+
+def page(rows: dict[str, Row]) -> str:
+    """docs/architectures.md."""
+    exporting = [e for e in ARCHITECTURES if rows[e.name].exports]
+    good = sum(agrees(entry, rows[entry.name]) for entry in exporting)
+    lines = [
+        "# Architectures of transformers",
+        "",
+        "Every architecture at tiny size with random weights: exported by `torch.export`, compiled",
+        "for the CPU and compared with PyTorch. Generated by `tests/zoo/architectures.py --write`.",
+        "",
+        f"{len(ARCHITECTURES)} models, {len(exporting)} of them can be exported, {good} of these"
+        " compile and agree.",
+        "The error is the largest difference as a share of the result's largest value; it is at"
+        f" most {TOLERANCE['float32']:.0e} in float32, {TOLERANCE['bfloat16']:.0e} in bfloat16.",
+        "",
+        "| model | exports | compiles | agrees | error | note |",
+        "|---|---|---|---|---|---|",
+    ]
+    for entry in ARCHITECTURES:
+        row = rows[entry.name]
+        said = ["yes" if flag else "no" for flag in (row.exports, row.compiles, agrees(entry, row))]
+        if not row.exports:
+            said[1:] = ["", ""]
+        error = f"{row.error:.0e}" if row.compiles else ""
+        note = row.note.replace("|", "\\|")
+        lines.append(f"| {entry.name} | {' | '.join(said)} | {error} | {note} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", help="names of architectures")
+    parser.add_argument("--interpret", action="store_true", help="run the interpreter instead")
+    parser.add_argument("--write", action="store_true", help="write docs/architectures.md")
+    arguments = parser.parse_args()
+    import torch
+    import transformers  # noqa: F401 - once, before the processes of the models begin
+
+    torch.set_num_threads(1)
+    rows: dict[str, Row] = {}
+    for entry in ARCHITECTURES:
+        if arguments.only and entry.name not in arguments.only:
+            continue
+        row = rows[entry.name] = apart(entry, "interpreter" if arguments.interpret else "cpu")
+        verdict = "agrees" if agrees(entry, row) else "DIFFERS" if row.compiles else "fails"
+        verdict = verdict if row.exports else "no export"
+        print(f"{entry.name:32} {verdict:10} {row.error:8.1e} {row.seconds:6.1f} s  {row.note}",
+              flush=True)  # fmt: skip
+    if arguments.write and not arguments.only:
+        PAGE.write_text(page(rows))
+    wrong = sum(row.exports and not agrees(e, row) for e in ARCHITECTURES
+                if (row := rows.get(e.name)))  # fmt: skip
+    print(f"{len(rows)} models, {sum(r.exports for r in rows.values())} export, {wrong} wrong")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
