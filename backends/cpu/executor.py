@@ -3,10 +3,10 @@
 Two functions enter the image. `girih_run(context, threads, pool)` executes a program;
 `girih_worker(pool, worker)` is where the process's worker threads stay for good. One call posts the
 program once to each worker; all workers then walk the same table. They claim a step's tiles in
-pieces from one shared word, so a slow or descheduled worker takes fewer; which worker runs a tile
-never changes its bits. Where a step says `wait`, a worker goes on once all tiles of all earlier
-steps are complete, whoever ran them. A worker that has not begun when the program ends is not
-waited for.
+pieces, each from a range of its own first, so that a worker reads what it wrote, and a slow or
+descheduled one takes fewer; which worker runs a tile never changes its bits. Where a step says
+`wait`, a worker goes on once all tiles of all earlier steps are complete, whoever ran them. A
+worker that has not begun when the program ends is not waited for.
 
 A condition is read once: the first worker publishes what it decided in a ring, because the buffer
 may have changed when a late worker comes by. A worker that is late by a whole ring leaves.
@@ -26,12 +26,13 @@ programs of other images. All words are 64 bit; runtime/devices/cpu.py holds the
     patch:    slot index, io index, byte offset: slots[slot] = io[index] + offset
     trace:    per worker: count, then records of (step | run number << 32, begin, end) in ticks;
               pieces that a worker took of one run have equal numbers, on one worker all are 0
-    pool:     64-byte lines; line 0: claim = sequence number of a step << 32 | next tile;
-              line 1: completed tiles, sleepers (i32); line 2: program done (i32), sleepers (i32);
+    pool:     64-byte lines; line 0 is free; line 1: completed tiles, sleepers (i32);
+              line 2: program done (i32), sleepers (i32);
               line 3: libc's `syscall` or `sched_yield`, futex number or 0;
               lines 4-11: decisions = number << 32 | next step;
               line 12+w: worker w's mailbox: state (i32), asleep (i32), execute function, context,
-              threads, caller asleep (i32); states: 0 idle, 1 posted, 2 taken
+              threads, caller asleep (i32), and its range of a step's tiles = sequence number of
+              the step << 32 | next tile; states: 0 idle, 1 posted, 2 taken
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ END, RUN, BRANCH, JUMP, SWITCH = range(5)
 
 _STEP_BYTES = 64
 _LINE = 64
-_CLAIM, _COMPLETED, _SLEEPERS, _DONE, _DONE_SLEEPERS = 0, 64, 72, 128, 132
+_COMPLETED, _SLEEPERS, _DONE, _DONE_SLEEPERS = 64, 72, 128, 132
 _SYSTEM, _DECISIONS, _MAILBOXES = 192, 256, 768
 _RING = (_MAILBOXES - _DECISIONS) // 8
 _IDLE, _POSTED, _TAKEN = range(3)
-_ASLEEP, _FUNCTION, _CONTEXT, _THREADS, _CALLER_ASLEEP = 4, 8, 16, 24, 32  # of a mailbox
+# Of a mailbox:
+_ASLEEP, _FUNCTION, _CONTEXT, _THREADS, _CALLER_ASLEEP, _RANGE = 4, 8, 16, 24, 32, 40
 # A pause takes 15-50 ns, so this spins for 20 to 60 us: about what waking a thread costs.
 _SPINS = 1200
 
@@ -202,34 +204,52 @@ def _emit_reach(module: llvm.Module) -> None:
 
 
 def _emit_claim(module: llvm.Module) -> None:
-    """claim(pool, sequence, tiles, alone, threads): begin | end << 32 of a piece, or -1."""
+    """claim(pool, sequence, tiles, alone, threads, worker): begin | end << 32 of a piece, or -1.
+
+    Every worker has a range of a step's tiles, equal in all steps, so that what it reads is often
+    what it wrote; it takes from others' ranges when its own is empty. A step that is not parallel
+    has one range.
+    """
     parameters = [
-        ("ptr", "pool"), ("i64", "sequence"), ("i64", "tiles"), ("i1", "alone"), ("i64", "threads")
+        ("ptr", "pool"), ("i64", "sequence"), ("i64", "tiles"), ("i1", "alone"), ("i64", "threads"),
+        ("i64", "worker"),
     ]  # fmt: skip
     f = module.helper("claim", parameters, "i64", inline="noinline")
-    pool, sequence, tiles, alone, threads = f.arguments
-    word = _field(f, pool, _CLAIM)
-    first = _atomic_load(f, word, "i64")
-    attempt, current, take, taken, none = (f.label() for _ in range(5))
+    pool, sequence, tiles, alone, threads, worker = f.arguments
+    ranges = f.select(alone, 1, threads)
+    following, look, attempt, current, take, taken, empty, none = (f.label() for _ in range(8))
     entry = f.block
+    f.jump(following)
+    f.start_block(following)
+    turn = f.emit("i64", f"phi i64 [ 0, %{entry} ], [ %turn, %{empty} ]")
+    f.branch(f.compare("ult", turn, ranges), look, none)
+    f.start_block(look)
+    number = f.urem(f.add(worker, turn), ranges)
+    word = _field(f, f.pointer(pool, f.mul(number, _LINE), "i8"), _MAILBOXES + _RANGE)
+    lowest = f.udiv(f.mul(tiles, number), ranges)
+    highest = f.udiv(f.mul(tiles, f.add(number, 1)), ranges)
+    first = _atomic_load(f, word, "i64")
     f.jump(attempt)
     f.start_block(attempt)
-    now = f.emit("i64", f"phi i64 [ {first.name}, %{entry} ], [ %found, %{take} ]")
-    # A later step has begun only when this one had no tile left.
+    now = f.emit("i64", f"phi i64 [ {first.name}, %{look} ], [ %found, %{take} ]")
+    # A later step has begun only when no range of this one had a tile left.
     f.branch(f.compare("sgt", f.lshr(now, 32), sequence), none, current)
     f.start_block(current)
     same = f.compare("eq", f.lshr(now, 32), sequence)
-    begin = f.select(same, f.land(now, 0xFFFFFFFF), 0)
-    left = f.sub(tiles, begin)
-    f.branch(f.compare("sgt", left, 0), take, none)
+    begin = f.select(same, f.land(now, 0xFFFFFFFF), lowest)
+    left = f.sub(highest, begin)
+    f.branch(f.compare("sgt", left, 0), take, empty)
     f.start_block(take)
-    piece = f.max(f.udiv(left, f.mul(threads, 2)), 1)
+    piece = f.max(f.udiv(left, 2), 1)
     end = f.add(begin, f.select(alone, left, piece))
     found, won = _exchange(f, word, now, f.lor(f.shl(sequence, 32), end))
     f.line(f"%found = add {found}, 0")
     f.branch(won, taken, attempt)
     f.start_block(taken)
     f.ret(f.lor(begin, f.shl(end, 32)))
+    f.start_block(empty)
+    f.line(f"%turn = add {turn}, 1")
+    f.jump(following)
     f.start_block(none)
     f.ret(_i64(-1))
 
@@ -344,7 +364,8 @@ class _Walk:
             next_piece, work, done = f.label(), f.label(), f.label()
             f.jump(next_piece)
             f.start_block(next_piece)
-            piece = f.call("claim", "i64", self.pool, sequence, tiles, alone, self.threads)
+            where = self.threads, self.worker
+            piece = f.call("claim", "i64", self.pool, sequence, tiles, alone, *where)
             f.branch(f.compare("slt", piece, 0), done, work)
             f.start_block(work)
             begin, end = f.land(piece, 0xFFFFFFFF), f.lshr(piece, 32)
@@ -443,8 +464,11 @@ def _emit_run(module: llvm.Module) -> None:
 
     several = f.compare("ugt", threads, 1)
     with f.if_then(several):
-        for offset in (_CLAIM, _COMPLETED, *range(_DECISIONS, _MAILBOXES, 8)):
+        for offset in (_COMPLETED, *range(_DECISIONS, _MAILBOXES, 8)):
             f.store(_i64(0), _field(f, pool, offset))
+        with f.for_range(0, threads) as loop:
+            mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
+            f.store(_i64(0), _field(f, mailbox, _RANGE))
         _atomic_store(f, _i32(0), _field(f, pool, _DONE))
         with f.for_range(1, threads) as loop:
             mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
