@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import os
 
 PAGE = 4096
 
@@ -13,7 +14,9 @@ class Pages:
     """Memory from the kernel, page aligned, zero at first, freed with the last reference."""
 
     def __init__(self, size: int, *, huge: bool = False) -> None:
-        self.memory = mmap.mmap(-1, max(PAGE, size))
+        # Private: a forked child gets its own, and Linux gives large pages to such memory alone.
+        kind = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+        self.memory = mmap.mmap(-1, max(PAGE, size), **kind)
         if huge and hasattr(mmap, "MADV_HUGEPAGE"):
             self.memory.madvise(mmap.MADV_HUGEPAGE)
         self._anchor = ctypes.c_char.from_buffer(self.memory)
