@@ -25,12 +25,14 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """`offsets[i]` of interval i; the arena's size; the proven lower bound."""
+    """`offsets[i]` of interval i; the arena's size; the proven lower bound for aligned buffers;
+    the largest sum of live bytes, without alignment."""
 
     offsets: tuple[int, ...]
     arena_bytes: int
     bound_bytes: int
     strategy: str
+    live_bytes: int = 0
 
     @property
     def proven(self) -> bool:
@@ -81,13 +83,13 @@ def rounded(size: int, alignment: int = ALIGNMENT) -> int:
 def place(intervals: Sequence[Interval], alignment: int = ALIGNMENT) -> Placement:
     """The best placement of all strategies; checked."""
     padded = [Interval(rounded(max(i.bytes, 1), alignment), i.first, i.last) for i in intervals]
-    bound = live_bound(padded)
+    bound, live = live_bound(padded), live_bound(intervals)
     best: Placement | None = None
     for name, order in STRATEGIES.items():
         offsets = best_fit(padded, order(padded))
         arena = max((o + i.bytes for o, i in zip(offsets, padded, strict=True)), default=0)
         if best is None or arena < best.arena_bytes:
-            best = Placement(tuple(offsets), arena, bound, name)
+            best = Placement(tuple(offsets), arena, bound, name, live)
         if best.proven:
             break
     assert best is not None

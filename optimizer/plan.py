@@ -46,6 +46,7 @@ class KernelFacts(NamedTuple):
     bytes: float = 0.0
     parallel: bool = True
     notes: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
 
 
 @dataclass
@@ -129,8 +130,9 @@ class Planner:
         message.ops.extend(ops)
         for origin in list(entry.origins)[:16]:
             message.origins.add(file=origin.file, line=origin.line, name=origin.name)
-        message.engine = "compiler"
+        message.engine = "library" if entry.facts.functions else "compiler"
         message.notes.extend(entry.facts.notes)
+        message.functions.extend(entry.facts.functions)
 
     # Buffers.
 
@@ -210,7 +212,7 @@ class Planner:
         memory.output_bytes = sum(buffer.bytes for buffer in schedule.outputs)
         weights = [b for b in self.numbers if b.place == "weight"]
         memory.constant_bytes = sum(buffer.bytes for buffer in weights)
-        memory.temporary_bytes = placement.bound_bytes
+        memory.temporary_bytes = placement.live_bytes
         memory.lower_bound_bytes = placement.bound_bytes
         memory.arena_bytes = placement.arena_bytes
         memory.scratch_bytes = max(

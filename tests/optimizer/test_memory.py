@@ -23,6 +23,7 @@ def test_live_buffers_never_overlap_and_the_bound_holds(items):
     placement = place(items)
     rounded = [Interval(-(-max(i.bytes, 1) // 64) * 64, i.first, i.last) for i in items]
     assert placement.arena_bytes >= placement.bound_bytes == live_bound(rounded)
+    assert placement.live_bytes == live_bound(items) <= placement.bound_bytes
     for (a, x), (b, y) in itertools.combinations(enumerate(rounded), 2):
         if x.first <= y.last and y.first <= x.last:
             begin, other = placement.offsets[a], placement.offsets[b]
