@@ -27,6 +27,8 @@ _SETTINGS = (
 )  # fmt: skip
 """JAX's settings that change what a trace is."""
 
+_COPIED = 1 << 16  # bytes of results whose copy costs less than keeping their memory
+
 _KEYS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
 """Types of random keys -> the names of their generators."""
 
@@ -85,6 +87,9 @@ class JitFunction:
 
         functools.update_wrapper(self, function)
         self._jax: Any = jax
+        self._tracer = jax.core.Tracer
+        self._copy = jax.jit(lambda *arrays: arrays)  # a tenth of device_put's time for a call
+        self._here: set[Any] = set()  # shardings that were found to be one CPU
         self._target, self._options = target, options
         self._jitted = jax.jit(function, **{k: v for k, v in given.items() if v is not None})
         self._static = _Static(function, given["static_argnums"], given["static_argnames"])
@@ -96,10 +101,10 @@ class JitFunction:
         jax = self._jax
         dynamic, static = self._static.split(arguments, keywords)
         leaves, tree = jax.tree_util.tree_flatten(dynamic)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return self._jitted(*arguments, **keywords)
         arrays, kinds = [], []
         for leaf in leaves:
+            if isinstance(leaf, self._tracer):
+                return self._jitted(*arguments, **keywords)
             array, kind = self._read(leaf)
             arrays.append(array)
             kinds.append(kind)
@@ -135,8 +140,7 @@ class JitFunction:
 
     def _key(self, static: Any, tree: Any, kinds: Any) -> Hashable:
         config = self._jax.config
-        settings = tuple(getattr(config, name, None) for name in _SETTINGS)
-        return static, tree, kinds, settings
+        return static, tree, kinds, *[getattr(config, name, None) for name in _SETTINGS]
 
     def _compile(self, key: Hashable, arguments: Any, keywords: Any) -> _Compiled:
         with self._lock:
@@ -147,7 +151,7 @@ class JitFunction:
             jax = self._jax
             results = jax.tree_util.tree_leaves(traced.out_info)
             keys = tuple(
-                (number, _KEYS[str(result.dtype)])
+                (number, _generator(result.dtype))
                 for number, result in enumerate(results)
                 if jax.numpy.issubdtype(result.dtype, jax.dtypes.prng_key)
             )
@@ -172,12 +176,8 @@ class JitFunction:
             kind = leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
             if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 leaf = jax.random.key_data(leaf)
-            devices = leaf.devices()
-            if len(devices) > 1 or next(iter(devices)).platform != "cpu":
-                raise UserError(
-                    f"girih.jit: an argument lies on {', '.join(map(str, devices))}; pass "
-                    "jax.device_put(x, jax.devices('cpu')[0])"
-                )
+            if leaf.sharding not in self._here:
+                self._check_device(leaf)
             return np.asarray(leaf), kind
         try:
             aval = jax.typeof(leaf)
@@ -188,11 +188,32 @@ class JitFunction:
         kind = aval.shape, aval.dtype, getattr(aval, "weak_type", False)
         return np.asarray(leaf, aval.dtype), kind
 
+    def _check_device(self, array: Any) -> None:
+        """UserError unless the array is whole on the CPU."""
+        devices = array.devices()
+        if len(devices) > 1 or next(iter(devices)).platform != "cpu":
+            raise UserError(
+                f"girih.jit: an argument lies on {', '.join(map(str, devices))}; pass "
+                "jax.device_put(x, jax.devices('cpu')[0])"
+            )
+        self._here.add(array.sharding)
+
     def _put(self, results: list[Any]) -> list[Any]:
-        """JAX arrays in the memory of the results."""
+        """JAX arrays of the results: small ones are copied, larger ones stay where they are."""
         jax = self._jax
-        device = None if jax.default_backend() == "cpu" else jax.devices("cpu")[0]
-        return jax.device_put(results, device)
+        if jax.default_backend() != "cpu":
+            return jax.device_put(results, jax.devices("cpu")[0])
+        if sum(result.nbytes for result in results) <= _COPIED:
+            return list(self._copy(*results))
+        return jax.device_put(results)
+
+
+def _generator(dtype: Any) -> str:
+    """The name of the generator of a type of random keys."""
+    name = _KEYS.get(str(dtype))
+    if name is None:
+        raise UserError(f"girih.jit: keys of type {dtype} cannot be results; return their data")
+    return name
 
 
 class _Static:

@@ -59,6 +59,9 @@ def main() -> int:
         report["jax.jit (numpy)"] = microseconds(lambda: add(x, y).block_until_ready())
         a, b = jax.device_put(x), jax.device_put(y)
         report["jax.jit (arrays)"] = microseconds(lambda: add(a, b).block_until_ready())
+        ours = girih.jit(lambda a, b: a + b)
+        report["girih.jit (numpy)"] = microseconds(lambda: ours(x, y))
+        report["girih.jit (arrays)"] = microseconds(lambda: ours(a, b))
     for name, value in report.items():
         print(f"{name:18s} {value:6.1f} us")
     file = Path(__file__).resolve().parent / "results" / "call_overhead.json"
