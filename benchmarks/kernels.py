@@ -6,7 +6,7 @@ Elementwise functions, reductions, normalisations, moves, look-ups, scatters, sc
 sizes that a core's caches hold and in sizes that they do not. Bytes are those that must be read and
 written once; of a look-up, the rows that are looked up. The limit of a case is the rate at which a
 loop of vectors copies arrays of so many bytes (or reads them, where a case writes less than a
-quarter of what it reads), measured in the same rounds. Every figure is the lowest decile. All
+quarter of what it reads), measured in turns with the engines. Every figure is a median. All
 engines get memory from a heap that is never given back, so none pays for fresh pages, and girih's
 program writes into the same arrays each time (`Program.prepare`). One process per number of
 threads, held on as many cores.
@@ -15,26 +15,19 @@ threads, held on as many cores.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
-import mmap
 import os
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from limits import Call, Limits
+from turns import in_children, merged, usual_seconds
 
 RESULTS = Path(__file__).parent / "results" / "kernels.json"
-Call = Callable[[], Any]
-# Of a heap that keeps what is freed (glibc).
-HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 
 
 class Case(NamedTuple):
@@ -240,49 +233,6 @@ def scans_and_sorts() -> list[Case]:
 GROUPS = (elementwise, reductions, normalisations, moves, lookups, scans_and_sorts)
 
 
-class Limits:
-    """Calls that copy or read arrays as fast as a loop of vectors can."""
-
-    def __init__(self, threads: int) -> None:
-        from girih.backends.cpu import codegen, image, probes
-
-        self.threads = threads
-        self.pool = ThreadPoolExecutor(threads)
-        target = codegen.host_target()
-        module = target.module()
-        probes.read(module, "read", target)
-        probes.copy(module, "copy", target)
-        linked = image.link([codegen.compile_object(module.text(), target)])
-        self._code = mmap.mmap(
-            -1, len(linked.data), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
-        )
-        self._code.write(linked.data)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(self._code))
-        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
-        self.read, self.copy = (kind(base + linked.symbols[n]) for n in ("read", "copy"))
-        self.blocks = [np.zeros(4096, np.float32) for _ in range(threads)]
-
-    def call(self, name: str, size: int) -> tuple[Call, float]:
-        """A call that moves about `size` bytes, more often if they are few; how many it moves."""
-        arrays = 2 if name == "copy" else 1
-        part = max(4096, size // arrays // self.threads // 4096 * 4096)
-        turns = max(1, 400_000 // part)
-        source = np.ones(part * self.threads // 4, np.float32)
-        target = np.ones(part * self.threads // 4, np.float32) if arrays == 2 else source
-        function = self.copy if name == "copy" else self.read
-
-        def one(worker: int) -> None:
-            offset = worker * part
-            behind = self.blocks[worker].ctypes.data + 4096
-            function(source.ctypes.data + offset, target.ctypes.data + offset, behind, part, turns)
-
-        def every() -> None:
-            list(self.pool.map(one, range(self.threads)))
-
-        call = (lambda: one(0)) if self.threads == 1 else every
-        return call, float(part * turns * self.threads * arrays)
-
-
 def flat(results: Any) -> list[np.ndarray]:
     results = results if isinstance(results, (tuple, list)) else [results]
     return [np.asarray(result) for result in results]
@@ -323,16 +273,9 @@ def measure(case: Case, limits: Limits, seconds: float) -> Any:
     written = sum(result.nbytes for result in flat(calls["girih"]()))
     read = sum(x.nbytes for x in case.inputs) if case.read is None else case.read
     kind = "copy" if written >= read / 4 else "read"
-    calls["limit"], moved = limits.call(kind, read + written)
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times["limit"]) < 5:
-        for name, call in calls.items():
-            started = time.perf_counter()
-            result = call()
-            times[name].append(time.perf_counter() - started)
-            del result
-    usual = {name: float(np.quantile(values, 0.1)) for name, values in times.items()}
+    limit = limits.copying if kind == "copy" else limits.reading
+    calls["limit"], moved = limit(read + written)
+    usual, count = usual_seconds(calls, seconds)
     bandwidth = moved / usual.pop("limit")
     rate = (read + written) / usual["girih"]
     return {
@@ -345,7 +288,7 @@ def measure(case: Case, limits: Limits, seconds: float) -> Any:
         "microseconds": {name: value * 1e6 for name, value in usual.items()},
         "of_limit": rate / bandwidth,
         "over": {name: usual[name] / usual["girih"] for name in usual if name != "girih"},
-        "rounds": len(times["limit"]),
+        "rounds": count,
     }
 
 
@@ -385,19 +328,9 @@ def main() -> None:
     if options.child:
         child(options)
         return
-    rows = []
-    for threads in options.threads:
-        into = Path(f"/tmp/kernels-{os.getpid()}.json")
-        words = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
-        environment = os.environ | HEAP | {word: str(threads) for word in words}
-        arguments = [*sys.argv[1:], "--child", str(threads), "--into", str(into)]
-        subprocess.run([sys.executable, __file__, *arguments], check=True, env=environment)
-        rows += json.loads(into.read_text())
-        into.unlink()
-    if options.save and RESULTS.exists():
-        new = {(row["case"], row["threads"]) for row in rows}
-        before = json.loads(RESULTS.read_text())["rows"]
-        rows += [row for row in before if (row["case"], row["threads"]) not in new]
+    rows = in_children(__file__, options.threads)
+    if options.save:
+        rows = merged(rows, RESULTS, ("case", "threads"))
     behind = [row for row in rows if min(row["over"].values()) < 1]
     mean = math.exp(statistics.fmean(math.log(min(row["over"].values())) for row in rows))
     print(f"x{mean:.2f} of the better peer (geometric mean); behind: {len(behind)} of {len(rows)}")

@@ -1,33 +1,27 @@
 """Products of matrices beside numpy, torch and XLA, and beside what the machine can do.
 
-    python benchmarks/matmul.py [--threads 1 2] [--seconds 0.6] [--only TEXT] [--save]
+    python benchmarks/matmul.py [--threads 1 2] [--seconds 0.3] [--only TEXT] [--save]
 
 Shapes are rows x depth x columns, float32. `weight`: the right side is a constant; `inputs`: both
 sides are. The limit of a shape is the larger of two times: of its flops at the rate of fused
 multiply-adds on registers, and of its bytes, each counted once, at the rate at which an array of
-that size is read. Both are measured in the same rounds as all engines, and every figure is the
-lowest decile, so that other work on the machine disturbs little. One process per number of threads,
-held on as many cores.
+that size is read. Both are measured in turns with all engines (turns.py), and every figure is a
+median. One process per number of threads, held on as many cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
-import mmap
 import os
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from limits import Call, Limits
+from turns import in_children, merged, usual_seconds
 
 RESULTS = Path(__file__).parent / "results" / "matmul.json"
 SQUARE = [(n, n, n) for n in (128, 256, 512, 1024, 2048)]
@@ -36,80 +30,6 @@ STEPS = [(1, 768, 3072), (1, 4096, 4096), (1, 768, 50257), (4, 4096, 4096), (16,
          (16, 4096, 4096)]  # fmt: skip
 ODD = [(127, 129, 131), (1000, 1000, 1000), (333, 777, 555), (61, 1031, 257)]
 SHAPES = [*SQUARE, *SKINNY, *STEPS, *ODD]
-Call = Callable[[], Any]
-
-
-class Limits:
-    """Calls whose times show the machine's rates."""
-
-    def __init__(self, threads: int) -> None:
-        from girih.backends.cpu import codegen, image, probes
-
-        self.threads = threads
-        self.pool = ThreadPoolExecutor(threads)
-        target = codegen.host_target()
-        module = target.module()
-        self.lanes, self.sums = target.lanes("float"), 24 if target.vector_bits == 512 else 12
-        self._products(module)
-        probes.read(module, "read", target)
-        linked = image.link([codegen.compile_object(module.text(), target)])
-        self._code = mmap.mmap(
-            -1, len(linked.data), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
-        )
-        self._code.write(linked.data)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(self._code))
-        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
-        self.products, self.read = (kind(base + linked.symbols[n]) for n in ("products", "read"))
-        self.blocks = [np.zeros(4096, np.float32) for _ in range(threads)]
-
-    def _products(self, module: Any) -> None:
-        """Fused multiply-adds on registers, `turns` times as many as fill them."""
-        from girih.backends.cpu import llvm
-
-        words = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "size"), ("i64", "turns")]
-        f = module.function("products", words)
-        a, _, c, _, turns = f.arguments
-        kind = llvm.vector(self.lanes, "float")
-        x = f.load(kind, a)
-        # Sums that begin alike would become one.
-        begin = [f.load(kind, f.pointer(a, n * self.lanes, "float")) for n in range(self.sums)]
-        with f.for_range(0, turns, 1, begin, at_least_once=True) as loop:
-            loop.carry(*(f.fma(x, x, total) for total in loop.carried))
-        for n, total in enumerate(loop.results):
-            f.store(total, f.pointer(c, n * self.lanes, "float"))
-        f.ret()
-
-    def _everywhere(self, call: Callable[[int], Any]) -> None:
-        list(self.pool.map(call, range(self.threads)))
-
-    def _turns(self, least: int) -> int:
-        """More where starting the threads takes time of its own, which is no part of a rate."""
-        return least if self.threads == 1 else 20 * least
-
-    def arithmetic(self, flops: float) -> tuple[Call, float]:
-        """A call, and how many flops it does: about as many as asked."""
-        per_turn = 2 * self.lanes * self.sums
-        turns = max(self._turns(40_000), int(flops / per_turn / self.threads))
-
-        def one(worker: int) -> None:
-            address = self.blocks[worker].ctypes.data
-            self.products(address, 0, address + 4096, 0, turns)
-
-        call = (lambda: one(0)) if self.threads == 1 else (lambda: self._everywhere(one))
-        return call, float(turns * per_turn * self.threads)
-
-    def reading(self, size: int) -> tuple[Call, float]:
-        """A call that reads an array of about `size` bytes, more often if it is small."""
-        part = max(4096, size // self.threads // 4096 * 4096)
-        turns = max(1, self._turns(200_000) // part)
-        data = np.ones(part * self.threads // 4, np.float32)
-
-        def one(worker: int) -> None:
-            address = data.ctypes.data + worker * part
-            self.read(address, 0, self.blocks[worker].ctypes.data + 4096, part, turns)
-
-        call = (lambda: one(0)) if self.threads == 1 else (lambda: self._everywhere(one))
-        return call, float(part * turns * self.threads)
 
 
 def engines(rows: int, depth: int, columns: int, variant: str, threads: int) -> dict[str, Call]:
@@ -170,14 +90,7 @@ def measure(shape: tuple[int, int, int], variant: str, limits: Limits, seconds: 
     peak, peak_flops = limits.arithmetic(flops / 4)
     read, read_bytes = limits.reading(size)
     calls |= {"peak": peak, "read": read}
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times["read"]) < 5:
-        for name, call in calls.items():
-            started = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - started)
-    usual = {name: float(np.quantile(values, 0.1)) for name, values in times.items()}
+    usual, count = usual_seconds(calls, seconds)
     rate, bandwidth = peak_flops / usual.pop("peak"), read_bytes / usual.pop("read")
     limit = max(flops / rate, size / bandwidth)
     return {
@@ -190,7 +103,7 @@ def measure(shape: tuple[int, int, int], variant: str, limits: Limits, seconds: 
         "microseconds": {name: value * 1e6 for name, value in usual.items()},
         "of_limit": limit / usual["girih"],
         "over": {name: usual[name] / usual["girih"] for name in usual if name != "girih"},
-        "rounds": len(times["read"]),
+        "rounds": count,
     }
 
 
@@ -222,7 +135,7 @@ def child(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=0.6)
+    parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--only", default="")
     parser.add_argument("--save", action="store_true", help="into results/matmul.json")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
@@ -231,19 +144,9 @@ def main() -> None:
     if options.child:
         child(options)
         return
-    rows = []
-    for threads in options.threads:
-        into = Path(f"/tmp/matmul-{os.getpid()}.json")
-        environment = os.environ | {
-            "OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads),
-        }  # fmt: skip
-        arguments = [*sys.argv[1:], "--child", str(threads), "--into", str(into)]
-        subprocess.run([sys.executable, __file__, *arguments], check=True, env=environment)
-        rows += json.loads(into.read_text())
-        into.unlink()
-    if options.save and RESULTS.exists():
-        new = {_key(row) for row in rows}
-        rows += [row for row in json.loads(RESULTS.read_text())["rows"] if _key(row) not in new]
+    rows = in_children(__file__, options.threads)
+    if options.save:
+        rows = merged(rows, RESULTS, ("shape", "variant", "threads"))
     mean = math.exp(statistics.fmean(math.log(row["of_limit"]) for row in rows))
     least = min(rows, key=lambda row: row["of_limit"])
     behind = [row for row in rows if min(row["over"].values()) < 1]
@@ -253,10 +156,6 @@ def main() -> None:
     if options.save:
         rows.sort(key=lambda row: (row["threads"], row["variant"]))
         RESULTS.write_text(json.dumps({"mean_of_limit": mean, "rows": rows}, indent=1) + "\n")
-
-
-def _key(row: Any) -> tuple[Any, ...]:
-    return row["shape"], row["variant"], row["threads"]
 
 
 if __name__ == "__main__":

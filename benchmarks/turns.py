@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 # Of a heap that keeps what is freed (glibc): results get memory that was touched before, or each
@@ -38,3 +43,48 @@ def in_turns(
                 call()
                 taken[name].append(time.perf_counter() - started)
     return taken
+
+
+def usual_seconds(
+    calls: Mapping[str, Callable[[], Any]], seconds: float, turns: int = 3
+) -> tuple[dict[str, float], int]:
+    """The median time of each engine's call, and of how many: `seconds` of calls per engine, in
+    turns, each after as many unmeasured ones as let the threads of the one before go to sleep."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(turns):
+        for name, call in calls.items():
+            warm = time.perf_counter() + WARM
+            while time.perf_counter() < warm:
+                call()
+            end, count = time.perf_counter() + seconds / turns, 0
+            while count < 3 or time.perf_counter() < end:
+                started = time.perf_counter()
+                result = call()
+                taken[name].append(time.perf_counter() - started)
+                del result
+                count += 1
+    usual = {name: statistics.median(values) for name, values in taken.items()}
+    return usual, min(map(len, taken.values()))
+
+
+def in_children(script: str, threads: Sequence[int]) -> list[dict[str, Any]]:
+    """The rows that `script` finds when it is run with `--child N --into FILE` behind its own
+    arguments, once for each number of threads: libraries read their environment but once."""
+    rows: list[dict[str, Any]] = []
+    for count in threads:
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            words = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+            environment = os.environ | HEAP | {word: str(count) for word in words}
+            arguments = [*sys.argv[1:], "--child", str(count), "--into", file.name]
+            subprocess.run([sys.executable, script, *arguments], check=True, env=environment)
+            rows += json.loads(Path(file.name).read_text())
+    return rows
+
+
+def merged(rows: list[dict[str, Any]], file: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """The new rows, and those of the results file that were not measured now."""
+    if not file.exists():
+        return rows
+    new = {tuple(row[key] for key in keys) for row in rows}
+    before = json.loads(file.read_text())["rows"]
+    return rows + [row for row in before if tuple(row[key] for key in keys) not in new]
