@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .compiler import compile, import_model  # noqa: A004
+    from .compiler import compile, export_stablehlo, import_model  # noqa: A004
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
-    from .hlo.errors import CompilerBug, ImportBlockers, UnsupportedError, UserError
+    from .hlo.distributed import ParallelResults, interpret_parallel
+    from .hlo.errors import CompilerBug, ExportBlockers, ImportBlockers, UnsupportedError, UserError
     from .hlo.graph import Module
     from .hlo.interpret import interpret
     from .jitted import jit
@@ -26,18 +27,22 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "CompilerBug": ".hlo.errors",
+    "ExportBlockers": ".hlo.errors",
     "ImportBlockers": ".hlo.errors",
     "Kernel": ".kernels",
     "Module": ".hlo.graph",
     "Options": ".options",
+    "ParallelResults": ".hlo.distributed",
     "Program": ".runtime.program",
     "UnsupportedError": ".hlo.errors",
     "UserError": ".hlo.errors",
     "auto": ".frontends.kernel.values",
     "cdiv": ".frontends.kernel.names",
     "compile": ".compiler",
+    "export_stablehlo": ".compiler",
     "import_model": ".compiler",
     "interpret": ".hlo.interpret",
+    "interpret_parallel": ".hlo.distributed",
     "jit": ".jitted",
     "kernel": ".kernels",
     "load": ".runtime.loading",
@@ -45,10 +50,12 @@ _ROOMS = {
 
 __all__ = [
     "CompilerBug",
+    "ExportBlockers",
     "ImportBlockers",
     "Kernel",
     "Module",
     "Options",
+    "ParallelResults",
     "Program",
     "UnsupportedError",
     "UserError",
@@ -56,8 +63,10 @@ __all__ = [
     "auto",
     "cdiv",
     "compile",
+    "export_stablehlo",
     "import_model",
     "interpret",
+    "interpret_parallel",
     "jit",
     "kernel",
     "load",

@@ -20,7 +20,8 @@ TARGETS = ("cpu", "null")
 class Backend:
     """One target. `build` gives a plan_pb2.Plan and an image; UnsupportedError lists every
     operation without a kernel. `packing` says how a contraction wants a weight to lie in memory.
-    `choices`: what decides beside the cost model, if there is a tuner."""
+    `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
+    threads, what depends on no program."""
 
     name: str
     build: Callable[[Schedule, tuple[str, ...]], tuple[Any, bytes]]
@@ -28,6 +29,7 @@ class Backend:
     model: Machine | None = None  # what the optimizer's cost model assumes; None: nothing is tiled
     machine: str = ""  # that machine's name, with a digest where it is no typical one
     choices: Choices | None = None
+    begin: Callable[[], None] = lambda: None
 
 
 def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:

@@ -20,8 +20,9 @@ Source = Annotated[
     str,
     typer.Argument(
         help="What to compile: a .pt2 file (torch.export.save), a file written from jax.export "
-        "(Exported.serialize), StableHLO as .mlir text or .mlirbc bytes, a .girih bundle, or "
-        "FILE.py:NAME, a function that returns (source, *example_inputs).",
+        "(Exported.serialize), StableHLO as .mlir text or .mlirbc bytes, XLA's HLO as text or "
+        "protobuf (.hlo, .hlo.pb), a .girih bundle, or FILE.py:NAME, a function that returns "
+        "(source, *example_inputs).",
         show_default=False,
     ),
 ]
@@ -320,6 +321,53 @@ def dump(
     dump_source(source, after, output, target, settings or [], as_json)
 
 
+@app.command(name="export")
+def export_command(
+    source: Source,
+    to: Annotated[str, typer.Option("--to", help="The format: stablehlo.")] = "stablehlo",
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--version",
+            help="The StableHLO that has to read it, 0.9.0 to 1.20.0; default: the oldest from "
+            "1.0.0 on that has all that the program needs.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to write: .mlir for text, .mlirbc for a portable artifact; default: text "
+            "on stdout.",
+        ),
+    ] = None,
+    weights: Annotated[
+        str,
+        typer.Option(
+            "--weights",
+            help="Where weights go: constants inside, or arguments of main after the inputs.",
+        ),
+    ] = "constants",
+    as_json: Json = False,
+) -> None:
+    """Write a program as StableHLO, which XLA and other compilers read.
+
+    Needs no other framework. What StableHLO, or the version, cannot say is listed, all at once.
+
+    Examples:
+
+      girih export model.girih -o model.mlirbc
+
+      girih export model.pt2 --version 1.9.0 -o model.mlirbc --weights arguments
+
+      girih export exported.jax -o model.mlir
+    """
+    from .exporting import export_source
+
+    export_source(source, to, version, output, weights, as_json)
+
+
 @app.command()
 def machine(
     file: Annotated[
@@ -351,6 +399,61 @@ def machine(
     from .machine import show_machine
 
     show_machine(file, calibrate, as_json)
+
+
+@app.command()
+def doctor(
+    file: Annotated[Path, typer.Argument(help="Any file.", show_default=False, metavar="FILE")],
+    compile_too: Annotated[
+        bool, typer.Option("--compile", help="Compile it as well, to be sure that it can be.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a file is, what it needs, whether it works here, and what would mend it.
+
+    Knows bundles, StableHLO as text and as portable artifacts, exports of JAX and PyTorch, and HLO
+    of XLA. Runs nothing of the file. Exit code 0: it can be read, and run or compiled; 1: it can be
+    read, and something has to be mended; 2: it cannot be read.
+
+    Examples:
+
+      girih doctor model.girih
+
+      girih doctor model.pt2 --compile --json
+    """
+    from .doctor import diagnose
+
+    raise typer.Exit(diagnose(file, compile_too, as_json))
+
+
+@app.command()
+def convert(
+    bundle: BundlePath,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The bundle to write.", show_default=False)
+    ],
+    version: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="The program format whose readers have to take it, such as 1.0.",
+            show_default=False,
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Write a bundle again for readers of an older format.
+
+    A program needs no newer format than what it uses, so most bundles stay as they are. What an
+    older format lacks is replaced where it can be said otherwise; all that cannot be is listed.
+
+    Examples:
+
+      girih convert model.girih --format 1.0 -o for_old_readers.girih
+    """
+    from .converting import convert_bundle
+
+    convert_bundle(bundle, output, version, as_json)
 
 
 cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")

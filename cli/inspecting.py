@@ -9,8 +9,9 @@ from typing import Any
 from ..hlo.errors import UserError
 from ..runtime.bundle import Bundle
 from ..runtime.loading import load
+from ..runtime.plans import parse_plan
 from ..runtime.profile import origin_text
-from ..runtime.program import Memory, parse_plan
+from ..runtime.program import Memory
 from . import show
 
 

@@ -14,9 +14,9 @@ _BYTECODE = b"ML\xefR"
 _ZIP = b"PK\x03\x04"
 _PROBED = 64  # bytes that tell a bundle
 _KINDS = (
-    "a girih.Module, a path (.mlir, .mlirbc, .pt2, a jax.export file, .girih), StableHLO text or "
-    "bytes, a jax.export.Exported, a torch.export.ExportedProgram, a torch.nn.Module or a function "
-    "that JAX can trace (the last two with example inputs)"
+    "a girih.Module, a path (.mlir, .mlirbc, .hlo, .hlo.pb, .pt2, a jax.export file, .girih), "
+    "StableHLO or HLO as text or bytes, a jax.export.Exported, a torch.export.ExportedProgram, a "
+    "torch.nn.Module or a function that JAX can trace (the last two with example inputs)"
 )
 
 
@@ -83,16 +83,25 @@ def _library_of(source: Any) -> str:
 def _read_text_or_path(source: Any, examples: Any, keywords: Any) -> Module:
     text = os.fspath(source)
     if isinstance(source, str) and ("\n" in text or "func.func" in text or "module {" in text):
-        _no_examples(examples, keywords, "text")
-        from .stablehlo import read_stablehlo
-
-        return read_stablehlo(text)
+        return _read_text(text, examples, keywords)
     path = Path(text)
     if not path.is_file():
         raise UserError(f"there is no file '{text}'; a source is {_KINDS}")
     if path.suffix == ".girih":
         return _read_bundle(path, examples, keywords)
     return read_file(path, examples, keywords)
+
+
+def _read_text(text: str, examples: Any, keywords: Any) -> Module:
+    """The module of HLO text, which says so first, or of StableHLO text."""
+    from .stablehlo import read_stablehlo
+    from .xla import is_hlo_text, read_hlo
+
+    if is_hlo_text(text):
+        _no_examples(examples, keywords, "HLO")
+        return read_hlo(text)
+    _no_examples((), keywords, "StableHLO, whose inputs have no names")
+    return read_stablehlo(text, "", examples)
 
 
 def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
@@ -114,12 +123,18 @@ def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
 def read_bytes(
     data: memoryview, name: str = "", examples: Any = (), keywords: Any = None
 ) -> Module:
-    """The module of bytes: portable artifact, bundle, .pt2, jax.export file, or StableHLO text.
+    """The module of bytes: portable artifact, bundle, .pt2, jax.export file, StableHLO text, HLO.
 
-    A jax.export file and a .pt2 archive take examples, which fix the sizes left symbolic.
+    A jax.export file, a .pt2 archive and StableHLO take examples, which fix the sizes left free.
     """
     head = bytes(data[:4])
     probe = bytes(data[:4096])
+    if head != _ZIP and head != _BYTECODE:
+        from .xla import is_hlo, read_hlo
+
+        if is_hlo(data):
+            _no_examples(examples, keywords, "HLO")
+            return read_hlo(data, name)
     if head != _ZIP and head != _BYTECODE and b"\0" in probe:
         from .jax import read_exported
 
@@ -130,10 +145,10 @@ def read_bytes(
         from .torch import import_torch
 
         return import_torch(data, *examples, **(keywords or {}))
-    _no_examples(examples, keywords, "StableHLO")
+    _no_examples((), keywords, "StableHLO, whose inputs have no names")
     from .stablehlo import read_stablehlo
 
-    return read_stablehlo(data, name)
+    return read_stablehlo(data, name, examples)
 
 
 def _is_bundle(head: bytes) -> bool:

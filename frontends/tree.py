@@ -4,8 +4,8 @@ A tree says what a file says, in plain values, before anything is checked agains
 names with their dialect prefix ("stablehlo.add"), operand edges, result types, attributes, regions
 and locations. Types are the small frozen classes below; a scalar type is its spelling ("f32", "i1",
 "index", "token"). Attribute values are Python's own: `bool` (also MLIR's unit), `str` (strings,
-enums and symbols), `tuple` (arrays), `dict`, types, and the classes `Integer`, `Float`, `Elements`,
-`Structured` and `Opaque` where Python has no equal.
+enums and symbols), `tuple` (arrays), `dict`, types (scalar ones as `Scalar`), and the classes
+`Integer`, `Float`, `Elements`, `Structured` and `Opaque` where Python has no equal.
 """
 
 from __future__ import annotations
@@ -109,14 +109,16 @@ def spell(kind: Type) -> str:
             return f"complex<{element}>"
         case Quantized():
             both = zip(kind.scales, kind.zero_points, strict=False)
-            pairs = [f"{scale}:{zero}" if zero else str(scale) for scale, zero in both]
+            pairs = [f"{number(scale)}:{zero}" if zero else number(scale) for scale, zero in both]
             scales = pairs[0] if kind.axis is None else "{" + ",".join(pairs) + "}"
             axis = "" if kind.axis is None else f":{kind.axis}"
             bounds = f"<{kind.minimum}:{kind.maximum}>"
-            return f"!quant.uniform<{kind.storage}{bounds}:{kind.expressed}{axis}, {scales}>"
+            storage = kind.storage.replace("ui", "u")
+            return f"!quant.uniform<{storage}{bounds}:{kind.expressed}{axis}, {scales}>"
         case Tensor(shape, element) | Buffer(shape, element):
             dims = "".join(f"{'?' if dim == DYNAMIC else dim}x" for dim in shape)
-            return f"{'memref' if isinstance(kind, Buffer) else 'tensor'}<{dims}{spell(element)}>"
+            name = "memref" if isinstance(kind, Buffer) else "tensor"
+            return f"{name}<{dims}{spell(element)}{_bounds(kind)}>"
         case Unranked(element):
             return f"tensor<*x{spell(element)}>"
         case Tuple(types) | Future(types):
@@ -127,7 +129,38 @@ def spell(kind: Type) -> str:
     return f"!{kind.name}{kind.text}"
 
 
+def key(kind: Type) -> Any:
+    """What tells types apart in a table; types with bounds hold a dictionary and have no hash."""
+    try:
+        hash(kind)
+    except TypeError:
+        return spell(kind)
+    return kind
+
+
+def number(value: float) -> str:
+    """A float as MLIR writes it: never without a point."""
+    text = repr(float(value))
+    whole, mark, exponent = text.partition("e")
+    return text if "." in whole or not whole.lstrip("-").isdigit() else f"{whole}.0{mark}{exponent}"
+
+
+def _bounds(kind: Tensor | Buffer) -> str:
+    """`, #stablehlo.bounds<3, ?>` of a tensor whose free dimensions have bounds."""
+    encoding = getattr(kind, "encoding", None)
+    if not isinstance(encoding, Structured) or encoding.kind != "bounds":
+        return ""
+    bounds = encoding.fields.get("bounds", ())
+    return f", #stablehlo.bounds<{', '.join('?' if b == DYNAMIC else str(b) for b in bounds)}>"
+
+
 # Attributes
+
+
+class Scalar(str):
+    """The spelling of a scalar type where it is an attribute's value: no string, but equal to it."""
+
+    __slots__ = ()
 
 
 class Integer(NamedTuple):

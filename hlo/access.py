@@ -73,9 +73,15 @@ class Index(NamedTuple):
     @property
     def same(self) -> int | None:
         """The iteration dim that it equals; None where it is another formula."""
-        if len(self.terms) != 1 or self != Index((Term(self.terms[0].dim),)):
+        if len(self.terms) != 1:
             return None
-        return self.terms[0].dim
+        term = self.terms[0]
+        plain = term[1:] == _ONCE and self[1:] == _AS_IT_IS
+        return term.dim if plain else None
+
+
+_ONCE = Term(0)[1:]
+_AS_IT_IS = Index()[1:]
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def make_op(
         definition.check(draft)
     if result_types is not None:
         return draft
-    inferred = definition.infer(draft)
+    inferred = definition.inferred(draft)
     if inferred is None:
         raise CompilerBug(f"the result types of '{name}' must be given")
     return Op(definition, operands, draft.attributes, regions, inferred, origin)

@@ -46,5 +46,15 @@ class ImportBlockers(UnsupportedError):
         super().__init__("\n".join([head, *(f"  {blocker}" for blocker in self.blockers)]))
 
 
+class ExportBlockers(UnsupportedError):
+    """All reasons at once why a program cannot be written in another format."""
+
+    def __init__(self, blockers: Sequence[Blocker], source: str, target: str) -> None:
+        self.blockers = tuple(blockers)
+        count = len(self.blockers)
+        head = f"{source} cannot be written as {target}, {count} reason{'s' if count != 1 else ''}:"
+        super().__init__("\n".join([head, *(f"  {blocker}" for blocker in self.blockers)]))
+
+
 class CompilerBug(GirihError):
     """An invariant of the compiler itself is broken; please report it with the program."""

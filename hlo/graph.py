@@ -48,6 +48,10 @@ def union_origins(*origins: tuple[Origin, ...]) -> tuple[Origin, ...]:
     return tuple(dict.fromkeys(o for some in origins for o in some))[:MAXIMUM_ORIGINS]
 
 
+EXACT = "girih.exact"
+"""Marks an operation whose rounding decides more than last bits: no licence covers it."""
+
+
 class Dense:
     """A constant tensor: a type and its numpy array; a splat is a view of one element.
 

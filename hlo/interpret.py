@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import CompilerBug, UnsupportedError, UserError
+from .errors import CompilerBug, UserError
 from .graph import Module, Op, Region, Value
-from .types import TensorType
+from .processes import Grid, Process, place
+from .types import SymbolicDim, TensorType
 
 Environment = dict[Value, Any]
 
@@ -17,16 +18,30 @@ Environment = dict[Value, Any]
 def interpret(module: Module, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     """The results of the entry function on numpy inputs (flat, in argument order).
 
-    Shapes and dtypes must be the arguments' own; UserError otherwise.
+    Shapes and dtypes must be the arguments' own; UserError otherwise. Quantised values are taken
+    and given as their stored integers.
     """
-    body = module.body
+    return flat_results(Interpreter(prepared(module)), inputs)
+
+
+def prepared(module: Module) -> Module:
+    """The module as the interpreter runs it: quantised operations on their stored integers."""
+    from .quantized import legalized  # it builds operations, whose rooms import this module
+
+    return legalized(module)
+
+
+def flat_results(interpreter: Interpreter, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """The flat results of the entry function; UserError where the inputs do not fit."""
+    body = interpreter.module.body
     if len(inputs) != len(body.arguments):
         raise UserError(f"the program takes {len(body.arguments)} inputs, got {len(inputs)}")
     arrays = [
         _checked(index, value, argument.type)
         for index, (value, argument) in enumerate(zip(inputs, body.arguments, strict=True))
     ]
-    results = Interpreter(module).run(body, arrays)
+    _check_sizes(interpreter.module, arrays)
+    results = interpreter.run(body, arrays)
     return [np.asarray(leaf) for result in results for leaf in _leaves(result)]
 
 
@@ -44,6 +59,30 @@ def _checked(index: int, value: Any, type: Any) -> Any:
     return array
 
 
+def _check_sizes(module: Module, arrays: Sequence[Any]) -> None:
+    """UserError where inputs disagree about a symbolic size, or one is out of its range."""
+    sizes: dict[str, int] = {}
+    open_dims: list[tuple[int, SymbolicDim, int]] = []
+    for index, (array, argument) in enumerate(zip(arrays, module.body.arguments, strict=True)):
+        if isinstance(argument.type, TensorType) and not argument.type.is_static:
+            pairs = zip(argument.type.dims, array.shape, strict=True)
+            found = [(index, dim, size) for dim, size in pairs if isinstance(dim, SymbolicDim)]
+            sizes.update((repr(dim), size) for _, dim, size in found if repr(dim) not in sizes)
+            open_dims += found
+    for index, dim, size in open_dims:
+        try:
+            wanted = dim.bind(sizes)
+        except KeyError:
+            continue  # no input is that symbol alone
+        if wanted != size:
+            raise UserError(f"input {index}: dimension {dim} is {size}, but {wanted} elsewhere")
+    for name, (low, high) in module.symbols.items():
+        size = sizes.get(name, low)
+        if size < low or (high is not None and size > high):
+            wanted = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise UserError(f"the size {name} is {size}, but must be {wanted}")
+
+
 def _leaves(result: Any) -> Iterator[Any]:
     """The arrays of a result: of a tuple those of its members, of a token none."""
     if isinstance(result, tuple):
@@ -53,13 +92,20 @@ def _leaves(result: Any) -> Iterator[Any]:
         yield result
 
 
-def _refuse_quantized(op: Op) -> None:
-    """Raise UnsupportedError where stored integers would be taken for real numbers."""
-    if op.definition.pattern in ("reduce", "opaque"):
-        for value in (*op.operands, *op.results):
-            if isinstance(value.type, TensorType) and value.element.kind == "quantized":
-                place = f"{op.origin[0]}: " if op.origin else ""
-                raise UnsupportedError(f"{place}'{op.name}' is not supported on {value.type}")
+def _require_stored(op: Op) -> None:
+    """CompilerBug where integers would be taken for the real numbers that they stand for."""
+    if any(isinstance(v.type, TensorType) and v.element.kind == "quantized" for v in op.results):
+        raise CompilerBug(f"'{op.name}' is evaluated on quantised values: legalise them first")
+
+
+def _evaluated(op: Op, arrays: Sequence[Any]) -> Any:
+    """`evaluate`; UserError for values that the operation has no meaning for, such as a shape that
+    is computed and does not fit."""
+    try:
+        return op.definition.evaluate(op, *arrays)
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+        place = f"{op.origin[0]}: " if op.origin else ""
+        raise UserError(f"{place}{op.name} cannot be computed on these values: {error}") from error
 
 
 class _Lifetimes(NamedTuple):
@@ -70,11 +116,21 @@ class _Lifetimes(NamedTuple):
 
 
 class Interpreter:
-    """Runs regions of one module; `run` is what rooms with regions call back."""
+    """Runs regions of one module; `run` is what rooms with regions call back.
 
-    def __init__(self, module: Module) -> None:
+    `process` is where it runs: by default the only process of its grid.
+    """
+
+    def __init__(self, module: Module, process: Process | None = None) -> None:
         self.module = module
+        self.process = process or Grid(1, 1).processes[0]
         self._lifetimes: dict[Region, _Lifetimes] = {}
+
+    def on(self, process: Process) -> Interpreter:
+        """The same program on another process."""
+        other = Interpreter(self.module, process)
+        other._lifetimes = self._lifetimes  # only one process runs at a time
+        return other
 
     def run(
         self, region: Region, inputs: Sequence[Any], outer: Mapping[Value, Any] | None = None
@@ -87,8 +143,9 @@ class Interpreter:
         if outer:
             values.update((value, outer[value]) for value in lifetimes.captures)
         values.update(zip(region.arguments, inputs, strict=True))
+        evaluate = self._sized if self.module.symbols else self.evaluate
         for op, last in zip(region.ops, lifetimes.last, strict=True):
-            results = self.evaluate(op, [values[operand] for operand in op.operands], values)
+            results = evaluate(op, [values[operand] for operand in op.operands], values)
             values.update(zip(op.results, results, strict=True))
             for value in last:
                 del values[value]
@@ -97,16 +154,44 @@ class Interpreter:
     def evaluate(self, op: Op, arrays: Sequence[Any], values: Environment) -> Sequence[Any]:
         """The results of one operation on arrays, always a sequence."""
         definition = op.definition
-        if op.regions or definition.pattern in ("control", "source"):
+        if definition.communicates or op.regions or definition.pattern in ("control", "source"):
             outer = None if definition.isolated or op.name == "call" else values
 
             def run(region: Region, inputs: Sequence[Any]) -> list[Any]:
                 return self.run(region, inputs, outer)
 
-            results = definition.evaluate(op, *arrays, run=run, module=self.module)
+            context: dict[str, Any] = {"run": run, "module": self.module}
+            if definition.communicates:
+                context.update(process=self.process, spread=self._spread(outer))
+            results = definition.evaluate(op, *arrays, **context)
         else:
-            results = definition.evaluate(op, *arrays)
+            results = _evaluated(op, arrays)
         return results if isinstance(results, (tuple, list)) else (results,)
+
+    def _sized(self, op: Op, arrays: Sequence[Any], values: Environment) -> Sequence[Any]:
+        """`evaluate` where sizes are free: UserError where those of the operands do not fit."""
+        kinds = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, TensorType)]
+        if all(kind.is_static for kind in kinds):
+            return self.evaluate(op, arrays, values)
+        shapes = [np.shape(array) for array in arrays]
+        if op.definition.pattern == "elementwise" and len({s for s in shapes if s}) > 1:
+            raise UserError(f"{place(op)}{op.name}: its operands have the shapes {shapes}")
+        try:
+            return self.evaluate(op, arrays, values)
+        except MemoryError as error:
+            raise UserError(f"{place(op)}{op.name}: its result is too large: {error}") from error
+
+    def _spread(self, outer: Mapping[Value, Any] | None) -> Any:
+        """spread(n, task): task(process, run) on each process of a grid of 1 x n; its results."""
+
+        def spread(count: int, task: Any) -> list[Any]:
+            def part(process: Process) -> Any:
+                other = self.on(process)
+                return task(process, lambda region, inputs: other.run(region, inputs, outer))
+
+            return Grid(1, count).run(part)
+
+        return spread
 
     def _of(self, region: Region) -> _Lifetimes:
         """Computed once per region; bodies of loops and reductions run many times."""
@@ -115,7 +200,7 @@ class Interpreter:
             kept = set(region.results)
             last: list[tuple[Value, ...]] = []
             for op in reversed(region.ops):
-                _refuse_quantized(op)
+                _require_stored(op)
                 used = dict.fromkeys(
                     [*op.operands, *op.results]
                     + [value for inner in op.regions for value in self._of(inner).captures]

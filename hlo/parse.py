@@ -14,6 +14,7 @@ from .ops import find
 from .signature import Signature
 from .types import (
     TOKEN,
+    FutureType,
     QuantizedType,
     TensorType,
     TupleType,
@@ -271,19 +272,19 @@ class _Parser:
     def type(self) -> Type:
         if self.take("token"):
             return TOKEN
+        if self.take("future"):
+            self.next("mark", "(")
+            return FutureType(self.members())
         if self.take("("):
-            members: list[Type] = []
-            while not self.take(")"):
-                if members:
-                    self.next("mark", ",")
-                members.append(self.type())
-            return TupleType(members)
+            return TupleType(self.members())
         element: Any
         if self.peek().kind == "quant":
             element = self.quantized(self.next("quant"))
             self.next("mark", "[")
             text = ""
             while not self.take("]"):
+                if self.peek().kind == "end":
+                    self.fail("a type is not closed")
                 text += self.next()
         else:
             name, _, text = self.next("type")[:-1].partition("[")
@@ -293,6 +294,15 @@ class _Parser:
             self.fail("a dimension is negative")
         sharding = self.string() if self.take("@") else None
         return TensorType(dims, element, sharding)
+
+    def members(self) -> list[Type]:
+        """Types up to a closing parenthesis."""
+        members: list[Type] = []
+        while not self.take(")"):
+            if members:
+                self.next("mark", ",")
+            members.append(self.type())
+        return members
 
     def quantized(self, text: str) -> QuantizedType:
         match = _QUANT.match(text)

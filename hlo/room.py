@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .access import Access, elementwise
-from .errors import UserError, VerifyError
+from .errors import CompilerBug, UserError, VerifyError
 from .graph import Dense, Op, Region
 from .types import Type
 
@@ -34,6 +34,9 @@ RunRegion = Callable[[Region, Sequence[Any]], list[Any]]
 ANY = object()  # an attribute of any legal kind
 REQUIRED = object()  # an attribute without a default
 
+# What clauses and `infer` raise on attributes that are of the right kind and mean nothing.
+_MALFORMED = (ArithmeticError, AttributeError, CompilerBug, LookupError, TypeError, ValueError)
+
 
 class Operand(NamedTuple):
     name: str
@@ -41,10 +44,13 @@ class Operand(NamedTuple):
 
 
 class AttributeSpec(NamedTuple):
-    """`kind` is bool, int, float, str, bytes, tuple, dict, Dense or ANY."""
+    """`kind` is bool, int, float, str, bytes, tuple, dict, Dense or ANY. `since` is the program
+    format that first had it, where that is newer than the operation's; its default means what the
+    operation meant before."""
 
     kind: Any
     default: Any = REQUIRED
+    since: str = ""
 
 
 class Constraint(NamedTuple):
@@ -80,9 +86,9 @@ def variadic() -> Any:
     return Operand("", True)
 
 
-def attribute(kind: Any, default: Any = REQUIRED) -> Any:
+def attribute(kind: Any, default: Any = REQUIRED, since: str = "") -> Any:
     """Declare an attribute; with a default it may be left out, and printing leaves it out."""
-    return AttributeSpec(kind, default)
+    return AttributeSpec(kind, default, since)
 
 
 def constraint(text: str, holds: Callable[[Op], bool]) -> Any:
@@ -105,6 +111,7 @@ class OpDefinition:
     regions: ClassVar[tuple[str, ...]] = ()  # names; a last "*" means any number
     isolated: ClassVar[bool] = False  # regions must not use outer values
     sealed: ClassVar[bool] = False  # regions are kernels: passes over programs leave them alone
+    communicates: ClassVar[bool] = False  # evaluate needs the `process` that it runs on
     opaque: ClassVar[str] = ""  # why there is no `access`; for those without one
     since: ClassVar[str] = "1.0"  # program format that first had it
     operands: ClassVar[tuple[Operand, ...]] = ()
@@ -170,6 +177,16 @@ class OpDefinition:
         """
         return None
 
+    def devices(self, o: Op) -> int:
+        """How many devices it needs at least, as far as it says that itself."""
+        return 1
+
+    def alone(self, b: Any, o: Op, *values: Any) -> Sequence[Any]:
+        """The results on a grid of one process, built with Builder `b`; for those that
+        communicate. UnsupportedError where there is nobody to communicate with.
+        """
+        raise UserError(f"{self.name} means nothing on one device")
+
     def access(self, o: Op) -> Access | None:
         """Which elements of the operands an element of the results needs; None where nothing less
         than everything can be said, for the reason that `opaque` gives. Dims are static here.
@@ -208,8 +225,19 @@ class OpDefinition:
         if self.regions and self.regions[-1] != "*" and len(o.regions) != len(self.regions):
             raise broken(o, "regions", f"needs {len(self.regions)} regions, got {len(o.regions)}")
         for clause in self.constraints:
-            if not clause.holds(o):
+            try:
+                holds = clause.holds(o)
+            except _MALFORMED:
+                holds = False
+            if not holds:
                 raise broken(o, clause.clause, clause.text)
+
+    def inferred(self, o: Op) -> Sequence[Type] | None:
+        """`infer` of what `check` accepted; VerifyError where its results can have no types."""
+        try:
+            return self.infer(o)
+        except _MALFORMED as error:
+            raise broken(o, "results", f"the types of its results are unknown ({error})") from error
 
     def __repr__(self) -> str:
         return f"<definition of {self.name}>"

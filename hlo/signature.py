@@ -268,6 +268,7 @@ class Argument:
 
     `donated`: the caller gives its memory up, so a result may be written into it; `aliases` is the
     index of that result. `default` names the weight that is taken when a keyword is left out.
+    `quantization` is the quantised type that the integers of a quantised input are stored for.
     """
 
     path: str
@@ -276,22 +277,27 @@ class Argument:
     donated: bool = False
     aliases: int | None = None
     default: str | None = None
+    quantization: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}: {spell(self.element, self.dims)}"
+        return f"{self.path}: {spell(self.quantization or self.element, self.dims)}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """One flat output; `state` names the buffer of the model of which it is the new value."""
+    """One flat output; `state` names the buffer of the model of which it is the new value.
+
+    `quantization` is the quantised type that the integers of a quantised output are stored for.
+    """
 
     path: str
     dims: tuple[Dim, ...]
     element: str
     state: str | None = None
+    quantization: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}: {spell(self.element, self.dims)}"
+        return f"{self.path}: {spell(self.quantization or self.element, self.dims)}"
 
 
 @dataclass(frozen=True)
@@ -456,12 +462,16 @@ class Signature:
                     donated=bool(item.get("donated", False)),
                     aliases=item.get("aliases"),
                     default=item.get("default"),
+                    quantization=item.get("quantization"),
                 )
                 for item in data.get("arguments", ())
             ),
             outputs=Tree.from_json(data.get("outputs")),
             results=tuple(
-                Result(*_typed(item), state=item.get("state")) for item in data.get("results", ())
+                Result(
+                    *_typed(item), state=item.get("state"), quantization=item.get("quantization")
+                )
+                for item in data.get("results", ())
             ),
             keywords=Tree.from_json(data.get("keywords", {"kind": "dict"})),
             names=tuple(map(str, data.get("names", ()))),
@@ -512,7 +522,10 @@ def _result_json(result: Result) -> dict[str, Any]:
 
 
 def _typed_json(item: Argument | Result) -> dict[str, Any]:
-    return {"path": item.path, "dims": list(item.dims), "element": item.element}
+    data: dict[str, Any] = {"path": item.path, "dims": list(item.dims), "element": item.element}
+    if item.quantization is not None:
+        data["quantization"] = item.quantization
+    return data
 
 
 def _typed(data: Any) -> tuple[str, tuple[Dim, ...], str]:

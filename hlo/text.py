@@ -20,7 +20,7 @@ import numpy as np
 
 from .errors import CompilerBug
 from .graph import Dense, Function, Module, Op, Origin, Region, Value
-from .types import TensorType, TokenType, TupleType, Type
+from .types import FutureType, TensorType, TokenType, TupleType, Type
 
 READABLE_ELEMENTS = 16  # longer constants are written as bytes
 
@@ -133,6 +133,8 @@ def type_text(type: Type) -> str:
         return f"{type.element.name}[{dims}]{sharding}"
     if isinstance(type, TupleType):
         return f"({', '.join(map(type_text, type.members))})"
+    if isinstance(type, FutureType):
+        return f"future({', '.join(map(type_text, type.members))})"
     return "token"
 
 
@@ -168,7 +170,7 @@ def attribute_text(value: Any) -> str:
         return attributes_text(value)
     if isinstance(value, Dense):
         return dense_text(value)
-    if isinstance(value, (TensorType, TokenType, TupleType)):
+    if isinstance(value, (TensorType, TokenType, TupleType, FutureType)):
         return f"type {type_text(value)}"
     raise CompilerBug(f"an attribute of kind {type(value).__name__} has no text")
 

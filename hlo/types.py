@@ -146,6 +146,8 @@ class QuantizedType:
         )  # fmt: skip
         known = cls._interned.get(parts)
         if known is None:
+            if len(parts[3]) != len(parts[4]):
+                raise ValueError("a quantised type has other numbers of scales and zero points")
             known = super().__new__(cls)
             for name, part in zip(cls.__slots__, parts, strict=True):
                 setattr(known, name, part)
@@ -163,6 +165,37 @@ class QuantizedType:
             scales = "{" + scales + "}"
         bounds = f"<{self.minimum}:{self.maximum}>"
         return f"!quant.uniform<{self.storage.name}{bounds}:{self.expressed.name}{axis},{scales}>"
+
+    def along(self, axis: int | None) -> QuantizedType:
+        """The same parameters along another axis; without one if all positions agree."""
+        scales, zeros = self.scales, self.zero_points
+        if axis is None and len(set(zip(scales, zeros, strict=False))) == 1:
+            scales, zeros = scales[:1], zeros[:1]
+        return QuantizedType(
+            self.storage, self.expressed, axis, scales, zeros, self.minimum, self.maximum
+        )
+
+    def fault(self, dims: Sequence[Dim]) -> str:
+        """Why a tensor of these dims cannot have this element, or nothing."""
+        if not self.storage.is_integer or not self.expressed.is_float:
+            return "it must store integers for floats"
+        low = -(1 << (self.storage.bits - 1)) if self.storage.kind == "int" else 0
+        high = low + (1 << self.storage.bits) - 1
+        if not low <= self.minimum <= self.maximum <= high:
+            return f"its bounds must lie in {low} to {high}"
+        if not all(math.isfinite(scale) and scale > 0 for scale in self.scales):
+            return "its scales must be positive and finite"
+        if not all(self.minimum <= zero <= self.maximum for zero in self.zero_points):
+            return "its zero points must lie within its bounds"
+        if len(self.scales) != len(self.zero_points):
+            return "it needs one zero point per scale"
+        if self.axis is None:
+            return "" if len(self.scales) == 1 else "it needs one scale"
+        if not 0 <= self.axis < len(dims):
+            return f"it has no dimension {self.axis}"
+        if len(self.scales) != dims[self.axis] and isinstance(dims[self.axis], int):
+            return f"dimension {self.axis} needs {dims[self.axis]} scales"
+        return ""
 
     bits = property(lambda self: self.storage.bits)
     dtype = property(lambda self: self.storage.dtype)
@@ -360,7 +393,31 @@ class TupleType:
         return TupleType, (self.members,)
 
 
-Type = TensorType | TokenType | TupleType
+class FutureType:
+    """The results of an asynchronous operation, before `async_done` waits for them."""
+
+    __slots__ = ("members",)
+    _interned: ClassVar[dict[tuple[Any, ...], FutureType]] = {}
+
+    members: tuple[Any, ...]
+
+    def __new__(cls, members: Iterable[Type]) -> FutureType:
+        key = tuple(members)
+        known = cls._interned.get(key)
+        if known is None:
+            known = super().__new__(cls)
+            known.members = key
+            cls._interned[key] = known
+        return known
+
+    def __repr__(self) -> str:
+        return f"future({', '.join(map(repr, self.members))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FutureType, (self.members,)
+
+
+Type = TensorType | TokenType | TupleType | FutureType
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> TensorType:

@@ -5,14 +5,14 @@ A *level* is a named set of legal operations; a pass states the level it takes a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .errors import VerifyError
+from .errors import UnsupportedError, VerifyError
 from .graph import Module, Op, Region, Value
 from .ops.tile import TILE_OPS
 from .text import print_op
-from .types import TensorType, Type
+from .types import Element, QuantizedType, TensorType, Type
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,10 @@ TILED = Level(
 )
 
 
+_SINGLE = ("elementwise", "index", "contract", "source")  # patterns of operations with one result
+MAXIMUM_RANK = 64  # numpy's
+
+
 def verify(module: Module, level: Level | None = None) -> None:
     """Raise VerifyError for the first fault."""
     if module.entry not in module.functions:
@@ -74,6 +78,8 @@ class _Verifier:
         self.module, self.level = module, level
 
     def region(self, region: Region, outer: set[Value]) -> None:
+        for number, argument in enumerate(region.arguments):
+            _require_meaning(argument.type, f"argument {number} of a region")
         defined = outer | set(region.arguments)
         for op in region.ops:
             for number, value in enumerate(op.operands):
@@ -98,7 +104,11 @@ class _Verifier:
 
     def op(self, op: Op) -> None:
         op.definition.check(op)
-        inferred = op.definition.infer(op)
+        for number, result in enumerate(op.results):
+            _require_meaning(result.type, f"result {number} of {op.name}")
+        inferred = _inferred(op)
+        if inferred is None and op.definition.pattern in _SINGLE and len(op.results) != 1:
+            raise _fault(op, f"must have 1 result, has {len(op.results)}")
         if inferred is not None:
             if len(inferred) != len(op.results):
                 raise _fault(op, f"must have {len(inferred)} results, has {len(op.results)}")
@@ -123,11 +133,34 @@ class _Verifier:
                 raise _fault(op, f"'{op.callee}' gives {list(gives)}")
 
 
+def _inferred(op: Op) -> Sequence[Type] | None:
+    """What the room infers; None where symbolic sizes have no affine form (they are declared)."""
+    try:
+        return op.definition.inferred(op)
+    except UnsupportedError:
+        types = [value.type for value in op.operands]
+        if all(kind.is_static for kind in types if isinstance(kind, TensorType)):
+            raise
+        return None
+
+
+def _require_meaning(type: Type, place: str) -> None:
+    """VerifyError for a quantised type that says nothing about some element, and for more dims than
+    arrays have."""
+    if isinstance(type, TensorType) and type.rank > MAXIMUM_RANK:
+        raise VerifyError(f"{place} has {type.rank} dims; tensors have at most {MAXIMUM_RANK}")
+    if isinstance(type, TensorType) and isinstance(type.element, QuantizedType):
+        reason = type.element.fault(type.dims)
+        if reason:
+            raise VerifyError(f"{place} is {type}: {reason}")
+
+
 def compatible(left: Type, right: Type) -> bool:
-    """Equal but for shardings; a symbolic dimension agrees with any."""
+    """Equal but for shardings and for the dim along which parameters of quantisation vary, which
+    moves with its dim; a symbolic dimension agrees with any."""
     if isinstance(left, TensorType) and isinstance(right, TensorType):
         return (
-            left.element is right.element
+            _same_element(left.element, right.element)
             and left.rank == right.rank
             and all(
                 a == b or not isinstance(a, int) or not isinstance(b, int)
@@ -135,6 +168,12 @@ def compatible(left: Type, right: Type) -> bool:
             )
         )
     return left == right
+
+
+def _same_element(left: Element, right: Element) -> bool:
+    if isinstance(left, QuantizedType) and isinstance(right, QuantizedType):
+        return left.along(right.axis) is right or left.along(None) is right.along(None)
+    return left is right
 
 
 def _fault(op: Op, reason: str) -> VerifyError:

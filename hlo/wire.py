@@ -2,7 +2,8 @@
 
 Weights travel by name only; `decode` takes a function that finds their data. Constants above
 4 KiB are refused by `encode`: importers make them weights. A program states the features that it
-needs and the smallest version that has them all, so that an older reader can say what it lacks.
+needs and the smallest version that has them all, so that an older reader can say what it lacks. It
+is written in that version's form; `versions` has the steps between forms.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ..specs.generated import hlo_pb2 as pb
-from .errors import CompilerBug, UnsupportedError, UserError
+from .errors import Blocker, CompilerBug, ExportBlockers, UnsupportedError, UserError
 from .graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, arguments
 from .ops import find, known
 from .signature import Signature
 from .types import (
     TOKEN,
+    FutureType,
     QuantizedType,
     SymbolicDim,
     TensorType,
@@ -30,17 +32,49 @@ from .types import (
     element_type,
     parse_dim,
 )
+from .versions import (
+    FIRST,
+    FORMAT_VERSION,
+    downgrade,
+    remedy,
+    require_known,
+    upgrade,
+    version_tuple,
+)
 
-FORMAT_VERSION = "1.1"
 MAXIMUM_CONSTANT_BYTES = 4096
 MAXIMUM_DEPTH = 64  # of nested regions and attributes
 
 WeightSource = Callable[[str, TensorType], Any]
 
 
-def encode(module: Module) -> bytes:
-    """The module's bytes; the same module gives the same bytes."""
-    return _Encoder(module).encode()
+def encode(module: Module, version: str | None = None) -> bytes:
+    """The module's bytes; the same module gives the same bytes.
+
+    version: the newest format whose features they may need ("1.1"), by default today's. What the
+    format lacks is replaced by what means the same where there is such a way; ExportBlockers lists
+    all the rest.
+    """
+    if version is not None:
+        require_known(version)
+    encoder = _Encoder(module)
+    message = encoder.message()
+    if version is None or not encoder.newer_than(version):
+        return message.SerializeToString(deterministic=True)
+    downgrade(message, version)
+    older = _Decoder(message, None).decode()
+    encoder = _Encoder(older)
+    message = encoder.message()
+    if encoder.newer_than(version):
+        blockers = _blockers(older, encoder.newer_than(version))
+        raise ExportBlockers(blockers, "the program", f"format {version}")
+    return message.SerializeToString(deterministic=True)
+
+
+def for_version(data: bytes, version: str) -> bytes:
+    """`encode`'s bytes, rewritten so that a reader of that version takes them; ExportBlockers where
+    that cannot be done."""
+    return encode(decode(data), version)
 
 
 def decode(data: bytes, weights: WeightSource | None = None) -> Module:
@@ -48,21 +82,21 @@ def decode(data: bytes, weights: WeightSource | None = None) -> Module:
 
     `weights(name, type)` returns a weight's array (or a callable that loads it).
     """
-    message = pb.WireModule()
-    try:
-        message.ParseFromString(data)
-    except DecodeError as error:
-        raise UserError(f"the program is damaged: {error}") from None
+    message = read_message(data)
     try:
         return _Decoder(message, weights).decode()
     except (IndexError, KeyError, TypeError, OverflowError, CompilerBug, ValueError) as error:
         raise UserError(f"the program is damaged: {type(error).__name__}: {error}") from None
 
 
-def version_tuple(text: str) -> tuple[int, int]:
-    """'1.2' -> (1, 2); ValueError for anything else."""
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)
+def read_message(data: bytes) -> Any:
+    """The `WireModule` of a program's bytes, as it was written; UserError if they are none."""
+    message = pb.WireModule()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise UserError(f"the program is damaged: {error}") from None
+    return message
 
 
 class _Table:
@@ -86,7 +120,13 @@ class _Encoder:
         self.origins.number(Origin())
         self.origin_sets.number(())
 
-    def encode(self) -> bytes:
+    def newer_than(self, version: str) -> list[str]:
+        """The features that a reader of that version lacks."""
+        limit = version_tuple(version)
+        return [f for f, since in sorted(self.features.items()) if version_tuple(since) > limit]
+
+    def message(self) -> Any:
+        """The whole `WireModule`."""
         out, module = self.out, self.module
         out.name, out.entry = module.name, module.entry
         for function in module.functions.values():
@@ -110,9 +150,9 @@ class _Encoder:
             out.origin_sets.add(origins=members)
         for name in sorted(self.features):
             out.features.add(name=name, since=self.features[name])
-        out.format_version = FORMAT_VERSION
-        out.minimum_reader = max(self.features.values(), key=version_tuple, default="1.0")
-        return out.SerializeToString(deterministic=True)
+        out.minimum_reader = max(self.features.values(), key=version_tuple, default=FIRST)
+        out.format_version = out.minimum_reader
+        return out
 
     def function(self, out: Any, function: Function) -> None:
         out.name = function.name
@@ -131,6 +171,9 @@ class _Encoder:
             entry = out.ops.add()
             entry.name = self.strings.number(op.name)
             self.features[f"op:{op.name}"] = op.definition.since
+            for key, spec in op.definition.attributes.items():
+                if spec.since and op.attributes.get(key, spec.default) != spec.default:
+                    self.features[f"attribute:{op.name}.{key}"] = spec.since
             entry.operands.extend([numbers[value] for value in op.operands])
             for nested in op.regions:
                 self.region(entry.regions.add(), nested, numbers)
@@ -176,7 +219,7 @@ class _Encoder:
             self.map(out.map.entries, value)
         elif isinstance(value, Dense):
             out.constant = self.constant(value)
-        elif isinstance(value, (TensorType, TokenType, TupleType)):
+        elif isinstance(value, (TensorType, TokenType, TupleType, FutureType)):
             out.type = self.type(value)
         else:
             raise CompilerBug(f"an attribute of kind {type(value).__name__} has no wire form")
@@ -203,6 +246,10 @@ class _Encoder:
         elif isinstance(type, TupleType):
             wire.tuple.members.extend([self.type(member) for member in type.members])
             wire.tuple.SetInParent()
+        elif isinstance(type, FutureType):
+            self.features["type:future"] = "1.2"
+            wire.future.members.extend([self.type(member) for member in type.members])
+            wire.future.SetInParent()
         else:
             self.tensor(wire.tensor, type)
         number = self.types[id(type)] = len(self.types)
@@ -245,6 +292,7 @@ class _Decoder:
     def decode(self) -> Module:
         message = self.message
         self.check_version()
+        upgrade(message)
         self.strings = list(message.strings)
         for wire in message.types:
             self.types.append(self.type(wire))
@@ -369,6 +417,8 @@ class _Decoder:
             return TOKEN
         if kind == "tuple":
             return TupleType([self.types[index] for index in wire.tuple.members])
+        if kind == "future":
+            return FutureType([self.types[index] for index in wire.future.members])
         if kind != "tensor":
             raise UserError("a type is empty")
         tensor = wire.tensor
@@ -386,6 +436,37 @@ class _Decoder:
         if any(isinstance(dim, int) and dim < 0 for dim in dims):
             raise UserError("a dimension is negative")
         return TensorType(dims, element, tensor.sharding or None)
+
+
+def _blockers(module: Module, features: Sequence[str]) -> list[Blocker]:
+    """Where a program uses features, each place once."""
+    found: dict[Blocker, None] = {}
+
+    def add(feature: str, name: str, place: str) -> None:
+        kind, _, what = feature.partition(":")
+        reason = "the format has no such operation" if kind == "op" else f"it needs {kind} {what}"
+        found[Blocker(name, place, reason, remedy(feature))] = None
+
+    for op in module.walk():
+        place = str(op.origin[0]) if op.origin else ""
+        types = [value.type for value in (*op.operands, *op.results)]
+        for feature in features:
+            kind, _, what = feature.partition(":")
+            uses = what == op.name or kind == "attribute" and what.startswith(f"{op.name}.")
+            if uses or kind == "type" and any(_is_named(type, what) for type in types):
+                add(feature, op.name, place)
+    seen = {(b.operation, b.reason) for b in found}
+    for feature in features:  # such as the types of arguments that nothing reads
+        kind, _, what = feature.partition(":")
+        if kind == "type" and not any(what in reason for _, reason in seen):
+            add(feature, "the program", "")
+    return list(found)
+
+
+def _is_named(type: Type, name: str) -> bool:
+    if isinstance(type, TensorType):
+        return type.element.name == name
+    return isinstance(type, FutureType) and name == "future"
 
 
 def _absent(name: str) -> Callable[[], Any]:

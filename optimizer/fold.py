@@ -50,8 +50,6 @@ class Folder:
         type = op.results[0].type
         if not isinstance(type, TensorType) or not type.is_static:
             return None
-        if type.element.kind == "quantized":
-            return None
         if type.size == 0:
             return None
         if definition.pattern not in FOLDED_PATTERNS or not op.operands:

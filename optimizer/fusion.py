@@ -26,7 +26,7 @@ from ..hlo.build import make_op
 from ..hlo.graph import Dense, Module, Op, Region, Value, union_origins
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, INLINED, Level
-from .regions import extract, map_bodies, rename
+from .regions import extract, in_order_of_demand, map_bodies, rename
 
 CONTRACTIONS = frozenset({"dot_general", "convolution"})
 
@@ -182,35 +182,53 @@ class _Fuser:
         dims = contraction.result.dims
         inside: list[Op] = [contraction]
         values = {contraction.result}
-        tainted = {contraction.result}  # depends on the contraction, but is not inside
-        frontier = self.users(contraction)
-        waiting = [self.position[user] for user in frontier]
+        depends: dict[Value, bool] = {}
+        seen = self.users(contraction)
+        waiting = [self.position[user] for user in seen]
         heapq.heapify(waiting)
-        while waiting:
+        while waiting and len(inside) < MAXIMUM_MEMBERS:
             op = self.region.ops[heapq.heappop(waiting)]
-            outside = [v for v in op.operands if v not in values and v in tainted]
             legal = (
                 op.definition.pattern == "elementwise"
                 and len(op.results) == 1
                 and not op.definition.effects
                 and op.result.dims == dims
-                and not outside
                 and op not in self.homes
-                and len(inside) < MAXIMUM_MEMBERS
+                and not any(
+                    v not in values and self.follows(v, inside, depends) for v in op.operands
+                )
             )
-            if legal:
-                inside.append(op)
-                values.add(op.result)
-            tainted.update(op.results)
-            for user in self.users(op) - frontier:
-                frontier.add(user)
+            if not legal:
+                continue
+            inside.append(op)
+            values.add(op.result)
+            for user in self.users(op) - seen:
+                seen.add(user)
                 heapq.heappush(waiting, self.position[user])
-            if not legal and len(frontier) > 4 * MAXIMUM_MEMBERS:
-                break
         count, root = self.single_exit(inside)
         group.roots = [root]
         for op in inside[:count]:
             self.join(op, group)
+
+    def follows(self, value: Value, inside: Sequence[Op], known: dict[Value, bool]) -> bool:
+        """Whether a value depends on the first of `inside`; what stands before it does not."""
+        first = self.position[inside[0]]
+        stack = [value]
+        while stack:
+            current = stack[-1]
+            op = current.op
+            if current in known:
+                stack.pop()
+            elif op is None or self.position.get(op, -1) <= first:
+                known[current] = op is inside[0]
+            else:
+                sources = [*op.operands, *(v for body in op.regions for v in body.captures())]
+                unknown = [v for v in sources if v not in known]
+                if unknown:
+                    stack += unknown
+                else:
+                    known[current] = any(known[v] for v in sources)
+        return known[value]
 
     def users(self, op: Op) -> set[Op]:
         """The operations of the region that use a result of `op`."""
@@ -283,7 +301,8 @@ class _Fuser:
             # Operands of a contraction are read from memory, but through any view of it.
             viewed = op.name in VIEWS or widens(op)
             return viewed and len(self.uses[op.result]) == 1 and self.even(op, group)
-        if user.name == "reduce" and op.result in user.operands[len(user.operands) // 2 :]:
+        initial = user.operands[len(user.operands) // 2 :] if user.name == "reduce" else ()
+        if any(result in initial for result in op.results):
             return is_splat_constant(op)
         if is_splat_constant(op) or op.name == "iota":
             return True
@@ -560,9 +579,8 @@ class _Fuser:
         if group in self.done:
             return
         self.done.add(group)
-        members = sorted(group.members, key=self.position.__getitem__)
-        inputs = self.inputs(group)
         roots = sorted(set(group.roots), key=self.order)
+        members, inputs = in_order_of_demand(group.members, roots)
         if len(members) == 1 and members[0].name == "reshape":
             self.emit_single(members[0])  # the same bytes under another type
             return

@@ -17,8 +17,10 @@ from .passes.externalize import Externalize
 from .passes.fold_constants import FoldConstants
 from .passes.fold_weights import FoldWeights
 from .passes.inline import Inline
+from .passes.legalize_quantized import LegalizeQuantized
 from .passes.matmul_precision import MatmulPrecision
 from .passes.narrow import Narrow
+from .passes.one_device import OneDevice
 from .passes.simplify import Simplify
 
 NUMERICS: dict[str, Licence] = {
@@ -49,7 +51,9 @@ def simplify_pipeline(
         ledger,
     )
     return (
+        LegalizeQuantized(),
         Inline(ledger),
+        OneDevice(ledger),
         Decompose(ledger=ledger),
         simplify,
         Narrow(ledger=ledger),

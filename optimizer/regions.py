@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..hlo.build import Builder
 from ..hlo.graph import Op, Region, Value, arguments
@@ -74,6 +74,27 @@ def rewritten(
         mapping.update(zip(op.results, new.results, strict=True))
         b.append(new)
     return Region(own, b.ops, [mapping.get(v, v) for v in region.results])
+
+
+def in_order_of_demand(ops: Collection[Op], roots: Sequence[Value]) -> tuple[list[Op], list[Value]]:
+    """The operations that the roots need, each after its operands, and the values that they take
+    from outside, by first use: what depends on nothing but the roots' own formulas, so that equal
+    groups come out equal wherever their operations stood."""
+    done: dict[Op, None] = {}
+    inputs: dict[Value, None] = {}
+    stack: list[tuple[Value, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        value, ready = stack.pop()
+        op = value.op
+        if op is None or op not in ops:
+            inputs[value] = None
+        elif op not in done:
+            if ready:
+                done[op] = None
+            else:
+                stack.append((value, True))
+                stack += [(operand, False) for operand in reversed(op.operands)]
+    return list(done), list(inputs)
 
 
 def extract(members: Sequence[Op], inputs: Sequence[Value], roots: Sequence[Value]) -> Region:

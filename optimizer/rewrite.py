@@ -15,8 +15,19 @@ from typing import Any
 
 from ..hlo.build import Builder, make_op
 from ..hlo.errors import CompilerBug
-from ..hlo.graph import Dense, Module, Op, Origin, Region, Value, arguments, union_origins
+from ..hlo.graph import (
+    EXACT,
+    Dense,
+    Module,
+    Op,
+    Origin,
+    Region,
+    Value,
+    arguments,
+    union_origins,
+)
 from ..hlo.interpret import Interpreter
+from ..hlo.ops import find
 from ..hlo.types import TensorType, Type
 from .fold import Folder
 from .keys import Keys
@@ -72,8 +83,6 @@ class Engine:
         for kept in self.rules.values():
             kept += self.general
         self.folding = bool(self.rules or self.general)
-        # An axis of quantisation names a dimension: rules that move dimensions do not know that.
-        self.quantized = any(_is_quantized(op) for op in module.walk())
         self.values: dict[Value, Value] = {}  # what became of a value of the old region
         self.uses: dict[Value, int] = defaultdict(int)
         self.users: dict[Value, list[Sequence[tuple[Op | None, int]]]] = {}
@@ -134,13 +143,6 @@ class Engine:
         return kept
 
 
-def _is_quantized(op: Op) -> bool:
-    for value in (*op.operands, *op.results):
-        if isinstance(value.type, TensorType) and value.type.element.kind == "quantized":
-            return True
-    return False
-
-
 def copied(op: Op, values: Mapping[Value, Value], place: Origins = ()) -> Op:
     """A fresh copy of an operation on the values that its operands became, regions copied too.
 
@@ -174,6 +176,11 @@ def copied_region(region: Region, values: Mapping[Value, Value], place: Origins 
 
 def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(map(is_, left, right))
+
+
+def _kept_exact(name: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stands for an exact operation is exact."""
+    return {**attributes, EXACT: True} if find(name).pattern == "elementwise" else attributes
 
 
 def _kind(op: Op | None, operand: int) -> str:
@@ -263,6 +270,8 @@ class Rewriter(Builder):
     ) -> tuple[Value, ...]:
         """The results of an operation, simplified."""
         origin = self._origin_of_new()
+        if self.rewriting is not None and EXACT in self.rewriting.attributes:
+            attributes = _kept_exact(name, attributes or {})
         op = make_op(name, operands, attributes, regions, types, origin, self.check)
         self.replacing = None
         return self.emit(op, new=True)
@@ -349,8 +358,9 @@ class Rewriter(Builder):
             engine.ledger.record("fold-constants", Licence.BITWISE, op)
             return (self.constant(folded),)
         rules = engine.rules.get(op.definition.name, engine.general)
-        if not rules or (engine.quantized and _is_quantized(op)):
+        if not rules:
             return None
+        exact = EXACT in op.attributes
         if self.depth >= MAXIMUM_DEPTH:
             engine.ledger.exhausted += 1
             return None
@@ -359,7 +369,7 @@ class Rewriter(Builder):
         self.depth += 1
         try:
             for rule, limited in rules:
-                if limited and rule.needs(op):
+                if (limited or exact) and rule.needs(op):
                     continue
                 replacement = rule.rewrite(op, self)
                 if replacement is None:

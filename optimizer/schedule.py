@@ -107,15 +107,29 @@ def schedule(module: Module) -> Schedule:
 
 
 def require_static(module: Module) -> None:
-    """UnsupportedError for the first value whose size is not fixed."""
-    values = [(f"argument {v.index}: ", v) for v in module.body.arguments]
-    values += [(f"{_place(op)}{op.name}: ", value) for op in module.walk() for value in op.results]
-    for place, value in values:
-        if isinstance(value.type, TensorType) and not value.type.is_static:
+    """UnsupportedError for the first value whose size is not fixed, or a token at the edge."""
+    for what, edge in (("argument", module.body.arguments), ("result", module.body.results)):
+        for number, value in enumerate(edge):
+            if not isinstance(value.type, TensorType):
+                raise UnsupportedError(
+                    f"{what} {number} is a {value.type}; compiled programs take and give tensors "
+                    "only: leave it out of the program's signature, or interpret it"
+                )
+    for value in module.body.arguments:
+        if not value.tensor.is_static:
             raise UnsupportedError(
-                f"{place}{value.type} has a symbolic dimension; compiled programs need fixed "
-                "sizes: give example inputs with them, export with fixed shapes, or interpret it"
+                f"argument {value.index}: {value.type} has a symbolic dimension; compiled programs "
+                "need fixed sizes: give example inputs with them, export with fixed shapes, or "
+                "interpret it"
             )
+    for op in module.walk():
+        for result in op.results:
+            if isinstance(result.type, TensorType) and not result.type.is_static:
+                raise UnsupportedError(
+                    f"{_place(op)}{op.name}: {result.type} has a size that is known only while the "
+                    "program runs; compiled programs need fixed sizes: compute with a mask instead, "
+                    "or interpret it"
+                )
 
 
 def _place(op: Op) -> str:

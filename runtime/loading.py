@@ -35,7 +35,8 @@ def load(
     bundle = Bundle(source, verify)
     chosen = devices.choose_target(bundle.variants, target, bundle.label)
     pending = bundle.start_verifying(chosen)
-    from .program import Program, parse_plan  # imports numpy, while the weights are being hashed
+    from .plans import check_version, parse_plan
+    from .program import Program  # imports numpy, while the weights are being hashed
 
     variant = bundle.variants[chosen]
     plan = parse_plan(variant, bundle.label)
@@ -45,6 +46,7 @@ def load(
         remedy = "pass allow_native=True (--allow-native) if you trust where it comes from"
         return _compile_anew(bundle, chosen, threads, pin, reason, remedy)
     try:
+        check_version(plan)
         devices.check_machine(plan)
     except UserError as error:
         return _compile_anew(bundle, chosen, threads, pin, str(error), "")

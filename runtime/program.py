@@ -18,6 +18,7 @@ from ..hlo.signature import Signature, StructureError
 from . import devices
 from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
 from .inputs import Leaf, check_donations
+from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
 from .structure import Differs, flattener, unflattener
@@ -206,14 +207,23 @@ class Program:
         outputs, events = self._run(self._arrays(inputs, keywords), profile=True)
         return Profile(self._plan, events or (), self._pack(outputs))
 
-    def save(self, path: str | os.PathLike[str], *, seal: bool = True) -> None:
+    def save(
+        self, path: str | os.PathLike[str], *, seal: bool = True, version: str | None = None
+    ) -> None:
         """Write the bundle; equal programs give equal bytes, and the file appears whole or not.
 
         `seal`: mark it with this user's key, so that it runs here without `allow_native`.
+        `version`: the oldest program format whose readers have to take it ("1.1",
+        specs/compatibility.md); a UserError lists everything that this format cannot say.
         """
         if isinstance(self._parts, Bundle):
             self._parts.verify_all()  # else damage would get a digest that fits
-        write(path, self._parts, seal)
+        if version is None:
+            return write(path, self._parts, seal)
+        from ..hlo.wire import for_version
+
+        program = for_version(self._parts.program, version)
+        write(path, copied_parts(self._parts, source=program), seal)
 
     @property
     def signature(self) -> Signature:
@@ -269,17 +279,7 @@ class Program:
     def with_golden(self, checks: Sequence[Check]) -> Program:
         """The same program with these golden flat inputs and outputs added."""
         self._settle()
-        old = self._parts
-        parts = MemoryParts(
-            source=lambda: old.program,
-            signatures=old.signatures,
-            weights=old.weights,
-            variants=old.variants,
-            checks=(*old.checks, *checks),
-            provenance=old.provenance,
-            debug=old.debug,
-            tuning=old.tuning,
-        )
+        parts = copied_parts(self._parts, checks=(*self._parts.checks, *checks))
         return Program(parts, self._target, module=self._module, plan=self._plan)
 
     def run_checks(self) -> list[tuple[float, float]]:
@@ -464,16 +464,14 @@ def decode_module(parts: Parts) -> Module:
     return decode(parts.program, lambda name, _type: parts.weights[name])
 
 
-def parse_plan(variant: Variant, label: str = "the program") -> plan_pb2.Plan:
-    """The variant's plan; UserError if its bytes are not one."""
-    from google.protobuf.message import DecodeError
-
-    from ..specs.generated import plan_pb2
-
-    try:
-        return plan_pb2.Plan.FromString(variant.plan)
-    except DecodeError as error:
-        raise UserError(f"{label}: the plan is malformed ({error}); compile it again") from error
+def copied_parts(parts: Parts, **changed: Any) -> MemoryParts:
+    """The same parts in memory, but for those that are given."""
+    kept = {
+        field.name: getattr(parts, field.name)
+        for field in fields(MemoryParts)
+        if field.name not in ("source", *changed)
+    }
+    return MemoryParts(**{"source": lambda: parts.program, **kept, **changed})
 
 
 def _variant(

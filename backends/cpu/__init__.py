@@ -11,9 +11,12 @@ from ...options import Options
 from .. import Backend
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ...hlo.graph import Op
     from ...optimizer.encode import Packing
     from ...optimizer.tuning import Tuner
+    from .cache import CompiledKernel
     from .codegen import Target
     from .measure import CpuChoices
 
@@ -29,16 +32,20 @@ def target_of(options: Options) -> Target:
 def backend(options: Options, tuner: Tuner | None = None) -> Backend:
     """The backend for this machine, or for the lower level that the options ask for; `tuner` knows
     or measures choices."""
-    from .build import build
+    from .build import begin_executor, build
     from .cache import open_cache
     from .contract.packing import packing_for
     from .machines import label, machine_of
 
-    target = target_of(options)
+    target, disk = target_of(options), open_cache(options.cache)
+    begun: list[Future[CompiledKernel]] = []
 
     def build_for_target(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
         blockings = None if choices is None else choices.blockings
-        return build(schedule, target, notes, open_cache(options.cache), blockings)
+        return build(schedule, target, notes, disk, blockings, *begun)
+
+    def begin() -> None:
+        begun[:] = [begin_executor(target, disk)]
 
     def packing(op: Op) -> Packing | None:
         return packing_for(op, target, options.numerics in ("reassociates", "assumes-finite"))
@@ -52,4 +59,4 @@ def backend(options: Options, tuner: Tuner | None = None) -> Backend:
         workers = f"{options.threads} threads" if options.threads else "all cores"
         tuner.machine = f"{host_name()}, {workers}"
         choices = CpuChoices(tuner, target, packing if options.pack_weights else None)
-    return Backend("cpu", build_for_target, packing, model, label(model), choices)
+    return Backend("cpu", build_for_target, packing, model, label(model), choices, begin)

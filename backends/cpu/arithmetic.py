@@ -93,8 +93,13 @@ def _integer_predicate(predicate: str, signed: bool) -> str:
 
 
 def _compare_pairs(f: Function, direction: str, left: Pair, right: Pair) -> Value:
-    same = f.land(f.compare("oeq", left[0], right[0]), f.compare("oeq", left[1], right[1]))
-    return same if direction == "EQ" else f.lnot(same)
+    level = f.compare("oeq", left[0], right[0])
+    if direction in ("EQ", "NE"):
+        same = f.land(level, f.compare("oeq", left[1], right[1]))
+        return same if direction == "EQ" else f.lnot(same)
+    strict = "o" + _PREDICATES[direction][:1] + "t"
+    beyond = f.compare("o" + _PREDICATES[direction], left[1], right[1])
+    return f.lor(f.compare(strict, left[0], right[0]), f.land(level, beyond))
 
 
 def _total_order(f: Function, value: Value) -> Value:
@@ -120,6 +125,12 @@ def select(f: Function, condition: Value, yes: Register, no: Register) -> Regist
 
 def _clamp(f: Function, op: Op, operands: Sequence[Register]) -> Register:
     low, value, high = operands
+    if isinstance(value, Pair):
+        raised = complex_math.apply(f, "maximum", [value, low])
+        assert raised is not None
+        lowered = complex_math.apply(f, "minimum", [raised, high])
+        assert lowered is not None
+        return lowered
     assert isinstance(low, Value) and isinstance(value, Value) and isinstance(high, Value)
     element = op.operands[1].element
     if element.is_float:

@@ -59,17 +59,38 @@ class KernelCache:
 CACHE = KernelCache()
 
 
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """The threads that compile, for all compilations of the process."""
+    return ThreadPoolExecutor(_jobs(), thread_name_prefix="girih-compile")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not live on in a child
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def begin_executor(target: Target, disk: DiskCache | None) -> Future[CompiledKernel]:
+    """What walks a plan's steps; no program decides anything of it, so it can be begun early."""
+    return _pool().submit(_executor, target.general, disk)
+
+
+def _executor(target: Target, disk: DiskCache | None) -> CompiledKernel:
+    disk = None if compiler_digest() is None else disk
+    known = CACHE.find(_EXECUTOR, target, disk)
+    if known is None:
+        code = compile_object(_executor_text(target), target)
+        known = CompiledKernel(executor.RUN_SYMBOL, KernelFacts(0), code)
+        CACHE.add(_EXECUTOR, target, disk, known)
+    return known
+
+
 class _Job:
     """One compilation's kernels: those that are known, and those that threads compile."""
 
     def __init__(
-        self,
-        target: Target,
-        disk: DiskCache | None,
-        pool: ThreadPoolExecutor,
-        blockings: Mapping[str, Blocking],
+        self, target: Target, disk: DiskCache | None, blockings: Mapping[str, Blocking]
     ) -> None:
-        self.target, self.disk, self.pool, self.blockings = target, disk, pool, blockings
+        self.target, self.disk, self.blockings = target, disk, blockings
         self.known: dict[str, CompiledKernel] = {}
         self.targets: dict[str, Target] = {}
         self.under_way: dict[str, tuple[str, KernelFacts]] = {}  # key -> symbol and facts
@@ -86,27 +107,17 @@ class _Job:
         # The name is the content's, so that kernels of equal text are linked once.
         digest = hashlib.blake2b(code.ir_text.encode(), digest_size=12).hexdigest()
         symbol = f"kernel_{digest}"
-        self.begin(text, symbol, code.ir_text.replace(f"@{code.symbol}(", f"@{symbol}("), code)
-        return self.under_way[text][1]
+        ir_text = code.ir_text.replace(f"@{code.symbol}(", f"@{symbol}(")
+        if symbol not in self.objects:
+            self.objects[symbol] = _pool().submit(compile_object, ir_text, target)
+        facts = _facts(code)
+        self.under_way[text] = symbol, facts
+        return facts
 
     def cached(self, text: str) -> str:
         """What stands for a kernel in the caches: its text, with its blocking if that was said."""
         cut = self.blockings.get(text)
         return text if cut is None else f"{text}\n{cut}"
-
-    def begin(self, text: str, symbol: str, ir_text: str, code: KernelCode | None = None) -> None:
-        """Compile this IR as the kernel of that text."""
-        self.under_way[text] = symbol, _facts(code)
-        if symbol not in self.objects:
-            self.objects[symbol] = self.pool.submit(compile_object, ir_text, self.targets[text])
-
-    def begin_executor(self) -> None:
-        target = self.targets[_EXECUTOR] = self.target.general
-        known = CACHE.find(_EXECUTOR, target, self.disk)
-        if known is None:
-            self.begin(_EXECUTOR, executor.RUN_SYMBOL, _executor_text(target))
-        else:
-            self.known[_EXECUTOR] = known
 
     def finish(self) -> None:
         """Wait for all compilations; every kernel is known then."""
@@ -115,6 +126,10 @@ class _Job:
             CACHE.add(self.cached(text), self.targets[text], self.disk, made)
             self.known[text] = made
 
+    def cancel(self) -> None:
+        for made in self.objects.values():
+            made.cancel()
+
 
 def build(
     schedule: Schedule,
@@ -122,28 +137,30 @@ def build(
     notes: Sequence[str] = (),
     disk: DiskCache | None = None,
     blockings: Mapping[str, Blocking] | None = None,
+    begun: Future[CompiledKernel] | None = None,
 ) -> tuple[Any, bytes]:
     """The plan (plan_pb2.Plan) and the image; UnsupportedError lists every missing kernel.
 
     `disk`: where compiled kernels are looked for and kept; the result is the same without.
     `blockings`: how products are cut, by canonical text; the cost model says it of others.
+    `begun`: the executor, if it was begun before.
     """
     if compiler_digest() is None:
         disk = None
-    pool = ThreadPoolExecutor(_jobs(), thread_name_prefix="girih-compile")
+    walker = begun or begin_executor(target, disk)
+    job = _Job(target, disk, blockings or {})
     try:
-        job = _Job(target, disk, pool, blockings or {})
-        job.begin_executor()
         planner = Planner(schedule, "cpu", job.facts, notes)
         plan = planner.run()
         job.finish()
     finally:
-        pool.shutdown(cancel_futures=True)
+        job.cancel()
     plan.triple = target.triple
-    plan.features.extend(sorted({name for used in job.targets.values() for name in used.features}))
+    used = {target.general, *job.targets.values()}
+    plan.features.extend(sorted({name for one in used for name in one.features}))
     # In the order of the plan, whatever was known before.
     kernels = [job.known[entry.key] for entry in planner.kernels.values()]
-    objects = {kernel.symbol: kernel.object for kernel in (job.known[_EXECUTOR], *kernels)}
+    objects = {kernel.symbol: kernel.object for kernel in (walker.result(), *kernels)}
     image = link(list(objects.values()))
     plan.executor_entry = image.symbols[executor.RUN_SYMBOL]
     plan.worker_entry = image.symbols[executor.WORKER_SYMBOL]
@@ -170,11 +187,15 @@ def _executor_text(target: Target) -> str:
     return executor.emit(target)
 
 
-def _facts(code: KernelCode | None) -> KernelFacts:
-    if code is None:
-        return KernelFacts(0)
+def _facts(code: KernelCode) -> KernelFacts:
     return KernelFacts(
-        code.tiles, code.scratch_bytes, code.flops, code.bytes, code.parallel, code.notes
+        code.tiles,
+        code.scratch_bytes,
+        code.flops,
+        code.bytes,
+        code.parallel,
+        code.notes,
+        code.functions,
     )
 
 

@@ -38,6 +38,8 @@ _LENGTHS = struct.Struct("<QQ")  # of the header and of the packed operation tex
 _SUFFIX = ".kernel"
 _STALE = 3600.0  # seconds after which a temporary file belongs to nobody
 _IMPORTED = time.time()
+# Bytes of all entries of a folder, as far as this process knows: looked up once, then counted.
+_SIZES: dict[Path, int] = {}
 _COMPARED = 256  # entries that `explain` compares texts with
 
 
@@ -151,7 +153,6 @@ class DiskCache:
 
     def __init__(self, folder: Path, capacity: int = CAPACITY) -> None:
         self.folder, self.capacity = folder, capacity
-        self._size: int | None = None  # of all entries, as far as this process knows
 
     def load(self, key: Key) -> CompiledKernel | None:
         """The kernel of that key, or None."""
@@ -191,11 +192,10 @@ class DiskCache:
                 return
         except OSError:
             return
-        if self._size is None:
-            self._size = sum(entry.bytes for entry in self.entries())
-        else:
-            self._size += len(data)
-        if self._size > self.capacity:
+        known = _SIZES.get(self.folder)
+        size = sum(entry.bytes for entry in self.entries()) if known is None else known + len(data)
+        _SIZES[self.folder] = size
+        if size > self.capacity:
             self._evict()
 
     def entries(self) -> list[Entry]:
@@ -219,7 +219,7 @@ class DiskCache:
             except OSError as error:
                 raise UserError(f"{entry.path}: cannot delete: {error.strerror}") from error
             count, size = count + 1, size + entry.bytes
-        self._size = None
+        _SIZES.pop(self.folder, None)
         return count, size
 
     def explain(self, key: Key) -> str:
@@ -291,7 +291,7 @@ class DiskCache:
             with contextlib.suppress(OSError):
                 entry.path.unlink()
                 size -= entry.bytes
-        self._size = size
+        _SIZES[self.folder] = size
 
 
 def _read_trusted(path: Path, touch: bool) -> bytes | None:
@@ -335,7 +335,7 @@ def _decode(data: bytes) -> tuple[Key, CompiledKernel] | None:
     header: dict[str, Any] = json.loads(rest[at : at + head])
     operation = zlib.decompress(rest[at + head : at + head + text]).decode()
     facts = header["facts"]
-    facts["notes"] = tuple(facts["notes"])
+    facts["notes"], facts["functions"] = tuple(facts["notes"]), tuple(facts["functions"])
     key = Key(operation, header["target"], header["compiler"])
     code = rest[at + head + text :]
     return key, CompiledKernel(header["symbol"], KernelFacts(**facts), code)

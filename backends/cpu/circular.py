@@ -17,8 +17,11 @@ _HALF_PI = {
 _LIMIT = {"float": 48000.0, "double": 1e8}  # above, reduce exactly
 
 
+_LIFT = 400  # so that the last pieces are no subnormal numbers
+
+
 def _two_over_pi(count: int) -> list[float]:
-    """2/pi as a sum of `count` floats of 24 bits each, with the same spacing."""
+    """2/pi * 2^_LIFT as a sum of `count` floats of 24 bits each, with the same spacing."""
     digits = 24 * count
     # Machin's formula in integers.
     one = 1 << (digits + 64)
@@ -36,13 +39,14 @@ def _two_over_pi(count: int) -> list[float]:
     chunks = []
     for number in range(count):
         chunk = value >> (digits - 24 * (number + 1)) & 0xFFFFFF
-        chunks.append(ldexp(chunk, -24 * (number + 1)))
+        chunks.append(ldexp(chunk, _LIFT - 24 * (number + 1)))
     return chunks
 
 
 def _reduce_exactly(f: Function, x: Value) -> tuple[Value, Value]:
     """(quadrant, r) for any finite f64: x times 2/pi modulo 4, piece by piece."""
     count = 48
+    x = f.mul(x, 2.0**-_LIFT)
     table = f.module.table("two_over_pi", "double", _two_over_pi(count))
     zero = constant(x.type, 0.0)
     with f.for_range(0, count, 1, [zero, zero]) as loop:

@@ -96,6 +96,7 @@ class KernelCode:
     bytes: float  # read plus written, each counted once
     parallel: bool = True
     notes: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()  # of libraries; their addresses come behind the results
 
 
 @functools.cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...hlo import types
-from ...hlo.errors import UnsupportedError
 from . import llvm
 from .llvm import Function, Value, bits_of, constant, lanes_of, vector
 
@@ -158,12 +157,6 @@ def register_constant(element: Any, number: Any, width: int) -> Register:
     if element.is_bool:
         return constant(kind, bool(number))
     return constant(kind, int(number))
-
-
-def check(element: Any, origin: str) -> None:
-    """UnsupportedError for element types that kernels cannot hold."""
-    if element.kind == "quantized":
-        raise UnsupportedError(f"{origin}: target cpu: no kernels for quantised values ({element})")
 
 
 # Small floats. Exponents are rebased by a multiplication, which also handles subnormals.

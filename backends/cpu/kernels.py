@@ -8,7 +8,7 @@ from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug, UnsupportedError
 from ...hlo.graph import Op, Region, arguments
 from ...hlo.types import TensorType
-from . import arithmetic, composite, contract, elements, elementwise, opaque, tile
+from . import arithmetic, composite, contract, elementwise, opaque, tile
 from .codegen import KernelCode, Target
 from .contract.blocking import Blocking
 from .loops import loop, product, reduce, rows
@@ -16,17 +16,13 @@ from .loops import loop, product, reduce, rows
 # Operations that no kernel computes, and why.
 LIMITATIONS = {
     "rng": "the specification leaves its numbers open; use rng_bit_generator",
-    "uniform_quantize": "quantised values have no kernels yet",
-    "uniform_dequantize": "quantised values have no kernels yet",
+    "uniform_quantize": "quantised values are integers before kernels are made",
+    "uniform_dequantize": "quantised values are integers before kernels are made",
     "get_dimension_size": "static sizes are folded before kernels are made",
     "set_dimension_size": "sizes that change at run time have no kernels yet",
     "dynamic_reshape": "shapes must be constants",
     "dynamic_broadcast_in_dim": "shapes must be constants",
     "dynamic_iota": "shapes must be constants",
-    "dynamic_pad": "paddings must be constants",
-    "real_dynamic_slice": "bounds must be constants",
-    "dynamic_gather": "slice sizes must be constants",
-    "dynamic_conv": "paddings must be constants",
 }
 
 
@@ -112,7 +108,6 @@ def _check(op: Op) -> None:
             raise UnsupportedError(
                 f"{place}{op.name}: target cpu needs static tensors, not {value.type}"
             )
-        elements.check(value.element, f"{op.origin[0]}: {op.name}" if op.origin else op.name)
 
 
 _KINDS: dict[str, Callable[[Region, Target, float], KernelCode]] = {

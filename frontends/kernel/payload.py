@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ...hlo import wire
 from ...hlo.errors import UserError
-from ...hlo.graph import Function, Module, Op, Origin, Region, Value
+from ...hlo.graph import Function, Module, Op, Origin, Region, Value, arguments
 from ...hlo.verify import verify
 
 NAME = "girih.kernel"
@@ -54,6 +54,14 @@ def call_of(
         )
     regions = op.regions if reference is None else (op.regions[0], reference)
     return Op(op.definition, operands, op.attributes, regions, op.result_types, origin or op.origin)
+
+
+def of_op(op: Op) -> str:
+    """The string of the kernel that a `kernel_call` is, without its reference."""
+    operands = arguments([value.type for value in op.operands])
+    call = Op(op.definition, operands, op.attributes, op.regions[:1], op.result_types, op.origin)
+    body = Region(operands, (call,), call.results)
+    return to_text(Module({"main": Function("main", body)}, name=op.kernel))
 
 
 def with_reference(module: Module, reference: Region) -> Module:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ...hlo.errors import UserError
 from ...hlo.graph import Module
 from .. import tree
 from .bytecode import MAGIC, read_bytecode
-from .convert import convert
+from .convert import Converter
 from .text import read_text
 
 
-def read_stablehlo(source: str | bytes | memoryview, name: str = "") -> Module:
+def read_stablehlo(
+    source: str | bytes | memoryview, name: str = "", examples: Sequence[Any] = ()
+) -> Module:
     """The module of a StableHLO program: its text, or the bytes of text or a portable artifact.
 
+    examples: arrays whose shapes fix the sizes that the program's inputs leave free; a note of
+    the module says so. Without them these sizes stay symbolic, which the interpreter can run.
     UserError where the program is malformed, ImportBlockers where girih cannot import it.
     """
-    return convert(read_tree(source, name), name)
+    return Converter(read_tree(source, name), name, examples=examples).module()
 
 
 def read_tree(source: str | bytes | memoryview, name: str = "") -> tree.Document:

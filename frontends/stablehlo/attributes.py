@@ -18,6 +18,7 @@ from .literals import element_of, read_elements
 
 _MERGED = ("dot", "gather", "scatter", "conv", "ragged_dot")
 _RANKED_OPS = ("convolution", "dynamic_conv", "reduce_window", "select_and_scatter")
+_PER_VALUE = "#sdy.sharding_per_value<["
 _DROPPED = ("mhlo.layout_mode", "mhlo.memory_kind", "use_list")
 
 
@@ -107,22 +108,30 @@ def _nested(items: Any) -> Any:
     return tuple(map(_nested, items)) if isinstance(items, list) else items
 
 
-def flatten(operation: tree.Operation, convert_type: Callable[[tree.Type], Any]) -> dict[str, Any]:
-    """The attributes of an op, flat, named as VHLO does; `value` of a constant is left alone."""
+def unpacked(operation: tree.Operation) -> dict[str, Any]:
+    """The attributes of an op with StableHLO's records laid flat, named as VHLO does."""
     name = operation.name.partition(".")[2]
     flat: dict[str, Any] = {}
     for key, value in operation.attributes.items():
         if key in _DROPPED:
             continue
-        if isinstance(value, tree.Structured) and value.kind in _MERGED:
-            flat.update({k: plain(v, convert_type) for k, v in value.fields.items()})
+        if isinstance(value, tree.Structured) and value.kind in (*_MERGED, "dot_algorithm"):
+            flat.update(value.fields)
         elif isinstance(value, tree.Structured) and value.kind == "channel_handle":
             flat["channel_id"] = value.fields.get("handle", 0)
             if name in ("send", "recv"):
                 flat["channel_type"] = value.fields.get("type", 0)
-        elif isinstance(value, tree.Structured) and value.kind == "dot_algorithm":
-            flat.update({k: plain(v, convert_type) for k, v in value.fields.items()})
-        elif isinstance(value, tree.Structured) and value.kind == "result_accuracy":
+        else:
+            flat[key] = value
+    return flat
+
+
+def flatten(operation: tree.Operation, convert_type: Callable[[tree.Type], Any]) -> dict[str, Any]:
+    """The attributes of an op, flat, named as VHLO does; `value` of a constant is left alone."""
+    name = operation.name.partition(".")[2]
+    flat: dict[str, Any] = {}
+    for key, value in unpacked(operation).items():
+        if isinstance(value, tree.Structured) and value.kind == "result_accuracy":
             accuracy = {k: plain(v, convert_type) for k, v in value.fields.items()}
             if accuracy.get("mode", "DEFAULT") != "DEFAULT":
                 flat[key] = accuracy
@@ -133,6 +142,9 @@ def flatten(operation: tree.Operation, convert_type: Callable[[tree.Type], Any])
         else:
             flat[key] = plain(value, convert_type)
     flat = {key: value for key, value in flat.items() if not _is_default(name, key, value)}
+    sharding = flat.get("sdy.sharding")
+    if isinstance(sharding, str) and sharding.startswith(_PER_VALUE) and len(operation.results) == 1:
+        flat["sdy.sharding"] = f"#sdy.sharding{sharding[len(_PER_VALUE) : -2]}"
     if name in _RANKED_OPS:
         _fill_windows(name, operation, flat)
     elif name in ("gather", "dynamic_gather", "scatter", "dot_general"):

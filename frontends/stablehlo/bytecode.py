@@ -25,7 +25,7 @@ _PROPERTIES = 8
 
 _CAST = "builtin.unrealized_conversion_cast"
 
-_PROPERTY_NAMES: dict[str, tuple[str, ...]] = {
+PROPERTY_NAMES: dict[str, tuple[str, ...]] = {
     "builtin.module": ("?sym_name", "?sym_visibility"),
     "sdy.mesh": ("mesh", "sym_name"),
     "sdy.sharding_constraint": ("sharding",),
@@ -282,7 +282,7 @@ class BytecodeReader(EntryReader):
         if name.startswith("vhlo."):
             names = ATTRIBUTES.get(name[len("vhlo.") :])
         else:
-            names = _PROPERTY_NAMES.get(name)
+            names = PROPERTY_NAMES.get(name)
         if names is None:
             self._unknown(name, cursor)
         found: dict[str, Any] = {}

@@ -31,7 +31,7 @@ _VHLO_TYPE_NAMES = """
     38 f6E2M3FN  39 f6E3M2FN  40 f8E8M0FNU
 """
 _VHLO_WORDS = _VHLO_TYPE_NAMES.split()
-_VHLO_TYPES = dict(zip(map(int, _VHLO_WORDS[::2]), _VHLO_WORDS[1::2], strict=True))
+VHLO_TYPES = dict(zip(map(int, _VHLO_WORDS[::2]), _VHLO_WORDS[1::2], strict=True))
 
 _ENUMS: dict[int, tuple[str, ...]] = {
     3: ("EQ", "NE", "GE", "GT", "LE", "LT"),
@@ -160,7 +160,7 @@ class EntryReader:
 
     def _integer(self, cursor: Cursor) -> tree.Integer | bool:
         kind = self.type(cursor.varint())
-        width = _width(kind)
+        width = scalar_width(kind)
         value = self._bits(cursor, width)
         if kind == "i1":
             return bool(value)
@@ -170,14 +170,14 @@ class EntryReader:
 
     def _float(self, cursor: Cursor) -> tree.Float:
         kind = self.type(cursor.varint())
-        bits = self._bits(cursor, _width(kind))
+        bits = self._bits(cursor, scalar_width(kind))
         return tree.Float(float_from_bits(bits, kind), kind)
 
     # VHLO
 
     def _vhlo_type(self, cursor: Cursor) -> tree.Type:
         code = cursor.varint()
-        known = _VHLO_TYPES.get(code)
+        known = VHLO_TYPES.get(code)
         if known is not None:
             return known
         match code:
@@ -262,7 +262,7 @@ class EntryReader:
             case 15:
                 return self._tensor(cursor)
             case 17:
-                return self.type(cursor.varint())
+                return self._type_attribute(cursor)
             case 18:
                 return tree.Structured("bounds", {"bounds": cursor.signed_list()})
             case 20:
@@ -284,6 +284,10 @@ class EntryReader:
                 devices = self.optional_attribute(cursor)
                 return tree.Structured("mesh", {"axes": axes, "device_ids": devices})
         return self._newer(cursor, "attribute", code)
+
+    def _type_attribute(self, cursor: Cursor) -> tree.Type:
+        kind = self.type(cursor.varint())
+        return tree.Scalar(kind) if isinstance(kind, str) else kind
 
     def _dictionary(self, cursor: Cursor) -> dict[str, Any]:
         entries: dict[str, Any] = {}
@@ -356,7 +360,7 @@ class EntryReader:
                 root = str(self.attribute(cursor.varint()))
                 return "::@".join([root, *map(str, self.attributes(cursor))])
             case 6:
-                return self.type(cursor.varint())
+                return self._type_attribute(cursor)
             case 7:
                 return True
             case 8:
@@ -458,7 +462,7 @@ class EntryReader:
 _NONE = object()  # an entry that was read and means None
 
 
-def _width(kind: tree.Type) -> int:
+def scalar_width(kind: tree.Type) -> int:
     """Bits of a scalar type."""
     if kind == "index":
         return 64

@@ -29,6 +29,7 @@ from ...hlo.graph import (
 from ...hlo.types import (
     TOKEN,
     Element,
+    FutureType,
     QuantizedType,
     TensorType,
     TokenType,
@@ -39,7 +40,7 @@ from ...hlo.types import (
 from ...hlo.verify import compatible
 from .. import tree
 from . import attributes as attribute_tables
-from . import refine, special
+from . import parallel, refine, special
 from .literals import element_of, read_elements
 from .locations import Locations
 from .signatures import read_signature
@@ -73,7 +74,8 @@ class Converter:
     `entry_arguments` says what each parameter of the entry is (by default an argument of its own),
     `unused` gives the types of the module's arguments that the file's entry does not take,
     `global_constants` the values of parameters that JAX tags as the same in every function,
-    `input_types` the types of arguments whose shapes the file leaves free.
+    `input_types` the types of arguments whose shapes the file leaves free, or `examples` arrays
+    of those shapes.
     """
 
     document: tree.Document
@@ -83,6 +85,7 @@ class Converter:
     unused: Mapping[int, Type] = field(default_factory=dict)
     global_constants: Mapping[str, Dense] = field(default_factory=dict)
     input_types: Mapping[int, Type] = field(default_factory=dict)
+    examples: Sequence[Any] = ()
     blockers: dict[Blocker, None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     weights: dict[str, Weight] = field(default_factory=dict)
@@ -96,12 +99,29 @@ class Converter:
         self.symbols: dict[str, tree.Operation] = {}
         self._contents: dict[tuple[Type, bytes], list[tuple[str, Any]]] = {}
         self.free_shapes = refine.has_free_shapes(self.document.module)
+        self.symbolic = False  # free dimensions become symbols
+        self._symbols: refine.Symbols = {}
         self._open_calls: set[str] = set()
         self.callers: list[tree.Operation] = []  # the calls behind what is being converted
+        self.meshes = parallel.meshes_of(self.document.module)
         self._shardings = dict(special.sharding_constraints(self.document.module))
 
     def module(self) -> Module:
         """The whole module; only functions that the entry reaches are converted."""
+        try:
+            return self._module()
+        except ImportBlockers as error:
+            reasons = [b.reason for b in error.blockers if refine.OF_DATA in b.reason]
+            if not self.free_shapes or not reasons:
+                raise
+        again = Converter(
+            self.document, self.name, self.weight_prefix, self.entry_arguments, self.unused,
+            self.global_constants, self.input_types, self.examples,
+        )  # fmt: skip
+        again.free_shapes, again.symbolic = False, True
+        return again._module().with_notes(f"sizes are computed while it runs: {reasons[0]}")
+
+    def _module(self) -> Module:
         top = self.document.module
         facts: dict[str, Any] = {}
         for key, value in top.attributes.items():
@@ -120,6 +140,13 @@ class Converter:
             special.block_all_unknown(self, top)
         self.raise_blockers()
         entry = self._entry()
+        if self.examples:
+            self.input_types = refine.example_types(self, self.symbols[entry], self.examples)
+        if self.free_shapes and self.entry_arguments is None:
+            inputs = enumerate(self.symbols[entry].regions[0].arguments)
+            if any(refine.is_free(v.type) and i not in self.input_types for i, v in inputs):
+                # Nothing says how large the inputs are: sizes stay free.
+                self.free_shapes, self.symbolic = False, True
         self.function(entry, self.entry_arguments)
         self.raise_blockers()
         functions = {key: value for key, value in self.functions.items() if value is not None}
@@ -133,6 +160,7 @@ class Converter:
             None
             if self.entry_arguments is not None
             else read_signature(self.symbols[entry], main, self.locations),
+            symbols=self._symbols,
             attributes=facts,
             notes=tuple(dict.fromkeys(self.notes)),
         )
@@ -185,6 +213,8 @@ class Converter:
                 return TensorType(shape, self.element(element))
             case tree.Tuple(types):
                 return TupleType(tuple(self.type(member) for member in types))
+            case tree.Future(types):
+                return FutureType(tuple(self.type(member) for member in types))
         raise UnsupportedError(f"values of type {tree.spell(kind)} are not supported")
 
     def element(self, kind: tree.Type) -> Element:
@@ -203,6 +233,8 @@ class Converter:
     def value_type(self, value: tree.Value, operation: tree.Operation) -> Type:
         """The type of a value; a type that is not supported blocks the import once per type."""
         try:
+            if self.symbolic and refine.is_free(value.type):
+                return refine.symbolic_type(value.type, self._symbols, self.type)
             return self.type(value.type)
         except (UnsupportedError, ValueError) as error:
             remedy = "export the program with fixed shapes and plain element types"
@@ -255,7 +287,8 @@ class Converter:
             return None
         facts = operation.attributes
         if layout is None:
-            region = self._function_region(operation)
+            given = self.input_types if self.entry_arguments is None and not self.callers else {}
+            region = self._function_region(operation, given)
         else:
             region = self._entry_region(operation, layout)
         self._check_results(operation, region)
@@ -311,10 +344,12 @@ class Converter:
         self.bind(region.arguments, values)
         return self._body(region, values, [])
 
-    def _function_region(self, owner: tree.Operation) -> Region:
+    def _function_region(self, owner: tree.Operation, given: Mapping[int, Type]) -> Region:
         """A function's region; a parameter that is the same constant everywhere is that."""
         region = owner.regions[0]
-        types = self.leaf_types(region.arguments, owner)
+        types = []
+        for index, value in enumerate(region.arguments):
+            types += [given[index]] if index in given else self.leaf_types([value], owner)
         if self.free_shapes:
             self.raise_blockers()
         values = arguments(types)
@@ -375,9 +410,15 @@ class Converter:
     def operation(self, operation: tree.Operation, built: list[Op]) -> None:
         """Convert one op and append what it becomes."""
         handler = special.HANDLERS.get(operation.name)
-        if handler is not None and handler(self, operation, built):
-            return
-        self.emit(special.hlo_name(operation), operation, built)
+        if self.symbolic and operation.name in refine.HANDLERS:
+            handler = None  # the sizes that it would settle are not known
+        try:
+            if handler is not None and handler(self, operation, built):
+                return
+            self.emit(special.hlo_name(operation), operation, built)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            self.block(operation, f"it is malformed: {error}", "export the program again")
+            self.raise_blockers()
 
     def emit(
         self,

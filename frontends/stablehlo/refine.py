@@ -7,7 +7,7 @@ constants, types are inferred by the op rooms, and each `dynamic_*` op becomes i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +16,14 @@ from ...hlo import ops
 from ...hlo.build import make_op
 from ...hlo.errors import GirihError, UserError
 from ...hlo.graph import Dense, Op, Value, constant_of
-from ...hlo.types import TensorType, Type
+from ...hlo.types import SymbolicDim, TensorType, TupleType, Type
 from .. import tree
 from . import attributes as attribute_tables
 
 if TYPE_CHECKING:
     from .convert import Converter
+
+OF_DATA = "depends on the program's data"
 
 MAXIMUM_FOLDED = 64
 """Sizes are computed in integer tensors of at most so many elements."""
@@ -32,6 +34,73 @@ def is_free(kind: tree.Type) -> bool:
     if isinstance(kind, tree.Tuple):
         return any(map(is_free, kind.types))
     return isinstance(kind, tree.Tensor) and any(dim < 0 for dim in kind.shape)
+
+
+Symbols = dict[str, tuple[int, int | None]]
+
+
+def symbolic_type(
+    kind: tree.Type, symbols: Symbols, fixed: Callable[[tree.Type], Type]
+) -> Type:
+    """The type with a new symbol `d0`, `d1`, ... for each free dimension; `fixed` knows others.
+
+    symbols: gets each new one with its range, whose end is the type's bound.
+    """
+    if isinstance(kind, tree.Tuple):
+        return TupleType([symbolic_type(member, symbols, fixed) for member in kind.types])
+    if not isinstance(kind, tree.Tensor):
+        return fixed(kind)
+    one = fixed(tree.Tensor((1,) * len(kind.shape), kind.element))
+    assert isinstance(one, TensorType)
+    bounds = _bounds(kind)
+    dims: list[Any] = []
+    for dim, bound in zip(kind.shape, bounds, strict=True):
+        if dim < 0:
+            name = f"d{len(symbols)}"
+            symbols[name] = (0, bound)
+            dims.append(SymbolicDim(name))
+        else:
+            dims.append(dim)
+    return one.with_dims(dims)
+
+
+def _bounds(kind: tree.Tensor) -> tuple[int | None, ...]:
+    """The bound of each dimension that a type's encoding states."""
+    stated = kind.encoding
+    if isinstance(stated, tree.Structured) and stated.kind == "bounds":
+        found = tuple(stated.fields.get("bounds", ()))
+        if len(found) == len(kind.shape):
+            return tuple(None if bound < 0 else int(bound) for bound in found)
+    return (None,) * len(kind.shape)
+
+
+def example_types(
+    converter: Converter, entry: tree.Operation, examples: Sequence[Any]
+) -> dict[int, Type]:
+    """The types of the inputs whose shapes are free, as the examples fix them."""
+    source = converter.document.source
+    inputs = entry.regions[0].arguments
+    if len(inputs) != len(examples):
+        raise UserError(f"{source}: the program takes {len(inputs)} inputs, got {len(examples)}")
+    found: dict[int, Type] = {}
+    for index, (value, example) in enumerate(zip(inputs, examples, strict=True)):
+        if not isinstance(value.type, tree.Tensor):
+            continue
+        shape, declared = np.shape(example), value.type.shape
+        bounds = _bounds(value.type)
+        fits = len(shape) == len(declared) and all(
+            size == dim if dim >= 0 else bound is None or size <= bound
+            for size, dim, bound in zip(shape, declared, bounds, strict=True)
+        )
+        if not fits:
+            raise UserError(
+                f"{source}: example {index} has shape {list(shape)}, the program declares "
+                f"{tree.spell(value.type)}"
+            )
+        if is_free(value.type):
+            kind = found[index] = TensorType(shape, converter.element(value.type.element))
+            converter.notes.append(f"input {index} is {kind}, as the example is")
+    return found
 
 
 def has_free_shapes(module: tree.Operation) -> bool:
@@ -59,7 +128,7 @@ def result_types(converter: Converter, draft: Op, operation: tree.Operation) -> 
         return converter.leaf_types(operation.results, operation)
     try:
         draft.definition.check(draft)
-        inferred = draft.definition.infer(draft)
+        inferred = draft.definition.inferred(draft)
     except (GirihError, LookupError, TypeError, ValueError) as error:
         reason = f"its result shape cannot be derived: {error}"
         converter.block(operation, reason, "export the program with fixed shapes")
@@ -77,7 +146,7 @@ def result_types(converter: Converter, draft: Op, operation: tree.Operation) -> 
             or not isinstance(first, TensorType)
             or first.rank != len(kind.shape)
         ):
-            reason = f"the shape of {tree.spell(kind)} depends on the program's data"
+            reason = f"the shape of {tree.spell(kind)} {OF_DATA}"
             converter.block(operation, reason, "export the program with fixed shapes")
             converter.raise_blockers()
         else:
@@ -107,7 +176,7 @@ def folded(op: Op) -> Op:
     return Op(ops.find("constant"), (), {"value": dense}, (), (kind,), op.origin)
 
 
-def _numbers(value: Value) -> tuple[Any, ...] | None:
+def constant_numbers(value: Value) -> tuple[Any, ...] | None:
     """The elements of a constant, nested as its dimensions are; None for another value."""
     dense = constant_of(value)
     return None if dense is None else _tuples(dense.array.tolist())
@@ -136,7 +205,7 @@ def _fixed(
         return False
     types: list[Type] | None = None
     if shape is not None and isinstance(declared, tree.Tensor):
-        dims = declared.shape if not is_free(declared) else _numbers(operands[shape])
+        dims = declared.shape if not is_free(declared) else constant_numbers(operands[shape])
         if dims is None or any(dim < 0 for dim in dims):
             return False
         types = [TensorType(dims, converter.element(declared.element))]
@@ -144,7 +213,7 @@ def _fixed(
     for key in ("known_expanding_dimensions", "known_nonexpanding_dimensions"):
         facts.pop(key, None)
     for key, number in sizes.items():
-        numbers = _numbers(operands[number])
+        numbers = constant_numbers(operands[number])
         if numbers is None:
             return False
         facts[key] = numbers
@@ -175,8 +244,8 @@ def _slice(converter: Converter, operation: tree.Operation, built: list[Op]) -> 
     total = limit.op
     if total is None or total.name != "add" or start not in total.operands:
         return False
-    length = _numbers(total.operands[1 - total.operands.index(start)])
-    if length is None or set(_numbers(strides) or ()) != {1}:
+    length = constant_numbers(total.operands[1 - total.operands.index(start)])
+    if length is None or set(constant_numbers(strides) or ()) != {1}:
         return False
     origin = converter.locations.origins(operation.location)
     scalar = TensorType((), start.element)
@@ -201,10 +270,10 @@ def reduce_window(converter: Converter, operation: tree.Operation, built: list[O
         return False
     facts: dict[str, Any] = {}
     for name, value in zip(names, operands[inputs:], strict=True):
-        numbers = _numbers(value)
-        if numbers is None:
+        found = constant_numbers(value)
+        if found is None:
             return False
-        facts[name] = numbers
+        facts[name] = found
     operation.regions = [body.regions[0]]
     converter.emit("reduce_window", operation, built, facts, operands[:inputs])
     return True
@@ -238,13 +307,35 @@ def _dimension_size(converter: Converter, operation: tree.Operation, built: list
     return True
 
 
+def _set_dimension_size(
+    converter: Converter, operation: tree.Operation, built: list[Op]
+) -> bool:
+    """A known size: the first elements, or all of them."""
+    operands = converter.operands(operation)
+    size = constant_numbers(operands[1]) if len(operands) == 2 else None
+    dimension = attribute_tables.flatten(operation, converter.type).get("dimension")
+    if not isinstance(size, int) or not isinstance(dimension, int):
+        return False
+    dims = operands[0].dims
+    if not 0 <= dimension < len(dims) or not 0 <= size <= dims[dimension]:
+        return False
+    limits = tuple(size if d == dimension else whole for d, whole in enumerate(dims))
+    facts = {
+        "start_indices": (0,) * len(dims), "limit_indices": limits, "strides": (1,) * len(dims),
+    }  # fmt: skip
+    converter.emit("slice", operation, built, facts, operands[:1])
+    return True
+
+
 def shape_assertion(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """JAX's check of the sizes that a call gives; UserError where it fails, nothing where not."""
     operands = converter.operands(operation)
     holds = constant_of(operands[0]) if operands else None
+    if converter.symbolic:
+        converter.notes.append("checks of sizes are not made while sizes are free")
     if holds is not None and not bool(np.all(holds.array)):
         message = str(operation.attributes.get("error_message", "a shape is not allowed"))
-        numbers = [_numbers(value) for value in operands[1:]]
+        numbers = [constant_numbers(value) for value in operands[1:]]
         for place, number in enumerate(numbers):
             message = message.replace(f"{{{place}}}", str(number))
         raise UserError(f"{converter.document.source}: {message}")
@@ -273,4 +364,5 @@ HANDLERS = {
     "stablehlo.dynamic_gather": _gather,
     "stablehlo.dynamic_conv": _convolution,
     "stablehlo.get_dimension_size": _dimension_size,
+    "stablehlo.set_dimension_size": _set_dimension_size,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .. import tree
@@ -73,3 +73,29 @@ def sharding(
 def per_value(shardings: tuple[Any, ...]) -> tree.Opaque:
     inner = ", ".join(getattr(item, "text", str(item)) for item in shardings)
     return tree.Opaque("sdy.sharding_per_value", f"<[{inner}]>")
+
+
+def axis_of(text: str) -> AxisRef:
+    """The axis that `x`, or `x:(1)2` for a part of it, names."""
+    name, mark, rest = text.partition(":(")
+    if not mark:
+        return AxisRef(name, None)
+    before, _, size = rest.partition(")")
+    return AxisRef(name, SubAxis(int(before), int(size)))
+
+
+def shardings(
+    where: str | tree.Opaque, values: Iterable[Iterable[Iterable[str]]]
+) -> tree.Opaque:
+    """Shardings over one mesh: for each value, for each dimension, the axes that cut it."""
+    found = []
+    for dims in values:
+        parts = [DimSharding(tuple(map(axis_of, axes)), True, None) for axes in dims]
+        found.append(sharding(where, tuple(parts), (), ()))
+    return per_value(tuple(found))
+
+
+def mesh_of(mesh_: Mapping[str, Any]) -> tree.Opaque:
+    """A mesh from its axes by name and size, and its device ids."""
+    axes = tuple(MeshAxis(axis["name"], axis["size"]) for axis in mesh_["axes"])
+    return mesh(axes, tuple(mesh_.get("device_ids") or ()))

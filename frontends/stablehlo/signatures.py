@@ -17,10 +17,11 @@ _ROOT = re.compile(r"[A-Za-z_]\w*")
 _RESULT_PREFIX = re.compile(r"^result(?=[\[.]|$)")
 
 
-def typed(kind: Type) -> tuple[tuple[int, ...], str]:
+def typed(kind: Type) -> tuple[tuple[int | str, ...], str]:
     """(dims, element name) of a value at the edge; a token is shown as such."""
     if isinstance(kind, TensorType):
-        return tuple(kind.dims), kind.element.name
+        dims = tuple(dim if isinstance(dim, int) else repr(dim) for dim in kind.dims)
+        return dims, kind.element.name
     return (), str(kind)
 
 

@@ -14,7 +14,7 @@ from ...hlo.graph import Op, Value, arguments, constant_of
 from .. import tree
 from ..kernel import payload
 from . import attributes as attribute_tables
-from . import kernels, refine
+from . import kernels, library_calls, parallel, refine
 
 if TYPE_CHECKING:
     from .convert import Converter
@@ -30,23 +30,12 @@ def hlo_name(operation: tree.Operation) -> str:
     return operation.name.removeprefix("stablehlo.").removeprefix("func.")
 
 
-_SEVERAL_DEVICES = (
-    "stablehlo.all_",
-    "stablehlo.collective_",
-    "stablehlo.reduce_scatter",
-    "stablehlo.partition_id",
-    "stablehlo.replica_id",
-    "stablehlo.send",
-    "stablehlo.recv",
-    "sdy.",
-)
-
-
 def block_unknown(converter: Converter, operation: tree.Operation) -> None:
-    remedy = "replace it in the model, or export the model without it"
-    if operation.name.startswith(_SEVERAL_DEVICES):
-        remedy = "export the program for one device"
-    converter.block(operation, "this operation is not supported", remedy)
+    """The reader that filled the tree may have said why (`refused`) and what helps (`remedy`)."""
+    facts = operation.attributes
+    reason = facts.get("refused") or "this operation is not supported"
+    remedy = facts.get("remedy") or "replace it in the model, or export the model without it"
+    converter.block(operation, str(reason), str(remedy))
 
 
 def block_all_unknown(converter: Converter, module: tree.Operation) -> None:
@@ -144,6 +133,14 @@ def _identity(converter: Converter, operation: tree.Operation, built: list[Op]) 
     return len(operation.operands) == len(operation.results)
 
 
+def _whole_shard(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """The operands themselves, where one device has all of them."""
+    for operand, result in zip(operation.operands, operation.results, strict=False):
+        if operand.type != result.type:
+            return False
+    return _identity(converter, operation, built)
+
+
 def _sharding_constraint(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """The value itself; its producer carries the annotation."""
     converter.notes.append("sharding annotations are kept, but not used on one device")
@@ -176,6 +173,8 @@ def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op
     target = str(facts.get("call_target_name", ""))
     if target.startswith("check.") and not operation.results:
         return _check(converter, operation, built)
+    if library_calls.convert(converter, operation, built):
+        return True
     handler = _CALLS.get(target)
     if handler is not None and handler(converter, operation, built):
         return True
@@ -195,21 +194,22 @@ def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op
 def _is_known_call(operation: tree.Operation) -> bool:
     """Whether a custom call is one that `_custom_call` converts."""
     target = str(operation.attributes.get("call_target_name", ""))
+    if target in _CALLS or library_calls.is_known(target) or ops.known("custom_call"):
+        return True
     if target.startswith("mhlo."):
         return ops.known(_chlo_name(target))
-    if target.startswith("check."):
-        return not operation.results
-    return target in _CALLS or ops.known("custom_call")
+    return target.startswith("check.") and not operation.results
 
 
 def _chlo_name(target: str) -> str:
-    """Older exports call CHLO's ops as `mhlo.erf`, `mhlo.topk`."""
-    return "chlo." + target.removeprefix("mhlo.").replace("topk", "top_k")
+    """Older exports call CHLO's ops as `mhlo.erf`."""
+    return "chlo." + target.removeprefix("mhlo.")
 
 
 def _block_call(converter: Converter, operation: tree.Operation) -> None:
     target = str(operation.attributes.get("call_target_name", ""))
-    remedy = _REMEDIES.get(target, "replace it by ordinary operations in the model")
+    remedy = _REMEDIES.get(target) or library_calls.remedy(target)
+    remedy = remedy or "replace it by ordinary operations in the model"
     reason = f"custom call '{target}' is code outside the program"
     converter.block(operation, reason, remedy, "stablehlo.custom_call")
 
@@ -231,6 +231,8 @@ def _case(converter: Converter, operation: tree.Operation, built: list[Op]) -> b
 _CALLS: dict[str, Handler] = {
     payload.NAME: kernels.from_call,
     "Sharding": _sharding_constraint,
+    "SPMDFullToShardShape": _whole_shard,
+    "SPMDShardToFullShape": _whole_shard,
     "LayoutConstraint": _identity,
     "annotate_device_placement": _identity,
     "xla.sdy.FuncResultSharding": _identity,
@@ -249,6 +251,7 @@ _REMEDIES = {
 
 HANDLERS: dict[str, Handler] = {
     **refine.HANDLERS,
+    **parallel.HANDLERS,
     "stablehlo.constant": _constant,
     "stablehlo.tuple": _tuple,
     "stablehlo.get_tuple_element": _get_tuple_element,

@@ -26,6 +26,7 @@ _RECORDS = (
     "output_operand_alias",
     "result_accuracy",
 )
+_MESH_RECORDS = ("axis_ref", "mesh", "mesh_axis", "replica_group_mesh_axes")
 _TEXT_ONLY = ("affine_map", "affine_set", "opaque", "sparse", "strided", "distinct")
 _FLOAT_BITS = {"f16": ("<e", "<H"), "f32": ("<f", "<I"), "f64": ("<d", "<Q")}
 
@@ -91,7 +92,8 @@ class AttributeReader(TypeReader):
             if match is not None and match[1] in _TEXT_ONLY:
                 self.position = match.end()
                 return tree.Opaque(match[1], self.balanced())
-        return self.type()
+        kind = self.type()
+        return tree.Scalar(kind) if isinstance(kind, str) else kind
 
     def _number(self, text: str, end: int) -> tree.Integer | tree.Float:
         self.position = end
@@ -253,6 +255,8 @@ class AttributeReader(TypeReader):
                 fields = self.convolution_dimensions()
             self.expect(">")
             return tree.Structured("conv", fields)
+        if kind in _MESH_RECORDS:
+            return tree.Structured(kind, self._mesh_fields())
         if kind in _RECORDS or kind == "ragged_dot":
             self.expect("<")
             fields = self.fields()
@@ -263,6 +267,26 @@ class AttributeReader(TypeReader):
             self.position = match.end()
             return match[1]
         return tree.Opaque("stablehlo." + kind, self.balanced())
+
+    def _mesh_fields(self) -> dict[str, Any]:
+        """`<name = "x", sub_axis_info = (1)2>`, `<mesh = @m, axes = [..]>`, ...: what a mesh has."""
+        fields: dict[str, Any] = {}
+
+        def entry() -> None:
+            key = self.identifier()
+            self.expect("=")
+            if key == "sub_axis_info":
+                self.expect("(")
+                before = self.integer()
+                self.expect(")")
+                part = tree.Structured("sub_axis", {"parts": (before, self.integer())})
+                fields["sub_axis"] = part
+                return
+            value = self.attribute()
+            fields[key] = value.value if isinstance(value, tree.Integer) else value
+
+        self.sequence("<", ">", entry)
+        return fields
 
     def dimension(self) -> int:
         """A number or `?`."""

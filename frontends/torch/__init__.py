@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ...hlo.errors import CompilerBug, UserError
 from ...hlo.graph import Module
 
 
@@ -20,7 +21,16 @@ def import_torch(source: Any, *example_inputs: Any, **example_keywords: Any) -> 
         from .archive import read_archive
         from .lower import lower
 
-        return lower(read_archive(source, example_inputs, example_keywords))
+        program = read_archive(source, example_inputs, example_keywords)
+        try:
+            return lower(program)
+        except (
+            CompilerBug, ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
+        ) as error:  # fmt: skip
+            raise UserError(
+                f"{program.name}: {error}; the archive contradicts itself, or this is a bug of "
+                "girih: please report it if PyTorch reads the file"
+            ) from error
     from .exported import import_live
 
     return import_live(source, example_inputs, example_keywords)

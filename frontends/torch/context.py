@@ -43,7 +43,8 @@ class Context:
     """The place where one node is lowered. `c("add", x, y)` appends an operation.
 
     `types` are the node's declared results (None where nothing uses one), `used` tells which are
-    used; `inline(graph, values)` lowers a nested graph in place.
+    used; `inline(graph, values)` lowers a nested graph in place. What a user may not want to happen
+    silently goes into `notes`.
     """
 
     def __init__(self, inline: Callable[[Graph, Sequence[Any]], list[Any]]) -> None:
@@ -52,6 +53,7 @@ class Context:
         self.node = Node("", (), {}, ())
         self.types: tuple[TensorType | None, ...] = ()
         self.used: tuple[bool, ...] = ()
+        self.notes: list[str] = []
 
     @contextmanager
     def entered(self, node: Node, types: tuple[TensorType | None, ...]) -> Iterator[None]:

@@ -116,17 +116,17 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
         output_tree=tree_of_spec(exported.call_spec.out_spec),
         names=tuple(getattr(call, "forward_arg_names", None) or ()),
         symbols={
-            str(symbol): (int(limits.lower), _upper(limits.upper))
+            str(symbol): (_bound(limits.lower) or 0, _bound(limits.upper))
             for symbol, limits in exported.range_constraints.items()
         },
         name=name,
     )
 
 
-def _upper(value: Any) -> int | None:
-    """A symbol's largest value; None where it has none (PyTorch's own kinds of infinity)."""
+def _bound(value: Any) -> int | None:
+    """A symbol's smallest or largest value; None where it has none (PyTorch's infinities)."""
     text = str(value)
-    return int(text) if text.isdigit() and int(text) < 2**62 else None
+    return int(text) if text.removeprefix("-").isdigit() and abs(int(text)) < 2**62 else None
 
 
 def _input(spec: Any) -> Input:

@@ -20,12 +20,14 @@ from ...hlo.signature import Signature, Tree
 from ...hlo.types import F64, I1, I64, SymbolicDim, TensorType
 from .context import Blocked, Context
 from .functional import Aliases, functional_target, is_in_place
-from .lowerings import LOWERINGS, REMEDIES
+from .lowerings import DATA, LOWERINGS, REMEDIES
 from .program import Graph, Input, Node, Output, Program, Ref
 from .trees import without_leaves
 
 SMALL_CONSTANT = 4096
 """Tensor constants up to so many bytes become part of the program, larger ones weights."""
+
+ITEM = "keep the value a tensor: .item() makes the program depend on it"
 
 
 def lower(program: Program) -> Module:
@@ -49,7 +51,8 @@ class _Lowering:
         self.outer_aliases: Aliases
         self.weights: dict[str, Weight] = {}
         self.weight_values: dict[int, Value] = {}
-        self.notes: list[str] = []
+        self.notes = self.context.notes
+        self.sizes = _symbols([t for b in program.inputs if (t := program.graph.types.get(b.name))])
 
     # The graph's edge.
 
@@ -75,7 +78,7 @@ class _Lowering:
             weights={name: weight for name, weight in self.weights.items() if name in used},
             signature=self.signature(types, plain, values, list(state)),
             symbols={name: program.symbols.get(name, (0, None)) for name in _symbols(types)},
-            notes=tuple(self.notes),
+            notes=tuple(dict.fromkeys(self.notes)),
         )
 
     def state(
@@ -205,8 +208,10 @@ class _Lowering:
         except UnsupportedError as error:
             self.block(node.target, _place(node), str(error), "")
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-            where = f"{_place(node)}: the lowering of {node.target}"
-            raise CompilerBug(f"{where} failed: {error!r}") from error
+            if not _reads_item(node, graph, known):
+                where = f"{_place(node)}: the lowering of {node.target}"
+                raise CompilerBug(f"{where} failed: {error!r}") from error
+            self.block(node.target, _place(node), "needs a number that is read from a tensor", ITEM)
         return [self.missing(type) for type in types]
 
     def call(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
@@ -228,7 +233,12 @@ class _Lowering:
         return "write it with other operators, or register a decomposition before torch.export"
 
     def check(self, node: Node, types: Sequence[TensorType | None], results: Sequence[Any]) -> None:
-        """CompilerBug where a result is not what the export declares."""
+        """CompilerBug where a result is not what the export declares; Blocked where its size
+        depends on values.
+        """
+        for name in _symbols([type for type in types if type is not None]):
+            if name not in self.sizes:
+                raise Blocked(f"has the size {name}, which no input tells", DATA)
         if len(results) != len(node.outputs):
             if any(node.used):
                 count = f"{len(results)} results of {len(node.outputs)}"
@@ -288,6 +298,20 @@ def _signature(lowering: Callable[..., Any]) -> inspect.Signature:
     if known is None:
         known = _SIGNATURES[lowering] = inspect.signature(lowering)
     return known
+
+
+def _reads_item(node: Node, graph: Graph, known: Mapping[str, Any]) -> bool:
+    """Whether an argument is a number that `.item()` read."""
+    names = {name for argument in (*node.args, *node.kwargs.values()) for name in _refs(argument)}
+    return any(isinstance(known.get(name), Value) and name not in graph.types for name in names)
+
+
+def _refs(argument: Any) -> set[str]:
+    if isinstance(argument, Ref):
+        return {argument.name}
+    if type(argument) is tuple:
+        return {name for item in argument for name in _refs(item)}
+    return set()
 
 
 def _place(node: Node) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..errors import UnsupportedError
 from ..room import OpDefinition
 from . import (
+    canonical_forms,
+    collectives,
+    communication,
     composed,
     contraction,
     control,
@@ -12,6 +15,7 @@ from . import (
     convolution,
     dynamic,
     elementwise,
+    factorizations,
     functions,
     indexing,
     linear_algebra,
@@ -41,7 +45,11 @@ DEFINITIONS: tuple[OpDefinition, ...] = (
     *dynamic.ROOMS,
     *structure.ROOMS,
     *control.ROOMS,
+    *collectives.ROOMS,
+    *communication.ROOMS,
     *linear_algebra.ROOMS,
+    *factorizations.ROOMS,
+    *canonical_forms.ROOMS,
     *normalization.ROOMS,
     *random.ROOMS,
     *functions.ROOMS,

@@ -18,6 +18,15 @@ def exponential(z: Array) -> Array:
     return np.where(np.isfinite(z.imag), np.exp(z), z.dtype.type(complex(np.nan, np.nan)))
 
 
+def exponential_minus_one(z: Array) -> Array:
+    """exp(z) - 1; on the real axis it is real, also where it overflows."""
+    if z.dtype.kind != "c":
+        return np.expm1(z)
+    result = np.array(np.expm1(z))
+    result.imag = np.where(z.imag == 0, z.imag, result.imag)
+    return result
+
+
 def square(z: Array) -> Array:
     """z * z with the real part as (x + y)(x - y), which neither overflows early nor cancels."""
     if z.dtype.kind != "c":

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Index, Kind, Space, at, identity
-from ..errors import UnsupportedError
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
-from ..types import BF16, C64, F32, F64, I8, I32, QuantizedType, TensorType, Type
+from ..types import BF16, C64, F32, F64, I8, I32, TensorType, Type
 from . import numerics
 from .clauses import any_result, result_element, same_dim, unique, within
 from .examples import counting
@@ -79,12 +78,7 @@ class DotGeneral(OpDefinition, name="dot_general"):
         lhs, rhs = arrays
         batch = o.lhs_batching_dimensions, o.rhs_batching_dimensions
         contract = o.lhs_contracting_dimensions, o.rhs_contracting_dimensions
-        if not numerics.is_quantized(o):
-            return contracted(lhs, rhs, batch, contract, o.type.dtype)
-        real = expressed_dtype(o)
-        return numerics.through_real_numbers(
-            o, arrays, lambda x, y: contracted(x, y, batch, contract, real), real
-        )
+        return contracted(lhs, rhs, batch, contract, o.type.dtype)
 
     def access(self, o: Op) -> Access | None:
         space = Space(o.type.dims)
@@ -167,12 +161,6 @@ def contracted(
         return numerics.narrow(product, dtype).reshape((*batches, *left_dims, *right_dims))
 
 
-def expressed_dtype(o: Op) -> np.dtype[Any]:
-    """The float type that a quantised contraction is computed in."""
-    element = o.results[0].element
-    return element.expressed.dtype if isinstance(element, QuantizedType) else element.dtype
-
-
 def accumulator(left: np.dtype[Any], right: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:
     """The type that products are summed in: f32 at least for floats, the result's for integers."""
     if not numerics.is_integer(result) and result.kind != "b":
@@ -204,8 +192,6 @@ class Dot(OpDefinition, name="dot"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         lhs, rhs = arrays
         last = (lhs.ndim - 1,)
-        if numerics.is_quantized(o):
-            raise UnsupportedError("'dot' is not supported on quantised tensors, dot_general is")
         return contracted(lhs, rhs, ((), ()), (last, (0,)), o.type.dtype)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:

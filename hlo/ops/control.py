@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Space
 from ..graph import Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
-from ..types import F32, I1, I32, TOKEN, UI32, TensorType, TupleType, Type
+from ..types import F32, I1, I32, TOKEN, TensorType, TupleType, Type
 from .clauses import same_dims, same_element
 from .examples import counting, f32, i1, i32
 
 
-def _same_types(left: Sequence[Type], right: Sequence[Type]) -> bool:
+def same_types(left: Sequence[Type], right: Sequence[Type]) -> bool:
     """Equal types, but for symbolic dimensions and shardings."""
     return len(left) == len(right) and all(map(_same_type, left, right))
 
@@ -44,15 +43,15 @@ class While(OpDefinition, name="while"):
     C1 = constraint(
         "cond takes the operands' types and returns an i1 scalar",
         lambda o: (
-            _same_types([v.type for v in o.operands], o.regions[0].argument_types)
+            same_types([v.type for v in o.operands], o.regions[0].argument_types)
             and _is_predicate(o.regions[0].result_types)
         ),
     )
     C2 = constraint(
         "body takes and returns the operands' types",
         lambda o: (
-            _same_types([v.type for v in o.operands], o.regions[1].argument_types)
-            and _same_types([v.type for v in o.operands], o.regions[1].result_types)
+            same_types([v.type for v in o.operands], o.regions[1].argument_types)
+            and same_types([v.type for v in o.operands], o.regions[1].result_types)
         ),
     )
 
@@ -96,7 +95,7 @@ class If(OpDefinition, name="if"):
     C1 = constraint("the branches take nothing", lambda o: not any(r.arguments for r in o.regions))
     C2 = constraint(
         "the branches return the same types",
-        lambda o: _same_types(o.regions[0].result_types, o.regions[1].result_types),
+        lambda o: same_types(o.regions[0].result_types, o.regions[1].result_types),
     )
 
     def infer(self, o: Op) -> Sequence[Type]:
@@ -134,7 +133,7 @@ class CaseOp(OpDefinition, name="case"):
     C3 = constraint(
         "the branches return the same types",
         lambda o: all(
-            _same_types(o.regions[0].result_types, r.result_types) for r in o.regions[1:]
+            same_types(o.regions[0].result_types, r.result_types) for r in o.regions[1:]
         ),
     )
 
@@ -239,29 +238,7 @@ class Token(OpDefinition):
         return (None,)
 
 
-class DeviceNumber(OpDefinition):
-    """result = 0: one process runs on one device."""
-
-    pattern = "source"
-
-    def __init__(self, name: str) -> None:
-        self.name = name  # type: ignore[misc]
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [TensorType((), UI32)]
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return np.array(0, np.uint32)
-
-    def access(self, o: Op) -> Access | None:
-        return Space(()).access()
-
-    def cases(self) -> Iterator[Case]:
-        yield Case(self.name, ())
-
-
 ROOMS = (
     While(), If(), CaseOp(), Composite(), OptimizationBarrier(), Tuple(), GetTupleElement(),
-    Token("after_all"), Token("create_token"), DeviceNumber("partition_id"),
-    DeviceNumber("replica_id"),
+    Token("after_all"), Token("create_token"),
 )  # fmt: skip

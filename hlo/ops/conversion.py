@@ -274,8 +274,6 @@ class Abs(OpDefinition, name="abs"):
         return [o.operand.tensor.with_element(real_type(element))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        if numerics.is_quantized(o):
-            return numerics.through_real_numbers(o, arrays, np.abs)
         dtype = o.results[0].tensor.dtype
         return numerics.elementwise(np.abs, arrays, dtype)
 
@@ -285,7 +283,8 @@ class Abs(OpDefinition, name="abs"):
 
 
 class UniformQuantize(OpDefinition, name="uniform_quantize"):
-    """result = round(operand / scale) + zero point, clamped to the storage's bounds."""
+    """result = round(operand / scale + zero point), clamped to the storage's bounds; see
+    `hlo/quantized.py`, which says it in plain operations."""
 
     pattern = "elementwise"
     operand = operand()
@@ -297,13 +296,6 @@ class UniformQuantize(OpDefinition, name="uniform_quantize"):
         "the result is quantised", any_result(lambda o: isinstance(o.result.element, QuantizedType))
     )
 
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        (x,) = arrays
-        source, target = o.operand.element, o.result.element
-        if isinstance(source, QuantizedType):
-            x = numerics.dequantize(x, source, numerics.along_axis(source, x.ndim))
-        return numerics.quantize(x, target, numerics.along_axis(target, x.ndim))
-
     def cases(self) -> Iterator[Case]:
         (values,) = hostile(F32, 1, "finite")
         result = (TensorType(values.shape, QuantizedType(I8, F32, None, (0.5,), (3,), -128, 127)),)
@@ -311,7 +303,7 @@ class UniformQuantize(OpDefinition, name="uniform_quantize"):
 
 
 class UniformDequantize(OpDefinition, name="uniform_dequantize"):
-    """result = (operand - zero point) * scale."""
+    """result = (operand - zero point) * scale; `hlo/quantized.py` says it in plain operations."""
 
     pattern = "elementwise"
     operand = operand()
@@ -319,11 +311,6 @@ class UniformDequantize(OpDefinition, name="uniform_dequantize"):
 
     def infer(self, o: Op) -> Sequence[Type]:
         return [o.operand.tensor.with_element(o.operand.element.expressed)]
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        (x,) = arrays
-        kind = o.operand.element
-        return numerics.dequantize(x, kind, numerics.along_axis(kind, x.ndim))
 
     def cases(self) -> Iterator[Case]:
         stored = i8([-128, -1, 0, 3, 127])

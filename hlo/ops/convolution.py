@@ -14,7 +14,7 @@ from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import I32, TensorType, Type
 from . import numerics
 from .clauses import per_dim, result_element, same_dim, unique
-from .contraction import accumulator, expressed_dtype
+from .contraction import accumulator
 from .examples import counting
 from .reduction import windowed_dims
 from .shape import padded
@@ -135,12 +135,7 @@ class Convolution(OpDefinition, name="convolution"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         lhs, rhs = arrays
         padding = window_attributes(o)[1]
-        if not numerics.is_quantized(o):
-            return convolved(o, lhs, rhs, padding, o.type.dtype)
-        real = expressed_dtype(o)
-        return numerics.through_real_numbers(
-            o, arrays, lambda x, k: convolved(o, x, k, padding, real), real
-        )
+        return convolved(o, lhs, rhs, padding, o.type.dtype)
 
     def access(self, o: Op) -> Access | None:
         return convolution_access(o, window_attributes(o)[1])

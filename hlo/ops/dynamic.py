@@ -14,7 +14,7 @@ from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
 from ..types import F32, TensorType
-from .clauses import any_result, same_dim, same_element, unique, within
+from .clauses import any_result, per_dim, same_dim, same_element, unique, within
 from .convolution import Convolution, convolved, numbers
 from .examples import counting, f32, i32, i64
 from .indexing import Gather, gathered
@@ -29,8 +29,39 @@ def _dims(array: Any) -> tuple[int, ...]:
     return tuple(map(int, np.asarray(array).reshape(-1)))
 
 
+def _shape(array: Any) -> tuple[int, ...]:
+    """The dimensions in a shape operand; ValueError if one is negative."""
+    dims = _dims(array)
+    if min(dims, default=0) < 0:
+        raise ValueError(f"a shape is {list(dims)}")
+    return dims
+
+
 def _shape_case(name: str, inputs: tuple[Any, ...], dims: Sequence[int], **attributes: Any) -> Case:
     return Case(name, inputs, attributes, (TensorType(dims, F32),))
+
+
+def _element(b: Any, vector: Any, number: int) -> Any:
+    """Entry `number` of a vector, as a scalar."""
+    bounds = {"start_indices": (number,), "limit_indices": (number + 1,), "strides": (1,)}
+    one = b("slice", vector, **bounds)
+    return b.reshape(one, ())
+
+
+def _line(b: Any, scalar: Any, count: int) -> tuple[Any, Any]:
+    """The scalar `count` times, and 0, 1, 2, ... of its type."""
+    kind = TensorType((count,), scalar.element)
+    return b.broadcast(scalar, (count,), ()), b("iota", type=kind, iota_dimension=0)
+
+
+def _taken(b: Any, x: Any, indices: Any, dimension: int) -> Any:
+    """x with the elements at `indices`, a vector, along one dimension."""
+    sizes = [1 if d == dimension else size for d, size in enumerate(x.dims)]
+    others = tuple(d for d in range(x.rank) if d != dimension)
+    return b(
+        "gather", x, indices, offset_dims=others, collapsed_slice_dims=(dimension,),
+        start_index_map=(dimension,), index_vector_dim=1, slice_sizes=tuple(sizes),
+    )  # fmt: skip
 
 
 class DynamicReshape(OpDefinition, name="dynamic_reshape"):
@@ -50,7 +81,7 @@ class DynamicReshape(OpDefinition, name="dynamic_reshape"):
     )
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return np.reshape(arrays[0], _dims(arrays[1]))
+        return np.reshape(arrays[0], _shape(arrays[1]))
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         return [b.reshape(values[0], o.type.dims)] if o.type.is_static else None
@@ -97,7 +128,7 @@ class DynamicBroadcastInDim(OpDefinition, name="dynamic_broadcast_in_dim"):
     )
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return broadcast_to(arrays[0], _dims(arrays[1]), o.broadcast_dimensions)
+        return broadcast_to(arrays[0], _shape(arrays[1]), o.broadcast_dimensions)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         if not o.type.is_static:
@@ -139,7 +170,7 @@ class DynamicIota(OpDefinition, name="dynamic_iota"):
     )
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return counted(_dims(arrays[0]), o.iota_dimension, o.result.element)
+        return counted(_shape(arrays[0]), o.iota_dimension, o.result.element)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         if not o.type.is_static:
@@ -178,6 +209,28 @@ class DynamicPad(OpDefinition, name="dynamic_pad"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return padded(arrays[0], arrays[1], *map(_dims, arrays[2:]))
 
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        """Along each dimension: the elements that belong there, the padding elsewhere."""
+        x, padding, lows, _, interiors = values
+        if not (x.tensor.is_static and o.type.is_static):
+            return None
+        if x.tensor.size == 0:
+            return [b.broadcast(padding, o.type.dims, ())]
+        for d, count in enumerate(o.type.dims):
+            low, place = _line(b, _element(b, lows, d), count)
+            step, _ = _line(b, _element(b, interiors, d), count)
+            one = b.constant(1, low.tensor)
+            zero, last = b.constant(0, low.tensor), b.constant(x.dims[d] - 1, low.tensor)
+            moved, step = b("subtract", place, low), b("add", step, one)
+            source = b("divide", moved, step)
+            exact = b.compare("EQ", b("multiply", source, step), moved)
+            inside = b("and", b.compare("GE", moved, zero), b.compare("LE", source, last))
+            belongs = b("and", exact, inside)
+            x = _taken(b, x, b("clamp", zero, source, last), d)
+            mask = b.broadcast(belongs, x.dims, (d,))
+            x = b("select", mask, x, b.broadcast(padding, x.dims, ()))
+        return [x]
+
     def cases(self) -> Iterator[Case]:
         paddings = (i64([1, -1]), i64([0, 2]), i64([1, 0]))
         yield _shape_case("dynamic_pad", (counting(2, 3), f32(-7), *paddings), (4, 4))
@@ -198,7 +251,21 @@ class RealDynamicSlice(OpDefinition, name="real_dynamic_slice"):
     )
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return arrays[0][tuple(map(slice, *map(_dims, arrays[1:])))]
+        starts, limits, strides = bounds = [_dims(array) for array in arrays[1:]]
+        for size, start, limit, stride in zip(arrays[0].shape, *bounds, strict=True):
+            if not 0 <= start <= limit <= size or stride <= 0:
+                raise ValueError(f"a slice {start}:{limit}:{stride} of {size} elements")
+        return arrays[0][tuple(map(slice, starts, limits, strides))]
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        x, starts, _, strides = values
+        if not (x.tensor.is_static and o.type.is_static) or x.tensor.size == 0:
+            return None
+        for d, count in enumerate(o.type.dims):
+            start, place = _line(b, _element(b, starts, d), count)
+            stride, _ = _line(b, _element(b, strides, d), count)
+            x = _taken(b, x, b("add", start, b("multiply", place, stride)), d)
+        return [x]
 
     def cases(self) -> Iterator[Case]:
         bounds = (i64([1, 0]), i64([3, 5]), i64([1, 2]))
@@ -230,7 +297,19 @@ class DynamicGather(OpDefinition, name="dynamic_gather"):
     )
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        return gathered(o, arrays[0], arrays[1], _dims(arrays[2]))
+        sizes = _shape(arrays[2])
+        if any(size > whole for size, whole in zip(sizes, arrays[0].shape, strict=True)):
+            raise ValueError(f"slices of {list(sizes)} from {list(arrays[0].shape)}")
+        return gathered(o, arrays[0], arrays[1], sizes)
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        """The result's dimensions say how large the slices are."""
+        if not o.type.is_static:
+            return None
+        gone = {*o.collapsed_slice_dims, *o.operand_batching_dims}
+        kept = iter(o.type.dims[d] for d in o.offset_dims)
+        sizes = tuple(1 if d in gone else next(kept) for d in range(o.operand.rank))
+        return [b("gather", *values[:2], type=o.type, **{**o.attributes, "slice_sizes": sizes})]
 
     def cases(self) -> Iterator[Case]:
         case = next(iter(Gather().cases()))
@@ -263,6 +342,37 @@ class DynamicConvolution(OpDefinition, name="dynamic_conv"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         padding = [(int(low), int(high)) for low, high in np.asarray(arrays[2])]
         return convolved(o, arrays[0], arrays[1], padding, o.type.dtype)
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        """Pad first, as far as the windows of the result reach; then convolve without padding."""
+        lhs, rhs, padding = values
+        if not (lhs.tensor.is_static and rhs.tensor.is_static and o.type.is_static):
+            return None
+        count = lhs.rank - 2
+        strides, dilations, bases = (
+            per_dim(o.attributes.get(key), count, 1)
+            for key in ("window_strides", "rhs_dilation", "lhs_dilation")
+        )
+        dims, inner = list(lhs.dims), [0] * lhs.rank
+        zero = b.constant(0, TensorType((1,), padding.element))
+        lows = [zero] * lhs.rank
+        for number, d in enumerate(o.input_spatial_dimensions):
+            window = (rhs.dims[o.kernel_spatial_dimensions[number]] - 1) * dilations[number] + 1
+            result = o.type.dims[o.output_spatial_dimensions[number]]
+            dims[d] = max(0, (result - 1) * strides[number] + window)
+            bounds = {"start_indices": (number, 0), "limit_indices": (number + 1, 1)}
+            lows[d] = b.reshape(b("slice", padding, strides=(1, 1), **bounds), (1,))
+            inner[d] = bases[number] - 1
+        if lhs.tensor.size == 0 or 0 in dims or 0 in o.type.dims:
+            return None
+        low = b("concatenate", *lows, dimension=0)
+        interior = b.constant(np.asarray(inner), low.tensor)
+        nothing = b.constant(0, TensorType((), lhs.element))
+        wide = b(
+            "dynamic_pad", lhs, nothing, low, low, interior, type=lhs.tensor.with_dims(dims)
+        )
+        facts = {k: v for k, v in o.attributes.items() if k != "lhs_dilation"}
+        return [b("convolution", wide, rhs, type=o.type, **facts)]
 
     def flops(self, o: Op) -> float:
         return Convolution().flops(o)

@@ -39,7 +39,7 @@ class Elementwise(OpDefinition):
     """A formula over arrays; the result has the operands' dims and element type.
 
     The formula gets arrays in the type that arithmetic is done in (`numerics.wide`), and the result
-    is rounded once. A quantised operand stands for its real value.
+    is rounded once. A quantised operand stands for its real value (`hlo/quantized.py`).
     """
 
     pattern = "elementwise"
@@ -61,8 +61,6 @@ class Elementwise(OpDefinition):
         return [first if dims == first.dims else first.with_dims(dims)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        if isinstance(o.operands[0].element, QuantizedType):
-            return numerics.through_real_numbers(o, arrays, self.formula)
         return numerics.elementwise(self.formula, arrays, arrays[0].dtype)
 
     def cases(self) -> Iterator[Case]:
@@ -178,8 +176,6 @@ class IsFinite(Unary):
         return [TensorType(o.operands[0].dims, I1)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        if isinstance(o.operands[0].element, QuantizedType):
-            return np.ones(arrays[0].shape, bool)
         return np.asarray(np.isfinite(numerics.wide(arrays[0])))
 
 
@@ -248,7 +244,10 @@ ROOMS: tuple[OpDefinition, ...] = (
     IsFinite("is_finite", np.isfinite, "float", "result = operand is neither infinite nor NaN."),
     # transcendental
     Unary("exponential", complex_functions.exponential, FLOATS, "result = e to the operand."),
-    Unary("exponential_minus_one", np.expm1, FLOATS, "result = e to the operand, minus 1."),
+    Unary(
+        "exponential_minus_one", complex_functions.exponential_minus_one, FLOATS,
+        "result = e to the operand, minus 1.",
+    ),
     Unary("log", np.log, FLOATS, "result = natural logarithm."),
     Unary("log_plus_one", complex_functions.log_plus_one, FLOATS, "result = log(1 + operand)."),
     Unary("logistic", _logistic, FLOATS, "result = 1 / (1 + exp(-operand))."),

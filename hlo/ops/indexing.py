@@ -14,7 +14,7 @@ from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
 from ..types import F32, Type
 from . import bodies, numerics
-from .clauses import ascending, at_most, same_dims, same_element, unique, within
+from .clauses import ascending, at_most, same_dim, same_dims, same_element, unique, within
 from .examples import binary_body, counting, i32, scalar_body
 from .reduction import scatter_elements
 
@@ -89,6 +89,16 @@ class Gather(OpDefinition, name="gather"):
         lambda o: all(
             o.slice_sizes[d] <= 1 for d in (*o.collapsed_slice_dims, *o.operand_batching_dims)
         ),
+    )
+    C15 = constraint(
+        "start_indices_batching_dims are unique dims of start_indices, not index_vector_dim, "
+        "and as long as those of operand",
+        lambda o: _batching_fits(
+            o, o.start_indices, o.start_indices_batching_dims, o.operand, o.operand_batching_dims
+        ),
+    )
+    C16 = constraint(
+        "0 <= start_index_map < rank(operand)", lambda o: within(o.start_index_map, o.operand.rank)
     )
     C24 = constraint("start_indices are integers", lambda o: o.start_indices.element.is_integer)
 
@@ -251,6 +261,11 @@ class Scatter(OpDefinition, name="scatter"):
         "updates have the same dimensions",
         lambda o: all(same_dims(v.dims, _updates(o)[0].dims) for v in _updates(o)),
     )
+    C4 = constraint(
+        "updates have the dims of scatter_indices, but for index_vector_dim, and windows that fit "
+        "into the inputs",
+        lambda o: _updates_fit(o),
+    )
     C6 = constraint(
         "an update has its input's element type",
         lambda o: all(
@@ -268,6 +283,20 @@ class Scatter(OpDefinition, name="scatter"):
     C11 = constraint(
         "0 <= inserted_window_dims and input_batching_dims < rank(inputs[0])",
         lambda o: within((*o.inserted_window_dims, *o.input_batching_dims), o.operands[0].rank),
+    )
+    C15 = constraint(
+        "scatter_indices_batching_dims are other dims of scatter_indices than index_vector_dim, "
+        "unique, and as long as those of inputs",
+        lambda o: _batching_fits(
+            o, _indices(o), o.scatter_indices_batching_dims, o.operands[0], o.input_batching_dims
+        ),
+    )
+    C16 = constraint(
+        "scatter_dims_to_operand_dims are unique dims of inputs[0]",
+        lambda o: (
+            unique(o.scatter_dims_to_operand_dims)
+            and within(o.scatter_dims_to_operand_dims, o.operands[0].rank)
+        ),
     )
     C19 = constraint(
         "scatter_dims_to_operand_dims has one entry per index component",
@@ -296,7 +325,7 @@ class Scatter(OpDefinition, name="scatter"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         count = len(arrays) // 2
         inputs, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
-        results = [np.array(x) for x in inputs]  # copies, and contiguous
+        results = [np.array(x, order="C") for x in inputs]  # copies, with one line of elements
         places, inside = _places(o, inputs[0].shape, indices, updates[0].shape)
         region = o.regions[0]
         if count == 1 and _adds_in_place(region, results[0].dtype):
@@ -356,6 +385,35 @@ class Scatter(OpDefinition, name="scatter"):
         columns = i32([[[0]], [[2]], [[1]], [[3]], [[0]]])
         body = binary_body("add", F32)
         yield Case("scatter_batched", (table, columns, counting(5, 1)), batched, regions=body)
+
+
+def _batching_fits(
+    o: Op, indices: Any, batching: Sequence[int], operand: Any, operand_batching: Sequence[int]
+) -> bool:
+    """Whether the batching dims of indices and operand belong together."""
+    return (
+        unique(batching)
+        and within(batching, indices.rank)
+        and o.index_vector_dim not in batching
+        and all(
+            same_dim(indices.dims[a], operand.dims[b])
+            for a, b in zip(batching, operand_batching, strict=True)
+        )
+    )
+
+
+def _updates_fit(o: Op) -> bool:
+    """Whether each index has its window, and each window fits into the input."""
+    updates, windows = _updates(o)[0].dims, o.update_window_dims
+    gone = (*o.inserted_window_dims, *o.input_batching_dims)
+    kept = [dim for d, dim in enumerate(o.operands[0].dims) if d not in gone]
+    scattered = [dim for d, dim in enumerate(updates) if d not in windows]
+    indexed = [dim for axis, dim in enumerate(_indices(o).dims) if axis != o.index_vector_dim]
+    return (
+        within(windows, len(updates))
+        and same_dims(scattered, indexed)
+        and all(at_most(updates[d], dim) for d, dim in zip(windows, kept, strict=True))
+    )
 
 
 def _inputs(o: Op) -> Sequence[Any]:

@@ -4,14 +4,13 @@ shifts past the width, conversions that saturate. Every room computes through th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ..graph import Op
-from ..types import ElementType, QuantizedType
+from ..types import ElementType
 
 Array = Any  # a numpy array or scalar
 
@@ -174,6 +173,8 @@ def round_half_away(x: Array) -> Array:
 
 def total_order(x: Array) -> Array:
     """Signed integers that order floats as IEEE totalOrder does: -NaN < -inf < -0 < +0 < +NaN."""
+    if x.dtype.itemsize == 1:
+        x = wide(x)  # not all of the small floats have their sign in front of their magnitude
     bits = np.ascontiguousarray(x).view(np.dtype(f"i{x.dtype.itemsize}")).reshape(np.shape(x))
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
 
@@ -251,60 +252,3 @@ def _round_to_odd(x: Array) -> Array:
 
 def from_constant(value: Any, dtype: np.dtype[Any]) -> Array:
     return np.asarray(value).astype(dtype)
-
-
-# Quantised values. Scales and zero points are numbers of the expressed type, as is the arithmetic.
-
-
-def dequantize(x: Array, type: QuantizedType, axis_shape: Callable[[Any], Any]) -> Array:
-    """(stored - zero point) * scale, in the expressed type."""
-    computing = wide(np.empty(0, type.expressed.dtype)).dtype
-    scales = axis_shape(np.asarray(type.scales, computing))
-    zeros = axis_shape(np.asarray(type.zero_points, computing))
-    real = (np.asarray(wide(x)).astype(computing) - zeros) * scales
-    return narrow(real, type.expressed.dtype)
-
-
-def quantize(x: Array, type: QuantizedType, axis_shape: Callable[[Any], Any]) -> Array:
-    """round(x / scale + zero point) to nearest even, clamped to the storage's bounds."""
-    computing = wide(np.empty(0, type.expressed.dtype)).dtype
-    scales = axis_shape(np.asarray(type.scales, computing))
-    zeros = axis_shape(np.asarray(type.zero_points, computing))
-    with np.errstate(all="ignore"):
-        stored = np.rint(np.asarray(wide(x)).astype(computing) / scales + zeros)
-        stored = np.clip(np.nan_to_num(stored, nan=0.0), type.minimum, type.maximum)
-    return stored.astype(np.int64).astype(type.storage.dtype)
-
-
-def along_axis(type: QuantizedType, rank: int) -> Callable[[Any], Any]:
-    """Puts per-axis parameters where they broadcast against a tensor of that rank."""
-    if type.axis is None:
-        return lambda values: values[0]
-    shape = [1] * rank
-    shape[type.axis] = -1
-    return lambda values: values.reshape(shape)
-
-
-def is_quantized(o: Op) -> bool:
-    """Whether an operand or result of a tensor operation is quantised."""
-    return any(isinstance(v.element, QuantizedType) for v in (*o.operands, *o.results))
-
-
-def through_real_numbers(
-    o: Op, arrays: Sequence[Array], formula: Callable[..., Any], dtype: np.dtype[Any] | None = None
-) -> Array:
-    """Dequantise, compute, quantise: what the specification says for quantised operands.
-
-    `dtype` is the formula's result type, the first real operand's where it is left out.
-    """
-    reals = []
-    for value, array in zip(o.operands, arrays, strict=True):
-        kind = value.element
-        if isinstance(kind, QuantizedType):
-            array = dequantize(array, kind, along_axis(kind, value.rank))
-        reals.append(array)
-    result = elementwise(formula, reals, dtype or reals[0].dtype)
-    kind = o.results[0].element
-    if not isinstance(kind, QuantizedType):
-        return result
-    return quantize(result, kind, along_axis(kind, result.ndim))

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Index, Space, Start, Term, identity
-from ..graph import Op
+from ..errors import UserError
+from ..graph import Op, constant_of
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
-from ..types import I32, TensorType, Type
+from ..types import F32, I32, TensorType, Type
 from .clauses import at_most, same_element
 from .examples import counting, i32
 
@@ -146,27 +147,44 @@ class GetDimensionSize(OpDefinition, name="get_dimension_size"):
 
 
 class SetDimensionSize(OpDefinition, name="set_dimension_size"):
-    """result = operand, whose `dimension` is declared to have `size` elements (its own, here)."""
+    """result = the first `size` elements of operand along `dimension`.
+
+    Where the result's dimension is fixed, it is the operand's, and `size` has to be all of it.
+    """
 
     pattern = "index"
+    opaque = "how many elements it keeps is an operand"
     operand = operand()
     size = second()
     dimension = attribute(int)
     C1 = constraint("0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank)
     C2 = constraint("size is a scalar of i32", lambda o: o.size.rank == 0 and o.size.element is I32)
 
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [o.operand.type]
+    def infer(self, o: Op) -> Sequence[Type] | None:
+        return [o.operand.type] if self.keeps_all(o) else None
+
+    def keeps_all(self, o: Op) -> bool:
+        """Whether the size is a constant, and the operand's own."""
+        size = constant_of(o.size)
+        return size is not None and int(size.splat_value) == o.operand.dims[o.dimension]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        x, size = arrays
-        return x[(slice(None),) * o.dimension + (slice(0, int(size)),)]
+        x, size = arrays[0], int(arrays[1])
+        whole = x.shape[o.dimension]
+        if not 0 <= size <= whole or (isinstance(o.type.dims[o.dimension], int) and size != whole):
+            place = f"{o.origin[0]}: " if o.origin else ""
+            raise UserError(
+                f"{place}set_dimension_size: dimension {o.dimension} of {o.operand.type} with "
+                f"{whole} elements cannot get the size {size} in a result {o.type}"
+            )
+        return x[(slice(None),) * o.dimension + (slice(0, size),)]
 
-    def access(self, o: Op) -> Access | None:
-        return Space(o.type.dims).access(identity(o.operand.rank), ())
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        return [values[0]] if self.keeps_all(o) else None
 
     def cases(self) -> Iterator[Case]:
-        yield Case("set_dimension_size", (counting(2, 3), i32(3)), {"dimension": 1})
+        kind = (TensorType((2, 3), F32),)
+        yield Case("set_dimension_size", (counting(2, 3), i32(3)), {"dimension": 1}, kind)
 
 
 ROOMS = (DynamicSlice(), DynamicUpdateSlice(), GetDimensionSize(), SetDimensionSize())

@@ -157,10 +157,11 @@ def _threefry_words(
             counter = counter + numbers * stride
             stride *= dims[d]
     key = _halves(_member(b, state, 0, dims))
-    return dims, _threefry(_halves(counter), key)
+    return dims, threefry(_halves(counter), key)
 
 
-def _threefry(x: tuple[Term, Term], key: tuple[Term, Term]) -> tuple[Term, Term]:
+def threefry(x: tuple[Term, Term], key: tuple[Term, Term]) -> tuple[Term, Term]:
+    """Threefry 2x32 with 20 rounds of a counter, with a key: 32-bit words, elementwise."""
     keys = (*key, key[0] ^ key[1] ^ PARITY)
     first, other = x[0] + keys[0], x[1] + keys[1]
     for block in range(5):

@@ -55,8 +55,6 @@ class Compare(OpDefinition, name="compare"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         lhs, rhs = arrays
         direction = DIRECTIONS[o.comparison_direction]
-        if numerics.is_quantized(o):
-            return numerics.through_real_numbers(o, arrays, direction, np.dtype(bool))
         if o.compare_type == "TOTALORDER":
             lhs, rhs = numerics.total_order(lhs), numerics.total_order(rhs)
         lhs, rhs = numerics.wide(lhs), numerics.wide(rhs)

@@ -50,6 +50,8 @@ class Sort(OpDefinition, name="sort"):
         return [v.type for v in o.inputs]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        if not arrays[0].size:
+            return arrays
         rows = [np.moveaxis(x, o.dimension, -1) for x in arrays]
         shape = rows[0].shape
         flat = [np.ascontiguousarray(x).reshape(-1, shape[-1]) for x in rows]

@@ -75,7 +75,7 @@ class _Folder:
             return
         (result,) = op.results
         type = result.tensor
-        if not type.is_static or type.element.kind == "quantized":
+        if not type.is_static:
             return
         if op.name not in ("constant", "iota") and (
             op.definition.pattern not in FOLDED_PATTERNS

@@ -96,8 +96,6 @@ class _WeightFolder:
         type = op.results[0].type
         if not isinstance(type, TensorType) or not type.is_static:
             return False
-        if type.element.kind == "quantized":
-            return False
         if any(inner.captures() for inner in op.regions):
             return False
         if op.definition.pattern == "contract" and op.definition.flops(op) > MAXIMUM_FLOPS:

@@ -204,7 +204,7 @@ def _may_narrow(op: Op) -> bool:
     values = (*op.operands, *op.results)
     if not all(_is_static(value) for value in values):
         return False
-    if any(v.element.kind == "quantized" or v.tensor.sharding is not None for v in values):
+    if any(v.tensor.sharding is not None for v in values):
         return False
     if any(region.captures() for region in op.regions):
         return False

@@ -110,7 +110,7 @@ def bitcast_convert_pair(op: Op, b: Rewriter) -> Value | None:
     if source.type is op.results[0].type:
         return source
     inner = made_by(source, "bitcast_convert")
-    if inner is None or "quantized" in (op.type.element.kind, inner.operands[0].element.kind):
+    if inner is None:
         return None
     if inner.operands[0].type is op.results[0].type:
         return inner.operands[0]

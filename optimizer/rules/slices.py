@@ -495,8 +495,6 @@ def empty_result(op: Op, b: Rewriter) -> Value | None:
         return None
     if op.definition.effects or op.name == "optimization_barrier":
         return None
-    if type.element.kind == "quantized":
-        return None
     return b.constant(Dense(type, np.zeros(type.dims, type.dtype)))
 
 

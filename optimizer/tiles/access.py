@@ -432,6 +432,24 @@ class Propagation:
 
 def access_of(op: Op) -> Access | None:
     """The access that the operation's room states; None where it is opaque or not static."""
+    # What a room says depends on these alone; copies of an operation share all of them.
+    types = tuple(value.type for value in (*op.results, *op.operands))
+    if op.definition.pattern == "control":
+        return _access_of(op)
+    key = op.definition.name, types, id(op.attributes), op.regions
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[key] = op.attributes, _access_of(op)  # the attributes keep their id
+    return known[1]
+
+
+_KNOWN: dict[Any, tuple[Any, Access | None]] = {}
+_MOST_KNOWN = 4096
+
+
+def _access_of(op: Op) -> Access | None:
     values = (*op.results, *op.operands)
     if not all(isinstance(v.type, TensorType) and v.type.is_static for v in values):
         return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Module, Op, Region, Value
@@ -20,7 +20,7 @@ from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
 from ..fusion import CONTRACTIONS
 from ..machine import Machine
-from ..regions import map_bodies
+from ..regions import in_order_of_demand, map_bodies
 from ..tuning import Choices
 from .build import Group, build_kernel, make_group
 from .cost import USABLE, level_of, rates
@@ -43,7 +43,7 @@ class _Node:
 
     members: list[Op]
     plan: Plan | None
-    group: Group
+    sources: list[Op]  # what computes their inputs, behind reshapes
 
     @property
     def time(self) -> float:
@@ -62,6 +62,8 @@ class Connect:
     choices: Choices | None = None
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
+    connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
+    texts: dict[str, int] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "connect"
     takes: ClassVar[Level] = FUSED
     gives: ClassVar[Level] = FUSED
@@ -173,16 +175,16 @@ class _Queue:
         self.settings, self.region = settings, region
         self.position = {op: number for number, op in enumerate(region.ops)}
         self.homes: dict[Op, _Node] = {}
+        self.numbers: dict[Op, int] = {}
         self.nodes: list[_Node] = []
         self.judged: dict[tuple[frozenset[Op], frozenset[Op]], tuple[float, _Node | None]] = {}
 
     def run(self) -> Region:
         for op in self.region.ops:
             if op.name == "fusion" and op.kind in _KINDS and not _widens_weight(op):
-                group = self.flatten([op])
-                plan = self.settings.plan(group) if group is not None else None
-                if group is not None and plan is not None:
-                    node = self.homes[op] = _Node([op], plan, group)
+                node = self.node([op])
+                if node is not None:
+                    self.homes[op] = node
                     self.nodes.append(node)
         self.peak = self.values_at_the_peak()
         while self.best_move():
@@ -279,9 +281,8 @@ class _Queue:
     def producers(self, consumer: _Node) -> list[_Node]:
         """Other nodes that compute what this one reads, also behind reshapes."""
         found: dict[_Node, None] = {}
-        for value in consumer.group.inputs:
-            source = self.behind_reshapes(value)
-            node = self.homes.get(source.op) if source.op is not None else None
+        for source in consumer.sources:
+            node = self.homes.get(source)
             if node is not None and node is not consumer:
                 found[node] = None
         return list(found)
@@ -298,11 +299,46 @@ class _Queue:
         everything = sorted({*members, *between}, key=self.position.__getitem__)
         if self.reaches_around(set(everything)):
             return None
-        group = self.flatten(everything)
-        if group is None or len(group.ops) > MOST_OPERATIONS:
+        return self.node(everything)
+
+    def node(self, members: list[Op]) -> _Node | None:
+        """Kernels as one, if they have a tiling; those that are connected alike are judged once."""
+        wiring, inputs = self.wiring(members)
+        known = self.settings.connected
+        if wiring not in known:
+            group = self.flatten(members)
+            fits = group is not None and (len(members) == 1 or len(group.ops) <= MOST_OPERATIONS)
+            known[wiring] = self.settings.plan(group) if group is not None and fits else None
+        plan = known[wiring]
+        if plan is None:
             return None
-        plan = self.settings.plan(group)
-        return None if plan is None else _Node(everything, plan, group)
+        sources = dict.fromkeys(self.behind_reshapes(value).op for value in inputs)
+        return _Node(members, plan, [op for op in sources if op is not None])
+
+    def wiring(self, members: Sequence[Op]) -> tuple[tuple[Any, ...], list[Value]]:
+        """What decides the group that members become, and the values that they take from outside:
+        which kernel each is, what passes between them, and what leaves."""
+        chosen = set(members)
+        numbers: dict[Value, int] = {}
+        parts: list[Any] = []
+        for op in members:
+            operands = [numbers.setdefault(value, len(numbers)) for value in op.operands]
+            left = []
+            for result in op.results:
+                numbers[result] = len(numbers)
+                users = self.region.uses.get(result, ())
+                left.append(any(user not in chosen for user, _ in users))
+            parts.append((self.kernel_number(op), *operands, *left))
+        made = {result for op in members for result in op.results}
+        return tuple(parts), [value for value in numbers if value not in made]
+
+    def kernel_number(self, op: Op) -> int:
+        """Equal for operations that compute the same."""
+        number = self.numbers.get(op)
+        if number is None:
+            texts = self.settings.texts
+            number = self.numbers[op] = texts.setdefault(canonical_op(op), len(texts))
+        return number
 
     def reshapes(self, members: Sequence[Op]) -> list[Op]:
         """Reshapes between members: they belong to the group."""
@@ -392,7 +428,8 @@ class _Queue:
             for result in op.results
             if any(user not in chosen for user, _ in self.region.uses.get(result, ()))
         ]
-        return make_group(ops, list(inputs), roots)
+        needed, read = in_order_of_demand(set(ops), roots)
+        return make_group(needed, read, roots)
 
     # The new region.
 

@@ -9,6 +9,7 @@ what is touched between two uses. All quantities are numpy arrays over configura
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -73,9 +74,12 @@ def work(features: Features, machine: Machine, executors: int = 1) -> Array:
     return slow + (1 - machine.overlap) * fast + serial
 
 
+@functools.lru_cache(maxsize=256)
 def rates(machine: Machine, executors: int, kind: str) -> Array:
     """Bytes per second of one active executor, by level."""
-    return np.array([level.rate(executors, kind) for level in machine.levels])
+    found = np.array([level.rate(executors, kind) for level in machine.levels])
+    found.setflags(write=False)
+    return found
 
 
 def level_of(
@@ -91,10 +95,12 @@ def level_of(
     runs of `run` bytes `stride` bytes apart (0: in a row)."""
     sizes = np.asarray(size)
     index = np.full(np.broadcast(sizes, stride, run).shape, len(machine.levels) - 1)
+    in_a_row = isinstance(stride, int) and stride == 0
     for number in reversed(range(len(machine.levels) - 1)):
         level = machine.levels[number]
         room = level.capacity * usable / (executors if level.shared else 1)
-        index = np.where(sizes <= room * reachable(level, stride, run), number, index)
+        part = 1.0 if in_a_row else reachable(level, stride, run)
+        index = np.where(sizes <= room * part, number, index)
     return index
 
 

@@ -20,7 +20,7 @@ from ..machine import Machine
 from .access import Box, Propagation, Span, access_of, inner_spans, propagate
 from .build import Group
 from .cost import Features, Traffic, level_of, rates, seconds
-from .expressions import Expression, evaluate, expression, variable
+from .expressions import Expression, evaluator, expression, variable
 from .streaming import Stage, Stream
 
 MOST_SIZES = 4096
@@ -177,11 +177,19 @@ class _Counter:
         self.unit = machine.unit("f32")
         self.busy = np.zeros(self.count)  # seconds of computing, of one task
         self.traffic: list[Traffic] = []
+        self.evaluated = evaluator(candidates.values)
+        self.floats: dict[Expression, Any] = {}
         self.computed = {result for op in group.ops for result in op.results}
 
     def numbers(self, values: Iterable[Expression]) -> list[Any]:
-        found = evaluate(list(values), self.candidates.values)
-        return [np.broadcast_to(np.asarray(v, float), (self.count,)) for v in found]
+        return [self.number(value) for value in values]
+
+    def number(self, value: Expression) -> Any:
+        """An expression's value for every candidate; for all the same where it is one number."""
+        found = self.floats.get(value)
+        if found is None:
+            found = self.floats[value] = np.asarray(self.evaluated(value), float)
+        return found
 
     def repeats(self, op: Op) -> Any:
         """How often the operation runs in one task."""

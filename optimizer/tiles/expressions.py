@@ -332,7 +332,12 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 def evaluate(
     expressions: Iterable[Expression], values: Mapping[str, Array | int]
 ) -> list[Array | int]:
-    """The values of several expressions at once.
+    """The values of several expressions at once, see `evaluator`."""
+    return list(map(evaluator(values), expressions))
+
+
+def evaluator(values: Mapping[str, Array | int]) -> Callable[[Expression], Array | int]:
+    """What gives the values of expressions, one after another.
 
     `values` gives each variable by its name ("t0", "s0", "r0") a number or an int64 array; arrays
     broadcast together. Shared parts are computed once.
@@ -378,4 +383,4 @@ def evaluate(
             done[e] = found
         return found
 
-    return [value(e) for e in expressions]
+    return value

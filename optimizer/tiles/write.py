@@ -6,6 +6,7 @@ operations, sizes are numbers by now.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -309,7 +310,10 @@ def _pad(w: TileWriter, op: Op, box: Box, need: Need) -> Value:
 
 
 def _reshape(w: TileWriter, op: Op, box: Box, need: Need) -> Value:
-    return w.b.reshape(w.read(op.operands[0], need(0)), numbers(box))
+    have = need(0)
+    if math.prod(numbers(have)) != math.prod(numbers(box)):
+        raise Unwritable(f"the elements of {box} are no window before the reshape, but in {have}")
+    return w.b.reshape(w.read(op.operands[0], have), numbers(box))
 
 
 def _reduce(w: TileWriter, op: Op, box: Box, need: Need) -> tuple[Value, ...]:

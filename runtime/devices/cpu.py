@@ -23,6 +23,7 @@ import numpy as np
 from ...hlo.errors import CompilerBug, UserError
 from ...specs.generated import plan_pb2
 from .cores import default_threads
+from .libraries import address_of
 from .memory import PAGE, Pages, libc
 from .workers import Pool, pool_of
 
@@ -154,7 +155,34 @@ class CpuVariant:
         self.scratch_bytes = -(-max((k.scratch_bytes for k in plan.kernels), default=0) // 64) * 64
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
         self._weights = dict(weights)
-        self._build_tables()
+        try:
+            self._check_limits()
+            self._build_tables()
+        except (IndexError, OverflowError) as error:
+            raise _malformed(f"it names what it does not hold ({error})") from error
+
+    def _check_limits(self) -> None:
+        """UserError where functions lie outside the image, or memory outside what is given.
+
+        What a kernel reads of its arguments, only the compiler can know.
+        """
+        plan, size = self.plan, len(self.image.memory)
+        entries = [plan.executor_entry, plan.worker_entry, *(k.entry for k in plan.kernels)]
+        if max(entries) >= size:
+            raise _malformed("a function lies outside its code")
+        given = {
+            plan_pb2.INPUT: [plan.buffers[index].bytes for index in plan.inputs],
+            plan_pb2.OUTPUT: [plan.buffers[index].bytes for index in plan.outputs],
+        }
+        arena = plan.memory.arena_bytes
+        for buffer in plan.buffers:
+            if buffer.place == plan_pb2.ARENA:
+                fits = buffer.offset + buffer.bytes <= arena
+            else:
+                sizes = given.get(buffer.place)
+                fits = sizes is None or buffer.bytes <= sizes[buffer.index]
+            if not fits:
+                raise _malformed("a buffer lies outside its memory")
 
     def _build_tables(self) -> None:
         """Fills the step table and the pointer slots, as far as no context is needed."""
@@ -163,11 +191,14 @@ class CpuVariant:
         arena_slots: list[int] = []
         patches: list[tuple[int, int, int]] = []
         targets: list[int] = []
+        jumps: list[int] = []
         inputs = len(plan.inputs)
         homes = [self._home(buffer, inputs) for buffer in plan.buffers]
 
         def slot(argument: plan_pb2.Argument) -> int:
             place, value = homes[argument.buffer]
+            if argument.offset > plan.buffers[argument.buffer].bytes:
+                raise _malformed("an argument lies outside its buffer")
             index = len(slots)
             slots.append(value + argument.offset)
             if place == plan_pb2.ARENA:
@@ -185,14 +216,18 @@ class CpuVariant:
                 first = len(slots)
                 for argument in run.arguments:
                     slot(argument)
-                entry = self.image.address + plan.kernels[run.kernel].entry
+                kernel = plan.kernels[run.kernel]
+                slots.extend(map(address_of, kernel.functions))
+                entry = self.image.address + kernel.entry
                 rows.append([_RUN, run.wait, entry, first, run.tiles, run.parallel, 0, 0])
             elif action == "branch_if_false":
                 branch = step.branch_if_false
                 where = slot(branch.condition)
                 rows.append([_BRANCH, branch.wait, where, branch.target, 0, 0, 0, 0])
+                jumps.append(branch.target)
             elif action == "jump":
                 rows.append([_JUMP, 0, 0, step.jump.target, 0, 0, 0, 0])
+                jumps.append(step.jump.target)
             elif action == "switch":
                 switch = step.switch
                 switches.append(len(rows))
@@ -202,7 +237,9 @@ class CpuVariant:
                 )
                 targets.extend(switch.targets)
             else:
-                raise CompilerBug(f"plan: step {len(rows)} has no action")
+                raise _malformed(f"step {len(rows)} has no action")
+        if any(target > len(rows) for target in (*jumps, *targets)):
+            raise _malformed("a jump leads out of its steps")
         rows.append([_END] + [0] * (_STEP_WORDS - 1))
         self.steps = np.array(rows, np.int64)
         self._targets = np.array(targets or [0], np.int64)
@@ -230,7 +267,7 @@ class CpuVariant:
                     f"{buffer.bytes} contiguous ones"
                 )
             return buffer.place, array.ctypes.data
-        raise CompilerBug(f"plan: buffer place {buffer.place}")
+        raise _malformed(f"a buffer has the place {buffer.place}")
 
     def pool(self) -> Pool:
         """The workers that serve it."""
@@ -240,6 +277,10 @@ class CpuVariant:
     def context(self) -> CpuContext:
         """A new context; contexts are independent, one call at a time each."""
         return CpuContext(self)
+
+
+def _malformed(reason: str) -> UserError:
+    return UserError(f"the plan is malformed: {reason}; compile the program again")
 
 
 class CpuContext:

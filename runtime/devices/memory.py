@@ -7,6 +7,8 @@ import functools
 import mmap
 import os
 
+from ...hlo.errors import UserError
+
 PAGE = 4096
 
 
@@ -16,7 +18,10 @@ class Pages:
     def __init__(self, size: int, *, huge: bool = False) -> None:
         # Private: a forked child gets its own, and Linux gives large pages to such memory alone.
         kind = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
-        self.memory = mmap.mmap(-1, max(PAGE, size), **kind)
+        try:
+            self.memory = mmap.mmap(-1, max(PAGE, size), **kind)
+        except (OSError, OverflowError, ValueError) as error:
+            raise UserError(f"the system gives no {size} bytes of memory: {error}") from error
         if huge and hasattr(mmap, "MADV_HUGEPAGE"):
             self.memory.madvise(mmap.MADV_HUGEPAGE)
         self._anchor = ctypes.c_char.from_buffer(self.memory)

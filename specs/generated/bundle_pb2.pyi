@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 2f5f70001d26186ead364c152dd5976e5c32ecd9059fe01cbbd3dcbe92811d06); do not edit.
+# Generated from specs/bundle.proto (sha256 3472f5a51b13f1f65b505f3f82a7f762c4118546edff99c95ac59c6a8fd1cb25); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -129,32 +129,36 @@ class BundleTree(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., children: _Optional[_Iterable[_Union[BundleTree, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., type_name: _Optional[str] = ...) -> None: ...
 
 class BundleArgument(_message.Message):
-    __slots__ = ("path", "dims", "element", "donated", "aliases", "default")
+    __slots__ = ("path", "dims", "element", "donated", "aliases", "default", "quantization")
     PATH_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_FIELD_NUMBER: _ClassVar[int]
     DONATED_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     path: str
     dims: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
     element: str
     donated: bool
     aliases: int
     default: str
-    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., donated: _Optional[bool] = ..., aliases: _Optional[int] = ..., default: _Optional[str] = ...) -> None: ...
+    quantization: str
+    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., donated: _Optional[bool] = ..., aliases: _Optional[int] = ..., default: _Optional[str] = ..., quantization: _Optional[str] = ...) -> None: ...
 
 class BundleResult(_message.Message):
-    __slots__ = ("path", "dims", "element", "state")
+    __slots__ = ("path", "dims", "element", "state", "quantization")
     PATH_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     path: str
     dims: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
     element: str
     state: str
-    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+    quantization: str
+    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., state: _Optional[str] = ..., quantization: _Optional[str] = ...) -> None: ...
 
 class Tuning(_message.Message):
     __slots__ = ("schema", "version", "kernels")

@@ -1,4 +1,4 @@
-# Generated from specs/hlo.proto (sha256 602727bead55b7f8f44fc0fb074aecde7e0c2d9f0e34e4582dc64fbd36ca7315); do not edit.
+# Generated from specs/hlo.proto (sha256 42bc8639b9bba3b00ccd86fe4385a38d82ae0bb28aa54f45ce8f0d15cfc2cea1); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -200,14 +200,16 @@ class WireDim(_message.Message):
     def __init__(self, size: _Optional[int] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class WireType(_message.Message):
-    __slots__ = ("tensor", "token", "tuple")
+    __slots__ = ("tensor", "token", "tuple", "future")
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TUPLE_FIELD_NUMBER: _ClassVar[int]
+    FUTURE_FIELD_NUMBER: _ClassVar[int]
     tensor: WireTensor
     token: bool
     tuple: WireTuple
-    def __init__(self, tensor: _Optional[_Union[WireTensor, _Mapping]] = ..., token: _Optional[bool] = ..., tuple: _Optional[_Union[WireTuple, _Mapping]] = ...) -> None: ...
+    future: WireTuple
+    def __init__(self, tensor: _Optional[_Union[WireTensor, _Mapping]] = ..., token: _Optional[bool] = ..., tuple: _Optional[_Union[WireTuple, _Mapping]] = ..., future: _Optional[_Union[WireTuple, _Mapping]] = ...) -> None: ...
 
 class WireTensor(_message.Message):
     __slots__ = ("dims", "element", "quantized", "sharding")

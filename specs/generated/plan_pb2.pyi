@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 a570f7c0ae9c5804b380554c34608926fd4e4c1d6ac25450425d74639d6c4847); do not edit.
+# Generated from specs/plan.proto (sha256 f43bdbd6081c41f713dc81eda17a1d92a16d49dab195be2c2861595191c1f4d6); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -54,7 +54,7 @@ class Buffer(_message.Message):
     def __init__(self, place: _Optional[_Union[Place, str]] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[str] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ...) -> None: ...
 
 class Kernel(_message.Message):
-    __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes")
+    __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes", "functions")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,7 @@ class Kernel(_message.Message):
     ORIGINS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     entry: int
@@ -71,7 +72,8 @@ class Kernel(_message.Message):
     origins: _containers.RepeatedCompositeFieldContainer[PlanOrigin]
     engine: str
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., entry: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[PlanOrigin, _Mapping]]] = ..., engine: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    functions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., entry: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[PlanOrigin, _Mapping]]] = ..., engine: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., functions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Argument(_message.Message):
     __slots__ = ("buffer", "offset")

@@ -1,68 +1,58 @@
-"""StableHLO's own test programs on both engines: equal, or a clear UnsupportedError by name."""
+"""StableHLO's own test programs on both engines: they agree, all of them, quantised ones too."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-import girih
+from .compare import Check, agrees, ulp_distance
+from .programs import CHOSEN, INTERPRETER, read_programs
+from .runner import read_cases, run, verdict, verdicts
 
-from .programs import as_results, read_programs
-
-PROGRAMS = dict(read_programs())
 SHARDS = 16
-TOLERANCE = {"float64": 1e-10, "complex128": 1e-10, "float32": 2e-4, "complex64": 2e-4}
-# Share of the programs that must pass; the rest may only be refused by name.
-AT_LEAST = {"interpreter": 0.99, "cpu": 0.95}
-
-
-def run(engine: str, text: str) -> list[np.ndarray]:
-    module = girih.import_model(text)
-    if engine == "interpreter":
-        return girih.interpret(module, [])
-    # Nothing is folded: the compiled code computes what the program says.
-    options = girih.Options(fold_bytes=0, disable=("fold-constants", "fold-weights"))
-    return girih.compile(module, options=options)()
-
-
-def agree(actual: np.ndarray, expected: np.ndarray) -> bool:
-    actual, expected = np.asarray(actual), np.asarray(expected)
-    if actual.dtype != expected.dtype or actual.shape != expected.shape:
-        return False
-    if actual.dtype.kind in "iub" or actual.dtype.name.startswith(("int", "uint")):
-        return np.array_equal(actual, expected)
-    wide = np.complex128 if actual.dtype.kind == "c" else np.float64
-    bound = TOLERANCE.get(actual.dtype.name, 2e-2)
-    with np.errstate(all="ignore"):
-        return np.allclose(
-            actual.astype(wide), expected.astype(wide), rtol=bound, atol=bound, equal_nan=True
-        )
+PROGRAMS = sorted([*read_programs(CHOSEN), *read_programs(INTERPRETER)])
+CHECKED = 1_500  # cases that these programs hold, at least
+# The compiled code runs on one device.
+DEVICES = "UnsupportedError: several devices"
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.parametrize("engine", AT_LEAST)
-def test_programs(engine, shard):
-    names = sorted(PROGRAMS)[shard::SHARDS]
-    wrong, refused = [], []
-    for name in names:
-        made = as_results(PROGRAMS[name])
-        assert made is not None
-        try:
-            results = run(engine, made[0])
-        except girih.UnsupportedError as error:
-            refused.append(f"{name}: {error}")
-            continue
-        pairs = zip(results[::2], results[1::2], strict=True)
-        if len(results) != 2 * made[1] or not all(agree(*pair) for pair in pairs):
-            wrong.append(name)
-    assert not wrong
-    assert len(refused) <= max(2, (1 - AT_LEAST[engine]) * len(names) * 2), refused
+@pytest.mark.parametrize("engine", ("interpreter", "cpu"))
+def test_programs(engine: str, shard: int) -> None:
+    found = verdicts(PROGRAMS[shard::SHARDS], engine)
+    fine = {"pass", DEVICES} if engine == "cpu" else {"pass"}
+    assert not {name: said for name, said in found.items() if said not in fine}
+    assert len(found) > CHECKED / SHARDS / 2
+    assert sum(said == "pass" for said in found.values()) > 0.8 * len(found)
 
 
-def test_the_checks_can_fail():
-    name = next(name for name in sorted(PROGRAMS) if name.startswith("add"))
-    made = as_results(PROGRAMS[name])
-    assert made is not None
-    actual, expected = run("interpreter", made[0])[:2]
-    assert agree(actual, expected)
-    assert not agree(actual, expected + np.ones_like(expected))
+def test_every_program_is_read() -> None:
+    cases = [case for name, text in PROGRAMS for case in read_cases(name, text)]
+    assert len(cases) >= CHECKED
+    assert len({case.name for case in cases}) == len(cases)
+    assert sum(len(case.checks) for case in cases) >= len(cases)
+
+
+def test_the_checks_can_fail() -> None:
+    name, text = next(item for item in PROGRAMS if item[0].startswith("add"))
+    case = next(read_cases(name, text))
+    actual, expected = run(case, "interpreter")[:2]
+    assert agrees(case.checks[0], actual, expected)
+    assert not agrees(case.checks[0], actual, expected + np.ones_like(expected))
+    wrong = text.replace("stablehlo.add", "stablehlo.multiply")
+    assert wrong != text
+    assert verdict(next(read_cases(name, wrong)), "interpreter") == "wrong"
+
+
+def test_distances_are_counted_in_floats() -> None:
+    for dtype in (np.float16, np.float32, np.float64):
+        x = np.array([0, -0.0, 1, -1, np.inf, np.nan, 3], dtype)
+        y = np.nextafter(np.nextafter(x, dtype(9)), dtype(9))
+        assert ulp_distance(x, x) == [0] * 7
+        assert ulp_distance(x[[0, 2, 3]], y[[0, 2, 3]]) == [2, 2, 2]
+        assert ulp_distance(x[[1]], x[[0]]) == [0]
+        assert min(ulp_distance(x[[4, 5]], x[[6, 6]])) > 1 << 60
+    close = Check("expect_close", max_ulp_difference=1)
+    one = np.array([1.0], np.float32)
+    assert agrees(close, one, np.nextafter(one, np.float32(2)))
+    assert not agrees(close, one, one + np.float32(1e-6))

@@ -15,12 +15,12 @@ from typing import Any
 
 Mutator = Callable[[random.Random, bytes, Sequence[bytes]], bytes]
 
-LARGEST = 1 << 20  # bytes of a mutant
+LARGEST = 1 << 19  # bytes of a mutant
 LIMITS = (
     0, 1, 2, 3, 7, 8, 63, 64, 65, 127, 128, 255, 256, 1023, 32767, 32768, 65535, 65536, 2**31 - 1,
     2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1,
 )  # fmt: skip
-_REPEATS = (2, 3, 10, 60, 70, 200, 1200, 5000, 100_000)
+_REPEATS = (2, 2, 2, 3, 3, 10, 10, 60, 70, 70, 200, 1200, 5000, 100_000)
 
 
 def number_at_limit(rng: random.Random) -> int:
@@ -37,7 +37,8 @@ def _span(rng: random.Random, size: int, longest: int) -> tuple[int, int]:
 
 
 def _repeats(rng: random.Random, size: int) -> int:
-    return min(rng.choice(_REPEATS), max(LARGEST // max(size, 1), 1))
+    largest = LARGEST if rng.random() < 0.02 else LARGEST >> 5  # large mutants are slow to read
+    return min(rng.choice(_REPEATS), max(largest // max(size, 1), 1))
 
 
 # Bytes.
@@ -182,10 +183,10 @@ def _text_splice(rng: random.Random, tokens: list[str], others: Sequence[bytes])
 
 
 def _text_nest(rng: random.Random, tokens: list[str], others: Sequence[bytes]) -> None:
-    at = _some(rng, tokens, r"[(\[{<]")
+    at = _some(rng, tokens, r"[(\[{<]$")
     if at is not None:
         count = _repeats(rng, 1)
-        closer = ")]}>"[_OPENERS.index(tokens[at])]
+        closer = ")]}>"[_OPENERS.index(tokens[at][0])]
         stop = next((i for i in range(at, len(tokens)) if tokens[i] == closer), None)
         tokens[at] *= count
         if stop is not None and rng.random() < 0.7:
@@ -224,7 +225,7 @@ def json_document(rng: random.Random, data: bytes, others: Sequence[bytes]) -> b
         holder, key = rng.choice(places)
         _json_step(rng, holder, key, places)
     try:
-        return json.dumps(document, sort_keys=True, indent=1).encode()[:LARGEST]
+        return json.dumps(document).encode()[:LARGEST]
     except (RecursionError, ValueError):  # it holds itself
         return data
 
@@ -262,9 +263,10 @@ def _json_step(rng: random.Random, holder: Any, key: Any, places: list[Any]) -> 
         holder[key] = rng.choice((*choices, number_at_limit(rng), number_at_limit(rng)))
 
 
-# Protobuf: a message is a list of [field, wire type, value]; a value that reads as a message is one.
+# Protobuf: a message is a list of [field, wire type, value]; bytes that read as one are one.
 
 Message = list[list[Any]]
+_LARGEST_MESSAGE = 1 << 14  # fields of what is changed further
 
 
 def protobuf(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
@@ -274,8 +276,9 @@ def protobuf(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
         return binary(rng, data, others)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
         places = list(_fields(message))
-        if places:
-            _protobuf_step(rng, rng.choice(places), places, others)
+        if not places or len(places) > _LARGEST_MESSAGE:
+            break
+        _protobuf_step(rng, rng.choice(places), places, others)
     return write_message(message)[:LARGEST]
 
 
@@ -350,7 +353,8 @@ def _protobuf_step(
     if kind == 0:
         del holder[index]
     elif kind == 1:
-        holder[index:index] = [holder[index]] * min(rng.choice(_REPEATS), 3000)
+        size = len(write_message([holder[index]]))
+        holder[index:index] = [holder[index]] * _repeats(rng, size)
     elif kind == 2:
         other, at = rng.choice(places)
         if at < len(other):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from girih.hlo.build import Builder, build_module, build_region
-from girih.hlo.errors import UnsupportedError, UserError
+from girih.hlo.errors import UserError
 from girih.hlo.graph import Function, Module, Weight
 from girih.hlo.interpret import interpret
 from girih.hlo.ops.examples import f32
-from girih.hlo.types import BF16, F32, I1, I8, I32, QuantizedType, TensorType
+from girih.hlo.types import BF16, F32, I1, I32, TensorType
 
 S, V = TensorType((), F32), TensorType((4,), F32)
 X = f32([3, -1, 2, 7])
@@ -135,36 +135,3 @@ def test_small_floats_are_summed_wide_and_rounded_once() -> None:
 
     (total,) = interpret(build_module([TensorType((1000,), BF16)], main), [ones])
     assert float(total) == 1000.0
-
-
-EIGHTHS = QuantizedType(I8, F32, None, (0.125,), (-3,), -128, 127)
-
-
-def quantized(b: Any, x: Any, kind: QuantizedType = EIGHTHS) -> Any:
-    return b("uniform_quantize", x, type=x.tensor.with_element(kind))
-
-
-def test_quantized_operands_stand_for_real_numbers() -> None:
-    matrix = TensorType((2, 2), F32)
-
-    def main(b: Any, x: Any, y: Any) -> Any:
-        p, q = quantized(b, x), quantized(b, y)
-        total = b("add", p, q, type=p.type)
-        product = b.op(
-            "dot_general", [p, q],
-            {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}, (), [p.type],
-        ).result  # fmt: skip
-        return [b("uniform_dequantize", total), b("uniform_dequantize", product)]
-
-    x, y = f32([[1, 0.5], [-1, 2]]), f32([[0.25, 1], [1.5, -0.5]])
-    total, product = interpret(build_module([matrix, matrix], main), [x, y])
-    assert np.array_equal(total, x + y)
-    assert np.array_equal(product, x @ y)
-
-
-def test_quantized_operands_elsewhere_are_refused_by_name() -> None:
-    def main(b: Any, x: Any) -> Any:
-        return [b("optimization_barrier", quantized(b, x))]
-
-    with pytest.raises(UnsupportedError, match="'optimization_barrier' is not supported"):
-        interpret(build_module([V], main), [X])

@@ -196,6 +196,10 @@ CALLS: dict[str, Call] = {
                       {**ROWS, "collapsed_slice_dims": (1, 0), "slice_sizes": (1, 1, 2)}),
     "gather.C8": Call(GATHERED, {**ROWS, "collapsed_slice_dims": (2,)}),
     "gather.C9": Call(GATHERED, {**ROWS, "slice_sizes": (2, 3)}),
+    "gather.C15": Call([t(5, 3), t(4, 1, e=I32)], {
+        **ROWS, "offset_dims": (1,), "collapsed_slice_dims": (), "start_index_map": (1,),
+        "operand_batching_dims": (0,), "start_indices_batching_dims": (0,), "slice_sizes": (1, 3)}),
+    "gather.C16": Call(GATHERED, {**ROWS, "start_index_map": (2,)}),
     "gather.C18": Call([t(5, 3), t(5, 1, e=I32)], {
         **ROWS, "collapsed_slice_dims": (), "operand_batching_dims": (0,)}),
     "gather.C19": Call([t(5, 3), t(5, 1, e=I32)], {
@@ -210,12 +214,18 @@ CALLS: dict[str, Call] = {
     "scatter.C2": Call(SCATTERED, {**SCATTER, "inserted_window_dims": ()}, None, ADD),
     "scatter.C3": Call([t(5, 3), t(5, 3), t(2, 1, e=I32), t(2, 3), t(1, 3)], SCATTER, None,
                        body(F32, F32, F32, F32, gives=2)),
+    "scatter.C4": Call([t(5, 3), t(2, 1, e=I32), t(4, 3)], SCATTER, None, ADD),
     "scatter.C6": Call([t(5, 3), t(2, 1, e=I32), t(2, 3, e=I32)], SCATTER, None, ADD),
     "scatter.C7": Call([t(5, 3, 2), t(2, 1, e=I32), t(2, 3, 2)],
                        {**SCATTER, "update_window_dims": (2, 1)}, None, ADD),
     "scatter.C9": Call([t(5, 3, 2), t(2, 1, e=I32), t(2, 3)],
                        {**SCATTER, "inserted_window_dims": (0, 0)}, None, ADD),
     "scatter.C11": Call(SCATTERED, {**SCATTER, "inserted_window_dims": (2,)}, None, ADD),
+    "scatter.C15": Call([t(5, 3), t(4, 3, 1, e=I32), t(4, 3)], {
+        "update_window_dims": (), "inserted_window_dims": (1,), "input_batching_dims": (0,),
+        "scatter_indices_batching_dims": (0,), "scatter_dims_to_operand_dims": (1,),
+        "index_vector_dim": 2}, None, ADD),
+    "scatter.C16": Call(SCATTERED, {**SCATTER, "scatter_dims_to_operand_dims": (2,)}, None, ADD),
     "scatter.C19": Call(SCATTERED, {**SCATTER, "scatter_dims_to_operand_dims": ()}, None, ADD),
     "scatter.C22": Call(SCATTERED, {**SCATTER, "index_vector_dim": 3,
                                     "scatter_dims_to_operand_dims": (0,)}, None, ADD),
@@ -441,6 +451,115 @@ CALLS |= {
     "tile_for.C2": Call([N, N, S], {"step": 0}, None, body(I32, F32)),
     "tile_for.C3": Call([N, N, S], {}, None, body(F32, F32)),
     "tile_for.C4": Call([N, N, S], {}, None, body(I32, F32, gives=2)),
+}  # fmt: skip
+
+ONE: dict[str, Any] = {"replica_groups": ((0,),)}
+TWICE: dict[str, Any] = {"replica_groups": ((0, 0),)}
+HIGH: dict[str, Any] = {"replica_groups": ((0, 5),)}
+NEGATIVE: dict[str, Any] = {"replica_groups": ((0, -2),)}
+GLOBAL: dict[str, Any] = {**ONE, "use_global_device_ids": True}
+RAGGED_GROUPS: dict[str, Any] = {"replica_groups": ((0, 1), (2,))}
+GATHER_ALL: dict[str, Any] = {"all_gather_dim": 0}
+SCATTERED_SUM: dict[str, Any] = {"scatter_dimension": 0}
+EXCHANGE: dict[str, Any] = {"split_dimension": 0, "concat_dimension": 0, "split_count": 1}
+ROOT: dict[str, Any] = {"has_dynamic_root": True}
+
+
+def channel(**facts: Any) -> dict[str, Any]:
+    return {"channel_id": 1, **facts}
+
+
+def pairs(*found: Any) -> dict[str, Any]:
+    return {"source_target_pairs": found}
+
+
+def one_sine(*types: TensorType, name: str = "sine") -> Callable[[], Sequence[Region]]:
+    return lambda: (build_region(types, lambda b, x: [b(name, x)]),)
+
+
+def blocks(given: TensorType, gives: TensorType) -> Callable[[], Sequence[Region]]:
+    return lambda: (build_region([given], lambda b, x: [b.constant(0, gives)]),)
+
+
+MANUAL: dict[str, Any] = {
+    "mesh": {"axes": ({"name": "x", "size": 2},)}, "manual_axes": ("x",),
+    "in_shardings": ((("x",),),), "out_shardings": ((("x",),),),
+}  # fmt: skip
+CALLS |= {
+    "all_gather.C0": Call([t(2)], {**GATHER_ALL, **RAGGED_GROUPS}, [t(2)]),
+    "all_gather.C1": Call([t(2)], {**ONE, "all_gather_dim": 1}, [t(2)]),
+    "all_gather.C2": Call([t(2)], {**GATHER_ALL, **TWICE}, [t(2)]),
+    "all_gather.C4": Call([t(2)], {**GATHER_ALL, **HIGH}, [t(2)]),
+    "all_gather.C5": Call([t(2)], {**GATHER_ALL, **GLOBAL}, [t(2)]),
+    "all_gather.C6": Call([t(2)], {**GATHER_ALL, **ONE}, [t(3)]),
+    "all_reduce.C0": Call([t(2)], RAGGED_GROUPS, None, ADD),
+    "all_reduce.C1": Call([t(2)], TWICE, None, ADD),
+    "all_reduce.C3": Call([t(2)], HIGH, None, ADD),
+    "all_reduce.C4": Call([t(2)], GLOBAL, None, ADD),
+    "all_reduce.C5": Call([t(2)], ONE, None, body(F32)),
+    "all_reduce.C6": Call([t(2)], ONE, [t(3)], ADD),
+    "all_reduce.C7": Call([t(2)], ONE, [t(2, e=F64)], ADD),
+    "cross-replica-sum.C0": Call([t(2)], RAGGED_GROUPS),
+    "cross-replica-sum.C1": Call([t(2)], TWICE),
+    "cross-replica-sum.C3": Call([t(2)], HIGH),
+    "reduce_scatter.C0": Call([t(2)], {**SCATTERED_SUM, **RAGGED_GROUPS}, [t(2)], ADD),
+    "reduce_scatter.C2": Call([t(2)], {**ONE, "scatter_dimension": 1}, [t(2)], ADD),
+    "reduce_scatter.C3": Call([t(2)], {**SCATTERED_SUM, **TWICE}, [t(2)], ADD),
+    "reduce_scatter.C5": Call([t(2)], {**SCATTERED_SUM, **HIGH}, [t(2)], ADD),
+    "reduce_scatter.C6": Call([t(2)], {**SCATTERED_SUM, **GLOBAL}, [t(2)], ADD),
+    "reduce_scatter.C7": Call([t(2)], {**SCATTERED_SUM, **ONE}, [t(2)], body(F32)),
+    "reduce_scatter.C8": Call([t(4)], {**SCATTERED_SUM, **ONE}, [t(3)], ADD),
+    "reduce_scatter.C9": Call([t(2)], {**SCATTERED_SUM, **ONE}, [t(2, e=F64)], ADD),
+    "all_to_all.C0": Call([t(2)], {**EXCHANGE, **RAGGED_GROUPS}),
+    "all_to_all.C1": Call([t(2)], {**EXCHANGE, **ONE, "split_dimension": 1}),
+    "all_to_all.C2": Call([t(3)], {**EXCHANGE, **ONE, "split_count": 2}),
+    "all_to_all.C3": Call([t(2)], {**EXCHANGE, **ONE, "concat_dimension": 1}),
+    "all_to_all.C4": Call([t(2)], {**EXCHANGE, **ONE, "split_count": 0}),
+    "all_to_all.C5": Call([t(2)], {**EXCHANGE, **TWICE}),
+    "all_to_all.C7": Call([t(2)], {**EXCHANGE, **HIGH}),
+    "all_to_all.C8": Call([t(2)], {**EXCHANGE, **ONE, "split_count": 2}),
+    "collective_broadcast.C0": Call([t(2)], RAGGED_GROUPS),
+    "collective_broadcast.C1": Call([t(2)], TWICE),
+    "collective_broadcast.C2": Call([t(2)], NEGATIVE),
+    "collective_broadcast.C3": Call([t(1, e=I32)], {**ONE, **ROOT}),
+    "collective_broadcast.C4": Call([t(2), t(2, e=I32)], {**ONE, **ROOT}),
+    "collective_reduce.C0": Call([t(2)], RAGGED_GROUPS, None, ADD),
+    "collective_reduce.C1": Call([t(2)], TWICE, None, ADD),
+    "collective_reduce.C2": Call([t(2)], NEGATIVE, None, ADD),
+    "collective_reduce.C3": Call([t(1, e=I32)], {**ONE, **ROOT}, None, ADD),
+    "collective_reduce.C4": Call([t(2)], ONE, None, body(F32)),
+    "collective_permute.C1": Call([t(2)], pairs((0, 1, 2))),
+    "collective_permute.C2": Call([t(2)], pairs((0, 1), (0, 2))),
+    "collective_permute.C3": Call([t(2)], pairs((0, 1), (2, 1))),
+    "collective_permute.C4": Call([t(2)], pairs((0, -1))),
+    "send.C0": Call([TOKEN, t(2)], channel()),
+    "send.C1": Call([t(2), TOKEN], channel(**pairs((0, 1, 2)))),
+    "send.C2": Call([t(2), TOKEN], channel(**pairs((0, 1), (0, 2)))),
+    "send.C3": Call([t(2), TOKEN], channel(**pairs((0, 1), (2, 1)))),
+    "send.C4": Call([t(2), TOKEN], channel(**pairs((0, -1)))),
+    "send.C5": Call([t(2), TOKEN], channel(is_host_transfer=True)),
+    "recv.C0": Call([t(2)], channel(), [t(2), TOKEN]),
+    "recv.C1": Call([TOKEN], channel(**pairs((0, 1, 2))), [t(2), TOKEN]),
+    "recv.C2": Call([TOKEN], channel(**pairs((0, 1), (0, 2))), [t(2), TOKEN]),
+    "recv.C3": Call([TOKEN], channel(**pairs((0, 1), (2, 1))), [t(2), TOKEN]),
+    "recv.C4": Call([TOKEN], channel(**pairs((0, -1))), [t(2), TOKEN]),
+    "recv.C5": Call([TOKEN], channel(is_host_transfer=True), [t(2), TOKEN]),
+    "recv.C6": Call([TOKEN], channel(), [TOKEN, t(2)]),
+    "infeed.C0": Call([t(2)], {}, [t(2), TOKEN]),
+    "infeed.C1": Call([TOKEN], {}, [t(2)]),
+    "outfeed.C0": Call([t(2), t(2)]),
+    "async_start.C1": Call([t(2)], {}, None, body(F32)),
+    "async_start.C2": Call([t(2)], {}, None, one_sine(t(2))),
+    "async_start.C3": Call(
+        [t(2)], {}, None,
+        lambda: [build_region([t(3)], lambda b, x: [b("collective_permute", x, **pairs())])],
+    ),
+    "async_done.C1": Call([t(2)]),
+    "sdy.manual_computation.C0": Call(
+        [t(4)], {**MANUAL, "manual_axes": ("y",)}, [t(4)], one_sine(t(2))
+    ),
+    "sdy.manual_computation.C1": Call([t(4)], MANUAL, [t(4)], blocks(t(4), t(2))),
+    "sdy.manual_computation.C2": Call([t(4)], MANUAL, [t(4)], blocks(t(2), t(4))),
 }  # fmt: skip
 
 CLAUSES = {

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,9 @@ SECONDS = 600  # for one model
 
 
 class Architecture(NamedTuple):
-    """A model: its type, the class that builds it, what it reads, and what makes it tiny."""
+    """A model: its type, the class that builds it, what it reads, and what makes it tiny (in
+    `config`; ... leaves out a field of SMALL).
+    """
 
     name: str
     inputs: str = "tokens"
@@ -71,10 +73,10 @@ IMAGE_TOWER = {
     "image_size": 32, "patch_size": 8, "projection_dim": 24,
 }  # fmt: skip
 TOWERS = {"text_config": TEXT_TOWER, "vision_config": IMAGE_TOWER, "projection_dim": 24}
-STAGES = {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
+STAGES = {"hidden_size": ..., "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
 WAVES = {
-    "conv_dim": (16, 16), "conv_stride": (4, 2), "conv_kernel": (8, 4), "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "vocab_size": 20,
+    "conv_dim": (16, 16), "conv_stride": (4, 2), "conv_kernel": (8, 4),
+    "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "vocab_size": 20,
     "mask_time_length": 2,
 }  # fmt: skip
 
@@ -84,26 +86,36 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "bert", "roberta", "electra", "deberta", "deberta-v2", "xlm-roberta",
         "mpnet", "camembert", "ernie", "esm", "nomic_bert", "rembert", "roformer", "megatron-bert",
         "mobilebert", "squeezebert", "convbert", "data2vec-text", "luke",
-        "nystromformer", "fnet", "canine", "xlnet", "funnel", "longformer", "big_bird",
+        "nystromformer", "fnet", "canine", "longformer", "big_bird",
     )),
+    Architecture("xlnet", config={"max_position_embeddings": ..., "d_inner": 64}),
+    Architecture("funnel", config={"num_hidden_layers": ..., "block_sizes": [1, 1],
+                                   "d_inner": 64, "d_head": 8}),
     Architecture("distilbert", config={"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 64}),
     Architecture("albert"),
     Architecture("modernbert", config={"global_attn_every_n_layers": 2, "local_attention": 8}),
     Architecture("flaubert", config={"emb_dim": 32, "n_layers": 2, "n_heads": 4, "n_words": 99}),
     Architecture("xlm", config={"emb_dim": 32, "n_layers": 2, "n_heads": 4, "n_words": 99}),
     Architecture("layoutlm", "layout"),
-    Architecture("bert for classification", type="bert", model="AutoModelForSequenceClassification"),
+    Architecture("bert for classification", type="bert",
+                 model="AutoModelForSequenceClassification"),
     Architecture("bert in bfloat16", type="bert", dtype="bfloat16"),
     # Decoders of text.
     *(Architecture(name, model=CAUSAL) for name in (
         "gpt2", "gpt_neox", "opt", "bloom", "llama", "mistral", "mixtral", "qwen2", "qwen3",
-        "qwen2_moe", "qwen3_moe", "gemma", "gemma2", "phi", "phi3", "falcon", "stablelm",
+        "qwen2_moe", "qwen3_moe", "gemma", "gemma2", "phi", "phi3", "stablelm",
         "starcoder2", "olmo", "olmo2", "cohere", "cohere2", "granite", "smollm3", "glm", "glm4",
-        "gpt_bigcode", "nemotron", "exaone4", "biogpt", "granitemoe", "olmoe", "helium", "persimmon",
-        "xglm", "mpt", "openai-gpt", "deepseek_v3", "gpt_oss", "phimoe", "ministral", "ernie4_5",
+        "gpt_bigcode", "nemotron", "exaone4", "biogpt", "granitemoe", "olmoe", "helium",
+        "persimmon", "xglm", "mpt", "openai-gpt", "gpt_oss", "phimoe", "ministral", "ernie4_5",
     )),
-    Architecture("gpt_neo", config={"attention_types": [[["global", "local"], 1]], "window_size": 8},
-                 model=CAUSAL),
+    Architecture("falcon", config={"head_dim": ...}, model=CAUSAL),
+    Architecture("deepseek_v3", model=CAUSAL,
+                 config={"head_dim": ..., "num_key_value_heads": 4, "q_lora_rank": 16,
+                         "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+                         "v_head_dim": 8, "n_routed_experts": 4, "n_group": 2, "topk_group": 1,
+                         "first_k_dense_replace": 1}),
+    Architecture("gpt_neo", model=CAUSAL,
+                 config={"attention_types": [[["global", "local"], 1]], "window_size": 8}),
     Architecture("gptj", config={"rotary_dim": 4}, model=CAUSAL),
     Architecture("codegen", config={"rotary_dim": 4}, model=CAUSAL),
     Architecture("gemma3", type="gemma3_text", model=CAUSAL),
@@ -115,9 +127,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                  config={"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2,
                          "chunk_size": 4}),
     Architecture("falcon_mamba", model=CAUSAL, config={"state_size": 4, "time_step_rank": 4}),
-    Architecture("rwkv", model=CAUSAL, config={"attention_hidden_size": 32, "context_length": 64}),
-    Architecture("recurrent_gemma", model=CAUSAL, config={"lru_width": 32, "attention_window_size": 8,
-                                                          "num_hidden_layers": 3}),
+    Architecture("rwkv", model=CAUSAL,
+                 config={"attention_hidden_size": 32, "context_length": 64}),
+    Architecture("recurrent_gemma", model=CAUSAL,
+                 config={"lru_width": 32, "attention_window_size": 8, "num_hidden_layers": 3}),
     # Encoder and decoder.
     Architecture("t5", "pairs", {"d_kv": 8, "d_ff": 64, "num_heads": 4}, SEQUENCES),
     Architecture("mt5", "pairs", {"d_kv": 8, "d_ff": 64, "num_heads": 4}, SEQUENCES),
@@ -128,19 +141,29 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                  {"d_kv": 8, "d_ff": 64, "num_heads": 4, "num_sparse_encoder_layers": 1,
                   "num_sparse_decoder_layers": 1}, SEQUENCES),
     *(Architecture(name, "pairs", model=SEQUENCES) for name in (
-        "bart", "mbart", "pegasus", "marian", "blenderbot", "m2m_100", "prophetnet", "fsmt",
+        "bart", "mbart", "pegasus", "marian", "blenderbot", "m2m_100", "plbart",
     )),
+    Architecture("prophetnet", "pairs", {"num_hidden_layers": ..., "num_encoder_layers": 1,
+                                         "num_decoder_layers": 1}, SEQUENCES),
+    Architecture("fsmt", "pairs", {"src_vocab_size": 99, "tgt_vocab_size": 99}, SEQUENCES),
     Architecture("led", "pairs", {"attention_window": 4, "max_encoder_position_embeddings": 64,
                                   "max_decoder_position_embeddings": 64}, SEQUENCES),
     # Pictures.
     *(Architecture(name, "image") for name in (
-        "vit", "deit", "dinov2", "vit_mae", "vit_msn", "yolos",
+        "vit", "deit", "dinov2", "vit_msn",
     )),
+    Architecture("vit_mae", "image and noise"),
+    Architecture("yolos", "image", {"image_size": [32, 32], "num_detection_tokens": 4},
+                 "AutoModelForObjectDetection"),
+    Architecture("dinov2_with_registers", "image"),
+    Architecture("ijepa", "image"),
     Architecture("beit", "image", model="AutoModelForImageClassification"),
     Architecture("data2vec-vision", "image"),
-    Architecture("swin", "image", {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4],
+    Architecture("swin", "image", {"num_attention_heads": ..., "num_hidden_layers": ...,
+                                   "hidden_size": ..., "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4],
                                    "window_size": 2, "patch_size": 4}),
-    Architecture("swinv2", "image", {"embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4],
+    Architecture("swinv2", "image", {"num_attention_heads": ..., "num_hidden_layers": ...,
+                                   "hidden_size": ..., "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4],
                                      "window_size": 2, "patch_size": 4}),
     Architecture("convnext", "image", STAGES),
     Architecture("convnextv2", "image", STAGES),
@@ -156,13 +179,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                                         "image_size": 64}),
     Architecture("mobilevitv2", "image", {"width_multiplier": 0.25, "patch_size": 2,
                                           "image_size": 64}),
-    Architecture("segformer", "image", {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1],
-                                        "num_attention_heads": [1, 2, 2, 4],
+    Architecture("segformer", "image", {**STAGES, "num_attention_heads": [1, 2, 2, 4],
                                         "decoder_hidden_size": 16},
                  "AutoModelForSemanticSegmentation"),
-    Architecture("poolformer", "image", {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}),
-    Architecture("pvt", "image", {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1],
-                                  "num_attention_heads": [1, 2, 2, 4], "patch_sizes": [4, 2, 2, 2]}),
+    Architecture("poolformer", "image", STAGES),
+    Architecture("pvt", "image", {**STAGES, "num_attention_heads": [1, 2, 2, 4],
+                                  "patch_sizes": [4, 2, 2, 2]}),
     Architecture("cvt", "image", {"embed_dim": [8, 16, 32], "depth": [1, 1, 1],
                                   "num_heads": [1, 2, 4]}),
     Architecture("levit", "image", {"hidden_sizes": [16, 24, 32], "num_attention_heads": [2, 3, 4],
@@ -175,17 +197,19 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                                   "backbone_out_indices": [0, 0, 1, 1]},
                  "AutoModelForDepthEstimation"),
     Architecture("vitdet", "image", {"num_hidden_layers": 2, "pretrain_image_size": 32}),
-    Architecture("hiera", "image", {"embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2],
-                                    "image_size": [64, 64], "patch_size": [7, 7]}),
+    Architecture("hiera", "image", {"num_attention_heads": ..., "num_hidden_layers": ...,
+                                    "hidden_size": ..., "embed_dim": 8, "depths": [1, 1, 1, 1],
+                                    "num_heads": [1, 1, 2, 2], "image_size": [64, 64], "patch_size": [7, 7]}),
     Architecture("detr", "image", {"use_timm_backbone": False, "use_pretrained_backbone": False,
                                    "backbone": None, "num_queries": 6, "backbone_config": {
                                        "model_type": "resnet", "hidden_sizes": [8, 8, 16, 16],
                                        "depths": [1, 1, 1, 1], "embedding_size": 8,
                                        "out_features": ["stage4"]}}, "AutoModelForObjectDetection"),
     Architecture("upernet", "image", {"backbone": None, "use_pretrained_backbone": False,
-                                      "hidden_size": 16, "pool_scales": [1, 2], "auxiliary_in_channels": 16,
-                                      "auxiliary_channels": 8, "backbone_config": {
-                                          "model_type": "convnext", **STAGES, "out_features":
+                                      "hidden_size": 16, "pool_scales": [1, 2],
+                                      "auxiliary_in_channels": 16, "auxiliary_channels": 8, "backbone_config": {
+                                          "model_type": "convnext", "hidden_sizes": [8, 16, 16, 32],
+                                          "depths": [1, 1, 1, 1], "out_features":
                                           ["stage1", "stage2", "stage3", "stage4"]}},
                  "AutoModelForSemanticSegmentation"),
     # Pictures and text.
@@ -195,7 +219,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("chinese_clip", "both", TOWERS),
     Architecture("clipseg", "both", {**TOWERS, "reduce_dim": 8, "extract_layers": [1]}),
     Architecture("groupvit", "image", {"num_hidden_layers": 3, "depths": [1, 1, 1],
-                                       "num_group_tokens": [8, 4, 0], "num_output_groups": [8, 4, 0]},
+                                       "num_group_tokens": [8, 4, 0],
+                                       "num_output_groups": [8, 4, 0]},
                  type="groupvit_vision_model"),
     Architecture("blip", "both", TOWERS),
     Architecture("owlvit", "queries", TOWERS, "AutoModelForZeroShotObjectDetection"),
@@ -234,23 +259,24 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("encodec", "mono wave", {"num_filters": 4, "upsampling_ratios": [4, 2],
                                           "hidden_size": 16, "codebook_size": 16,
                                           "codebook_dim": 16}),
-    Architecture("clap", "spectrum of clap", {"hidden_size": 32, "num_mel_bins": 16, "spec_size": 64,
+    Architecture("clap", "spectrum of clap", {"hidden_size": 32, "num_mel_bins": 16,
+                                              "spec_size": 64, "num_hidden_layers": ...,
                                               "patch_embeds_hidden_size": 8, "depths": [1, 1],
                                               "num_attention_heads": [2, 2], "window_size": 4,
                                               "patch_size": 4, "patch_stride": [4, 4]},
                  type="clap_audio_model"),
-    Architecture("vits", "tokens", {"num_hidden_layers": 1, "upsample_rates": [4, 4], "flow_size": 16,
-                                    "upsample_kernel_sizes": [8, 8], "spectrogram_bins": 9,
+    Architecture("vits", "tokens", {"num_hidden_layers": 1, "upsample_rates": [4, 4],
+                                    "flow_size": 16, "spectrogram_bins": 9,
+                                    "upsample_kernel_sizes": [8, 8], "resblock_kernel_sizes": [3],
                                     "upsample_initial_channel": 16, "wavenet_dilation_rate": 1,
-                                    "resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1, 2]],
-                                    "ffn_dim": 32, "hidden_size": 16, "num_attention_heads": 2,
+                                    "resblock_dilation_sizes": [[1, 2]], "ffn_dim": 32, "hidden_size": 16, "num_attention_heads": 2,
                                     "prior_encoder_num_flows": 1}),
     # Video, series and points.
     Architecture("videomae", "video", {"num_frames": 2, "tubelet_size": 2}),
     Architecture("timesformer", "video", {"num_frames": 2}),
     Architecture("vivit", "video", {"num_frames": 4, "tubelet_size": [2, 8, 8]}),
-    Architecture("patchtst", "series", {"num_input_channels": 3, "context_length": 32, "patch_length": 4,
-                                        "patch_stride": 4, "prediction_length": 4}),
+    Architecture("patchtst", "series", {"num_input_channels": 3, "context_length": 32,
+                                        "patch_length": 4, "patch_stride": 4, "prediction_length": 4}),
     Architecture("patchtsmixer", "series", {"num_input_channels": 3, "context_length": 32,
                                             "patch_length": 4, "patch_stride": 4,
                                             "prediction_length": 4}),
@@ -272,14 +298,15 @@ def build(entry: Architecture) -> tuple[Any, dict[str, Any]]:
     kind = CONFIG_MAPPING[entry.type or entry.name]
     plain = kind()
     small = {key: value for key, value in SMALL.items() if hasattr(plain, key)}
-    config = kind(**{**small, **entry.config})
+    fields = {**small, **entry.config}
+    config = kind(**{key: value for key, value in fields.items() if value is not ...})
     auto = getattr(transformers, entry.model)
     model = auto.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.is_floating_point() and parameter.numel() > 1:
-                if bool((parameter == parameter.flatten()[0]).all()):
-                    parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and scales
+            several = parameter.is_floating_point() and parameter.numel() > 1
+            if several and bool((parameter == parameter.flatten()[0]).all()):
+                parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and scales
     inputs = INPUTS[entry.inputs](torch, model.config)
     if entry.dtype != "float32":
         dtype = getattr(torch, entry.dtype)
@@ -350,6 +377,10 @@ INPUTS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "pairs": _pairs,
     "layout": _layout,
     "image": _image,
+    "image and noise": lambda torch, config: {
+        **_image(torch, config),
+        "noise": torch.rand(2, (config.image_size // config.patch_size) ** 2),
+    },
     "both": _both,
     "queries": _queries,
     "text of llava": _llava,
@@ -392,6 +423,7 @@ def check(entry: Architecture, engine: str = "cpu") -> Row:
     wanted = [leaf.detach() for leaf in expected if isinstance(leaf, torch.Tensor)]
     import girih
     from girih.frontends.torch.exported import array_of
+    from girih.hlo.signature import Tree
 
     try:
         if engine == "cpu":
@@ -404,21 +436,12 @@ def check(entry: Architecture, engine: str = "cpu") -> Row:
             found = girih.interpret(module, flat)
     except Exception as error:
         return Row(True, note=f"{type(error).__name__}: {_first_line(error)}")
-    leaves = list(_leaves(found))
+    leaves = Tree.of(found).flatten(found)
     seconds = time.perf_counter() - started
     try:
         return Row(True, True, difference(leaves, [array_of(x) for x in wanted]), "", seconds)
     except AssertionError as error:
         return Row(True, True, float("inf"), _first_line(error), seconds)
-
-
-def _leaves(found: Any) -> Iterator[Any]:
-    """The arrays of a result, in order."""
-    if isinstance(found, (dict, list, tuple)):
-        for item in found.values() if isinstance(found, dict) else found:
-            yield from _leaves(item)
-    elif found is not None:
-        yield found
 
 
 def difference(found: list[Any], wanted: list[Any]) -> float:

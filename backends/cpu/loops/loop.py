@@ -116,7 +116,7 @@ def _box(
     if frame.target.vector_bits < 512 or inner == 1:
         while width > inner:
             width //= 2
-    crossing = transpose.crossing(region, box.groups, box.extents(), box.found)
+    crossing = transpose.crossing(region, box.groups, box.sizes, box.found)
     if crossing is not None and width > 1:
         return transpose.emit(frame, emitter, region, box, crossing, first, cut)
     unroll = max(1, min(usual.unroll, inner // width))

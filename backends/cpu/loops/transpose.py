@@ -32,12 +32,14 @@ class Crossing(NamedTuple):
 
 
 def crossing(
-    region: Region, groups: Sequence[Sequence[int]], extents: Sequence[int], found: Findings
+    region: Region, groups: Sequence[Sequence[int]], sizes: Sequence[int], found: Findings
 ) -> Crossing | None:
-    """The crossing accesses of a box, if there are any that blocks can serve."""
+    """The crossing accesses of a box of `sizes`, if there are any that blocks can serve."""
+    extents = [math.prod(sizes[d] for d in group) for group in groups]
     if len(groups) < 2 or extents[-1] < 8:
         return None
-    last = [max(group, key=lambda d: (found_size(found, d, group), d)) for group in groups]
+    # The innermost dim of a group has its stride; what dims of size 1 would step over is nothing.
+    last = [next((d for d in reversed(group) if sizes[d] != 1), group[-1]) for group in groups]
     by_group: dict[int, dict[int, tuple[tuple[int, ...], int]]] = {}
     for number, value in enumerate(region.arguments):
         name = argument(number)
@@ -55,11 +57,6 @@ def crossing(
         return None
     group = max(by_group, key=lambda g: len(by_group[g]))
     return Crossing(group, by_group[group])
-
-
-def found_size(found: Findings, dim: int, group: Sequence[int]) -> int:
-    """Orders the dims of a group so that the innermost that matters comes last."""
-    return max((abs(row[dim]) > 0 for row in found.coefficients), default=False)
 
 
 class _Staged(ElementEmitter):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ....hlo.graph import Op
 from .. import arithmetic
 from ..codegen import KernelCode, Target
-from . import fourier, linear_algebra, scatter, select, sort, top, update, window
+from . import fourier, lapack, linear_algebra, scatter, select, sort, top, update, window
 
 EMITTERS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "dynamic_update_slice": update.emit,
@@ -20,6 +20,8 @@ EMITTERS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "cholesky": linear_algebra.cholesky,
     "triangular_solve": linear_algebra.triangular_solve,
     "fft": fourier.emit,
+    "linalg.pivots_to_permutation": linear_algebra.pivots_to_permutation,
+    **lapack.EMITTERS,
 }
 
 

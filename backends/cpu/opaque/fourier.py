@@ -1,143 +1,160 @@
-"""fft: the discrete Fourier transform by its definition, axis after axis, summed in f64."""
+"""fft: axis after axis, several lines at once, in f64."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-import numpy as np
-
-from ....hlo.errors import UnsupportedError
 from ....hlo.graph import Op
 from .. import llvm
 from ..codegen import KernelCode, Target
 from ..elements import Pair
 from ..elementwise import ElementEmitter
-from ..index import Axis, of_axis
-from ..loops.frame import Frame, tile_range
+from ..index import Affine, Axis, of_axis
+from ..loops.frame import tile_range
 from .frame import frame_of
+from .transform import Planes, transform, work_length
 
-LONGEST = 1 << 15  # the work grows with the square of the length
+Read = Callable[[llvm.Value], Pair]
+Write = Callable[[llvm.Value, Pair], None]
 
 
 def emit(op: Op, target: Target) -> KernelCode:
-    """One batch element per tile; two copies of it, as f64 pairs, in scratch."""
-    frame, emitter = frame_of(op, target)
-    f, scopes = frame.function, frame.scopes
-    lengths = tuple(op.fft_length)
-    rank = len(lengths)
+    """A tile transforms some elements of the batch, so many that there are lines for a vector."""
     if not op.type.size or not op.operands[0].tensor.size:
-        return frame.finish(0, 0.0)
-    if max(lengths) > LONGEST:
-        place = f"{op.origin[0]}: " if op.origin else ""
-        raise UnsupportedError(f"{place}fft: target cpu has no code for lengths above {LONGEST}")
-    source, result = op.operands[0], op.result
-    before, after = source.dims[source.rank - rank :], result.dims[result.rank - rank :]
-    batch = math.prod(source.dims[: source.rank - rank])
-    largest = max(math.prod(before), math.prod(after), math.prod(lengths))
-    half = 16 * largest
-    inverse = op.fft_type in ("IFFT", "IRFFT")
-    axes = list(range(rank))
-    # Real results come from the last axis at the end, real inputs go through it first.
-    order = axes if op.fft_type == "IRFFT" else axes[::-1]
-    with tile_range(frame, 0, batch) as (low, high), scopes.loop(low, high, extent=batch) as (
-        _, loop,
-    ):  # fmt: skip
-        buffers = [frame.scratch, f.pointer(frame.scratch, half, "i8")]
-        count = math.prod(before)
-        with f.for_range(0, count) as each:
-            at = f.add(f.mul(loop.index, count), each.index)
-            value = _load(emitter, frame, source.element, at, source.tensor.size)
-            _put(f, buffers[0], each.index, value)
-        dims = list(before)
-        for axis in order:
-            made = after[axis] if op.fft_type == "RFFT" else lengths[axis]
-            _axis(f, buffers, dims, axis, lengths[axis], made, inverse)
-            dims[axis] = made
-            buffers.reverse()
-        count = math.prod(after)
-        with f.for_range(0, count) as each:
-            value = _get(f, buffers[0], each.index)
-            _store(emitter, frame, op, f.add(f.mul(loop.index, count), each.index), value)
-    work = 4.0 * batch * largest * sum(lengths)
-    return frame.finish(batch, op.definition.flops(op), scratch=2 * half, work=work)
+        return frame_of(op, target)[0].finish(0, 0.0)
+    return _Fft(op, target).emit()
 
 
-def _axis(
-    f: llvm.Function,
-    buffers: list[llvm.Value],
-    dims: list[int],
-    axis: int,
-    length: int,
-    made: int,
-    inverse: bool,
-) -> None:
-    """buffers[1] = the transform of buffers[0] along one axis, of which `made` outputs are kept."""
-    have = dims[axis]
-    stride = math.prod(dims[axis + 1 :])
-    lines = math.prod(dims) // have
-    angles = 2 * np.pi * np.arange(length) / length * (1 if inverse else -1)
-    cosines = f.module.data(np.cos(angles).tobytes())
-    sines = f.module.data(np.sin(angles).tobytes())
-    zero = llvm.constant("double", 0.0)
-    with f.for_range(0, lines) as line:
-        outer = f.udiv(line.index, stride)
-        inner = f.sub(line.index, f.mul(outer, stride))
-        source = f.add(f.mul(outer, have * stride), inner)
-        target = f.add(f.mul(outer, made * stride), inner)
+class _Fft:
+    def __init__(self, op: Op, target: Target) -> None:
+        self.op = op
+        self.frame, self.emitter = frame_of(op, target)
+        self.f = self.frame.function
+        self.lengths = tuple(op.fft_length)
+        source, result, rank = op.operands[0], op.result, len(self.lengths)
+        self.before = source.dims[source.rank - rank :]
+        self.after = result.dims[result.rank - rank :]
+        self.batch = math.prod(source.dims[: source.rank - rank])
+        self.lanes = target.lanes("double")
+        fewest = min(math.prod(self.lengths) // n for n in self.lengths) or 1
+        self.group = min(self.batch, -(-self.lanes // fewest))
+        self.scratch = 0
+
+    def reserve(self, size: int) -> Planes:
+        place = self.f.pointer(self.frame.scratch, self.scratch, "i8")
+        self.scratch += -(-16 * size // 64) * 64
+        return Planes(place, size)
+
+    def emit(self) -> KernelCode:
+        f, frame, rank = self.f, self.frame, len(self.lengths)
+        inverse = self.op.fft_type in ("IFFT", "IRFFT")
+        # Real results come from the last axis at the end, real inputs go through it first.
+        order = list(range(rank)) if self.op.fft_type == "IRFFT" else list(range(rank))[::-1]
+        sizes = [math.prod(dims) * self.group for dims in (self.before, self.after, self.lengths)]
+        buffers = [self.reserve(max(sizes)) for _ in range(min(rank - 1, 2))]
+        tiles = -(-self.batch // self.group)
         with (
-            f.for_range(0, made) as k,
-            f.for_range(0, length, 1, [zero, zero, llvm.constant("i64", 0)]) as n,
+            tile_range(frame, 0, tiles) as (low, high),
+            frame.scopes.loop(low, high, extent=tiles) as (_, loop),
         ):
-            real, imaginary, turn = n.carried
-            position, flip = n.index, None
-            if have < length:
-                # Half a spectrum: the other half is its mirrored conjugate.
-                flip = f.compare("sge", n.index, have)
-                position = f.select(flip, f.sub(length, n.index), n.index)
-            x = _get(f, buffers[0], f.add(source, f.mul(position, stride)))
-            if flip is not None:
-                x = Pair(x.real, f.select(flip, f.neg(x.imaginary), x.imaginary))
-            c = f.load("double", f.pointer(cosines, turn, "double"))
-            s = f.load("double", f.pointer(sines, turn, "double"))
-            real = f.add(real, f.sub(f.mul(x.real, c), f.mul(x.imaginary, s)))
-            imaginary = f.add(imaginary, f.add(f.mul(x.real, s), f.mul(x.imaginary, c)))
-            turn = f.add(turn, k.index)
-            turn = f.select(f.compare("sge", turn, length), f.sub(turn, length), turn)
-            n.carry(real, imaginary, turn)
-            last = f.compare("eq", n.index, length - 1)
-            with f.if_then(last):
-                scale = 1.0 / length if inverse else 1.0
-                value = Pair(f.mul(real, scale), f.mul(imaginary, scale))
-                _put(f, buffers[1], f.add(target, f.mul(k.index, stride)), value)
+            # The last tile begins early enough to be whole: results are the same twice.
+            first = f.min(f.mul(loop.index, self.group), self.batch - self.group)
+            read = self.reader(f.mul(first, math.prod(self.before)))
+            dims = list(self.before)
+            for number, axis in enumerate(order):
+                made = list(dims)
+                made[axis] = self.after[axis]
+                if number == rank - 1:
+                    write = self.writer(f.mul(first, math.prod(self.after)))
+                    following = read
+                else:
+                    buffer = buffers[number % 2]
+                    write, following = _stores(f, buffer), _loads(f, buffer)
+                self.axis(read, write, dims, axis, made[axis], inverse)
+                read, dims = following, made
+        work = self.op.definition.flops(self.op)
+        return frame.finish(tiles, work, scratch=self.scratch, work=work)
+
+    def axis(
+        self, read: Read, write: Write, dims: list[int], axis: int, made: int, inverse: bool
+    ) -> None:
+        """All lines along one axis of the group, of which the first `made` outputs are kept."""
+        f, have, length = self.f, dims[axis], self.lengths[axis]
+        inner = math.prod(dims[axis + 1 :])
+        count = self.group * math.prod(dims) // have
+        lines = self.lanes if count >= self.lanes else 1
+        size = work_length(length) * lines
+        data, spare = self.reserve(size), self.reserve(size)
+        scale = 1.0 / length if inverse else 1.0
+        with f.for_range(0, -(-count // lines)) as group:
+            start = f.min(f.mul(group.index, lines), count - lines)
+            with f.for_range(0, lines) as line:
+                number = f.add(start, line.index)
+                outer = f.udiv(number, inner)
+                within = f.sub(number, f.mul(outer, inner))
+                base = f.add(f.mul(outer, have * inner), within)
+                with f.for_range(0, length) as k:
+                    value = self.mirrored(read, base, k.index, inner, have, length)
+                    data.store(f, f.add(f.mul(k.index, lines), line.index), value)
+            found = transform(
+                f, length, lines, self.lanes, data, spare, 1 if inverse else -1, self.reserve
+            )
+            with f.for_range(0, lines) as line:
+                number = f.add(start, line.index)
+                outer = f.udiv(number, inner)
+                within = f.sub(number, f.mul(outer, inner))
+                base = f.add(f.mul(outer, made * inner), within)
+                with f.for_range(0, made) as k:
+                    value = found.load(f, f.add(f.mul(k.index, lines), line.index))
+                    value = Pair(*(f.mul(part, scale) for part in value))
+                    write(f.add(base, f.mul(k.index, inner)), value)
+
+    def mirrored(
+        self, read: Read, base: llvm.Value, k: llvm.Value, inner: int, have: int, length: int
+    ) -> Pair:
+        """Entry k of a line; beyond half a spectrum, the conjugate of its mirror image."""
+        f = self.f
+        if have == length:
+            return read(f.add(base, f.mul(k, inner)))
+        flip = f.compare("sge", k, have)
+        place = f.select(flip, f.sub(length, k), k)
+        value = read(f.add(base, f.mul(place, inner)))
+        return Pair(value.real, f.select(flip, f.neg(value.imaginary), value.imaginary))
+
+    def reader(self, offset: llvm.Value) -> Read:
+        """Elements of the operand as f64 pairs."""
+        f, emitter, source = self.f, self.emitter, self.op.operands[0]
+
+        def read(at: llvm.Value) -> Pair:
+            value = emitter.load(self.frame.pointers[0], source.element, self.place(offset, at))
+            parts = (
+                value if isinstance(value, Pair) else Pair(value, llvm.constant(value.type, 0.0))
+            )
+            return Pair(*(f.cast("fpext", part, "double") for part in parts))
+
+        return read
+
+    def writer(self, offset: llvm.Value) -> Write:
+        """Elements of the result, rounded."""
+        f, element = self.f, self.op.result.element
+        kind = "double" if element.itemsize // (2 if element.is_complex else 1) == 8 else "float"
+
+        def write(at: llvm.Value, value: Pair) -> None:
+            parts = [f.cast("fptrunc", part, kind) for part in value]
+            register = Pair(*parts) if element.is_complex else parts[0]
+            self.emitter.store(self.frame.outputs[0], register, element, self.place(offset, at))
+
+        return write
+
+    def place(self, offset: llvm.Value, at: llvm.Value) -> Affine:
+        emitter: ElementEmitter = self.emitter
+        return of_axis(Axis(self.f.add(offset, at), 1 << 40, depth=emitter.scopes.depth))
 
 
-def _get(f: llvm.Function, base: llvm.Value, at: llvm.Value) -> Pair:
-    place = f.mul(at, 2)
-    real = f.load("double", f.pointer(base, place, "double"))
-    return Pair(real, f.load("double", f.pointer(base, f.add(place, 1), "double")))
+def _loads(f: llvm.Function, buffer: Planes) -> Read:
+    return lambda at: buffer.load(f, at)
 
 
-def _put(f: llvm.Function, base: llvm.Value, at: llvm.Value, value: Pair) -> None:
-    place = f.mul(at, 2)
-    f.store(value.real, f.pointer(base, place, "double"))
-    f.store(value.imaginary, f.pointer(base, f.add(place, 1), "double"))
-
-
-def _load(
-    emitter: ElementEmitter, frame: Frame, element: object, at: llvm.Value, size: int
-) -> Pair:
-    f = emitter.function
-    axis = of_axis(Axis(at, size, depth=emitter.scopes.depth))
-    value = emitter.load(frame.pointers[0], element, axis)
-    parts = value if isinstance(value, Pair) else Pair(value, llvm.constant(value.type, 0.0))
-    return Pair(*(f.cast("fpext", part, "double") for part in parts))
-
-
-def _store(emitter: ElementEmitter, frame: Frame, op: Op, at: llvm.Value, value: Pair) -> None:
-    f = emitter.function
-    element = op.result.element
-    axis = of_axis(Axis(at, op.type.size, depth=emitter.scopes.depth))
-    kind = "double" if element.itemsize // (2 if element.is_complex else 1) == 8 else "float"
-    parts = [f.cast("fptrunc", part, kind) for part in value]
-    register = Pair(*parts) if element.is_complex else parts[0]
-    emitter.store(frame.outputs[0], register, element, axis)
+def _stores(f: llvm.Function, buffer: Planes) -> Write:
+    return lambda at, value: buffer.store(f, at, value)

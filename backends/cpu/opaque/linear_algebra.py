@@ -1,4 +1,4 @@
-"""cholesky and triangular_solve: plain loops, matrices (and right sides) in parallel."""
+"""cholesky, triangular_solve, pivots_to_permutation: plain loops, matrices in parallel."""
 
 from __future__ import annotations
 
@@ -162,3 +162,33 @@ def triangular_solve(op: Op, target: Target) -> KernelCode:
                 value = n.binary("divide", value, n.load(a_pointer, a_at(i, i), conjugated))
             n.store(result, x_at(i), value)
     return frame.finish(tiles, op.definition.flops(op))
+
+
+def pivots_to_permutation(op: Op, target: Target) -> KernelCode:
+    """0, 1, ..., size - 1 with entries exchanged one after the other."""
+    frame, _ = frame_of(op, target)
+    f, scopes = frame.function, frame.scopes
+    count, size = op.operands[0].dims[-1], op.size
+    rows = math.prod(op.type.dims[:-1])
+    if not op.type.size:
+        return frame.finish(0, 0.0)
+
+    def entry(line: llvm.Value, at: llvm.Operand) -> llvm.Value:
+        return f.pointer(line, at, "i32")
+
+    with tile_range(frame, 0, rows) as (low, high), scopes.loop(low, high, extent=rows) as (
+        _, row,
+    ):  # fmt: skip
+        pivots = entry(frame.pointers[0], f.mul(row.index, count))
+        line = entry(frame.outputs[0], f.mul(row.index, size))
+        with f.for_range(0, size) as each:
+            f.store(f.cast("trunc", each.index, "i32"), entry(line, each.index))
+        with f.for_range(0, count) as each:
+            pivot = f.cast("sext", f.load("i32", entry(pivots, each.index)), "i64")
+            inside = f.compare("ult", pivot, size)
+            other = entry(line, f.select(inside, pivot, each.index))
+            mine = entry(line, each.index)
+            first, second = f.load("i32", mine), f.load("i32", other)
+            f.store(second, mine)
+            f.store(first, other)
+    return frame.finish(rows, 0.0)

@@ -6,10 +6,13 @@ from ..context import Lowering
 from . import (
     activations,
     attention,
+    bags,
     comparisons,
     control,
     convolution,
     creation,
+    fourier,
+    gradients,
     indexing,
     kernels,
     matmul,
@@ -28,7 +31,7 @@ from . import (
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
-    kernels,
+    kernels, bags, fourier, gradients,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {
@@ -37,7 +40,7 @@ LOWERINGS: dict[str, Lowering] = {
 LOWERINGS.update(synonyms.synonyms(LOWERINGS))
 
 _RANDOM = "a compiled program is a pure function: draw the random numbers outside, pass them in"
-_DATA = "the size of the result depends on values: use a mask with torch.where, or a fixed size"
+DATA = "the size of the result depends on values: use a mask with torch.where, or a fixed size"
 
 REMEDIES: dict[str, str] = {
     "aten.rand": _RANDOM,
@@ -45,12 +48,9 @@ REMEDIES: dict[str, str] = {
     "aten.bernoulli": _RANDOM,
     "aten.multinomial": _RANDOM,
     "aten.uniform": _RANDOM,
-    "aten.nonzero": _DATA,
-    "aten.masked_select": _DATA,
-    "aten.unique": _DATA,
-    "aten._unique": _DATA,
-    "transformers.grouped_mm": "load the model with experts_implementation='batched_mm'",
-    "aten.item": "keep the value a tensor: .item() makes the program depend on it",
-    "aten._local_scalar_dense": "keep the value a tensor: .item() makes the program depend on it",
+    "aten.nonzero": DATA,
+    "aten.masked_select": DATA,
+    "aten.unique": DATA,
+    "aten._unique": DATA,
 }
 """What a user can do about operators that have no lowering, by the start of their name."""

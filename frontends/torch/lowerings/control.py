@@ -66,6 +66,8 @@ def size_arithmetic(name: str) -> Callable[..., Any]:
     """Arithmetic on sizes, as far as the result stays a sum of multiples of symbols."""
 
     def lower(c: Context, left: Any, right: Any) -> Any:
+        if isinstance(left, Value) or isinstance(right, Value):
+            return _of_values(c, name, left, right)
         if not isinstance(left, SymbolicDim) and not isinstance(right, SymbolicDim):
             return _FIXED[name](left, right)
         if name == "add":
@@ -83,6 +85,23 @@ def size_arithmetic(name: str) -> Callable[..., Any]:
 
     return lower
 
+
+def item(c: Context, self: Value) -> Value:
+    """The only element: an operand where a number may stand, not a size."""
+    return c.builder.reshape(self, ())
+
+
+def _of_values(c: Context, name: str, left: Any, right: Any) -> Value:
+    """Arithmetic on numbers of which one was read from a tensor."""
+    if name in _DIRECTIONS:
+        return c.compare(_DIRECTIONS[name], left, right)
+    meaning = {"add": "add", "sub": "subtract", "mul": "multiply"}.get(name)
+    if meaning is None:
+        raise Blocked(f"computes '{name}' of a number read from a tensor", "keep it a tensor")
+    return c(meaning, *c.together(left, right))
+
+
+_DIRECTIONS = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
 
 _FIXED: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: x + y,
@@ -120,6 +139,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"sym.{name}": size_arithmetic(name) for name in _FIXED},
     "sym.max": size_extreme(max),
     "sym.min": size_extreme(min),
+    "aten._local_scalar_dense.default": item,
+    "aten.item.default": item,
     "cond": cond,
     "while_loop": while_loop,
     "wrap_with_autocast": with_autocast,

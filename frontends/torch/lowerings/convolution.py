@@ -75,7 +75,7 @@ def _convolve(
         if groups == 1:
             kernel_in, kernel_out = 0, 1
         else:
-            weight = _regrouped(c, weight, groups)
+            weight = regrouped(c, weight, groups)
     out_channels = weight.dims[kernel_out]
     dims: list[Any] = [input.dims[0], out_channels]
     for axis in range(count):
@@ -108,7 +108,7 @@ def _pads(
     return [(p, p) for p in per_dim(padding, count)]
 
 
-def _regrouped(c: Context, weight: Value, groups: int) -> Value:
+def regrouped(c: Context, weight: Value, groups: int) -> Value:
     """[in, out/groups, k...] -> [out, in/groups, k...], group by group."""
     channels, outputs, *window = weight.dims
     parts = c.builder.reshape(weight, (groups, channels // groups, outputs, *window))

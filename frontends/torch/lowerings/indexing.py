@@ -174,7 +174,7 @@ _REDUCTIONS = {"sum": "add", "add": "add", "prod": "multiply", "multiply": "mult
                "amax": "maximum", "amin": "minimum"}  # fmt: skip
 
 
-def _scatter(
+def scattered(
     c: Context, target: Value, positions: Value, updates: Value, body: str, **numbers: Any
 ) -> Value:
     """`scatter` with that combination ("" replaces); sums of bf16 and f16 run in f32."""
@@ -209,7 +209,7 @@ def index_put(
     wanted = (*rest[:place], *dims, *rest[place:])
     updates = c.spread(c.convert(values, self.element), wanted)
     windows = (*range(place), *range(place + len(dims), len(wanted)))
-    return _scatter(
+    return scattered(
         c, self, positions[0] if len(axes) == 1 else _vector(c, positions), updates,
         "add" if accumulate else "", update_window_dims=windows,
         inserted_window_dims=tuple(axes), input_batching_dims=(),
@@ -249,13 +249,13 @@ def _scatter_along(
     index = c.convert(index, I64)
     whole = all(self.dims[d] == index.dims[d] for d in others)
     if whole:
-        return _scatter(
+        return scattered(
             c, self, index, updates, body, update_window_dims=(), inserted_window_dims=(axis,),
             input_batching_dims=others, scatter_indices_batching_dims=others,
             scatter_dims_to_operand_dims=(axis,), index_vector_dim=self.rank,
         )  # fmt: skip
     places = [index if d == axis else c.iota(index.dims, d) for d in range(self.rank)]
-    return _scatter(
+    return scattered(
         c, self, _vector(c, places), updates, body, update_window_dims=(),
         inserted_window_dims=tuple(range(self.rank)), input_batching_dims=(),
         scatter_indices_batching_dims=(), scatter_dims_to_operand_dims=tuple(range(self.rank)),
@@ -307,7 +307,7 @@ def _index_write(
         source = c.builder.reshape(source, dims)
     updates = c.fill(source, TensorType(dims, self.element))
     windows = tuple(d for d in range(self.rank) if d != axis)
-    return _scatter(
+    return scattered(
         c, self, index, updates, body, update_window_dims=windows, inserted_window_dims=(axis,),
         input_batching_dims=(), scatter_indices_batching_dims=(),
         scatter_dims_to_operand_dims=(axis,), index_vector_dim=1,

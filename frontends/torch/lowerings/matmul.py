@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.types import F32
+from ....hlo.types import F32, I64
 from ..context import Blocked, Context, Number, Operand, broadcast_dims, is_low
 
 
@@ -74,6 +74,37 @@ def outer(c: Context, self: Value, vec2: Value) -> Value:
     """result[i, j] = self[i] * vec2[j]."""
     left = c.builder.broadcast(c.convert(self, c.element), c.dims, [0])
     return c("multiply", left, c.builder.broadcast(c.convert(vec2, c.element), c.dims, [1]))
+
+
+def grouped(
+    c: Context,
+    self: Value,
+    mat2: Value,
+    offs: Value | None = None,
+    bias: Value | None = None,
+    out_dtype: Any = None,
+) -> Value:
+    """Rows before offs[0] times mat2[0], rows from there to offs[1] times mat2[1], ..."""
+    if offs is None:
+        return c.narrow(mm(c, self, mat2))
+    if self.rank != 2 or mat2.rank != 3 or bias is not None:
+        raise Blocked("groups something else than the rows of its first operand")
+    ends = c.convert(offs, I64)
+    starts = c.concatenate([c.full(0, (1,), I64), c.slice(ends, 0, 0, mat2.dims[0] - 1)], 0)
+    c.notes.append(
+        "a grouped product multiplies all rows with the matrices of all groups and masks"
+    )
+    result = c(
+        "chlo.ragged_dot", self, mat2, c("subtract", ends, starts),
+        lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(1,),
+        lhs_ragged_dimensions=(0,), rhs_group_dimensions=(0,),
+    )  # fmt: skip
+    return c.narrow(result)
+
+
+def grouped_fallback(c: Context, input: Value, weight: Value, offs: Value) -> Value:
+    """The operator that transformers has where PyTorch lacks a grouped product."""
+    return grouped(c, input, weight, offs)
 
 
 # Einstein sums.
@@ -150,6 +181,7 @@ def _contracted(c: Context, left: Labelled, right: Labelled, needed: set[str]) -
 
 
 TABLE: dict[str, Callable[..., Any]] = {
+    "aten._grouped_mm.default": grouped,
     "aten.addbmm.default": batch_summed,
     "aten.addmm.default": added,
     "aten.addmv.default": added,
@@ -165,4 +197,5 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.mv.default": mv,
     "aten.outer.default": outer,
     "aten.vdot.default": mv,
+    "transformers.grouped_mm_fallback.default": grouped_fallback,
 }

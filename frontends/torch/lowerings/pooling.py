@@ -131,12 +131,12 @@ def avg_pool(count: int) -> Callable[..., Value]:
         sums = windows(c, "add", x, w.sizes, w.strides, w.pads)
         if divisor_override:
             return c.narrow(c.divide(sums, divisor_override))
-        return c.narrow(_divided(c, sums, _counts(w, count_include_pad)))
+        return c.narrow(_divided(c, sums, window_counts(w, count_include_pad)))
 
     return lower
 
 
-def _counts(w: Windows, with_padding: bool) -> list[np.ndarray[Any, Any]]:
+def window_counts(w: Windows, with_padding: bool) -> list[np.ndarray[Any, Any]]:
     """Elements per window along each dimension; the count of a window is their product."""
     lines = []
     for low, size, stride, out, kernel in zip(
@@ -160,7 +160,7 @@ def _divided(c: Context, sums: Value, lines: Sequence[np.ndarray[Any, Any]]) -> 
     return c("divide", sums, c.spread(c.array(counts, sums.element), sums.dims))
 
 
-def _edges(size: int, count: int) -> list[tuple[int, int]]:
+def adaptive_edges(size: int, count: int) -> list[tuple[int, int]]:
     """Start and stop of each of `count` adaptive windows."""
     return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
@@ -185,10 +185,10 @@ def adaptive(count: int, largest: bool, with_indices: bool = False) -> Callable[
         else:
             result = x
             for axis, size, out in zip(axes, inputs, outputs, strict=True):
-                result = _adaptive_axis(c, body, result, axis, _edges(size, out))
+                result = _adaptive_axis(c, body, result, axis, adaptive_edges(size, out))
         if not largest:
             lines = [
-                np.asarray([stop - start for start, stop in _edges(size, out)])
+                np.asarray([stop - start for start, stop in adaptive_edges(size, out)])
                 for size, out in zip(inputs, outputs, strict=True)
             ]
             result = c.narrow(_divided(c, result, lines))

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ....hlo.graph import Value
 from ....hlo.types import I64
 from ..context import Blocked, Context, Number, static
 from .convolution import per_dim
-from .indexing import take_axis
+from .indexing import take, take_axis
 
 BILINEAR, NEAREST = 0, 1
 ZEROS, BORDER, REFLECTION = 0, 1, 2
@@ -174,6 +176,45 @@ def im2col(
     return c.builder.reshape(c.builder.transpose(value, [0, 1, 2, 4, 3, 5]), c.dims)
 
 
+def col2im(
+    c: Context,
+    self: Value,
+    output_size: Sequence[int],
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Value:
+    """torch.nn.functional.fold: columns added up where their windows lie; a sum of shifts."""
+    value = self
+    if value.rank == 2:
+        value = c.builder.reshape(value, (1, *value.dims))
+    batch, columns, _ = map(static, value.dims)
+    channels = columns // math.prod(kernel_size)
+    low = per_dim(padding, 2)
+    counts = [
+        (size + 2 * pad - gap * (kernel - 1) - 1) // step + 1
+        for size, pad, gap, kernel, step in zip(
+            output_size, low, dilation, kernel_size, stride, strict=True
+        )
+    ]
+    value = c.builder.reshape(c.wide(value), (batch, channels, *kernel_size, *counts))
+    for axis in (0, 1):  # [n, c, k, ..., windows, ...] -> [n, c, ..., size, ...], rows first
+        total: Value | None = None
+        for k in range(kernel_size[axis]):
+            part = c.slice(value, 2, k, k + 1)
+            part = c.builder.reshape(part, (*part.dims[:2], *part.dims[3:]))
+            start = k * dilation[axis] - low[axis]
+            span = (counts[axis] - 1) * stride[axis] + 1
+            pads = [(0, 0, 0)] * part.rank
+            pads[3] = (start, output_size[axis] - start - span, stride[axis] - 1)
+            part = c.pad(part, 0, pads)
+            total = part if total is None else c("add", total, part)
+        assert total is not None
+        value = total
+    return c.narrow(c.builder.reshape(value, c.dims))
+
+
 def weight_norm(c: Context, v: Value, g: Value, dim: int = 0) -> Value:
     """v * g / |v|, the norm over all dimensions but `dim`."""
     axes = [axis for axis in range(v.rank) if axis != dim]
@@ -199,13 +240,32 @@ def distances(
         c.builder.broadcast(first, wide, [*others, last - 2, last]),
         c.builder.broadcast(second, wide, [*others, last - 1, last]),
     )
-    if p == 2:
-        return c("sqrt", c.reduce("add", c("multiply", gap, gap), [last]))
+    return _power_norm(c, gap, p, last)
+
+
+def _power_norm(c: Context, gap: Value, p: Number, axis: int) -> Value:
+    """sum(|gap| ** p) ** (1 / p) along an axis."""
+    size = c("abs", gap)
+    if p == 0:
+        return c.reduce("add", c.convert(c.compare("NE", size, 0.0), gap.element), [axis])
     if p == 1:
-        return c.reduce("add", c("abs", gap), [last])
+        return c.reduce("add", size, [axis])
+    if p == 2:
+        return c("sqrt", c.reduce("add", c("multiply", gap, gap), [axis]))
     if p == math.inf:
-        return c.reduce("maximum", c("abs", gap), [last])
-    raise Blocked(f"takes distances of order {p}", "use p = 1, 2 or inf")
+        return c.select(c.compare("EQ", x := c.reduce("maximum", size, [axis]), -math.inf), 0.0, x)
+    total = c.reduce("add", c("power", size, c.full(p, size.dims, size.element)), [axis])
+    return c("power", total, c.full(1 / p, total.dims, total.element))  # type: ignore[operator]
+
+
+def pair_distances(c: Context, self: Value, p: Number = 2) -> Value:
+    """torch.nn.functional.pdist: the distances of all pairs of different rows."""
+    rows = static(self.dims[0])
+    left, right = np.triu_indices(rows, 1)
+    first, second = (
+        take(c, self, c.array(places.astype(np.int64)), 0, wrap=False) for places in (left, right)
+    )
+    return _power_norm(c, c("subtract", first, second), p, 1)
 
 
 def all_distances(
@@ -216,11 +276,14 @@ def all_distances(
 
 TABLE: dict[str, Callable[..., Any]] = {
     "aten._cdist_forward.default": distances,
+    "aten._pdist_forward.default": pair_distances,
     "aten._weight_norm.default": weight_norm,
     "aten.bucketize.Tensor": bucketize,
     "aten.cdist.default": all_distances,
+    "aten.col2im.default": col2im,
     "aten.grid_sampler.default": grid_sampler,
     "aten.grid_sampler_2d.default": grid_sampler,
+    "aten.pdist.default": pair_distances,
     "aten.histc.default": histogram,
     "aten.im2col.default": im2col,
     "aten.searchsorted.Tensor": searchsorted,

@@ -13,7 +13,7 @@ from girih.backends.cpu import codegen, executor, image, kernels
 from girih.hlo.build import make_op
 from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.interpret import interpret
-from girih.runtime.devices import cpu
+from girih.runtime.devices import cpu, libraries
 
 GUARD = 128  # bytes after each result that must stay as they are
 _alive: list[Any] = []  # mapped code must outlive the calls
@@ -85,6 +85,7 @@ class Kernel:
     ) -> None:
         """Runs all tiles in `splits` ranges, last range first."""
         addresses = [array.ctypes.data for array in (*inputs, *outputs)]
+        addresses += map(libraries.address_of, self.code.functions)
         table = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         tiles = self.code.tiles
         bounds = [tiles * n // splits for n in range(splits + 1)]

@@ -1,0 +1,510 @@
+"""A module becomes an op tree of StableHLO's: `tree_of(module) -> Tree`. Inverse of `convert`.
+
+Fusions become their parts, kernels become composites whose decomposition is their reference,
+CHLO's operations stay, or become composites with their decompositions; weights become constants or
+arguments. What StableHLO cannot say is collected.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...hlo.errors import Blocker
+from ...hlo.graph import Function, Module, Op, Origin, Region, Value
+from ...hlo.ops.decomposed import expansion
+from ...hlo.ops.tile import TILE_OPS
+from ...hlo.room import REQUIRED
+from ...hlo.signature import Signature
+from ...hlo.types import FutureType, QuantizedType, TensorType, TokenType, Type
+from .. import tree
+from ..kernel import payload
+from . import sdy
+from .normal import elements_of, restored, scalar_of
+from .versions import FORMS
+
+CHLO = frozenset(
+    """
+    acos acosh asin asinh atan atanh bessel_i1e broadcast_add broadcast_and broadcast_atan2
+    broadcast_compare broadcast_complex broadcast_divide broadcast_maximum broadcast_minimum
+    broadcast_multiply broadcast_or broadcast_power broadcast_remainder broadcast_subtract
+    broadcast_xor conj cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma next_after
+    polygamma ragged_dot sinh square tan top_k zeta
+    """.split()
+)
+"""CHLO's operations that other readers of StableHLO text know."""
+
+_COMPOSITE_VERSION = 1
+_TYPES_OF_FACTS = {
+    "mhlo.num_partitions": "i32",
+    "mhlo.num_replicas": "i32",
+    "tf.aliasing_output": "i32",
+}
+"""Attributes of modules and arguments whose integers have another type than i64."""
+
+_MESH = "sdy.mesh."
+_SHARDING = "#sdy.sharding<"
+_NUMBERED = re.compile(r"constant_\d+")  # a weight that an importer named
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The program's tree. Its `main` takes the module's arguments, then the named `weights` in
+    order; `notes` say what was written in other words, `blockers` what StableHLO cannot say: with
+    any, the tree is not whole."""
+
+    document: tree.Document
+    weights: tuple[str, ...]
+    notes: tuple[str, ...]
+    blockers: tuple[Blocker, ...]
+
+
+def tree_of(module: Module, weights_as_arguments: bool = False, chlo: bool = True) -> Tree:
+    """The module's tree; `chlo` says whether CHLO's operations may stand in it."""
+    return _Lowering(module, weights_as_arguments, chlo).lower()
+
+
+@dataclass
+class _Lowering:
+    module: Module
+    weights_as_arguments: bool
+    chlo: bool
+    values: dict[Value, tree.Value] = field(default_factory=dict)
+    blockers: dict[Blocker, None] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+    functions: list[tree.Operation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._types: dict[int, tree.Type] = {}
+        self._constants: dict[str, tree.Elements] = {}
+        self._made: dict[Any, str] = {}  # decompositions by what they compute
+        self._names = set(self.module.functions) | {"main"}
+        self._weight_values: dict[str, tree.Value] = {}
+        self._uses = self._weights_of_functions() if self.weights_as_arguments else {}
+
+    def lower(self) -> Tree:
+        module = self.module
+        top: list[tree.Operation] = []
+        facts: dict[str, Any] = {"sym_name": module.name or "main"}
+        for key, value in module.attributes.items():
+            if key.startswith(_MESH):
+                mesh = restored(value)
+                top.append(_operation("sdy.mesh", {"sym_name": key[len(_MESH) :], "mesh": mesh}))
+            else:
+                facts[key] = _typed_fact(key, value)
+        weights = tuple(self._uses.get(module.entry, ()))
+        main = self.function(module.main, "main", "public", weights)
+        others = [f for f in module.functions.values() if f.name != module.entry]
+        for function in others:
+            extra = tuple(self._uses.get(function.name, ()))
+            self.functions.append(self.function(function, self.symbol(function.name), "private", extra))
+        document = tree.Document(
+            _operation("builtin.module", facts, [tree.Region([], [*top, main, *self.functions])]),
+            module.name or "the program",
+        )
+        return Tree(document, weights, tuple(self.notes), tuple(self.blockers))
+
+    def symbol(self, name: str) -> str:
+        """The function's name in the tree, where the entry is always `main`."""
+        if name == self.module.entry:
+            return "main"
+        return self._fresh("main") if name == "main" else name
+
+    def _fresh(self, base: str) -> str:
+        for number in itertools.count():
+            name = f"{base}_{number}"
+            if name not in self._names:
+                self._names.add(name)
+                return name
+        raise AssertionError
+
+    # Functions
+
+    def _weights_of_functions(self) -> dict[str, dict[str, None]]:
+        """Function -> the weights that it and the functions it calls use."""
+        found: dict[str, dict[str, None]] = {}
+
+        def visit(name: str) -> dict[str, None]:
+            if name not in found:
+                found[name] = {}
+                for op in self.module.functions[name].body.walk():
+                    if op.name == "weight":
+                        found[name][op.attributes["weight"]] = None
+                    elif op.name == "call":
+                        found[name].update(visit(op.attributes["callee"]))
+            return found[name]
+
+        visit(self.module.entry)
+        return found
+
+    def function(
+        self, function: Function, name: str, visibility: str, weights: Sequence[str]
+    ) -> tree.Operation:
+        body = function.body
+        entry = visibility == "public"
+        region = tree.Region([self.define(value) for value in body.arguments])
+        if entry:
+            self._name_arguments(region.arguments)
+        self._weight_values = {}
+        for weight in weights:
+            kind = self.type(self.module.weights[weight].type)
+            value = tree.Value(kind, location=tree.NameLocation(weight, None))
+            self._weight_values[weight] = value
+            region.arguments.append(value)
+        self.fill(region, body, "func.return")
+        arguments = [_facts(given) for given in function.argument_attributes]
+        results = [_facts(given) for given in function.result_attributes]
+        if entry:
+            arguments, results = self._signature_facts(arguments, results)
+        arguments += [{}] * len(weights) if arguments else []
+        facts: dict[str, Any] = {
+            "sym_name": name,
+            "sym_visibility": visibility,
+            "function_type": tree.FunctionType(
+                tuple(value.type for value in region.arguments),
+                tuple(self.type(kind) for kind in body.result_types),
+            ),
+        }
+        if any(arguments):
+            facts["arg_attrs"] = tuple(arguments)
+        if any(results):
+            facts["res_attrs"] = tuple(results)
+        return _operation("func.func", facts, [region])
+
+    def _name_arguments(self, values: Sequence[tree.Value]) -> None:
+        signature = self.module.signature
+        if signature is None or len(signature.arguments) != len(values):
+            return
+        names = [argument.path for argument in signature.arguments]
+        if names != _paths(signature)[0]:
+            for value, name in zip(values, names, strict=True):
+                value.location = tree.NameLocation(name, None)
+
+    def _signature_facts(
+        self, arguments: list[dict[str, Any]], results: list[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Donations and names of results that the signature knows, in the framework's words."""
+        signature = self.module.signature
+        if signature is None:
+            return arguments, results
+        if not any(arguments) and any(argument.donated for argument in signature.arguments):
+            arguments = [_donation(argument) for argument in signature.arguments]
+        paths = [result.path for result in signature.results]
+        if not any(results) and paths != _paths(signature)[1]:
+            names = [path.replace("output", "result", 1) for path in paths]
+            results = [{"jax.result_info": name} for name in names]
+        return arguments, results
+
+    def fill(self, region: tree.Region, body: Region, terminator: str) -> None:
+        """The operations of `body` into the tree's region."""
+        for op in body.ops:
+            region.operations += self.operation(op)
+        results = [self.values[value] for value in body.results]
+        region.operations.append(_operation(terminator, {}, [], results))
+
+    def define(self, value: Value) -> tree.Value:
+        made = self.values[value] = tree.Value(self.type(value.type))
+        return made
+
+    def type(self, kind: Type) -> tree.Type:
+        known = self._types.get(id(kind))
+        if known is None:
+            known = self._types[id(kind)] = type_of(kind, self.module.symbols)
+        return known
+
+    # Operations
+
+    def operation(self, op: Op) -> list[tree.Operation]:
+        """What the op becomes."""
+        special = _SPECIAL.get(op.name)
+        if special is not None:
+            return list(special(self, op))
+        if op.name in FORMS:
+            return [self.plain(op, f"stablehlo.{op.name}")]
+        if op.name in TILE_OPS:
+            return self.block(op, "a tile operation stands outside a kernel", "do not export plans")
+        return list(self._other(op))
+
+    def _other(self, op: Op) -> Iterator[tree.Operation]:
+        """An op that VHLO does not have: CHLO's, or its decomposition."""
+        dialect, _, base = op.name.partition(".")
+        if self.chlo and dialect == "chlo" and base in CHLO:
+            yield self.plain(op, op.name)
+            return
+        region = expansion(op)
+        if region is None:
+            remedy = "write it as text" if dialect == "chlo" else "replace it in the model"
+            reason = "StableHLO has no such operation, and it has no decomposition"
+            yield from self.block(op, reason, remedy)
+            return
+        if dialect != "chlo" or op.regions or base.startswith("broadcast_"):
+            self.notes[f"{op.name} was written as its decomposition"] = None
+            yield from self.inlined(region, op)
+            return
+        key = (op.name, region)
+        if key not in self._made:
+            self._made[key] = self._decomposition(f"{op.name}.impl", region)
+        facts = {key: restored(value) for key, value in self.given(op).items()}
+        yield self._composite(op, op.name, facts, self._made[key])
+
+    def _decomposition(self, name: str, region: Region) -> str:
+        """A function of the region; its name."""
+        name = name if name not in self._names else self._fresh(name)
+        self._names.add(name)
+        saved, self._weight_values = self._weight_values, {}
+        function = self.function(Function(name, region), name, "private", ())
+        self.functions.append(function)
+        self._weight_values = saved
+        return name
+
+    def _composite(
+        self, op: Op, name: str, facts: Mapping[str, Any], decomposition: str
+    ) -> tree.Operation:
+        attributes = {
+            "name": name,
+            "composite_attributes": dict(facts),
+            "decomposition": decomposition,
+            "version": _COMPOSITE_VERSION,
+        }
+        made = _operation("stablehlo.composite", attributes, [], self.uses(op.operands))
+        made.results = [self.define(value) for value in op.results]
+        made.location = location_of(op.origin)
+        return made
+
+    def uses(self, values: Sequence[Value]) -> list[tree.Value]:
+        return [self.values[value] for value in values]
+
+    def given(self, op: Op) -> dict[str, Any]:
+        """The op's attributes with the room's defaults, but for those that say nothing."""
+        specs = op.definition.attributes
+        found = {
+            key: spec.default
+            for key, spec in specs.items()
+            if spec.default is not REQUIRED and spec.default not in (None, (), "")
+        }
+        for key, value in op.attributes.items():
+            spec = specs.get(key)
+            silent = value is None or (spec is not None and value == () == spec.default)
+            if not silent:
+                found[key] = value
+        sharding = found.get("sdy.sharding")
+        if isinstance(sharding, str) and sharding.startswith(_SHARDING):
+            # An operation says it for each of its results.
+            del found["sdy.sharding"]
+            if len(op.results) == 1:
+                found["sdy.sharding"] = (
+                    f"#sdy.sharding_per_value<[{sharding[len(_SHARDING) - 1 :]}]>"
+                )
+        return found
+
+    def plain(self, op: Op, name: str) -> tree.Operation:
+        """The op under its own name."""
+        made = _operation(name, self.given(op), [], self.uses(op.operands))
+        for inner in op.regions:
+            region = tree.Region([self.define(value) for value in inner.arguments])
+            self.fill(region, inner, "stablehlo.return")
+            made.regions.append(region)
+        made.results = [self.define(value) for value in op.results]
+        made.location = location_of(op.origin)
+        return made
+
+    def inlined(self, region: Region, op: Op) -> Iterator[tree.Operation]:
+        """The region's operations in place of the op."""
+        for argument, operand in zip(region.arguments, op.operands, strict=True):
+            self.values[argument] = self.values[operand]
+        for part in region.ops:
+            for made in self.operation(part):
+                made.location = made.location or location_of(op.origin)
+                yield made
+        for result, value in zip(op.results, region.results, strict=True):
+            self.values[result] = self.values[value]
+
+    def block(self, op: Op, reason: str, remedy: str) -> list[tree.Operation]:
+        """Note a reason, and let values stand for the op's results."""
+        place = next((str(origin) for origin in op.origin), "")
+        self.blockers[Blocker(op.name, place, reason, remedy)] = None
+        for value in op.results:
+            self.define(value)
+        return []
+
+    def manual_computation(self, op: Op) -> Iterator[tree.Operation]:
+        """Shardy's op; its mesh by name where the module has one of that content."""
+        mesh = sdy.mesh_of(op.mesh)
+        text = f"#{mesh.name}{mesh.text}"
+        names = (key for key, value in self.module.attributes.items() if value == text)
+        name = next((key[len(_MESH) :] for key in names if key.startswith(_MESH)), None)
+        where = mesh if name is None else name
+        attributes = {
+            "in_shardings": sdy.shardings(where, op.in_shardings),
+            "manual_axes": sdy.manual_axes(op.manual_axes),
+            "out_shardings": sdy.shardings(where, op.out_shardings),
+        }
+        made = _operation(op.name, attributes, [], self.uses(op.operands))
+        region = tree.Region([self.define(value) for value in op.regions[0].arguments])
+        self.fill(region, op.regions[0], "sdy.return")
+        made.regions.append(region)
+        made.results = [self.define(value) for value in op.results]
+        made.location = location_of(op.origin)
+        yield made
+
+    def constant(self, op: Op) -> Iterator[tree.Operation]:
+        elements = elements_of(op.attributes["value"])
+        made = _operation("stablehlo.constant", {"value": elements})
+        made.results = [self.define(op.result)]
+        made.location = location_of(op.origin)
+        yield made
+
+    def weight(self, op: Op) -> Iterator[tree.Operation]:
+        name = op.attributes["weight"]
+        value = self._weight_values.get(name)
+        if value is not None:
+            self.values[op.result] = value
+            return
+        if self.weights_as_arguments:
+            self.notes[f"weight '{name}' is used in a decomposition and was kept inside"] = None
+        known = self._constants.get(name)
+        if known is None:
+            known = self._constants[name] = _weight_elements(self.module, name)
+        made = _operation("stablehlo.constant", {"value": known})
+        made.results = [self.define(op.result)]
+        made.location = location_of(op.origin)
+        if made.location is None and not _NUMBERED.fullmatch(name):
+            made.location = tree.NameLocation(name, None)
+        yield made
+
+    def fusion(self, op: Op) -> Iterator[tree.Operation]:
+        return self.inlined(op.regions[0], op)
+
+    def kernel(self, op: Op) -> Iterator[tree.Operation]:
+        """A composite that holds the kernel; whoever does not know it runs the reference."""
+        if len(op.regions) < 2:
+            yield from self.block(
+                op, f"kernel '{op.kernel}' has no reference, so only girih can run it",
+                "give the kernel a reference=",
+            )  # fmt: skip
+            return
+        body, reference = op.regions
+        name = self._decomposition(f"{payload.NAME}.{op.kernel}", reference)
+        text = payload.of_op(op)
+        yield self._composite(op, payload.NAME, {"kernel": text}, name)
+
+    def call(self, op: Op) -> Iterator[tree.Operation]:
+        callee = op.attributes["callee"]
+        extra = [self._weight_values[name] for name in self._uses.get(callee, ())]
+        facts = {"callee": self.symbol(callee)}
+        made = _operation("func.call", facts, [], self.uses(op.operands) + extra)
+        made.results = [self.define(value) for value in op.results]
+        made.location = location_of(op.origin)
+        yield made
+
+    def composite(self, op: Op) -> Iterator[tree.Operation]:
+        made = self.plain(op, "stablehlo.composite")
+        made.attributes["decomposition"] = self.symbol(made.attributes["decomposition"])
+        yield made
+
+
+_SPECIAL: dict[str, Callable[[_Lowering, Op], Iterator[tree.Operation]]] = {
+    "constant": _Lowering.constant,
+    "weight": _Lowering.weight,
+    "fusion": _Lowering.fusion,
+    "kernel_call": _Lowering.kernel,
+    "call": _Lowering.call,
+    "composite": _Lowering.composite,
+    "sdy.manual_computation": _Lowering.manual_computation,
+}
+
+
+Symbols = Mapping[str, tuple[int, int | None]]
+_NO_SYMBOLS: Symbols = {}
+
+
+def type_of(kind: Type, symbols: Symbols = _NO_SYMBOLS) -> tree.Type:
+    """The tree's type of a value; symbolic dimensions are free ones.
+
+    symbols: the range of each; a dimension from 0 to an end is written with that bound.
+    """
+    if isinstance(kind, TensorType):
+        shape = tuple(dim if isinstance(dim, int) else tree.DYNAMIC for dim in kind.dims)
+        element = kind.element
+        if isinstance(element, QuantizedType):
+            return tree.Tensor(
+                shape,
+                tree.Quantized(
+                    element.storage.name, element.expressed.name, element.axis, element.scales,
+                    element.zero_points, element.minimum, element.maximum,
+                ),
+            )  # fmt: skip
+        return tree.Tensor(shape, scalar_of(element), _encoding(kind.dims, symbols))
+    if isinstance(kind, TokenType):
+        return "token"
+    members = tuple(type_of(member, symbols) for member in kind.members)
+    return tree.Future(members) if isinstance(kind, FutureType) else tree.Tuple(members)
+
+
+def _encoding(dims: Sequence[Any], symbols: Symbols) -> Any:
+    """The bounds of the dimensions, None without any."""
+    ends = [symbols.get(repr(dim), (1, None)) for dim in dims]
+    bounds = tuple(tree.DYNAMIC if low or end is None else end for low, end in ends)
+    if all(bound == tree.DYNAMIC for bound in bounds):
+        return None
+    return tree.Structured("bounds", {"bounds": bounds})
+
+
+def location_of(origins: Sequence[Origin]) -> Any:
+    """The place of an op: of a line that a name stands around, several are fused."""
+    found = [_location(origin) for origin in origins]
+    found = [location for location in found if location is not None]
+    if len(found) > 1:
+        return tree.FusedLocation(tuple(found))
+    return found[0] if found else None
+
+
+def _location(origin: Origin) -> Any:
+    place = tree.FileLocation(origin.file, origin.line, 0) if origin.file else None
+    return tree.NameLocation(origin.name, place) if origin.name else place
+
+
+def _operation(
+    name: str,
+    attributes: Mapping[str, Any],
+    regions: Sequence[tree.Region] = (),
+    operands: Sequence[tree.Value] = (),
+) -> tree.Operation:
+    return tree.Operation(name, list(operands), [], dict(attributes), list(regions))
+
+
+def _weight_elements(module: Module, name: str) -> tree.Elements:
+    from ...hlo.graph import Dense
+
+    weight = module.weights[name]
+    return elements_of(Dense(weight.type, weight.array))
+
+
+def _paths(signature: Signature) -> tuple[list[str], list[str]]:
+    """The paths of arguments and results where nobody named them."""
+    plain = Signature.plain(
+        [(item.dims, item.element) for item in signature.arguments],
+        [(item.dims, item.element) for item in signature.results],
+    )
+    return [item.path for item in plain.arguments], [item.path for item in plain.results]
+
+
+def _facts(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _typed_fact(key, value) for key, value in given.items()}
+
+
+def _typed_fact(key: str, value: Any) -> Any:
+    if key in _TYPES_OF_FACTS and isinstance(value, int) and not isinstance(value, bool):
+        return tree.Integer(value, _TYPES_OF_FACTS[key])
+    return restored(value)
+
+
+def _donation(argument: Any) -> dict[str, Any]:
+    if not argument.donated:
+        return {}
+    if argument.aliases is None:
+        return {"jax.buffer_donor": True}
+    return {"tf.aliasing_output": tree.Integer(argument.aliases, "i32")}

@@ -1,0 +1,168 @@
+"""Choices by masks and by bags of positions: embedding_bag, masked_scatter, nonzero_static, ..."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ....hlo.graph import Value
+from ....hlo.types import I1, I64
+from ..context import Blocked, Context, lowest, static
+from .indexing import scattered, take
+from .reductions import running_of
+
+_SUM, _MEAN, _MAX = 0, 1, 2
+
+
+def embedding_bag(
+    c: Context,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Value | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Value | None, ...]:
+    """Sum, mean or maximum of the rows of each bag; bag i begins at offsets[i].
+
+    The other results serve gradients only.
+    """
+    if any(c.used[1:]):
+        raise Blocked("its bookkeeping for gradients is used", "export without gradients")
+    count, bags = static(indices.dims[0]), static(c.dims[0])
+    starts = c.convert(c.slice(offsets, 0, 0, bags), I64)
+    dims = (bags, count)
+    place = c.iota(dims, 1)
+    inside = c.builder.compare("GE", place, c.builder.broadcast(starts, dims, [0]))
+    # A bag ends where the next one begins.
+    following = c.slice(c.convert(offsets, I64), 0, 1, offsets.dims[0])
+    if not include_last_offset:
+        following = c.concatenate([following, c.full(count, (1,), I64)], 0)
+    before = c.builder.compare("LT", place, c.builder.broadcast(following, dims, [0]))
+    inside = c("and", inside, before)
+    if padding_idx >= 0:
+        real = c.builder.compare("NE", indices, c.full(padding_idx, (count,), indices.element))
+        inside = c("and", inside, c.builder.broadcast(real, dims, [1]))
+    rows = c.wide(take(c, weight, indices, 0, wrap=False))
+    rest = (None,) * (len(c.used) - 1)
+    if mode == _MAX:
+        whole = (bags, count, rows.dims[1])
+        chosen = c.builder.broadcast(inside, whole, [0, 1])
+        candidates = c.select(
+            chosen, c.builder.broadcast(rows, whole, [1, 2]), lowest(rows.element)
+        )
+        result = c.reduce("maximum", candidates, [1])
+        some = c.builder.broadcast(c.reduce("or", inside, [1]), result.dims, [0])
+        return c.narrow(c.select(some, result, 0)), *rest
+    shares = c.convert(inside, rows.element)
+    if per_sample_weights is not None:
+        scale = c.convert(per_sample_weights, rows.element)
+        shares = c("multiply", shares, c.builder.broadcast(scale, dims, [1]))
+    result = c.dot(shares, rows, ((1,), (0,)))
+    if mode == _MEAN:
+        size = c.reduce("add", c.convert(inside, rows.element), [1])
+        size = c("maximum", size, c.full(1, size.dims, size.element))
+        result = c("divide", result, c.builder.broadcast(size, result.dims, [0]))
+    return c.narrow(result), *rest
+
+
+def masked_scatter(c: Context, self: Value, mask: Value, source: Value) -> Value:
+    """self with the elements where `mask` holds replaced by those of `source`, in order."""
+    chosen = c.spread(mask, c.dims)
+    target = c.spread(self, c.dims)
+    size = math.prod(map(static, c.dims))
+    if not size or not source.tensor.size:
+        return target
+    flat = c.builder.reshape(chosen, (size,))
+    rank = c.subtract(running_of(c, "add", c.convert(flat, I64), 0), 1)
+    last = source.tensor.size - 1
+    rank = c("clamp", c.scalar(0, I64), rank, c.scalar(last, I64))
+    given = take(c, c.builder.reshape(source, (last + 1,)), rank, 0, wrap=False)
+    return c("select", chosen, c.builder.reshape(given, c.dims), target)
+
+
+def nonzero_static(c: Context, self: Value, size: int, fill_value: int = -1) -> Value:
+    """The positions of the first `size` elements that are not zero, then `fill_value`."""
+    count = self.tensor.size
+    flat = c.builder.reshape(c.convert(self, I1), (count,))
+    rank = c.subtract(running_of(c, "add", c.convert(flat, I64), 0), 1)
+    rank = c.select(flat, rank, size)  # outside of the result: not written
+    places = scattered(
+        c, c.full(-1, (size,), I64), rank, c.iota((count,), 0), "", update_window_dims=(),
+        inserted_window_dims=(0,), input_batching_dims=(), scatter_indices_batching_dims=(),
+        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
+    )  # fmt: skip
+    found = c.builder.compare("GE", places, c.full(0, places.dims, I64))
+    columns = []
+    step = count
+    for extent in map(static, self.dims):
+        step //= max(extent, 1)
+        column = c("divide", places, c.full(max(step, 1), places.dims, I64))
+        column = c("remainder", column, c.full(max(extent, 1), column.dims, I64))
+        columns.append(c.builder.reshape(c.select(found, column, fill_value), (size, 1)))
+    return c.concatenate(columns, 1) if columns else c.full(0, (size, 0), I64)
+
+
+def put(c: Context, self: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    """self with self.flatten()[index] = source, or += source."""
+    size = self.tensor.size
+    flat = c.builder.reshape(self, (size,))
+    places = c.builder.reshape(index, (index.tensor.size,))
+    negative = c.builder.compare("LT", places, c.full(0, places.dims, places.element))
+    places = c("select", negative, c.add(places, size), places)
+    updates = c.builder.reshape(source, places.dims)
+    result = scattered(
+        c, flat, places, updates, "add" if accumulate else "", update_window_dims=(),
+        inserted_window_dims=(0,), input_batching_dims=(), scatter_indices_batching_dims=(),
+        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
+    )  # fmt: skip
+    return c.builder.reshape(result, self.dims)
+
+
+def bincount(c: Context, self: Value, weights: Value | None = None, minlength: int = 0) -> Value:
+    raise Blocked("the size of the result depends on values", "use torch.histc, or scatter_add")
+
+
+def is_in(
+    c: Context,
+    elements: Value,
+    test_elements: Value,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Value:
+    """Whether each element is among the others."""
+    count = test_elements.tensor.size
+    dims = (*elements.dims, count)
+    others = c.builder.reshape(test_elements, (count,))
+    left, right = c.together(c.builder.broadcast(elements, dims, range(elements.rank)), others,
+                             dims=dims)  # fmt: skip
+    found = c.reduce("or", c.builder.compare("EQ", left, right), [elements.rank])
+    return c("not", found) if invert else found
+
+
+def is_in_scalar(
+    c: Context,
+    elements: Value,
+    test_element: Any,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Value:
+    return c.compare("NE" if invert else "EQ", elements, test_element)
+
+
+TABLE: dict[str, Callable[..., Any]] = {
+    "aten._embedding_bag.default": embedding_bag,
+    "aten._embedding_bag_forward_only.default": embedding_bag,
+    "aten.bincount.default": bincount,
+    "aten.isin.Tensor_Scalar": is_in_scalar,
+    "aten.isin.Tensor_Tensor": is_in,
+    "aten.masked_scatter.default": masked_scatter,
+    "aten.nonzero_static.default": nonzero_static,
+    "aten.put.default": put,
+}

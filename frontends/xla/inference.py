@@ -1,0 +1,84 @@
+"""Shapes that HLO text leaves out where the operands tell them."""
+
+from __future__ import annotations
+
+from .program import Instruction, Shape
+
+_LIKE_FIRST = frozenset(
+    (
+        "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan2", "atanh", "cbrt", "ceil",
+        "copy", "cosine", "cosh", "count-leading-zeros", "divide", "erf", "exponential",
+        "exponential-minus-one", "floor", "log", "log-plus-one", "logistic", "maximum", "minimum",
+        "mulhi", "multiply", "negate", "not", "opt-barrier", "or", "popcnt", "power",
+        "reduce-precision", "remainder", "reverse", "round-nearest-afz", "round-nearest-even",
+        "rsqrt", "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign", "sine",
+        "sinh", "sqrt", "subtract", "tan", "tanh", "while", "xor", "dynamic-update-slice",
+        "cholesky",
+    )
+)  # fmt: skip
+
+
+def infer(instruction: Instruction) -> Shape | None:
+    """The instruction's shape, as XLA infers it; None where it has to be written."""
+    operands, facts = instruction.operands, instruction.attributes
+    shapes = [operand.shape for operand in operands]
+    if instruction.opcode == "after-all":
+        return Shape("token")
+    if not shapes:
+        return Shape("tuple") if instruction.opcode == "tuple" else None
+    first = shapes[0]
+    match instruction.opcode:
+        case opcode if opcode in _LIKE_FIRST:
+            return first
+        case "compare" | "is-finite":
+            return first._replace(element="pred")
+        case "real" | "imag":
+            parts = {"c64": "f32", "c128": "f64"}
+            return first._replace(element=parts.get(first.element, first.element))
+        case "select" | "clamp" if len(shapes) == 3:
+            return shapes[1]
+        case "tuple":
+            return Shape("tuple", members=tuple(shapes))
+        case "get-tuple-element":
+            index = facts.get("index", 0)
+            return first.members[index] if 0 <= index < len(first.members) else None
+        case "call" | "map" if instruction.calls:
+            root = instruction.calls[0].root.shape
+            return root if instruction.opcode == "call" else first._replace(element=root.element)
+        case "conditional" if instruction.calls:
+            return instruction.calls[0].root.shape
+        case "sort":
+            return first if len(shapes) == 1 else Shape("tuple", members=tuple(shapes))
+        case "transpose":
+            order = facts.get("dimensions", ())
+            if sorted(order) != list(range(len(first.dims))):
+                return None
+            return Shape(first.element, tuple(first.dims[dim] for dim in order))
+        case "slice":
+            ranges = facts.get("slice", ())
+            if any(stride < 1 for _, _, stride in ranges):
+                return None
+            dims = tuple(max(0, -(-(limit - start) // stride)) for start, limit, stride in ranges)
+            return Shape(first.element, dims)
+        case "dynamic-slice":
+            return Shape(first.element, tuple(facts.get("dynamic_slice_sizes", ())))
+        case "reduce" if len(shapes) == 2:
+            gone = facts.get("dimensions", ())
+            kept = tuple(size for dim, size in enumerate(first.dims) if dim not in gone)
+            return Shape(first.element, kept)
+        case "dot" if len(shapes) == 2:
+            return _dot(shapes[0], shapes[1], facts)
+    return None
+
+
+def _dot(lhs: Shape, rhs: Shape, facts: dict[str, tuple[int, ...]]) -> Shape | None:
+    if lhs.element != rhs.element:
+        return None
+    batch = facts.get("lhs_batch_dims", ())
+    if any(not 0 <= dim < len(lhs.dims) for dim in batch):
+        return None
+    dims = [lhs.dims[dim] for dim in batch]
+    for shape, side in ((lhs, "lhs"), (rhs, "rhs")):
+        used = {*facts.get(f"{side}_batch_dims", ()), *facts.get(f"{side}_contracting_dims", ())}
+        dims += [size for dim, size in enumerate(shape.dims) if dim not in used]
+    return Shape(lhs.element, tuple(dims))

@@ -1,0 +1,577 @@
+"""Operations in which several processes take part, each with its own operands.
+
+`evaluate` gets the calling process as `process` (see `hlo/distributed.py`): `process.exchange`
+gives the operands of all members of its group, in the group's order. `alone` builds the same on a
+grid of one process from ordinary operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Op, Value
+from ..room import ANY, Case, OpDefinition, attribute, constraint, operand, variadic
+from ..types import F32, I32, UI32, TensorType, Type
+from . import bodies
+from .clauses import any_result, is_tensor, same_dim, same_dims, same_element, unique
+from .examples import binary_body, counting, i32
+from ..groups import (
+    CROSS_PARTITION,
+    CROSS_REPLICA,
+    CROSS_REPLICA_AND_PARTITION,
+    FLATTENED_IDS,
+    Groups,
+    are_groups,
+    is_mesh,
+    listed,
+)
+
+ONE = {"replica_groups": ((0,),)}
+
+
+def members(o: Op) -> Groups:
+    """The op's groups as they are written."""
+    return listed(o.replica_groups)
+
+
+def _ids(o: Op) -> list[int]:
+    return [number for group in members(o) for number in group]
+
+
+def _numbered(o: Op) -> bool:
+    value = o.replica_groups
+    count = len(_ids(o)) if is_mesh(value) else sum(map(len, value))
+    return all(0 <= number < count for number in _ids(o))
+
+
+def zeros(kind: TensorType) -> Any:
+    """What a process gets to which nobody sends: zeros; of a quantised type what stands for 0."""
+    value = 0
+    if kind.element.kind == "quantized":
+        value = kind.element.zero_points[0]
+    return np.full(kind.dims, value).astype(kind.dtype)
+
+
+def _zero(b: Any, kind: TensorType) -> Value:
+    return b.constant(zeros(TensorType((), kind.element))[()], kind)
+
+
+def _ratio(value: Value, result: Value) -> int:
+    """How many parts of one are in the other: a gather's results show the size of its group."""
+    if not value.tensor.is_static or not result.tensor.is_static:
+        return 1
+    sizes = sorted((value.tensor.size, result.tensor.size))
+    return sizes[1] // sizes[0] if sizes[0] else 1
+
+
+class Collective(OpDefinition):
+    """What operations over replica groups have in common."""
+
+    pattern = "opaque"
+    opaque = "other processes hold the other parts"
+    effects = True
+    communicates = True
+    covers = True  # every process is in a group
+    since = "1.2"
+
+    def strategy(self, o: Op) -> str:
+        """How the process grid is split into groups."""
+        if o.channel_id <= 0:
+            return CROSS_REPLICA
+        if "use_global_device_ids" not in self.attributes:
+            return CROSS_PARTITION
+        return FLATTENED_IDS if o.use_global_device_ids else CROSS_REPLICA_AND_PARTITION
+
+    def size(self, o: Op) -> int:
+        """Members of the largest group, as far as the op alone says."""
+        return max(map(len, members(o)), default=1)
+
+    def devices(self, o: Op) -> int:
+        named = max((number for group in members(o) for number in group), default=0) + 1
+        return max(named, *(_ratio(*pair) for pair in zip(o.operands, o.results, strict=False)), 1)
+
+    def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
+        return [
+            b.convert(value, result.element)
+            for value, result in zip(values, o.results, strict=True)
+        ]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        process = context["process"]
+        group = process.group(o, self.strategy(o), members(o), self.covers)
+        if group is None:
+            return tuple(zeros(result.tensor) for result in o.results)
+        parts = process.exchange(o, group, arrays)
+        return self.combine(o, parts, group.index(process.number), context)
+
+    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+        """The results of member number `place`; parts[i] are the operands of member i."""
+        raise NotImplementedError
+
+
+GROUPS_FORM = constraint(
+    "replica_groups is a matrix of ids, or the axes of a mesh",
+    lambda o: are_groups(o.replica_groups),
+)
+GROUPS_UNIQUE = constraint("replica_groups are unique", lambda o: unique(_ids(o)))
+GROUPS_BOUND = constraint("0 <= replica_groups < size(replica_groups)", _numbered)
+GLOBAL_IDS = constraint(
+    "channel_id is positive where use_global_device_ids holds",
+    lambda o: not o.use_global_device_ids or o.channel_id > 0,
+)
+
+
+def _resized(o: Op, dimension: int, legal: Any) -> bool:
+    """Results are like the operands, but for one dimension, of which legal(old, new) holds."""
+    if len(o.results) != len(o.operands):
+        return False
+    for value, result in zip(o.operands, o.results, strict=True):
+        if not is_tensor(result) or result.rank != value.rank:
+            return False
+        for d, (old, new) in enumerate(zip(value.dims, result.dims, strict=True)):
+            if not (legal(old, new) if d == dimension else same_dim(old, new)):
+                return False
+    return True
+
+
+def _divides(part: Any, whole: Any) -> bool:
+    """part * n = whole for a whole number n, or one is symbolic."""
+    if not isinstance(part, int) or not isinstance(whole, int):
+        return True
+    return whole == 0 if part == 0 else whole % part == 0
+
+
+def _same_elements(o: Op) -> bool:
+    pairs = zip(o.operands, o.results, strict=True)
+    return all(same_element(value.element, result.element) for value, result in pairs)
+
+
+class AllGather(Collective, name="all_gather"):
+    """results = the operands of all members of the group, joined along all_gather_dim."""
+
+    inputs = variadic()
+    all_gather_dim = attribute(int)
+    replica_groups = attribute(ANY)
+    channel_id = attribute(int, 0)
+    use_global_device_ids = attribute(bool, False)
+    C0 = GROUPS_FORM
+    C1 = constraint(
+        "0 <= all_gather_dim < rank(inputs)",
+        lambda o: all(is_tensor(v) and 0 <= o.all_gather_dim < v.rank for v in o.operands),
+    )
+    C2 = GROUPS_UNIQUE
+    C4 = GROUPS_BOUND
+    C5 = GLOBAL_IDS
+    C6 = constraint(
+        "results are like the inputs, but for a multiple of dimension all_gather_dim",
+        any_result(lambda o: _resized(o, o.all_gather_dim, _divides) and _same_elements(o)),
+    )
+
+    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+        return tuple(np.concatenate(column, o.all_gather_dim) for column in zip(*parts, strict=True))
+
+    def cases(self) -> Iterator[Case]:
+        x = counting(2, 3)
+        facts = {"all_gather_dim": 1, **ONE}
+        kind = TensorType((2, 3), F32)
+        yield Case("all_gather_one", (x,), facts, (kind,))
+        both = (kind, TensorType((2, 2), I32))
+        yield Case("all_gather_two", (x, counting(2, 2, dtype=np.int32)), facts, both)
+        everyone = {"all_gather_dim": 0, "replica_groups": ()}
+        yield Case("all_gather_everyone", (x,), everyone, (kind,))
+
+
+def _is_reduction(o: Op) -> bool:
+    """The region takes and returns scalars of one element type."""
+    region = o.regions[0]
+    values = (*region.arguments, *region.results)
+    return (
+        (len(region.arguments), len(region.results)) == (2, 1)
+        and all(is_tensor(value) and value.rank == 0 for value in values)
+        and len({value.element for value in values}) == 1
+    )
+
+
+def _reduced_elements(o: Op) -> bool:
+    element = o.regions[0].results[0].element
+    return all(same_element(result.element, element) for result in o.results)
+
+
+class Reduction(Collective):
+    """A collective that folds the operands of the members, in the group's order."""
+
+    regions = ("computation",)
+
+    def fold(self, o: Op, columns: Any, context: Any) -> Any:
+        combine = bodies.body(o.regions[0], context)
+        dtype = o.regions[0].results[0].tensor.dtype
+        results = []
+        for column in columns:
+            total, *rest = (np.asarray(part).astype(dtype, copy=False) for part in column)
+            for part in rest:
+                (total,) = combine(total, part)
+            results.append(np.asarray(total))
+        return results
+
+    def flops(self, o: Op) -> float:
+        size = sum(value.tensor.size for value in o.operands)
+        return (self.size(o) - 1.0) * size * bodies.body_flops(o, o.regions[0])
+
+
+class AllReduce(Reduction, name="all_reduce"):
+    """results = the operands of all members of the group, folded by computation."""
+
+    inputs = variadic()
+    replica_groups = attribute(ANY)
+    channel_id = attribute(int, 0)
+    use_global_device_ids = attribute(bool, False)
+    C0 = GROUPS_FORM
+    C1 = GROUPS_UNIQUE
+    C3 = GROUPS_BOUND
+    C4 = GLOBAL_IDS
+    C5 = constraint("computation takes and returns scalars of one element type", _is_reduction)
+    C6 = constraint(
+        "results have the dimensions of the inputs",
+        any_result(
+            lambda o: (
+                len(o.results) == len(o.operands)
+                and all(
+                    is_tensor(r) and same_dims(v.dims, r.dims)
+                    for v, r in zip(o.operands, o.results, strict=True)
+                )
+            )
+        ),
+    )
+    C7 = constraint("results have computation's element type", any_result(_reduced_elements))
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [v.tensor.with_element(o.regions[0].results[0].element) for v in o.operands]
+
+    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+        return tuple(self.fold(o, zip(*parts, strict=True), context))
+
+    def cases(self) -> Iterator[Case]:
+        add = binary_body("add", F32)
+        yield Case("all_reduce_one", (counting(4),), ONE, regions=add)
+        yield Case("all_reduce_two", (counting(4), counting(2, 2)), ONE, regions=add)
+
+
+class CrossReplicaSum(Collective, name="cross-replica-sum"):
+    """result = the sum of the operand over the replicas of the group; all_reduce with add."""
+
+    operand = operand()
+    replica_groups = attribute(ANY)
+    C0 = GROUPS_FORM
+    C1 = GROUPS_UNIQUE
+    C3 = GROUPS_BOUND
+
+    def strategy(self, o: Op) -> str:
+        return CROSS_REPLICA
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.type]
+
+    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+        total = parts[0][0]
+        for (part,) in parts[1:]:
+            total = np.add(total, part, dtype=total.dtype)
+        return (np.asarray(total),)
+
+    def flops(self, o: Op) -> float:
+        return (self.size(o) - 1.0) * o.operand.tensor.size
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("cross_replica_sum", (counting(4),), ONE)
+
+
+class ReduceScatter(Reduction, name="reduce_scatter"):
+    """result = this member's part of the folded operands, split along scatter_dimension."""
+
+    operand = operand()
+    scatter_dimension = attribute(int)
+    replica_groups = attribute(ANY)
+    channel_id = attribute(int, 0)
+    use_global_device_ids = attribute(bool, False)
+    C0 = GROUPS_FORM
+    C2 = constraint(
+        "0 <= scatter_dimension < rank(operand)",
+        lambda o: 0 <= o.scatter_dimension < o.operands[0].rank,
+    )
+    C3 = GROUPS_UNIQUE
+    C5 = GROUPS_BOUND
+    C6 = GLOBAL_IDS
+    C7 = constraint("computation takes and returns scalars of one element type", _is_reduction)
+    C8 = constraint(
+        "result is like the operand, but for a part of dimension scatter_dimension",
+        any_result(
+            lambda o: _resized(o, o.scatter_dimension, lambda old, new: _divides(new, old))
+        ),
+    )
+    C9 = constraint("result has computation's element type", any_result(_reduced_elements))
+
+    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+        (total,) = self.fold(o, zip(*parts, strict=True), context)
+        context["process"].divisible(o, total.shape[o.scatter_dimension], len(parts))
+        return (np.split(total, len(parts), o.scatter_dimension)[place],)
+
+    def cases(self) -> Iterator[Case]:
+        facts = {"scatter_dimension": 1, **ONE}
+        kind = (TensorType((2, 4), F32),)
+        yield Case("reduce_scatter", (counting(2, 4),), facts, kind, binary_body("add", F32))
+
+
+class AllToAll(Collective, name="all_to_all"):
+    """results = part number "my place" of every member's operand, joined along concat_dimension."""
+
+    inputs = variadic()
+    split_dimension = attribute(int)
+    concat_dimension = attribute(int)
+    split_count = attribute(int)
+    replica_groups = attribute(ANY)
+    channel_id = attribute(int, 0)
+    C0 = GROUPS_FORM
+    C1 = constraint(
+        "0 <= split_dimension < rank(inputs)",
+        lambda o: all(is_tensor(v) and 0 <= o.split_dimension < v.rank for v in o.operands),
+    )
+    C3 = constraint(
+        "0 <= concat_dimension < rank(inputs)",
+        lambda o: all(0 <= o.concat_dimension < v.rank for v in o.operands),
+    )
+    C4 = constraint("0 < split_count", lambda o: o.split_count > 0)
+    C2 = constraint(
+        "split_count divides dimension split_dimension of the inputs",
+        lambda o: all(_divides(o.split_count, v.dims[o.split_dimension]) for v in o.operands),
+    )
+    C5 = GROUPS_UNIQUE
+    C7 = GROUPS_BOUND
+    C8 = constraint(
+        "the groups have split_count members",
+        lambda o: all(len(group) == o.split_count for group in members(o)),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [v.tensor.with_dims(_exchanged(o, v.dims)) for v in o.operands]
+
+    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+        context["process"].group_of(o, o.split_count, len(parts))
+        split, joined = o.split_dimension, o.concat_dimension
+        return tuple(
+            np.concatenate([np.split(x, len(parts), split)[place] for x in column], joined)
+            for column in zip(*parts, strict=True)
+        )
+
+    def cases(self) -> Iterator[Case]:
+        facts = {"split_dimension": 1, "concat_dimension": 0, "split_count": 1, **ONE}
+        yield Case("all_to_all_one", (counting(2, 4),), facts)
+        yield Case("all_to_all_two", (counting(2, 4), counting(3, 1)), facts)
+
+
+def _exchanged(o: Op, dims: Sequence[Any]) -> list[Any]:
+    found = list(dims)
+    if o.split_dimension != o.concat_dimension:
+        old = found[o.split_dimension]
+        found[o.split_dimension] = old // o.split_count if isinstance(old, int) else old
+        found[o.concat_dimension] = found[o.concat_dimension] * o.split_count
+    return found
+
+
+def _roots(o: Op) -> bool:
+    if not o.has_dynamic_root:
+        return True
+    last = o.operands[-1].tensor
+    return last.element is I32 and same_dims(last.dims, (len(o.operands) - 1,))
+
+
+class Rooted(Collective):
+    """A collective with one member of each group that gives, or that gets, the value."""
+
+    covers = False
+
+    def data(self, o: Op) -> tuple[Value, ...]:
+        """The operands without the one that holds the roots."""
+        return o.operands[:-1] if o.has_dynamic_root else o.operands
+
+    def roots(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> list[int]:
+        """The place of the root in the group, for each of the data operands."""
+        count = len(self.data(o))
+        if not o.has_dynamic_root:
+            return [0] * count
+        roots = [int(root) for root in parts[place][-1]]
+        for root in roots:
+            context["process"].member(o, root, len(parts))
+        return roots
+
+
+class CollectiveBroadcast(Rooted, name="collective_broadcast"):
+    """results = the operands of the root of the group; zeros outside of all groups."""
+
+    inputs = variadic()
+    replica_groups = attribute(ANY)
+    channel_id = attribute(int, 0)
+    has_dynamic_root = attribute(bool, False)
+    C0 = GROUPS_FORM
+    C1 = GROUPS_UNIQUE
+    C2 = constraint("0 <= replica_groups", lambda o: all(number >= 0 for number in _ids(o)))
+    C3 = constraint(
+        "there is an operand beside the root",
+        lambda o: len(o.operands) > bool(o.has_dynamic_root) and all(map(is_tensor, o.operands)),
+    )
+    C4 = constraint("a dynamic root is an i32 vector, one entry per other operand", _roots)
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [value.type for value in self.data(o)]
+
+    def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
+        if any(0 in group for group in members(o)) or not members(o):
+            return values[: len(o.results)]
+        return [_zero(b, result.tensor) for result in o.results]
+
+    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+        roots = self.roots(o, parts, place, context)
+        return tuple(parts[root][number] for number, root in enumerate(roots))
+
+    def cases(self) -> Iterator[Case]:
+        yield Case("collective_broadcast", (counting(3),), ONE)
+        dynamic = {**ONE, "has_dynamic_root": True}
+        values = (counting(3), counting(2, 2), i32([0, 0]))
+        yield Case("collective_broadcast_root", values, dynamic)
+
+
+class CollectiveReduce(Reduction, Rooted, name="collective_reduce"):
+    """results = the folded operands of the group on its root; zeros on the other members."""
+
+    inputs = variadic()
+    replica_groups = attribute(ANY)
+    channel_id = attribute(int, 0)
+    use_global_device_ids = attribute(bool, False)
+    has_dynamic_root = attribute(bool, False)
+    C0 = GROUPS_FORM
+    C1 = GROUPS_UNIQUE
+    C2 = constraint("0 <= replica_groups", lambda o: all(number >= 0 for number in _ids(o)))
+    C3 = constraint(
+        "there is an operand beside the root, an i32 vector with one entry per other operand",
+        lambda o: (
+            len(o.operands) > bool(o.has_dynamic_root)
+            and all(map(is_tensor, o.operands))
+            and _roots(o)
+        ),
+    )
+    C4 = constraint("computation takes and returns scalars of one element type", _is_reduction)
+
+    def strategy(self, o: Op) -> str:
+        if o.use_global_device_ids and o.channel_id > 0:
+            return FLATTENED_IDS
+        return CROSS_PARTITION if o.channel_id > 0 else CROSS_REPLICA
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [v.tensor.with_element(o.regions[0].results[0].element) for v in self.data(o)]
+
+    def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
+        if any(0 in group for group in members(o)) or not members(o):
+            data = values[: len(o.results)]
+            return [b.convert(v, r.element) for v, r in zip(data, o.results, strict=True)]
+        return [_zero(b, result.tensor) for result in o.results]
+
+    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+        roots = self.roots(o, parts, place, context)
+        columns = list(zip(*parts, strict=True))[: len(roots)]
+        totals = self.fold(o, columns, context)
+        return tuple(
+            total if root == place else zeros(result.tensor)
+            for total, root, result in zip(totals, roots, o.results, strict=True)
+        )
+
+    def cases(self) -> Iterator[Case]:
+        add = binary_body("add", F32)
+        yield Case("collective_reduce", (counting(3),), ONE, regions=add)
+        dynamic = {**ONE, "has_dynamic_root": True}
+        yield Case("collective_reduce_root", (counting(3), i32([0])), dynamic, regions=add)
+
+
+def pair_clauses() -> tuple[Any, Any, Any, Any]:
+    """The four clauses about source_target_pairs that three operations share."""
+    return (
+        constraint(
+            "source_target_pairs are pairs",
+            lambda o: all(isinstance(p, tuple) and len(p) == 2 for p in o.source_target_pairs),
+        ),
+        constraint(
+            "sources are unique", lambda o: unique([pair[0] for pair in o.source_target_pairs])
+        ),
+        constraint(
+            "targets are unique", lambda o: unique([pair[1] for pair in o.source_target_pairs])
+        ),
+        constraint(
+            "0 <= source_target_pairs", lambda o: all(min(p) >= 0 for p in o.source_target_pairs)
+        ),
+    )
+
+
+class CollectivePermute(Collective, name="collective_permute"):
+    """result = the operand of the process that is paired with this target; zeros without one."""
+
+    operand = operand()
+    source_target_pairs = attribute(tuple)
+    channel_id = attribute(int, 0)
+    C1, C2, C3, C4 = pair_clauses()
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [o.operand.type]
+
+    def size(self, o: Op) -> int:
+        return 2
+
+    def devices(self, o: Op) -> int:
+        return max((number for pair in o.source_target_pairs for number in pair), default=0) + 1
+
+    def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
+        if (0, 0) in o.source_target_pairs:
+            return values
+        return [_zero(b, o.result.tensor)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        process = context["process"]
+        pairs = process.pairs(o, self.strategy(o), o.source_target_pairs)
+        found = process.permute(o, pairs, arrays)
+        return (zeros(o.result.tensor),) if found is None else tuple(found)
+
+    def cases(self) -> Iterator[Case]:
+        self_loop = {"source_target_pairs": ((0, 0),)}
+        yield Case("collective_permute_self", (counting(2, 2),), self_loop)
+        yield Case("collective_permute_none", (counting(2, 2),), {"source_target_pairs": ()})
+
+
+class ProcessNumber(OpDefinition):
+    """result = where this process stands in its grid: 0 on one device."""
+
+    pattern = "source"
+    opaque = "each process has its own"
+    communicates = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # type: ignore[misc]
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [TensorType((), UI32)]
+
+    def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
+        return [b.constant(0, o.result.tensor)]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        process = context["process"]
+        number = process.partition if self.name == "partition_id" else process.replica
+        return np.array(number, np.uint32)
+
+    def cases(self) -> Iterator[Case]:
+        yield Case(self.name, ())
+
+
+ROOMS: tuple[OpDefinition, ...] = (
+    AllGather(), AllReduce(), CrossReplicaSum(), ReduceScatter(), AllToAll(),
+    CollectiveBroadcast(), CollectiveReduce(), CollectivePermute(),
+    ProcessNumber("partition_id"), ProcessNumber("replica_id"),
+)  # fmt: skip

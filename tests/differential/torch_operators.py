@@ -1,0 +1,201 @@
+"""PyTorch's own operator samples through girih: a developer's run over all of `op_db`.
+
+    python tests/differential/torch_operators.py [--only NAME ...] [--dtypes float32 int64 ...]
+        [--samples 4] [--engine interpreter|cpu] [--core]
+
+Each operator's samples are exported, imported (with `--core` after run_decompositions()), run, and
+compared with eager PyTorch. The summary counts which core ATen operators took part in results that
+agree, and lists what blocks the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copy
+import random
+import sys
+import types
+import unittest
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import _pytree
+
+import girih
+from girih.frontends.torch.exported import array_of, read_exported
+from girih.hlo.errors import ImportBlockers, UserError
+
+sys.modules.setdefault("expecttest", types.ModuleType("expecttest"))  # op_db does not need it
+sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
+
+TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+RANDOM = {
+    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform", "empty", "empty_like",
+    "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "pca_lowrank",
+    "svd_lowrank", "resize_", "resize_as_",
+}  # fmt: skip
+"""What has no value to compare with."""
+
+
+class Outcome(NamedTuple):
+    verdict: str  # agrees, differs, blocked, refused, bug, no export
+    words: str = ""
+    targets: frozenset[str] = frozenset()
+
+
+class Call(torch.nn.Module):
+    """One operator on one sample; what is no tensor is part of the program."""
+
+    def __init__(self, body: Any, spec: Any, fixed: list[Any]) -> None:
+        super().__init__()
+        self.body, self.spec, self.fixed = body, spec, fixed
+
+    def forward(self, *tensors: Any) -> Any:
+        given = iter(tensors)
+        leaves = [next(given) if leaf is Call else leaf for leaf in self.fixed]
+        args, kwargs = _pytree.tree_unflatten(leaves, self.spec)
+        return self.body(*args, **kwargs)
+
+
+def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool) -> Outcome:
+    """What becomes of one call."""
+    leaves, spec = _pytree.tree_flatten((args, kwargs))
+    tensors = tuple(x.detach().clone() for x in leaves if isinstance(x, torch.Tensor))
+    fixed = [Call if isinstance(x, torch.Tensor) else x for x in leaves]
+    module = Call(body, spec, fixed).eval()
+    try:
+        with torch.no_grad():
+            expected = _pytree.tree_leaves(module(*copy.deepcopy(tensors)))
+            if not all(isinstance(x, (torch.Tensor, bool, int, float)) for x in expected):
+                return Outcome("no export", "results are no tensors")
+            exported: Any = torch.export.export(module, copy.deepcopy(tensors), strict=False)
+            if core:
+                exported = exported.run_decompositions()
+    except Exception as error:
+        return Outcome("no export", f"{type(error).__name__} {str(error)[:120]}")
+    wanted = [array_of(torch.as_tensor(x)) for x in expected]
+    try:
+        targets = frozenset(node.target for node in read_exported(exported, "").graph.walk())
+        imported = girih.import_model(exported)
+        flat = [array_of(x) for x in tensors]
+        if engine == "cpu":
+            found = girih.compile(imported, options=girih.Options(cache="off"))(*flat)
+            found = _pytree.tree_leaves(found)
+        else:
+            found = girih.interpret(imported, flat)
+    except ImportBlockers as error:
+        return Outcome("blocked", "; ".join(f"{b.operation}: {b.reason}" for b in error.blockers))
+    except UserError as error:
+        return Outcome("refused", str(error)[:200])
+    except Exception as error:
+        return Outcome("bug", f"{type(error).__name__} {str(error)[:300]}")
+    return compare(found, wanted, TOLERANCE, targets)
+
+
+def compare(
+    found: list[Any], wanted: list[Any], tolerance: dict[Any, float], targets: frozenset[str]
+) -> Outcome:
+    for ours, theirs in zip(map(np.asarray, found), wanted, strict=False):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return Outcome("differs", f"{ours.dtype}{ours.shape} not {theirs.dtype}{theirs.shape}")
+        if theirs.dtype.kind in "biu":
+            if not np.array_equal(ours, theirs):
+                at = np.argwhere(np.atleast_1d(ours != theirs))[0]
+                pair = np.atleast_1d(ours)[tuple(at)], np.atleast_1d(theirs)[tuple(at)]
+                return Outcome("differs", f"{pair[0]} not {pair[1]}", targets)
+            continue
+        limit = {"float64": 1e-8, "complex128": 1e-8, "bfloat16": 3e-2, "float16": 4e-3}.get(
+            theirs.dtype.name, 1e-4
+        )
+        wide = np.complex128 if theirs.dtype.kind == "c" else np.float64
+        x, y = ours.astype(wide).ravel(), theirs.astype(wide).ravel()
+        finite = np.isfinite(y)
+        scale = max(1.0, float(np.abs(y[finite]).max(initial=0.0)))
+        near = np.where(
+            finite, np.abs(x - y) <= limit * scale, (x == y) | (np.isnan(x) & np.isnan(y))
+        )
+        if not near.all():
+            at = int(np.argmin(near))
+            return Outcome("differs", f"{x[at]} not {y[at]} ({theirs.dtype.name})", targets)
+    return Outcome("agrees", "", targets)
+
+
+def samples(info: Any, dtype: Any, count: int) -> Iterator[tuple[Any, Any]]:
+    """The first arguments that op_db has for an operator, spread over all of its samples."""
+    random.seed(0)
+    torch.manual_seed(0)
+    found = list(info.sample_inputs("cpu", dtype, requires_grad=False))
+    for sample in found[:: max(1, len(found) // count)][:count]:
+        yield (sample.input, *sample.args), dict(sample.kwargs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--dtypes", nargs="*", default=["float32"])
+    parser.add_argument("--samples", type=int, default=4)
+    parser.add_argument("--engine", default="interpreter", choices=("interpreter", "cpu"))
+    parser.add_argument("--core", action="store_true", help="after run_decompositions()")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    import logging
+
+    logging.disable(logging.ERROR)
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    count: collections.Counter[str] = collections.Counter()
+    blockers: collections.Counter[str] = collections.Counter()
+    agreeing: set[str] = set()
+    for info in op_db:
+        name = f"{info.name} {info.variant_test_name}".strip()
+        if arguments.only and info.name not in arguments.only:
+            continue
+        if info.name.rpartition(".")[2] in RANDOM or info.name.startswith("jiterator"):
+            continue
+        for spelled in arguments.dtypes:
+            dtype = getattr(torch, spelled)
+            if dtype not in info.dtypes:
+                continue
+            try:
+                given = list(samples(info, dtype, arguments.samples))
+            except Exception:
+                continue
+            for args, kwargs in given:
+                said = outcome(info.op, args, kwargs, arguments.engine, arguments.core)
+                count[said.verdict] += 1
+                if said.verdict == "agrees":
+                    agreeing |= said.targets
+                    continue
+                if said.verdict == "blocked":
+                    blockers[said.words.split(";")[0]] += 1
+                print(f"{name:40} {spelled:9} {said.verdict:9} {said.words}", flush=True)
+    core = core_operators()
+    print("\nblockers:")
+    for words, times in blockers.most_common():
+        print(f"  {times:4} {words}")
+    print(dict(count))
+    print(f"core ATen operators in agreeing results: {len(core & agreeing)} of {len(core)}")
+    print("others:", *sorted(core - agreeing))
+    return 0
+
+
+def core_operators() -> set[str]:
+    """Every overload that PyTorch counts as core ATen."""
+    found = set()
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+            operator = getattr(packet, overload)
+            if torch.Tag.core in operator.tags:
+                found.add(str(operator))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
