@@ -50,8 +50,8 @@ def export_stablehlo(
 ) -> bytes | str:
     """A program of any source that `import_model` takes as StableHLO, for XLA and other compilers.
 
-    version: of StableHLO, "0.9.0" to "1.20.0"; by default the lowest from 1.0.0 on that has all that
-        the program needs, so that most readers know it.
+    version: of StableHLO, "0.9.0" to "1.20.0"; by default the lowest from 1.0.0 on that has all
+        that the program needs, so that most readers know it.
     text: StableHLO text, in which CHLO's operations stay unless a version is given, instead of a
         portable artifact (MLIR bytecode), in which they are composites.
     weights_as_arguments: `main` takes the weights, named by their locations, after the inputs.
@@ -138,11 +138,13 @@ def _read_tuning(path: str) -> Tuning:
 def _compile(source_module: Module, backend: Backend, options: Options, say: Progress) -> Program:
     from .optimizer.encode import stored_module, used_weights
     from .optimizer.meanwhile import computed
+    from .optimizer.passes.mask_bounded import MaskBounded
     from .optimizer.pipeline import run_pipeline, simplify_pipeline
     from .optimizer.schedule import require_static, schedule
     from .runtime.program import Program
 
     target = backend.name
+    source_module = MaskBounded()(source_module)
     require_static(source_module)
     first, second = simplify_pipeline(options), lowering_passes(backend, options)
     disable = _named(options.disable, first, second)

@@ -158,7 +158,7 @@ def _bounds(kind: Tensor | Buffer) -> str:
 
 
 class Scalar(str):
-    """The spelling of a scalar type where it is an attribute's value: no string, but equal to it."""
+    """The spelling of a scalar type where it is an attribute's value: equal to that string."""
 
     __slots__ = ()
 

@@ -87,6 +87,9 @@ class _Retyping:
         """The nearest values of the other type; of a quantised one the stored integers."""
         kind = self.after
         if not isinstance(kind, QuantizedType):
+            if kind.is_complex and numerics.is_float(values.dtype):
+                # Many functions leave open what they give where a part is infinite.
+                values = np.where(np.isfinite(numerics.wide(values)), values, values.dtype.type(1))
             return numerics.convert(values, kind)
         with np.errstate(all="ignore"):
             steps = np.asarray(numerics.wide(values)) / kind.scales[0] + kind.zero_points[0]

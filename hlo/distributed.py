@@ -90,7 +90,12 @@ def _grid(
         partitions = _size(programs, "num_partitions", num_partitions)
         Grid(replicas, partitions)  # refuses sizes that no list should be made of
         return [[programs] * partitions for _ in range(replicas)]
-    rows = [list(row) for row in programs]
+    try:
+        rows = [list(row) for row in programs]
+    except TypeError:
+        rows = []
+    if any(not isinstance(module, Module) for row in rows for module in row):
+        raise UserError("programs are girih.Module objects; import_model makes them")
     if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
         raise UserError("programs[replica][partition] needs rows of one length, at least 1")
     for name, wanted, found in (

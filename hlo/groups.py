@@ -128,7 +128,7 @@ def mesh_groups(
     for name, before, part in chosen:
         if (name, before) not in numbers:
             raise ValueError(f"the mesh has no axis '{name}'")
-        picked += _dims_of(dict(axes)[name] if not part else part, name, before, numbers, sizes)
+        picked += _dims_of(part or dict(axes)[name], name, before, numbers, sizes)
     if len(set(picked)) != len(picked):
         raise ValueError("an axis is named twice")
     rest = [dim for dim in range(len(sizes)) if dim not in picked]

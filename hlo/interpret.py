@@ -10,7 +10,7 @@ import numpy as np
 from .errors import CompilerBug, UserError
 from .graph import Module, Op, Region, Value
 from .processes import Grid, Process, place
-from .types import SymbolicDim, TensorType
+from .types import FutureType, SymbolicDim, TensorType
 
 Environment = dict[Value, Any]
 
@@ -46,15 +46,12 @@ def flat_results(interpreter: Interpreter, inputs: Sequence[Any]) -> list[np.nda
 
 
 def _checked(index: int, value: Any, type: Any) -> Any:
+    if isinstance(type, FutureType):
+        raise UserError(f"input {index} is a {type}, which only a running program has")
     if not isinstance(type, TensorType):
         return value
     array = np.asarray(value)
-    fits = array.ndim == type.rank and all(
-        size == wanted
-        for size, wanted in zip(array.shape, type.dims, strict=True)
-        if isinstance(wanted, int)
-    )
-    if not fits or array.dtype != type.dtype:
+    if not _same_dims(array.shape, type.dims) or array.dtype != type.dtype:
         raise UserError(f"input {index} must be {type}, got {array.dtype}{list(array.shape)}")
     return array
 
@@ -83,6 +80,13 @@ def _check_sizes(module: Module, arrays: Sequence[Any]) -> None:
             raise UserError(f"the size {name} is {size}, but must be {wanted}")
 
 
+def _same_dims(shape: Sequence[int], dims: Sequence[Any]) -> bool:
+    """Whether an array of that shape may have those dimensions, symbolic ones among them."""
+    return len(shape) == len(dims) and all(
+        size == dim or not isinstance(dim, int) for size, dim in zip(shape, dims, strict=True)
+    )
+
+
 def _leaves(result: Any) -> Iterator[Any]:
     """The arrays of a result: of a tuple those of its members, of a token none."""
     if isinstance(result, tuple):
@@ -103,7 +107,7 @@ def _evaluated(op: Op, arrays: Sequence[Any]) -> Any:
     is computed and does not fit."""
     try:
         return op.definition.evaluate(op, *arrays)
-    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
         place = f"{op.origin[0]}: " if op.origin else ""
         raise UserError(f"{place}{op.name} cannot be computed on these values: {error}") from error
 
@@ -177,9 +181,14 @@ class Interpreter:
         if op.definition.pattern == "elementwise" and len({s for s in shapes if s}) > 1:
             raise UserError(f"{place(op)}{op.name}: its operands have the shapes {shapes}")
         try:
-            return self.evaluate(op, arrays, values)
+            results = self.evaluate(op, arrays, values)
         except MemoryError as error:
             raise UserError(f"{place(op)}{op.name}: its result is too large: {error}") from error
+        for value, array in zip(op.results, results, strict=True):
+            shape = np.shape(array)
+            if isinstance(value.type, TensorType) and not _same_dims(shape, value.dims):
+                raise UserError(f"{place(op)}{op.name}: declared {value.type}, but {shape}")
+        return results
 
     def _spread(self, outer: Mapping[Value, Any] | None) -> Any:
         """spread(n, task): task(process, run) on each process of a grid of 1 x n; its results."""

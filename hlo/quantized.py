@@ -5,8 +5,9 @@
 
 `legalized` writes both formulas out as plain operations in the expressed type, as the
 specification has them (`dequantize_op_quantize`), with two exceptions, which are exact where those
-round: products and convolutions sum integers, and operations that choose between values of one
-quantisation (maximum, compare, ...) choose between stored integers. The interpreter and every
+round: products and convolutions sum integers (of real rows and quantised columns: unscaled ones),
+and operations that choose between values of one quantisation (maximum, compare, ...) choose between
+stored integers. The interpreter and every
 backend run the legalised module, so there is one arithmetic of quantised values. Inputs and results
 of the program are the stored integers; its signature keeps the quantisation of each.
 """
@@ -26,6 +27,8 @@ from .graph import EXACT, Dense, Module, Op, Region, Value, Weight
 from .ops import contraction, convolution
 from .signature import Signature
 from .types import (
+    F32,
+    F64,
     I8,
     I32,
     I64,
@@ -36,12 +39,14 @@ from .types import (
     Type,
 )
 
-# Operations on real numbers beside those that are elementwise.
-_REAL = frozenset(
-    {"batch_norm_inference", "batch_norm_training", "batch_norm_grad", "cholesky",
-     "triangular_solve", "dynamic_conv", "dot", "iota", "dynamic_iota"}
+# Sources of real numbers.
+_REAL = frozenset({"iota", "dynamic_iota"})
+# Operations that move stored integers, beside those whose pattern or bodies say so.
+_MOVES = frozenset(
+    {"select", "optimization_barrier", "custom_call", "all_gather", "all_to_all",
+     "collective_broadcast", "collective_permute", "send", "recv", "infeed", "outfeed",
+     "chlo.top_k"}
 )  # fmt: skip
-_STORED = frozenset({"select", "bitcast_convert"})  # elementwise, but no arithmetic
 _CHOOSE = frozenset({"maximum", "minimum", "clamp", "compare"})
 _INT32 = 1 << 31
 
@@ -135,7 +140,7 @@ def _operation(
         legalize = _LEGALIZE.get(op.name)
         if legalize is not None:
             return legalize(b, op, operands)
-        if op.name in _REAL or _is_arithmetic(op):
+        if not _moves(op):
             return _through_reals(b, op, operands)
         _require_one_quantization(op)
     attributes = dict(op.attributes)
@@ -147,8 +152,12 @@ def _operation(
     return b.op(op.name, operands, attributes, regions, types).results
 
 
-def _is_arithmetic(op: Op) -> bool:
-    return op.definition.pattern == "elementwise" and op.name not in _STORED
+def _moves(op: Op) -> bool:
+    """Whether an operation gives integers that it was given, or what its bodies make of them."""
+    if op.name in _REAL:
+        return False
+    patterns = ("index", "control", "source")
+    return bool(op.regions) or op.name in _MOVES or op.definition.pattern in patterns
 
 
 def _require_one_quantization(op: Op) -> None:
@@ -179,23 +188,28 @@ def _exactly(b: Builder, name: str, *operands: Value) -> Value:
     return b.op(name, operands, {EXACT: True}).result
 
 
-def _spread(b: Builder, numbers: Sequence[Any], kind: TensorType, axis: int | None) -> Value:
-    """One number everywhere, or one for each position along an axis."""
+def _spread(b: Builder, numbers: Sequence[Any], like: Value, axis: int | None) -> Value:
+    """One number everywhere, or one for each position along an axis, of the dims of `like`."""
+    kind = like.tensor
     if len(set(numbers)) == 1:
         if kind.is_static:
             return b.constant(numbers[0], kind)
-        one = b.constant(numbers[0], TensorType((), kind.element))
-        return b.broadcast(one, kind.dims, ())
-    assert axis is not None
-    vector = np.asarray(numbers, np.float64 if kind.element.is_float else np.int64)
-    row = b.constant(vector, TensorType((len(numbers),), kind.element))
-    return b.broadcast(row, kind.dims, (axis,))
+        row, places = b.constant(numbers[0], TensorType((), kind.element)), ()
+    else:
+        assert axis is not None
+        vector = np.asarray(numbers, np.float64 if kind.element.is_float else np.int64)
+        row, places = b.constant(vector, TensorType((len(numbers),), kind.element)), (axis,)
+    if kind.is_static:
+        return b.broadcast(row, kind.dims, places)
+    sizes = [b.reshape(b("get_dimension_size", like, dimension=d), (1,)) for d in range(kind.rank)]
+    shape = b("concatenate", *sizes, dimension=0)
+    return b("dynamic_broadcast_in_dim", row, shape, type=kind, broadcast_dimensions=places)
 
 
 def dequantized(b: Builder, value: Value, kind: QuantizedType) -> Value:
     """(stored - zero point) * scale in the expressed type."""
     real = b.convert(_shifted(b, value, kind), kind.expressed)
-    return b("multiply", real, _spread(b, kind.scales, real.tensor, kind.axis))
+    return b("multiply", real, _spread(b, kind.scales, real, kind.axis))
 
 
 def _shifted(b: Builder, value: Value, kind: QuantizedType) -> Value:
@@ -208,16 +222,15 @@ def _shifted(b: Builder, value: Value, kind: QuantizedType) -> Value:
         value = b.convert(value, expressed)
     else:
         value = b.convert(value, I32 if kind.storage.bits < 32 else I64)
-    return b("subtract", value, _spread(b, kind.zero_points, value.tensor, kind.axis))
+    return b("subtract", value, _spread(b, kind.zero_points, value, kind.axis))
 
 
 def quantized(b: Builder, real: Value, kind: QuantizedType) -> Value:
     """round_nearest_even(clamp(minimum, real / scale + zero point, maximum)) as storage."""
     real = b.convert(real, kind.expressed)
-    wide = real.tensor
-    steps = _exactly(b, "divide", real, _spread(b, kind.scales, wide, kind.axis))
+    steps = _exactly(b, "divide", real, _spread(b, kind.scales, real, kind.axis))
     if any(kind.zero_points):
-        steps = _exactly(b, "add", steps, _spread(b, kind.zero_points, wide, kind.axis))
+        steps = _exactly(b, "add", steps, _spread(b, kind.zero_points, real, kind.axis))
     scalar = TensorType((), kind.expressed)
     low, high = b.constant(kind.minimum, scalar), b.constant(kind.maximum, scalar)
     whole = b("round_nearest_even", b("clamp", low, steps, high))
@@ -296,6 +309,10 @@ class _Side(NamedTuple):
 def _contraction(b: Builder, op: Op, operands: Sequence[Value]) -> Sequence[Value]:
     """dot_general and convolution: integer sums where both sides have at most 8 bits."""
     kinds = [value.element for value in op.operands]
+    if _scales_last(op):
+        whole = b.convert(_shifted(b, operands[1], kinds[1]), op.type.element)
+        sums = b.op(op.name, [operands[0], whole], op.attributes, (), [op.type]).result
+        return [b("multiply", sums, _spread(b, kinds[1].scales, sums, _column_dim(op)[1]))]
     sides = [
         _Side(_octets(b, value), kind)
         for value, kind in zip(operands, kinds, strict=True)
@@ -320,8 +337,24 @@ def _contraction(b: Builder, op: Op, operands: Sequence[Value]) -> Sequence[Valu
         return [_as_counted(b, total, result)]
     expressed = result.expressed if isinstance(result, QuantizedType) else result
     real = b.convert(total, expressed)
-    real = _exactly(b, "multiply", real, _spread(b, scales, real.tensor, column[1]))
+    real = _exactly(b, "multiply", real, _spread(b, scales, real, column[1]))
     return [_as_declared(b, real, op.type)]
+
+
+def _scales_last(op: Op) -> bool:
+    """Whether real rows meet quantised columns, whose scales are factors of the result.
+
+    Behind the sum they round once, and the stored integers are read as they are.
+    """
+    left, right = (value.element for value in op.operands)
+    result = op.type.element
+    return (
+        left is result
+        and result in (F32, F64)
+        and isinstance(right, QuantizedType)
+        and right.expressed is result
+        and right.axis in (None, _column_dim(op)[0])
+    )
 
 
 def _octets(b: Builder, value: Value) -> Value:
@@ -364,7 +397,7 @@ def _counts_in(result: QuantizedType, scales: Sequence[float], column: int) -> b
 
 def _as_counted(b: Builder, total: Value, kind: QuantizedType) -> Value:
     if any(kind.zero_points):
-        total = b("add", total, _spread(b, kind.zero_points, total.tensor, kind.axis))
+        total = b("add", total, _spread(b, kind.zero_points, total, kind.axis))
     if (kind.minimum, kind.maximum) != (-_INT32, _INT32 - 1):
         scalar = TensorType((), I32)
         low, high = max(kind.minimum, -_INT32), min(kind.maximum, _INT32 - 1)
@@ -388,11 +421,11 @@ def _corrected(
         scaled = b("multiply", sums[0](), b.constant(zero, kind))
         product = b("subtract", product, scaled)
     if any(zeros):
-        scaled = b("multiply", sums[1](), _spread(b, zeros, kind, column))
+        scaled = b("multiply", sums[1](), _spread(b, zeros, product, column))
         product = b("subtract", product, scaled)
     if zero and any(zeros):
         constants = [depth * zero * other for other in zeros]
-        product = b("add", product, _spread(b, constants, kind, column))
+        product = b("add", product, _spread(b, constants, product, column))
     return product
 
 

@@ -12,6 +12,7 @@ girih 1.0 module "example" entry @main {
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -125,6 +126,7 @@ def _origin_text(origin: Origin) -> str:
     return f"({json.dumps(origin.file)}, {origin.line}, {json.dumps(origin.name)})"
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def type_text(type: Type) -> str:
     """`f32[4,8]`, `token`, `(f32[], i1[2])`."""
     if isinstance(type, TensorType):
@@ -144,6 +146,7 @@ def attributes_text(attributes: Mapping[str, Any]) -> str:
     return "{" + ", ".join(parts) + "}"
 
 
+@functools.lru_cache(maxsize=1 << 10)
 def _key(key: str) -> str:
     plain = key.isidentifier() and key.isascii() and key not in ("inf", "nan")  # those are numbers
     return key if plain else json.dumps(key)
@@ -160,7 +163,7 @@ def attribute_text(value: Any) -> str:
     if isinstance(value, float):
         return float_text(value)
     if isinstance(value, str):
-        return json.dumps(value)
+        return _quoted(value)
     if isinstance(value, bytes):
         return f"bytes 0x{value.hex()}"
     if isinstance(value, (tuple, list)):
@@ -173,6 +176,9 @@ def attribute_text(value: Any) -> str:
     if isinstance(value, (TensorType, TokenType, TupleType, FutureType)):
         return f"type {type_text(value)}"
     raise CompilerBug(f"an attribute of kind {type(value).__name__} has no text")
+
+
+_quoted = functools.lru_cache(maxsize=1 << 10)(json.dumps)
 
 
 def float_text(value: float) -> str:

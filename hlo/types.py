@@ -187,8 +187,6 @@ class QuantizedType:
             return "its scales must be positive and finite"
         if not all(self.minimum <= zero <= self.maximum for zero in self.zero_points):
             return "its zero points must lie within its bounds"
-        if len(self.scales) != len(self.zero_points):
-            return "it needs one zero point per scale"
         if self.axis is None:
             return "" if len(self.scales) == 1 else "it needs one scale"
         if not 0 <= self.axis < len(dims):

@@ -31,7 +31,9 @@ from .schedule import (
     live_ranges,
 )
 
-PLAN_FORMAT = "1.0"
+# What a plan needs of its runtime, as little as it can: a newer minor version adds something, a
+# newer major one changes what is there, such as the tables that workers of all programs share.
+PLAN_FORMAT, WITH_FUNCTIONS = "1.0", "1.1"
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
 FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
@@ -133,6 +135,8 @@ class Planner:
         message.engine = "library" if entry.facts.functions else "compiler"
         message.notes.extend(entry.facts.notes)
         message.functions.extend(entry.facts.functions)
+        if entry.facts.functions:
+            self.plan.format_version = WITH_FUNCTIONS
 
     # Buffers.
 

@@ -8,6 +8,7 @@ until one changes nothing, and then the very same region comes back (`new is old
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import is_
@@ -71,17 +72,7 @@ class Engine:
         self.check = check
         self.folder = Folder(Interpreter(module), self.ledger, fold_bytes, fold_elements)
         self.keys = Keys()
-        # Each rule with the question whether its licence is not granted: then it may still fire
-        # where no float is involved.
-        self.rules: dict[str, list[tuple[Rule, bool]]] = {}
-        self.general: list[tuple[Rule, bool]] = []
-        for rule in rules:
-            limited = bool(rule.licence & ~licences)
-            for root in rule.roots:
-                kept = self.general if root == "*" else self.rules.setdefault(root, [])
-                kept.append((rule, limited))
-        for kept in self.rules.values():
-            kept += self.general
+        self.rules, self.general = _by_root(tuple(rules), licences)
         self.folding = bool(self.rules or self.general)
         self.values: dict[Value, Value] = {}  # what became of a value of the old region
         self.uses: dict[Value, int] = defaultdict(int)
@@ -141,6 +132,25 @@ class Engine:
                     wanted.update(self.keys.captures(region))
         kept.reverse()
         return kept
+
+
+Offered = list[tuple[Rule, bool]]
+
+
+@functools.lru_cache(maxsize=16)
+def _by_root(rules: tuple[Rule, ...], licences: Licence) -> tuple[dict[str, Offered], Offered]:
+    """The rules of each root, then those of any root, each with the question whether its licence
+    is not granted: then it may still fire where no float is involved."""
+    found: dict[str, Offered] = {}
+    general: Offered = []
+    for rule in rules:
+        limited = bool(rule.licence & ~licences)
+        for root in rule.roots:
+            kept = general if root == "*" else found.setdefault(root, [])
+            kept.append((rule, limited))
+    for kept in found.values():
+        kept += general
+    return found, general
 
 
 def copied(op: Op, values: Mapping[Value, Value], place: Origins = ()) -> Op:
@@ -367,8 +377,11 @@ class Rewriter(Builder):
         before = self.rewriting
         self.rewriting = op
         self.depth += 1
+        made = {v.owner.definition.name for v in op.operands if isinstance(v.owner, Op)}
         try:
             for rule, limited in rules:
+                if rule.makers and rule.makers.isdisjoint(made):
+                    continue
                 if (limited or exact) and rule.needs(op):
                     continue
                 replacement = rule.rewrite(op, self)

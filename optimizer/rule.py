@@ -55,6 +55,8 @@ class Rule:
     REASSOCIATES: 0 where the formulas are exact on such values. `sums` says that both sides sum in
     an order that is the implementation's own, so that any licence is checked on such values.
     `local` rules look at which results are used: what they make stands for no equal operation.
+    `makers`: unless one of these operations makes an operand, the rule does not apply; empty where
+    nothing is known of that.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Rule:
     text: str = ""
     sums: bool = False
     local: bool = False
+    makers: frozenset[str] = frozenset()
 
     def needs(self, op: Op) -> Licence:
         """The licence that rewriting `op` needs: none where no float or complex is involved."""
@@ -88,6 +91,7 @@ def structural(
     ulps: int = 0,
     sums: bool = False,
     local: bool = False,
+    makers: Iterable[str] = (),
 ) -> Callable[[Rewrite], Rule]:
     """Decorator: the function below it is a rule; its docstring's first line is the formula."""
 
@@ -95,7 +99,8 @@ def structural(
         text = (function.__doc__ or "").strip().splitlines()
         shown = text[0] if text else ""
         return Rule(
-            name, roots, function, licence, examples, lowers, ulps, shown, sums, local
+            name, roots, function, licence, examples, lowers, ulps, shown, sums, local,
+            frozenset(makers),
         )  # fmt: skip
 
     return make

@@ -127,8 +127,8 @@ def require_static(module: Module) -> None:
             if isinstance(result.type, TensorType) and not result.type.is_static:
                 raise UnsupportedError(
                     f"{_place(op)}{op.name}: {result.type} has a size that is known only while the "
-                    "program runs; compiled programs need fixed sizes: compute with a mask instead, "
-                    "or interpret it"
+                    "program runs; compiled programs need fixed sizes: compute with a mask "
+                    "instead, or interpret it"
                 )
 
 

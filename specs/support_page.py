@@ -17,18 +17,18 @@ import numpy as np
 
 from ..compiler import compile as compile_program
 from ..hlo.cases import Example, example, retyped
-from ..hlo.errors import UnsupportedError
+from ..hlo.errors import UnsupportedError, VerifyError
 from ..hlo.interpret import interpret
 from ..hlo.ops import DEFINITIONS, find
 from ..hlo.ops.tile import TILE_OPS
 from ..hlo.room import OpDefinition
 from ..hlo.types import F32, I8, Element, ElementType, QuantizedType
-from ..options import Options
 from ..runtime.plans import parse_plan
 
 PAGE = Path(__file__).resolve().parent / "support.md"
 QUANTIZED = QuantizedType(I8, F32, None, (0.0625,), (3,), -128, 127)
 ELEMENTS: dict[str, Element] = {**ElementType.table, "quantised": QUANTIZED}
+OWN = TILE_OPS | {"fusion", "kernel_call"}  # what programs consist of after compilation
 CASES = 2  # of an operation, that are tried with each element type
 
 ILLEGAL, INTERPRETED, WRONG = "", "i", "**wrong**"
@@ -75,15 +75,19 @@ def read_page(text: str) -> dict[tuple[str, str], str]:
 
 def rooms() -> list[OpDefinition]:
     """The operations that are on the page: those with cases of their own on tensors."""
-    return [room for room in DEFINITIONS if room.name not in TILE_OPS and typed_examples(room)]
+    return [room for room in DEFINITIONS if room.name not in OWN and typed_examples(room)]
 
 
 def examples(room: OpDefinition, element: Element) -> list[Example]:
     """Cases with that element type: the room's own, or others that take it."""
     typed = typed_examples(room)
     own = [made for made, before in typed if before is element]
-    others = (retyped(made, before, element) for made, before in typed[:CASES])
-    return own[:CASES] or [made for made in others if made is not None]
+    # f32 examples say most, but where there are some of its kind.
+    alike = [item for item in typed if item[1].kind == element.kind] or typed
+    for source in (alike[:CASES], typed[:CASES]):
+        others = [retyped(made, before, element) for made, before in source]
+        own = own[:CASES] or [made for made in others if made is not None]
+    return own
 
 
 def typed_examples(room: OpDefinition) -> list[tuple[Example, Element]]:
@@ -113,11 +117,13 @@ def _tried(made: Example, element: Element) -> str:
     """The mark of one run of both engines."""
     try:
         wanted = interpret(made.module, made.inputs)
+    except VerifyError:
+        return ILLEGAL  # by a clause of what the operation is made of
     except Exception as error:  # noqa: BLE001 - a bug is a mark, not the end of the page
         print(f"{made.name} of {element}: {error!r}", file=sys.stderr)
         return WRONG
     try:
-        program = compile_program(made.module, options=Options(fold_bytes=0))
+        program = compile_program(made.module)
         results = program(*made.inputs)
     except UnsupportedError:
         return INTERPRETED

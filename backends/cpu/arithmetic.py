@@ -269,7 +269,7 @@ def _reduce_precision(f: Function, op: Op, operands: Sequence[Register]) -> Regi
         odd = f.land(f.lshr(bits, drop), 1)
         result = f.add(f.add(bits, (1 << (drop - 1)) - 1), odd)
         result = f.land(result, -(1 << drop))
-    if exponent_bits < own_exponent:
+    if exponent_bits < min(own_exponent, elements.exponent_bits(op.operands[0].element)):
         bias, own_bias = (1 << (exponent_bits - 1)) - 1, (1 << (own_exponent - 1)) - 1
         exponent = f.land(result, ((1 << own_exponent) - 1) << own)
         infinity = f.lor(sign, ((1 << own_exponent) - 1) << own)

@@ -71,7 +71,12 @@ if hasattr(os, "register_at_fork"):  # threads do not live on in a child
 
 def begin_executor(target: Target, disk: DiskCache | None) -> Future[CompiledKernel]:
     """What walks a plan's steps; no program decides anything of it, so it can be begun early."""
-    return _pool().submit(_executor, target.general, disk)
+    known = CACHE.find(_EXECUTOR, target.general, None)
+    if known is None:
+        return _pool().submit(_executor, target.general, disk)
+    made: Future[CompiledKernel] = Future()
+    made.set_result(known)
+    return made
 
 
 def _executor(target: Target, disk: DiskCache | None) -> CompiledKernel:

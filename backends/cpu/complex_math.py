@@ -251,12 +251,17 @@ def _atan2(f: Function, x: Pair, y: Pair) -> Pair:
 
 def _sinh(f: Function, x: Pair) -> Pair:
     sinh, cosh = _hyperbolic(f, x[0])
-    return Pair(f.mul(sinh, circular.cos(f, x[1])), f.mul(cosh, circular.sin(f, x[1])))
+    real = f.compare("oeq", x[1], 0.0)  # also where cosh is infinite
+    imaginary = f.select(real, x[1], f.mul(cosh, circular.sin(f, x[1])))
+    return Pair(f.mul(sinh, circular.cos(f, x[1])), imaginary)
 
 
 def _cosh(f: Function, x: Pair) -> Pair:
     sinh, cosh = _hyperbolic(f, x[0])
-    return Pair(f.mul(cosh, circular.cos(f, x[1])), f.mul(sinh, circular.sin(f, x[1])))
+    real = f.compare("oeq", x[1], 0.0)
+    zero = f.mul(_signed(f, constant(sinh.type, 1.0), sinh), x[1])
+    imaginary = f.select(real, zero, f.mul(sinh, circular.sin(f, x[1])))
+    return Pair(f.mul(cosh, circular.cos(f, x[1])), imaginary)
 
 
 def _square(f: Function, x: Pair) -> Pair:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import ml_dtypes
+
 from ...hlo import types
 from . import llvm
 from .llvm import Function, Value, bits_of, constant, lanes_of, vector
@@ -84,6 +86,11 @@ def register_type(element: Any) -> str:
     if element.is_float:
         return "double" if element is types.F64 else "float"
     return "i1" if element.is_bool else f"i{max(8, element.bits)}"
+
+
+def exponent_bits(element: Any) -> int:
+    """How many bits of a float are its exponent."""
+    return ml_dtypes.finfo(element.dtype).nexp
 
 
 def is_rounded(element: Any) -> bool:

@@ -15,7 +15,6 @@ from .loops import loop, product, reduce, rows
 
 # Operations that no kernel computes, and why.
 LIMITATIONS = {
-    "rng": "the specification leaves its numbers open; use rng_bit_generator",
     "uniform_quantize": "quantised values are integers before kernels are made",
     "uniform_dequantize": "quantised values are integers before kernels are made",
     "get_dimension_size": "static sizes are folded before kernels are made",

@@ -22,6 +22,9 @@ _PER_VALUE = "#sdy.sharding_per_value<["
 _DROPPED = ("mhlo.layout_mode", "mhlo.memory_kind", "use_list")
 
 
+ACCURACY: dict[str, Any] = {"atol": 0.0, "rtol": 0.0, "ulps": 0, "mode": "DEFAULT"}
+"""What a result_accuracy says where it says nothing."""
+
 MAXIMUM_ITEMS = 1_000_000
 """An attribute that is a longer list of numbers than this is no program's."""
 
@@ -132,8 +135,9 @@ def flatten(operation: tree.Operation, convert_type: Callable[[tree.Type], Any])
     flat: dict[str, Any] = {}
     for key, value in unpacked(operation).items():
         if isinstance(value, tree.Structured) and value.kind == "result_accuracy":
-            accuracy = {k: plain(v, convert_type) for k, v in value.fields.items()}
-            if accuracy.get("mode", "DEFAULT") != "DEFAULT":
+            given = {k: plain(v, convert_type) for k, v in value.fields.items()}
+            accuracy = {**ACCURACY, **given}
+            if accuracy["mode"] != "DEFAULT":
                 flat[key] = accuracy
         elif key == "value" and name == "constant":
             flat[key] = value
@@ -142,8 +146,8 @@ def flatten(operation: tree.Operation, convert_type: Callable[[tree.Type], Any])
         else:
             flat[key] = plain(value, convert_type)
     flat = {key: value for key, value in flat.items() if not _is_default(name, key, value)}
-    sharding = flat.get("sdy.sharding")
-    if isinstance(sharding, str) and sharding.startswith(_PER_VALUE) and len(operation.results) == 1:
+    sharding, single = flat.get("sdy.sharding"), len(operation.results) == 1
+    if single and isinstance(sharding, str) and sharding.startswith(_PER_VALUE):
         flat["sdy.sharding"] = f"#sdy.sharding{sharding[len(_PER_VALUE) : -2]}"
     if name in _RANKED_OPS:
         _fill_windows(name, operation, flat)

@@ -74,6 +74,7 @@ class BytecodeReader(EntryReader):
         self.resources: dict[str, bytes | memoryview] = {}
         self._op_names: list[str] = []
         self._property_ranges: list[tuple[int, int]] = []
+        self._known_properties: dict[tuple[str, int], dict[str, Any]] = {}
         self._depth = 0
 
     def read(self) -> tree.Operation:
@@ -277,6 +278,13 @@ class BytecodeReader(EntryReader):
         return operation
 
     def _properties(self, name: str, index: int) -> dict[str, Any]:
+        """The properties of that number as `name` stores them; many ops share them."""
+        known = self._known_properties.get((name, index))
+        if known is None:
+            known = self._known_properties[name, index] = self._read_property(name, index)
+        return known
+
+    def _read_property(self, name: str, index: int) -> dict[str, Any]:
         start, end = self._property_ranges[index]
         cursor = Cursor(self.data, start, end, self.name)
         if name.startswith("vhlo."):

@@ -40,7 +40,7 @@ from ...hlo.types import (
 from ...hlo.verify import compatible
 from .. import tree
 from . import attributes as attribute_tables
-from . import parallel, refine, special
+from . import gspmd, parallel, refine, special
 from .literals import element_of, read_elements
 from .locations import Locations
 from .signatures import read_signature
@@ -103,6 +103,7 @@ class Converter:
         self._symbols: refine.Symbols = {}
         self._open_calls: set[str] = set()
         self.callers: list[tree.Operation] = []  # the calls behind what is being converted
+        gspmd.regroup(self.document.module)
         self.meshes = parallel.meshes_of(self.document.module)
         self._shardings = dict(special.sharding_constraints(self.document.module))
 
@@ -114,6 +115,9 @@ class Converter:
             reasons = [b.reason for b in error.blockers if refine.OF_DATA in b.reason]
             if not self.free_shapes or not reasons:
                 raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            source = self.document.source or "the program"
+            raise UserError(f"{source}: a function or its types are malformed: {error}") from error
         again = Converter(
             self.document, self.name, self.weight_prefix, self.entry_arguments, self.unused,
             self.global_constants, self.input_types, self.examples,
@@ -554,7 +558,7 @@ def leaves(value: Leaves) -> Iterator[Value]:
         yield value
 
 
-def _leaf_types(kind: Type) -> Iterator[TensorType | TokenType]:
+def _leaf_types(kind: Type) -> Iterator[TensorType | TokenType | FutureType]:
     if isinstance(kind, TupleType):
         for member in kind.members:
             yield from _leaf_types(member)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from ...hlo.errors import Blocker, ExportBlockers, UserError
 from .. import tree
@@ -59,7 +58,8 @@ class Requirements:
         self._document = document
         self._locations = Locations(document)
         self._facts: dict[tree.Operation, Facts] = {}
-        self._types: dict[Any, Version] = {}
+        self._known: dict[tree.Operation, list[Need]] = {}
+        self._types: dict[int, Version] = {}
         self._blockers: dict[Blocker, None] = dict.fromkeys(blockers)
 
     def facts(self, operation: tree.Operation) -> Facts:
@@ -114,15 +114,20 @@ class Requirements:
         return tree.walk(self._document.module)
 
     def _needs(self, operation: tree.Operation) -> list[Need]:
+        known = self._known.get(operation)
+        if known is None:
+            known = self._known[operation] = self._find_needs(operation)
+        return known
+
+    def _find_needs(self, operation: tree.Operation) -> list[Need]:
         facts = self.facts(operation)
         found = needs(base_of(operation), facts.given, operation, facts.known)
         kinds = [value.type for value in (*operation.operands, *operation.results)]
         kinds += [value.type for region in operation.regions for value in region.arguments]
         for kind in kinds:
-            key = tree.key(kind)
-            since = self._types.get(key)
+            since = self._types.get(id(kind))  # the document keeps its types
             if since is None:
-                since = self._types[key] = type_since(kind)
+                since = self._types[id(kind)] = type_since(kind)
             if since > OLDEST:
                 found.append(Need(f"the type {tree.spell(kind)}", since))
         return found

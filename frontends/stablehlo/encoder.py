@@ -50,7 +50,7 @@ def signed(value: int) -> bytes:
     """An integer of 64 bits, zigzag."""
     if value >= 1 << 63:
         value -= 1 << 64
-    return varint((value << 1 if value >= 0 else (-value << 1) - 1))
+    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 def signed_list(values: Sequence[int]) -> bytes:
@@ -116,12 +116,13 @@ class Entries:
         return found
 
 
-_LARGE = 256
+LARGE = 256
+"""Data of more bytes is compared by identity."""
 
 
 def _key(part: Part) -> Any:
     if isinstance(part, memoryview):
-        return ("data", id(part)) if len(part) > _LARGE else bytes(part)
+        return ("data", id(part)) if len(part) > LARGE else bytes(part)
     return part
 
 

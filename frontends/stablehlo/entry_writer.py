@@ -10,9 +10,11 @@ import numpy as np
 
 from ...hlo.errors import UnsupportedError
 from .. import tree
+from .attributes import ACCURACY
 from .bytecode_entries import VHLO_TYPES, scalar_width
 from .encoder import (
     FLAGGED,
+    LARGE,
     Entries,
     Part,
     Reference,
@@ -24,7 +26,7 @@ from .encoder import (
     varint,
 )
 from .literals import element_of, read_elements
-from .normal import ACCURACY, ENUMS, KINDS, integers
+from .normal import ENUMS, KINDS, integers
 from .places import Places
 
 _CODES = {name: code for code, name in VHLO_TYPES.items()}
@@ -191,6 +193,13 @@ class EntryWriter:
         return self.entries[0].add(dialect, [data], encoded=False)
 
     def _tensor(self, value: tree.Elements) -> Reference:
+        if len(value.payload) <= LARGE:
+            return self._data(value)
+        # The same data again, such as a weight that several functions use, is not written twice.
+        key = ("data", id(value.payload), tree.key(value.type))
+        return self._memo(key, lambda: self._data(value))
+
+    def _data(self, value: tree.Elements) -> Reference:
         data = packed_data(value)
         return self._attribute("vhlo", varint(15), self.type(value.type), varint(len(data)), data)
 
@@ -253,7 +262,9 @@ class EntryWriter:
         """Any value of a tree as an attribute of MLIR's own."""
         match value:
             case bool():
-                return self._attribute("builtin", varint(8), self.builtin_type("i1"), bits(value, 1))
+                return self._attribute(
+                    "builtin", varint(8), self.builtin_type("i1"), bits(value, 1)
+                )
             case str():
                 return self._attribute("builtin", varint(2), self.string(value))
             case tree.Integer(number, kind):
@@ -338,7 +349,7 @@ def packed_data(value: tree.Elements) -> bytes | memoryview:
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.size > 1 and flat.size <= _SCANNED and _all_equal(flat):
         flat = flat[:1]
-    return memoryview(flat.view(np.uint8))
+    return flat.view(np.uint8).data
 
 
 _SCANNED = 1 << 16

@@ -22,19 +22,18 @@ from ...hlo.signature import Signature
 from ...hlo.types import FutureType, QuantizedType, TensorType, TokenType, Type
 from .. import tree
 from ..kernel import payload
-from . import sdy
+from . import library_writes, sdy
 from .normal import elements_of, restored, scalar_of
 from .versions import FORMS
 
-CHLO = frozenset(
-    """
-    acos acosh asin asinh atan atanh bessel_i1e broadcast_add broadcast_and broadcast_atan2
-    broadcast_compare broadcast_complex broadcast_divide broadcast_maximum broadcast_minimum
-    broadcast_multiply broadcast_or broadcast_power broadcast_remainder broadcast_subtract
-    broadcast_xor conj cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma next_after
-    polygamma ragged_dot sinh square tan top_k zeta
-    """.split()
-)
+_CHLO_WORDS = """
+acos acosh asin asinh atan atanh bessel_i1e broadcast_add broadcast_and broadcast_atan2
+broadcast_compare broadcast_complex broadcast_divide broadcast_maximum broadcast_minimum
+broadcast_multiply broadcast_or broadcast_power broadcast_remainder broadcast_subtract
+broadcast_xor conj cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma next_after
+polygamma ragged_dot sinh square tan top_k zeta
+"""
+CHLO = frozenset(_CHLO_WORDS.split())
 """CHLO's operations that other readers of StableHLO text know."""
 
 _COMPOSITE_VERSION = 1
@@ -88,7 +87,7 @@ class _Lowering:
     def lower(self) -> Tree:
         module = self.module
         top: list[tree.Operation] = []
-        facts: dict[str, Any] = {"sym_name": module.name or "main"}
+        facts: dict[str, Any] = {"sym_name": module.name} if module.name else {}
         for key, value in module.attributes.items():
             if key.startswith(_MESH):
                 mesh = restored(value)
@@ -100,7 +99,9 @@ class _Lowering:
         others = [f for f in module.functions.values() if f.name != module.entry]
         for function in others:
             extra = tuple(self._uses.get(function.name, ()))
-            self.functions.append(self.function(function, self.symbol(function.name), "private", extra))
+            self.functions.append(
+                self.function(function, self.symbol(function.name), "private", extra)
+            )
         document = tree.Document(
             _operation("builtin.module", facts, [tree.Region([], [*top, main, *self.functions])]),
             module.name or "the program",
@@ -234,6 +235,11 @@ class _Lowering:
         if self.chlo and dialect == "chlo" and base in CHLO:
             yield self.plain(op, op.name)
             return
+        if library_writes.is_library_call(op):
+            for made in library_writes.custom_call(op, self.uses(op.operands), self.define):
+                made.location = location_of(op.origin)
+                yield made
+            return
         region = expansion(op)
         if region is None:
             remedy = "write it as text" if dialect == "chlo" else "replace it in the model"
@@ -302,7 +308,9 @@ class _Lowering:
 
     def plain(self, op: Op, name: str) -> tree.Operation:
         """The op under its own name."""
-        made = _operation(name, self.given(op), [], self.uses(op.operands))
+        specs = op.definition.attributes
+        facts = {k: v if k in specs else restored(v) for k, v in self.given(op).items()}
+        made = _operation(name, facts, [], self.uses(op.operands))
         for inner in op.regions:
             region = tree.Region([self.define(value) for value in inner.arguments])
             self.fill(region, inner, "stablehlo.return")

@@ -17,7 +17,7 @@ from ...hlo.errors import UserError
 from ...hlo.graph import Dense
 from ...hlo.types import QuantizedType
 from .. import tree
-from .attributes import unpacked
+from .attributes import ACCURACY, unpacked
 from .literals import read_elements
 from .versions import FORMS
 
@@ -97,7 +97,6 @@ _ALGORITHM = (
     "num_primitive_operations",
     "allow_imprecise_accumulation",
 )
-ACCURACY: dict[str, Any] = {"atol": 0.0, "rtol": 0.0, "ulps": 0, "mode": "DEFAULT"}
 _ACCURACY = tree.Structured("result_accuracy", ACCURACY)
 
 
@@ -223,7 +222,7 @@ def elements_of(dense: Dense) -> tree.Elements:
     kind = tree.Tensor(tuple(dense.type.dims), scalar_of(element))
     if splat and element.is_bool:
         return tree.Elements(kind, b"\xff" if array else b"\0")
-    return tree.Elements(kind, memoryview(array.reshape(-1).view(np.uint8)))
+    return tree.Elements(kind, array.reshape(-1).view(np.uint8).data)
 
 
 def scalar_of(element: Any) -> tree.Type:

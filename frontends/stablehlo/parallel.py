@@ -202,6 +202,9 @@ def _collective(converter: Converter, operation: tree.Operation, built: list[Op]
 
 def _manual_computation(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """The mesh, the manual axes, and for each value the axes that cut each dimension."""
+    if "mesh" in operation.attributes:  # in a form of ours already
+        converter.emit(operation.name, operation, built, operation.attributes)
+        return True
     texts = {
         key: getattr(operation.attributes.get(key), "text", "")
         for key in ("in_shardings", "out_shardings", "manual_axes")

@@ -39,9 +39,7 @@ def is_free(kind: tree.Type) -> bool:
 Symbols = dict[str, tuple[int, int | None]]
 
 
-def symbolic_type(
-    kind: tree.Type, symbols: Symbols, fixed: Callable[[tree.Type], Type]
-) -> Type:
+def symbolic_type(kind: tree.Type, symbols: Symbols, fixed: Callable[[tree.Type], Type]) -> Type:
     """The type with a new symbol `d0`, `d1`, ... for each free dimension; `fixed` knows others.
 
     symbols: gets each new one with its range, whose end is the type's bound.
@@ -307,9 +305,7 @@ def _dimension_size(converter: Converter, operation: tree.Operation, built: list
     return True
 
 
-def _set_dimension_size(
-    converter: Converter, operation: tree.Operation, built: list[Op]
-) -> bool:
+def _set_dimension_size(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """A known size: the first elements, or all of them."""
     operands = converter.operands(operation)
     size = constant_numbers(operands[1]) if len(operands) == 2 else None

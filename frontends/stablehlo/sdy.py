@@ -84,9 +84,7 @@ def axis_of(text: str) -> AxisRef:
     return AxisRef(name, SubAxis(int(before), int(size)))
 
 
-def shardings(
-    where: str | tree.Opaque, values: Iterable[Iterable[Iterable[str]]]
-) -> tree.Opaque:
+def shardings(where: str | tree.Opaque, values: Iterable[Iterable[Iterable[str]]]) -> tree.Opaque:
     """Shardings over one mesh: for each value, for each dimension, the axes that cut it."""
     found = []
     for dims in values:

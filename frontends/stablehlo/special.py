@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...hlo import ops
-from ...hlo.graph import Op, Value, arguments, constant_of
+from ...hlo.graph import Dense, Op, Value, arguments, constant_of
+from ...hlo.types import TensorType
 from .. import tree
 from ..kernel import payload
 from . import attributes as attribute_tables
-from . import kernels, library_calls, parallel, refine
+from . import gspmd, kernels, library_calls, parallel, refine
 
 if TYPE_CHECKING:
     from .convert import Converter
@@ -52,6 +53,19 @@ def block_all_unknown(converter: Converter, module: tree.Operation) -> None:
 def _constant(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     converter.constant(operation, built)
     return True
+
+
+def _constant_like(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """One number, in the operand's shape."""
+    (like,) = converter.operands(operation)
+    facts = attribute_tables.plain(operation.attributes, converter.type)
+    kind = TensorType(like.tensor.dims, converter.element(_element_of(operation.results[0])))
+    converter.append_constant(operation, Dense.splat(facts.get("value", 0), kind), built)
+    return True
+
+
+def _element_of(value: tree.Value) -> Any:
+    return value.type.element if isinstance(value.type, tree.Tensor) else ""
 
 
 def _tuple(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
@@ -245,6 +259,9 @@ _NO_CALLBACKS = "remove io_callback, pure_callback or debug prints before export
 _REMEDIES = {
     "xla_python_cpu_callback": _NO_CALLBACKS,
     "xla_ffi_python_cpu_callback": _NO_CALLBACKS,
+    **dict.fromkeys(
+        (gspmd.TO_SHARD, gspmd.TO_FULL), "export the program with Shardy, JAX's partitioner today"
+    ),
     "tpu_custom_call": "export without Pallas kernels",
     "__gpu$xla.gpu.triton": "export without Pallas kernels",
 }
@@ -253,6 +270,8 @@ HANDLERS: dict[str, Handler] = {
     **refine.HANDLERS,
     **parallel.HANDLERS,
     "stablehlo.constant": _constant,
+    "chlo.constant": _constant,
+    "chlo.constant_like": _constant_like,
     "stablehlo.tuple": _tuple,
     "stablehlo.get_tuple_element": _get_tuple_element,
     "stablehlo.case": _case,

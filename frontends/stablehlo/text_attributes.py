@@ -269,7 +269,7 @@ class AttributeReader(TypeReader):
         return tree.Opaque("stablehlo." + kind, self.balanced())
 
     def _mesh_fields(self) -> dict[str, Any]:
-        """`<name = "x", sub_axis_info = (1)2>`, `<mesh = @m, axes = [..]>`, ...: what a mesh has."""
+        """`<name = "x", sub_axis_info = (1)2>`, `<mesh = @m, axes = [..]>`: what a mesh has."""
         fields: dict[str, Any] = {}
 
         def entry() -> None:

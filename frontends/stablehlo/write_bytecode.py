@@ -127,7 +127,12 @@ class _Writer:
     # IR
 
     def _operation(
-        self, operation: tree.Operation, out: list[Part], scope: _Scope, parent: str, next_: list[int]
+        self,
+        operation: tree.Operation,
+        out: list[Part],
+        scope: _Scope,
+        parent: str,
+        next_: list[int],
     ) -> None:
         """Append one op; `next_` holds the number of the next value of its block."""
         name, properties, attributes = self._form(operation, parent)
@@ -183,10 +188,9 @@ class _Writer:
             for part in expanded(operation, self.version)
         ]
         count = len(region.arguments) + sum(len(item.results) for item in operations)
-        if not operations and not region.arguments:
-            if parent != "builtin.module":
-                out.append(varint(0))
-                return
+        if not operations and not region.arguments and parent != "builtin.module":
+            out.append(varint(0))
+            return
         out.append(varint(1) + varint(count))
         next_ = [scope.size]
         scope.size += count

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import tree
+from .attributes import ACCURACY
 from .literals import read_elements
-from .normal import ACCURACY, ENUMS, KINDS, Facts, facts_of, normal, restored
+from .normal import ENUMS, KINDS, Facts, facts_of, normal, restored
 from .places import Places
 from .versions import FORMS
 
@@ -266,7 +267,7 @@ class _Writer:
             if dialect in ("stablehlo", "func") and base not in FORMS and key in KINDS:
                 yield f"{name} = {self.typed(key, normal(key, value))}"
             else:
-                yield f"{name} = {self.value(restored(value))}"
+                yield f"{name} = {self.value(value)}"
 
     def packed(self, base: str, facts: Facts, left: dict[str, None]) -> Iterator[str]:
         """The records of the operation; what they hold is taken out of `left`."""
@@ -289,9 +290,7 @@ class _Writer:
         if "channel_id" in left:
             kind = known["channel_type"].value if "channel_type" in left else 0
             handle = known["channel_id"].value
-            yield (
-                f"channel_handle = #stablehlo.channel_handle<handle = {handle}, type = {kind}>"
-            )
+            yield f"channel_handle = #stablehlo.channel_handle<handle = {handle}, type = {kind}>"
             left.pop("channel_id")
             left.pop("channel_type", None)
 

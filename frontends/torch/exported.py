@@ -83,19 +83,24 @@ def _import_exported(exported: Any, name: str, values: Values | None = None) -> 
 
 def _decomposed(exported: Any) -> Any:
     """The export made functional, with only those operators decomposed that have no lowering."""
+    with warnings.catch_warnings():  # of PyTorch about its own use of itself
+        warnings.simplefilter("ignore", FutureWarning)
+        return exported.run_decompositions(decompositions())
+
+
+def decompositions() -> dict[Any, Any]:
+    """PyTorch's own decompositions of operators that have no lowering here."""
     import torch
 
     from .lowerings import LOWERINGS
 
-    table = torch.export.default_decompositions()
+    table = dict(torch.export.default_decompositions())
     overload: Any
     for overload in list(table):
         known = isinstance(overload, torch._ops.OpOverload) and str(overload) in LOWERINGS
         if known and not overload._schema.is_mutable:  # what writes must become functional
             del table[overload]
-    with warnings.catch_warnings():  # of PyTorch about its own use of itself
-        warnings.simplefilter("ignore", FutureWarning)
-        return exported.run_decompositions(table)
+    return table
 
 
 def read_exported(exported: Any, name: str, values: Values | None = None) -> Program:
@@ -104,8 +109,10 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
     `values` fixes symbolic sizes.
     """
     signature = exported.graph_signature
-    reader = _Reader(values or {})
+    reader = Reader(values or {})
     graph = reader.graph(exported.graph_module)
+    if reader.tensors:
+        raise UserError(f"the export holds '{next(iter(reader.tensors))}' outside its signature")
     call = exported.module_call_graph[0].signature
     return Program(
         graph=graph,
@@ -204,6 +211,20 @@ def array_of(tensor: Any) -> np.ndarray[Any, Any]:
     return tensor.numpy()
 
 
+def tensor_of(array: np.ndarray[Any, Any]) -> Any:
+    """A numpy array as a torch tensor over the same memory."""
+    import torch
+
+    if array.dtype.name in _OWN:
+        raw = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
+        return torch.from_numpy(array.view(raw)).view(getattr(torch, array.dtype.name))
+    return torch.from_numpy(array)
+
+
+_OWN = frozenset({"bfloat16", *(name for name in _ELEMENTS if name.startswith("float8"))})
+"""Element types that torch has and numpy alone has not."""
+
+
 def element_of(dtype: Any) -> ElementType:
     """The element type of a torch dtype."""
     name = str(dtype).removeprefix("torch.")
@@ -215,11 +236,16 @@ def element_of(dtype: Any) -> ElementType:
 # The graph.
 
 
-class _Reader:
-    """Reads one fx graph; nested graphs by readers of their own."""
+class Reader:
+    """Reads one fx graph; nested graphs by readers of their own.
+
+    tensors: what the graph holds itself, outside of any signature; inputs of these names follow
+    the graph's own.
+    """
 
     def __init__(self, values: Values) -> None:
         self.values = values
+        self.tensors: dict[str, Any] = {}
 
     def size(self, size: Any) -> Any:
         """A SymInt as a dim; NotAffine if it is no affine expression."""
@@ -247,15 +273,21 @@ class _Reader:
                 outputs = tuple(map(self.argument, given if several else (given,)))
             elif not _is_getitem(node):
                 nodes.append(self.call(node))
-        return Graph(tuple(inputs), tuple(nodes), outputs, self.types)
+        return Graph((*inputs, *self.tensors), tuple(nodes), outputs, self.types)
 
     def attribute(self, node: Any) -> None:
         value = self.module
         for part in node.target.split("."):
             value = getattr(value, part)
-        if not hasattr(value, "graph"):
-            raise UserError(f"the export holds '{node.target}' outside its signature")
-        self.graphs[node.name] = _Reader(self.values).graph(value)
+        if hasattr(value, "untyped_storage"):
+            self.tensors[node.name] = value
+            self.note(node.name, value)
+            return
+        inner = Reader(self.values)
+        self.graphs[node.name] = inner.graph(value)
+        if inner.tensors:
+            name = next(iter(inner.tensors))
+            raise UserError(f"the nested graph '{node.target}' holds the tensor '{name}'")
 
     def note(self, name: str, value: Any) -> None:
         """Remember the type of a named tensor, if it can be said."""

@@ -135,8 +135,8 @@ class _Lowering:
                     f"input '{bound.name}' was fixed to {bound.value!r} by the export; pass None"
                 )
             return bound.value
-        if bound.kind == "token":
-            return None
+        if bound.kind in ("token", "size"):
+            return bound.value
         weight = self.program.tensors.get(bound.target)
         if weight is None:
             reason = f"the export carries no data for '{bound.target}'"

@@ -60,8 +60,9 @@ class Graph:
 
 class Input(NamedTuple):
     """How a graph input is filled: from a "weight" (parameter or buffer `target`), a "constant"
-    (tensor `target`), the "user", "fixed" (a Python value, `value`, that the export baked in), or
-    a "token", which orders effects and has no value.
+    (tensor `target`), the "user", "fixed" (a Python value, `value`, that the export baked in), a
+    "size" (a number, `value`, that its caller looks after), or a "token", which orders effects and
+    has no value.
     """
 
     kind: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ _REFUSED = {
     "sparsity": "sparse operands are not supported",
     "literal": "a constant inside a custom call is not supported",
 }
+_LIST_SPACE = re.compile(r"\s*,\s*(?=\d)")
 _CALLS = ("to_apply", "calls", "condition", "body", "select", "scatter")
 _MODULE_IGNORED = (
     "is_scheduled", "alias_passthrough_params", "entry_computation_layout",
@@ -142,6 +144,8 @@ class AttributeReader(HloScanner):
             order = ("true_computation", "false_computation")
         elif "select" in calls:
             order = ("select", "scatter")
+        if instruction.opcode in ("async-update", "async-done"):
+            order = ()  # what was started says it already
         for key in order:
             instruction.calls += calls.get(key, [])
 
@@ -165,13 +169,19 @@ class AttributeReader(HloScanner):
             self.brackets("(")
         elif self.at_shape():
             self.shape()
-            self.skip_value()
+            if self.at("{"):
+                self.braces()
+            else:
+                self._until_comma()
         else:
             self._until_comma()
 
     def _until_comma(self) -> None:
-        while self.peek() not in (",", "", "}") and self.text[self.position - 1] != "\n":
-            self._step()
+        """Over what stands on the rest of the line, up to a comma."""
+        end = self.text.find("\n", self.position)
+        comma = self.text.find(",", self.position)
+        ends = [position for position in (end, comma) if position >= 0]
+        self.position = min(ends, default=len(self.text))
 
     # Values
 
@@ -304,7 +314,7 @@ class AttributeReader(HloScanner):
                 while self.peek() not in ("}", "", " ") and self.peek_attribute() != "metadata":
                     self._step()
                 parts.append(self.text[start : self.position].rstrip())
-        return "{" + "".join(parts) + "}"
+        return "{" + "".join(_LIST_SPACE.sub(",", " ".join(p.split())) or p for p in parts) + "}"
 
     def _step(self) -> None:
         """One character, or one group or string."""

@@ -117,6 +117,8 @@ def _async_next(lowering: Lowering, instruction: Instruction, operands: list[Any
 def _custom_call(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
     facts = instruction.attributes
     target = facts.get("custom_call_target", "")
+    if "literal" in facts:
+        return lowering.refuse(instruction, "a constant inside a custom call is not supported")
     if target == "TopK" and _takes_largest(instruction):
         k = instruction.shape.members[0].dims[-1]
         return lowering.op("chlo.top_k", operands, lowering.type(instruction.shape), {"k": k})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .program import Instruction, Shape
+from typing import Any
+
+from .program import ConvolutionLabels, Instruction, Shape, WindowDimension
 
 _LIKE_FIRST = frozenset(
     (
@@ -68,7 +70,46 @@ def infer(instruction: Instruction) -> Shape | None:
             return Shape(first.element, kept)
         case "dot" if len(shapes) == 2:
             return _dot(shapes[0], shapes[1], facts)
+        case "pad" if len(facts.get("padding", ())) == len(first.dims):
+            pairs = zip(first.dims, facts["padding"], strict=True)
+            dims = tuple(
+                size + low + high + max(size - 1, 0) * interior
+                for size, (low, high, interior) in pairs
+            )
+            return first._replace(dims=dims, layout=None) if min(dims, default=0) >= 0 else None
+        case "reduce-window" if len(facts.get("window", ())) == len(first.dims):
+            pairs = zip(first.dims, facts["window"], strict=True)
+            return first._replace(dims=tuple(_positions(*pair) for pair in pairs), layout=None)
+        case "convolution" if len(shapes) == 2 and "dim_labels" in facts:
+            return _convolution(shapes[0], shapes[1], facts)
     return None
+
+
+def _positions(size: int, window: WindowDimension) -> int:
+    """How often a window fits into a dimension."""
+    dilated = max(size - 1, 0) * window.base_dilation + min(size, 1) + window.low + window.high
+    reach = max(window.size - 1, 0) * window.window_dilation + 1
+    return 0 if dilated < reach or window.stride < 1 else (dilated - reach) // window.stride + 1
+
+
+def _convolution(lhs: Shape, rhs: Shape, facts: dict[str, Any]) -> Shape | None:
+    labels: ConvolutionLabels = facts["dim_labels"]
+    window = facts.get("window", ())
+    rank = len(lhs.dims)
+    if len(rhs.dims) != rank or not all(
+        sorted(part) == list(range(rank)) and len(window) == rank - 2 for part in labels
+    ):
+        return None
+    groups = facts.get("batch_group_count", 1)
+    if groups < 1:
+        return None
+    sizes = [lhs.dims[labels.input[0]] // groups, rhs.dims[labels.kernel[1]]]
+    for dim, part in zip(labels.input[2:], window, strict=True):
+        sizes.append(_positions(lhs.dims[dim], part))
+    dims = [0] * rank
+    for place, size in zip(labels.output, sizes, strict=True):
+        dims[place] = size
+    return Shape(lhs.element, tuple(dims))
 
 
 def _dot(lhs: Shape, rhs: Shape, facts: dict[str, tuple[int, ...]]) -> Shape | None:

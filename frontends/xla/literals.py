@@ -168,8 +168,12 @@ def _floats(words: list[str], element: ElementType) -> Array:
             patterns.append((number, word))
         else:
             raise ValueError(f"'{word[:40]}' is no number")
+    wide = np.array(values, np.float64)
     with np.errstate(all="ignore"):
-        flat = np.array(values, np.float64).astype(element.dtype)
+        flat = wide.astype(element.dtype)
+    written = sum(word in _INFINITE for word in words) + len(patterns)
+    if words and np.count_nonzero(~np.isfinite(flat.astype(np.float64))) > written:
+        raise ValueError(f"a number does not fit {element}")
     for number, word in patterns:
         match = _NAN.fullmatch(word)
         if match is not None and match[2] is not None and element.name in _MANTISSA:

@@ -59,12 +59,12 @@ class Frames:
     def location(self, handle: int) -> Any:
         """The op tree's location of the instruction with this handle; None where none is known."""
         facts = self.metadata(handle)
-        name = facts.get("op_name", "")
-        found = self._stack(facts.get("stack_frame_id", 0))
-        if found is None and facts.get("source_file"):
-            found = tree.FileLocation(
-                facts["source_file"], facts.get("source_line", 0), facts.get("source_column", 0)
-            )
+        name = _text(facts, "op_name")
+        found = self._stack(_number(facts, "stack_frame_id"))
+        file = _text(facts, "source_file")
+        if found is None and file:
+            line, column = _number(facts, "source_line"), _number(facts, "source_column")
+            found = tree.FileLocation(file, line, column)
         return tree.NameLocation(name, found) if name else found
 
     def _stack(self, number: int) -> Any:
@@ -85,3 +85,13 @@ class Frames:
         for frame in reversed(stack):
             found = frame if found is None else tree.CallSite(frame, found)
         return found
+
+
+def _text(facts: Mapping[str, Any], key: str) -> str:
+    value = facts.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(facts: Mapping[str, Any], key: str) -> int:
+    value = facts.get(key)
+    return value if isinstance(value, int) else 0

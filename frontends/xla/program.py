@@ -96,12 +96,10 @@ class Shape(NamedTuple):
         return tuple(order)
 
     def same(self, other: Shape) -> bool:
-        """Whether the values are of one kind, whatever their layouts."""
-        return (
+        """Whether the values are of one kind, whatever their layouts and free sizes."""
+        return self is other or (
             self.element == other.element
             and self.dims == other.dims
-            and any(self.dynamic) == any(other.dynamic)
-            and (not any(self.dynamic) or self.dynamic == other.dynamic)
             and len(self.members) == len(other.members)
             and all(map(Shape.same, self.members, other.members))
         )
@@ -225,7 +223,7 @@ class Program:
         return sum(len(computation.instructions) for computation in self.computations)
 
 
-CALLED = ("call", "async-start", "custom-call")
+CALLED = ("call", "custom-call")
 """Opcodes whose computations become functions; those of the others become regions."""
 
 
@@ -257,7 +255,15 @@ def measure(computation: Computation) -> str:
 def check_sizes(program: Program) -> None:
     """UserError where a short file describes a program that is too large to be written out."""
     count = program.instruction_count
-    if program.entry.spread > 100_000 + 10 * count or program.entry.size > 1_000_000 + 100 * count:
+    functions = {
+        called
+        for computation in program.computations
+        for instruction in computation.instructions
+        if instruction.opcode in CALLED
+        for called in instruction.calls
+    }
+    written = program.entry.spread + sum(function.spread for function in functions)
+    if written > 100_000 + 10 * count or program.entry.size > 1_000_000 + 100 * count:
         raise UserError(
             f"{program.source}: {count} instructions describe {program.entry.size} once every "
             "call is written out; that is too many"

@@ -31,7 +31,7 @@ _LINE = re.compile(
     r"\s++([a-z][\w\-]*+)\(((?:%?[A-Za-z_][\w.\-]*+,?\s*+)*+)\)"
 )
 _TABLE = re.compile(SKIP + r"(FileNames|FunctionNames|FileLocations|StackFrames)\s+(?=\d|\n|\r)")
-_ROW = re.compile(SKIP + r"(\d+)\s*(?=[\"{])")
+_ROW = re.compile(SKIP + r"(\d{1,9})\s*(?=[\"{])")
 _LITERAL_MARK = re.compile(r"[(){},]")
 
 _REMEDY = (

@@ -78,6 +78,21 @@ def body(region: Region, context: Mapping[str, Any]) -> Body:
     return whole if is_liftable(region, module.functions if module else NO_FUNCTIONS) else each
 
 
+def accumulating(region: Region, context: Mapping[str, Any]) -> Body:
+    """The region as a function of arrays that is applied again and again: sums and products of
+    small floats are wide ones, to be rounded at the end."""
+    name = monoid(region)
+    if name not in ("add", "multiply") or not numerics.is_float(region.results[0].tensor.dtype):
+        return body(region, context)
+    function = MONOIDS[name]
+
+    def wide(total: Any, x: Any) -> list[Any]:
+        with np.errstate(all="ignore"):
+            return [function(numerics.wide(total), numerics.wide(x))]
+
+    return wide
+
+
 def lifted(b: Any, region: Region, values: Sequence[Any]) -> list[Any] | None:
     """The region's operations built on whole tensors; None where it cannot be lifted."""
     if not is_liftable(region, NO_FUNCTIONS):

@@ -13,11 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..graph import Op, Value
-from ..room import ANY, Case, OpDefinition, attribute, constraint, operand, variadic
-from ..types import F32, I32, UI32, TensorType, Type
-from . import bodies
-from .clauses import any_result, is_tensor, same_dim, same_dims, same_element, unique
-from .examples import binary_body, counting, i32
 from ..groups import (
     CROSS_PARTITION,
     CROSS_REPLICA,
@@ -28,6 +23,11 @@ from ..groups import (
     is_mesh,
     listed,
 )
+from ..room import ANY, Case, OpDefinition, attribute, constraint, operand, variadic
+from ..types import F32, I32, TensorType, Type
+from . import bodies
+from .clauses import any_result, is_tensor, same_dim, same_dims, same_element, unique
+from .examples import binary_body, counting
 
 ONE = {"replica_groups": ((0,),)}
 
@@ -37,26 +37,26 @@ def members(o: Op) -> Groups:
     return listed(o.replica_groups)
 
 
-def _ids(o: Op) -> list[int]:
+def ids_of(o: Op) -> list[int]:
     return [number for group in members(o) for number in group]
 
 
 def _numbered(o: Op) -> bool:
     value = o.replica_groups
-    count = len(_ids(o)) if is_mesh(value) else sum(map(len, value))
-    return all(0 <= number < count for number in _ids(o))
+    count = len(ids_of(o)) if is_mesh(value) else sum(map(len, value))
+    return all(0 <= number < count for number in ids_of(o))
 
 
-def zeros(kind: TensorType) -> Any:
+def zeros(kind: TensorType, shape: Sequence[int]) -> Any:
     """What a process gets to which nobody sends: zeros; of a quantised type what stands for 0."""
     value = 0
     if kind.element.kind == "quantized":
         value = kind.element.zero_points[0]
-    return np.full(kind.dims, value).astype(kind.dtype)
+    return np.full(shape, value).astype(kind.dtype)
 
 
-def _zero(b: Any, kind: TensorType) -> Value:
-    return b.constant(zeros(TensorType((), kind.element))[()], kind)
+def zero(b: Any, kind: TensorType) -> Value:
+    return b.constant(zeros(kind, ())[()], kind)
 
 
 def _ratio(value: Value, result: Value) -> int:
@@ -103,7 +103,8 @@ class Collective(OpDefinition):
         process = context["process"]
         group = process.group(o, self.strategy(o), members(o), self.covers)
         if group is None:
-            return tuple(zeros(result.tensor) for result in o.results)
+            pairs = zip(o.results, arrays, strict=False)
+            return tuple(zeros(result.tensor, array.shape) for result, array in pairs)
         parts = process.exchange(o, group, arrays)
         return self.combine(o, parts, group.index(process.number), context)
 
@@ -116,7 +117,7 @@ GROUPS_FORM = constraint(
     "replica_groups is a matrix of ids, or the axes of a mesh",
     lambda o: are_groups(o.replica_groups),
 )
-GROUPS_UNIQUE = constraint("replica_groups are unique", lambda o: unique(_ids(o)))
+GROUPS_UNIQUE = constraint("replica_groups are unique", lambda o: unique(ids_of(o)))
 GROUPS_BOUND = constraint("0 <= replica_groups < size(replica_groups)", _numbered)
 GLOBAL_IDS = constraint(
     "channel_id is positive where use_global_device_ids holds",
@@ -144,6 +145,18 @@ def _divides(part: Any, whole: Any) -> bool:
     return whole == 0 if part == 0 else whole % part == 0
 
 
+def group_size(o: Op) -> int | None:
+    """Members of each group; None where the process grid decides."""
+    groups = members(o)
+    grid_decides = o.definition.strategy(o) == CROSS_REPLICA_AND_PARTITION  # type: ignore[attr-defined]
+    return None if grid_decides or not groups else len(groups[0])
+
+
+def _given(holds: Any) -> Any:
+    """A clause about results that may be left out only where the op alone says what they are."""
+    return lambda o: holds(o) if o.results or group_size(o) is None else True
+
+
 def _same_elements(o: Op) -> bool:
     pairs = zip(o.operands, o.results, strict=True)
     return all(same_element(value.element, result.element) for value, result in pairs)
@@ -167,11 +180,23 @@ class AllGather(Collective, name="all_gather"):
     C5 = GLOBAL_IDS
     C6 = constraint(
         "results are like the inputs, but for a multiple of dimension all_gather_dim",
-        any_result(lambda o: _resized(o, o.all_gather_dim, _divides) and _same_elements(o)),
+        _given(lambda o: _resized(o, o.all_gather_dim, _divides) and _same_elements(o)),
     )
 
+    def infer(self, o: Op) -> Sequence[Type] | None:
+        count = group_size(o)
+        if count is None:
+            return None
+        return [
+            v.tensor.with_dims(
+                size * count if d == o.all_gather_dim else size for d, size in enumerate(v.dims)
+            )
+            for v in o.operands
+        ]
+
     def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
-        return tuple(np.concatenate(column, o.all_gather_dim) for column in zip(*parts, strict=True))
+        columns = zip(*parts, strict=True)
+        return tuple(np.concatenate(column, o.all_gather_dim) for column in columns)
 
     def cases(self) -> Iterator[Case]:
         x = counting(2, 3)
@@ -184,7 +209,7 @@ class AllGather(Collective, name="all_gather"):
         yield Case("all_gather_everyone", (x,), everyone, (kind,))
 
 
-def _is_reduction(o: Op) -> bool:
+def is_reduction(o: Op) -> bool:
     """The region takes and returns scalars of one element type."""
     region = o.regions[0]
     values = (*region.arguments, *region.results)
@@ -232,7 +257,8 @@ class AllReduce(Reduction, name="all_reduce"):
     C1 = GROUPS_UNIQUE
     C3 = GROUPS_BOUND
     C4 = GLOBAL_IDS
-    C5 = constraint("computation takes and returns scalars of one element type", _is_reduction)
+    C5 = constraint("computation takes and returns scalars of one element type", is_reduction)
+    C2 = constraint("inputs are tensors", lambda o: all(map(is_tensor, o.operands)))
     C6 = constraint(
         "results have the dimensions of the inputs",
         any_result(
@@ -266,6 +292,7 @@ class CrossReplicaSum(Collective, name="cross-replica-sum"):
     replica_groups = attribute(ANY)
     C0 = GROUPS_FORM
     C1 = GROUPS_UNIQUE
+    C2 = constraint("operand is a tensor", lambda o: is_tensor(o.operands[0]))
     C3 = GROUPS_BOUND
 
     def strategy(self, o: Op) -> str:
@@ -303,14 +330,24 @@ class ReduceScatter(Reduction, name="reduce_scatter"):
     C3 = GROUPS_UNIQUE
     C5 = GROUPS_BOUND
     C6 = GLOBAL_IDS
-    C7 = constraint("computation takes and returns scalars of one element type", _is_reduction)
+    C7 = constraint("computation takes and returns scalars of one element type", is_reduction)
     C8 = constraint(
         "result is like the operand, but for a part of dimension scatter_dimension",
-        any_result(
-            lambda o: _resized(o, o.scatter_dimension, lambda old, new: _divides(new, old))
-        ),
+        _given(lambda o: _resized(o, o.scatter_dimension, lambda old, new: _divides(new, old))),
     )
     C9 = constraint("result has computation's element type", any_result(_reduced_elements))
+
+    C1 = constraint(
+        "the group's size divides dimension scatter_dimension of the operand",
+        lambda o: _divides(group_size(o) or 1, o.operands[0].dims[o.scatter_dimension]),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type] | None:
+        count, dims = group_size(o), list(o.operands[0].dims)
+        if count is None or not isinstance(dims[o.scatter_dimension], int):
+            return None
+        dims[o.scatter_dimension] //= count
+        return [TensorType(dims, o.regions[0].results[0].element)]
 
     def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
         (total,) = self.fold(o, zip(*parts, strict=True), context)
@@ -379,199 +416,6 @@ def _exchanged(o: Op, dims: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _roots(o: Op) -> bool:
-    if not o.has_dynamic_root:
-        return True
-    last = o.operands[-1].tensor
-    return last.element is I32 and same_dims(last.dims, (len(o.operands) - 1,))
-
-
-class Rooted(Collective):
-    """A collective with one member of each group that gives, or that gets, the value."""
-
-    covers = False
-
-    def data(self, o: Op) -> tuple[Value, ...]:
-        """The operands without the one that holds the roots."""
-        return o.operands[:-1] if o.has_dynamic_root else o.operands
-
-    def roots(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> list[int]:
-        """The place of the root in the group, for each of the data operands."""
-        count = len(self.data(o))
-        if not o.has_dynamic_root:
-            return [0] * count
-        roots = [int(root) for root in parts[place][-1]]
-        for root in roots:
-            context["process"].member(o, root, len(parts))
-        return roots
-
-
-class CollectiveBroadcast(Rooted, name="collective_broadcast"):
-    """results = the operands of the root of the group; zeros outside of all groups."""
-
-    inputs = variadic()
-    replica_groups = attribute(ANY)
-    channel_id = attribute(int, 0)
-    has_dynamic_root = attribute(bool, False)
-    C0 = GROUPS_FORM
-    C1 = GROUPS_UNIQUE
-    C2 = constraint("0 <= replica_groups", lambda o: all(number >= 0 for number in _ids(o)))
-    C3 = constraint(
-        "there is an operand beside the root",
-        lambda o: len(o.operands) > bool(o.has_dynamic_root) and all(map(is_tensor, o.operands)),
-    )
-    C4 = constraint("a dynamic root is an i32 vector, one entry per other operand", _roots)
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [value.type for value in self.data(o)]
-
-    def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
-        if any(0 in group for group in members(o)) or not members(o):
-            return values[: len(o.results)]
-        return [_zero(b, result.tensor) for result in o.results]
-
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
-        roots = self.roots(o, parts, place, context)
-        return tuple(parts[root][number] for number, root in enumerate(roots))
-
-    def cases(self) -> Iterator[Case]:
-        yield Case("collective_broadcast", (counting(3),), ONE)
-        dynamic = {**ONE, "has_dynamic_root": True}
-        values = (counting(3), counting(2, 2), i32([0, 0]))
-        yield Case("collective_broadcast_root", values, dynamic)
-
-
-class CollectiveReduce(Reduction, Rooted, name="collective_reduce"):
-    """results = the folded operands of the group on its root; zeros on the other members."""
-
-    inputs = variadic()
-    replica_groups = attribute(ANY)
-    channel_id = attribute(int, 0)
-    use_global_device_ids = attribute(bool, False)
-    has_dynamic_root = attribute(bool, False)
-    C0 = GROUPS_FORM
-    C1 = GROUPS_UNIQUE
-    C2 = constraint("0 <= replica_groups", lambda o: all(number >= 0 for number in _ids(o)))
-    C3 = constraint(
-        "there is an operand beside the root, an i32 vector with one entry per other operand",
-        lambda o: (
-            len(o.operands) > bool(o.has_dynamic_root)
-            and all(map(is_tensor, o.operands))
-            and _roots(o)
-        ),
-    )
-    C4 = constraint("computation takes and returns scalars of one element type", _is_reduction)
-
-    def strategy(self, o: Op) -> str:
-        if o.use_global_device_ids and o.channel_id > 0:
-            return FLATTENED_IDS
-        return CROSS_PARTITION if o.channel_id > 0 else CROSS_REPLICA
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [v.tensor.with_element(o.regions[0].results[0].element) for v in self.data(o)]
-
-    def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
-        if any(0 in group for group in members(o)) or not members(o):
-            data = values[: len(o.results)]
-            return [b.convert(v, r.element) for v, r in zip(data, o.results, strict=True)]
-        return [_zero(b, result.tensor) for result in o.results]
-
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
-        roots = self.roots(o, parts, place, context)
-        columns = list(zip(*parts, strict=True))[: len(roots)]
-        totals = self.fold(o, columns, context)
-        return tuple(
-            total if root == place else zeros(result.tensor)
-            for total, root, result in zip(totals, roots, o.results, strict=True)
-        )
-
-    def cases(self) -> Iterator[Case]:
-        add = binary_body("add", F32)
-        yield Case("collective_reduce", (counting(3),), ONE, regions=add)
-        dynamic = {**ONE, "has_dynamic_root": True}
-        yield Case("collective_reduce_root", (counting(3), i32([0])), dynamic, regions=add)
-
-
-def pair_clauses() -> tuple[Any, Any, Any, Any]:
-    """The four clauses about source_target_pairs that three operations share."""
-    return (
-        constraint(
-            "source_target_pairs are pairs",
-            lambda o: all(isinstance(p, tuple) and len(p) == 2 for p in o.source_target_pairs),
-        ),
-        constraint(
-            "sources are unique", lambda o: unique([pair[0] for pair in o.source_target_pairs])
-        ),
-        constraint(
-            "targets are unique", lambda o: unique([pair[1] for pair in o.source_target_pairs])
-        ),
-        constraint(
-            "0 <= source_target_pairs", lambda o: all(min(p) >= 0 for p in o.source_target_pairs)
-        ),
-    )
-
-
-class CollectivePermute(Collective, name="collective_permute"):
-    """result = the operand of the process that is paired with this target; zeros without one."""
-
-    operand = operand()
-    source_target_pairs = attribute(tuple)
-    channel_id = attribute(int, 0)
-    C1, C2, C3, C4 = pair_clauses()
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [o.operand.type]
-
-    def size(self, o: Op) -> int:
-        return 2
-
-    def devices(self, o: Op) -> int:
-        return max((number for pair in o.source_target_pairs for number in pair), default=0) + 1
-
-    def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
-        if (0, 0) in o.source_target_pairs:
-            return values
-        return [_zero(b, o.result.tensor)]
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        process = context["process"]
-        pairs = process.pairs(o, self.strategy(o), o.source_target_pairs)
-        found = process.permute(o, pairs, arrays)
-        return (zeros(o.result.tensor),) if found is None else tuple(found)
-
-    def cases(self) -> Iterator[Case]:
-        self_loop = {"source_target_pairs": ((0, 0),)}
-        yield Case("collective_permute_self", (counting(2, 2),), self_loop)
-        yield Case("collective_permute_none", (counting(2, 2),), {"source_target_pairs": ()})
-
-
-class ProcessNumber(OpDefinition):
-    """result = where this process stands in its grid: 0 on one device."""
-
-    pattern = "source"
-    opaque = "each process has its own"
-    communicates = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name  # type: ignore[misc]
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        return [TensorType((), UI32)]
-
-    def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
-        return [b.constant(0, o.result.tensor)]
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        process = context["process"]
-        number = process.partition if self.name == "partition_id" else process.replica
-        return np.array(number, np.uint32)
-
-    def cases(self) -> Iterator[Case]:
-        yield Case(self.name, ())
-
-
 ROOMS: tuple[OpDefinition, ...] = (
     AllGather(), AllReduce(), CrossReplicaSum(), ReduceScatter(), AllToAll(),
-    CollectiveBroadcast(), CollectiveReduce(), CollectivePermute(),
-    ProcessNumber("partition_id"), ProcessNumber("replica_id"),
 )  # fmt: skip

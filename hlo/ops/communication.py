@@ -10,13 +10,14 @@ import numpy as np
 
 from ..errors import UnsupportedError, UserError
 from ..graph import Op, Region, Value
+from ..groups import CROSS_PARTITION, CROSS_REPLICA, device_array, mesh_groups
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import F32, TOKEN, FutureType, TensorType, TokenType, Type
-from .clauses import any_result, is_tensor, same_dim
-from .collectives import pair_clauses, zeros
+from .clauses import any_result, is_tensor, same_dim, static_dims
+from .collectives import zeros
 from .control import same_types
 from .examples import counting
-from ..groups import CROSS_PARTITION, CROSS_REPLICA, device_array, mesh_groups
+from .rooted import pair_clauses
 
 DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE = 1, 2, 3
 
@@ -67,9 +68,7 @@ def _token(o: Op) -> bool:
 def _payload(o: Op) -> bool:
     """The last result is a token, those before are tensors."""
     return (
-        len(o.results) > 0
-        and o.results[-1].type is TOKEN
-        and all(map(is_tensor, o.results[:-1]))
+        len(o.results) > 0 and o.results[-1].type is TOKEN and all(map(is_tensor, o.results[:-1]))
     )
 
 
@@ -120,7 +119,7 @@ class Receive(Communication, name="recv"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         found = context["process"].receive(o, self.strategy(o))
         if found is None:
-            return (*(zeros(result.tensor) for result in o.results[:-1]), None)
+            return (*(zeros(r.tensor, static_dims(r.tensor, o.name)) for r in o.results[:-1]), None)
         return _checked(o, found)
 
 
@@ -277,7 +276,9 @@ class _Layout:
         """The block of a tensor of that shape that the device holds."""
         found = []
         for size, axes in zip(shape, sharding, strict=True):
-            length = size // self.parts(axes)
+            length, rest = divmod(size, self.parts(axes))
+            if rest:
+                raise ValueError(f"a dimension of {size} is cut into {self.parts(axes)} parts")
             start = self.block(device, axes) * length
             found.append(slice(start, start + length))
         return tuple(found)
@@ -338,6 +339,10 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
     in_shardings = attribute(tuple)
     out_shardings = attribute(tuple)
     C0 = constraint("manual_axes and shardings name axes of the mesh", _is_mesh)
+    C3 = constraint(
+        "out_shardings has an entry for each result of body",
+        lambda o: len(o.out_shardings) == len(o.regions[0].results),
+    )
     C1 = constraint(
         "body takes the blocks of the inputs that in_shardings say",
         lambda o: _cut(
@@ -346,9 +351,7 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
     )
     C2 = constraint(
         "body gives the blocks of the results that out_shardings say",
-        any_result(
-            lambda o: _cut(o, o.result_types, o.regions[0].result_types, o.out_shardings)
-        ),
+        any_result(lambda o: _cut(o, o.result_types, o.regions[0].result_types, o.out_shardings)),
     )
 
     def infer(self, o: Op) -> Sequence[Type]:
@@ -397,8 +400,7 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
                 results.append(None)
                 continue
             shape = [
-                size * layout.parts(axes)
-                for size, axes in zip(local.shape, sharding, strict=True)
+                size * layout.parts(axes) for size, axes in zip(local.shape, sharding, strict=True)
             ]
             whole = np.empty(shape, local.dtype)
             for member, part in zip(group, parts, strict=True):

@@ -27,7 +27,10 @@ class TopK(Decomposed, name="chlo.top_k"):
     pattern = "opaque"
     operand = operand()
     k = attribute(int)
-    C1 = constraint("rank(operand) >= 1", lambda o: o.operand.rank >= 1)
+    C1 = constraint(
+        "rank(operand) >= 1, and its elements are not complex",
+        lambda o: o.operand.rank >= 1 and not o.operand.element.is_complex,
+    )
     C2 = constraint(
         "0 <= k <= last dimension of operand",
         lambda o: o.k >= 0 and (o.operand.rank < 1 or at_most(o.k, o.operand.dims[-1])),

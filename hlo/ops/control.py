@@ -132,9 +132,7 @@ class CaseOp(OpDefinition, name="case"):
     C2 = constraint("the branches take nothing", lambda o: not any(r.arguments for r in o.regions))
     C3 = constraint(
         "the branches return the same types",
-        lambda o: all(
-            same_types(o.regions[0].result_types, r.result_types) for r in o.regions[1:]
-        ),
+        lambda o: all(same_types(o.regions[0].result_types, r.result_types) for r in o.regions[1:]),
     )
 
     def infer(self, o: Op) -> Sequence[Type]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ..access import Access, Kind, Space, identity
@@ -156,6 +157,13 @@ class ReducePrecision(OpDefinition, name="reduce_precision"):
 
 def reduced_precision(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
     """Rounds to nearest even; too large becomes infinite, too small a signed zero."""
+    if x.dtype.itemsize == 1:
+        # Such a float has no more exponents than its own, and f32 holds what it has.
+        own = ml_dtypes.finfo(x.dtype).nexp
+        wide = reduced_precision(
+            numerics.wide(x), 8 if exponent_bits >= own else exponent_bits, mantissa_bits
+        )
+        return numerics.narrow(wide, x.dtype)
     limits = _layout(x.dtype)
     total, source_exponent, source_mantissa = limits
     kind = np.dtype(f"u{total // 8}")
@@ -189,8 +197,6 @@ def _layout(dtype: np.dtype[Any]) -> tuple[int, int, int]:
     if dtype.kind == "f":
         mantissa = np.finfo(dtype).nmant
     else:
-        import ml_dtypes
-
         mantissa = ml_dtypes.finfo(dtype).nmant
     total = dtype.itemsize * 8
     return total, total - 1 - mantissa, mantissa
@@ -254,7 +260,12 @@ class Imag(Part, name="imag"):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         (x,) = arrays
-        return np.array(x.imag) if x.dtype.kind == "c" else np.zeros_like(x)
+        return np.array(x.imag) if x.dtype.kind == "c" else zeros(x)
+
+
+def zeros(x: Any) -> Any:
+    """Zero in each element; what a type without one has for it."""
+    return numerics.narrow(np.zeros(x.shape, np.float32), x.dtype)
 
 
 class Abs(OpDefinition, name="abs"):

@@ -13,7 +13,7 @@ from ..access import Access, Space, reshaped
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
-from ..types import F32, TensorType
+from ..types import F8E8M0FNU, F32, TensorType
 from .clauses import any_result, per_dim, same_dim, same_element, unique, within
 from .convolution import Convolution, convolved, numbers
 from .examples import counting, f32, i32, i64
@@ -346,6 +346,8 @@ class DynamicConvolution(OpDefinition, name="dynamic_conv"):
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         """Pad first, as far as the windows of the result reach; then convolve without padding."""
         lhs, rhs, padding = values
+        if lhs.element is F8E8M0FNU:
+            lhs = b.convert(lhs, F32)  # the type has no zero to pad with
         if not (lhs.tensor.is_static and rhs.tensor.is_static and o.type.is_static):
             return None
         count = lhs.rank - 2
@@ -368,9 +370,7 @@ class DynamicConvolution(OpDefinition, name="dynamic_conv"):
         low = b("concatenate", *lows, dimension=0)
         interior = b.constant(np.asarray(inner), low.tensor)
         nothing = b.constant(0, TensorType((), lhs.element))
-        wide = b(
-            "dynamic_pad", lhs, nothing, low, low, interior, type=lhs.tensor.with_dims(dims)
-        )
+        wide = b("dynamic_pad", lhs, nothing, low, low, interior, type=lhs.tensor.with_dims(dims))
         facts = {k: v for k, v in o.attributes.items() if k != "lhs_dilation"}
         return [b("convolution", wide, rhs, type=o.type, **facts)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -215,9 +216,10 @@ class NextAfter(Decomposed, name="chlo.next_after"):
     lhs = operand()
     rhs = operand()
     C1 = constraint(
-        "lhs and rhs have the same float type",
+        "lhs and rhs have the same float type of whole bytes",
         lambda o: (
             o.lhs.element.is_float
+            and o.lhs.element.bits >= 8
             and o.lhs.element is o.rhs.element
             and same_dims(o.lhs.dims, o.rhs.dims)
         ),
@@ -330,10 +332,51 @@ class Broadcasting(Decomposed):
 
     def cases(self) -> Iterator[Case]:
         left, right = f32([[1], [2]]), f32([3, 5, 7])
-        if self.base in ("and", "or", "xor"):
+        if self.base in ("and", "or", "xor") or self.base.startswith("shift"):
             left, right = left.astype(np.int32), right.astype(np.int32)
         direction = {"comparison_direction": "LT"} if self.base == "compare" else {}
         yield Case(self.name, (left, right), direction)
+
+
+class BroadcastSelect(Decomposed, name="chlo.broadcast_select"):
+    """result = on_true where pred, else on_false; all three broadcast to each other as in numpy."""
+
+    pattern = "opaque"
+    pred = operand()
+    on_true = operand()
+    on_false = operand()
+    C1 = constraint(
+        "pred is i1, on_true and on_false have one element type",
+        lambda o: o.pred.element is I1 and o.on_true.element is o.on_false.element,
+    )
+    C2 = constraint(
+        "trailing dimensions agree or are 1",
+        lambda o: all(
+            len({size for size in sizes if size != 1}) < 2
+            for sizes in zip_longest(*(v.dims[::-1] for v in o.operands), fillvalue=1)
+        ),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [TensorType(np.broadcast_shapes(*(v.dims for v in o.operands)), o.on_true.element)]
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        (kind,) = self.infer(o)
+        dims = kind.dims if isinstance(kind, TensorType) else ()
+        wide = [b.broadcast(v, dims, range(len(dims) - v.rank, len(dims))) for v in values]
+        return [b("select", *wide)]
+
+    def access(self, o: Op) -> Access | None:
+        dims = o.type.dims
+        lines = [
+            broadcast_indices(v.dims, dims, range(len(dims) - v.rank, len(dims)))
+            for v in o.operands
+        ]
+        return Space(dims).access(*lines)
+
+    def cases(self) -> Iterator[Case]:
+        pred = np.array([[True], [False]])
+        yield Case("chlo.broadcast_select", (pred, f32([1, 2, 3]), f32(7)))
 
 
 ROOMS: tuple[OpDefinition, ...] = (
@@ -357,7 +400,13 @@ ROOMS: tuple[OpDefinition, ...] = (
         Broadcasting(f"chlo.broadcast_{base}", base)
         for base in (
             "add", "and", "atan2", "compare", "complex", "divide", "maximum", "minimum",
-            "multiply", "or", "power", "remainder", "subtract", "xor",
+            "multiply", "or", "power", "remainder", "subtract", "xor", "shift_left",
+            "shift_right_arithmetic", "shift_right_logical",
         )
     ),
+    *(
+        Broadcasting(f"chlo.broadcast_{base}", f"chlo.{base}")
+        for base in ("next_after", "polygamma", "zeta")
+    ),
+    BroadcastSelect(),
 )  # fmt: skip

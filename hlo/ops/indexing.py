@@ -261,11 +261,6 @@ class Scatter(OpDefinition, name="scatter"):
         "updates have the same dimensions",
         lambda o: all(same_dims(v.dims, _updates(o)[0].dims) for v in _updates(o)),
     )
-    C4 = constraint(
-        "updates have the dims of scatter_indices, but for index_vector_dim, and windows that fit "
-        "into the inputs",
-        lambda o: _updates_fit(o),
-    )
     C6 = constraint(
         "an update has its input's element type",
         lambda o: all(
@@ -311,9 +306,15 @@ class Scatter(OpDefinition, name="scatter"):
         lambda o: (
             len(o.regions[0].arguments) == len(o.operands) - 1
             and len(o.regions[0].results) == len(o.operands) // 2
+            and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
         ),
     )
     C24 = constraint("scatter_indices are integers", lambda o: _indices(o).element.is_integer)
+    C4 = constraint(
+        "updates have the dims of scatter_indices, but for index_vector_dim, and windows that fit "
+        "into the inputs",
+        lambda o: _updates_fit(o),
+    )
 
     def infer(self, o: Op) -> Sequence[Type]:
         results = o.regions[0].results

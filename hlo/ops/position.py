@@ -142,6 +142,10 @@ class GetDimensionSize(OpDefinition, name="get_dimension_size"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return np.array(arrays[0].shape[o.dimension], np.int32)
 
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        size = values[0].dims[o.dimension]
+        return [b.constant(size, TensorType((), I32))] if isinstance(size, int) else None
+
     def cases(self) -> Iterator[Case]:
         yield Case("get_dimension_size", (counting(2, 3),), {"dimension": 1})
 

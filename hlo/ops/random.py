@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..graph import Op
-from ..room import Case, OpDefinition, attribute, constraint, operand
+from ..room import Case, attribute, constraint, operand
 from ..room import operand as second
-from ..types import F32, I32, UI8, UI16, UI32, UI64, TensorType
-from . import numerics
+from ..types import F32, F64, I32, I64, UI8, UI16, UI32, UI64, TensorType
 from .clauses import any_result
-from .decomposed import Decomposed, Term
+from .decomposed import Decomposed, Term, where
 from .examples import f32, i32
 
 ALGORITHMS = ("DEFAULT", "THREE_FRY", "PHILOX")
@@ -44,6 +43,16 @@ class RngBitGenerator(Decomposed, name="rng_bit_generator"):
             o.initial_state.element is UI64
             and o.initial_state.rank == 1
             and o.initial_state.dims[0] in ((2,) if o.rng_algorithm == "THREE_FRY" else (2, 3))
+        ),
+    )
+    C3 = constraint(
+        "the results are the state and a tensor of integers or floats of 8 to 64 bits",
+        lambda o: (
+            not o.results
+            or len(o.results) == 2
+            and o.results[0].type == o.initial_state.type
+            and (o.results[1].element.is_integer or o.results[1].element.is_float)
+            and o.results[1].element.bits in (8, 16, 32, 64)
         ),
     )
 
@@ -218,7 +227,27 @@ def _philox(x: Sequence[Term], key: Sequence[Term]) -> tuple[Term, Term, Term, T
     return a, b, c, d
 
 
-class Rng(OpDefinition, name="rng"):
+def _random_bits(b: Any, kind: TensorType) -> Term:
+    """The bits that Philox gives for the state of zeros."""
+    state = b.constant(0, TensorType((2,), UI64))
+    facts = {"rng_algorithm": "PHILOX"}
+    return Term(b, b.op("rng_bit_generator", [state], facts, (), (state.type, kind)).results[1])
+
+
+def _uniform_integers(b: Any, kind: TensorType, low: Term, high: Term) -> Term:
+    """low + bits mod (high - low), in 64 bits; low where high is not above it."""
+    if kind.element.kind == "int":
+        start, end = (x.convert(I64).bits(UI64) for x in (low, high))
+    else:
+        start, end = low.convert(UI64), high.convert(UI64)
+    span = where(low < high, end - start, 1)
+    drawn = start + _random_bits(b, kind.with_element(UI64)).op("remainder", span)
+    if kind.element.kind == "int":
+        drawn = drawn.bits(I64)
+    return drawn.convert(kind.element)
+
+
+class Rng(Decomposed, name="rng"):
     """result = random numbers: uniform in [a, b), or normal with mean a and deviation b.
 
     The specification leaves the numbers open; here every execution gives the same ones.
@@ -231,8 +260,12 @@ class Rng(OpDefinition, name="rng"):
     shape = second()
     rng_distribution = attribute(str)
     C1 = constraint(
-        "a and b are scalars of one element type",
-        lambda o: o.a.rank == o.b.rank == 0 and o.a.element is o.b.element,
+        "a and b are scalars of one element type, which is not complex",
+        lambda o: (
+            o.a.rank == o.b.rank == 0
+            and o.a.element is o.b.element
+            and o.a.element.kind in ("bool", "int", "uint", "float")
+        ),
     )
     C2 = constraint(
         "NORMAL needs floats", lambda o: o.rng_distribution != "NORMAL" or o.a.element.is_float
@@ -247,16 +280,29 @@ class Rng(OpDefinition, name="rng"):
     )
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        a, b, shape = arrays
-        generator = np.random.Generator(np.random.Philox(key=0))
-        dims, element = tuple(map(int, shape)), o.result.element
-        if element.is_float and o.rng_distribution == "NORMAL":
-            values = float(a) + float(b) * generator.standard_normal(dims)
-        elif element.is_float:
-            values = float(a) + (float(b) - float(a)) * generator.random(dims)
-        else:
-            values = generator.integers(int(a), max(int(b), int(a) + 1), dims)
-        return np.asarray(numerics.convert(np.asarray(values), element))
+        if not o.type.is_static:
+            kind = o.type.with_dims(map(int, arrays[2]))
+            o = Op(o.definition, o.operands, o.attributes, (), (kind,))
+        return super().evaluate(o, *arrays, **context)
+
+    def decompose(self, b: Any, o: Op, *values: Any) -> Any:
+        kind = o.type
+        if not kind.is_static:
+            return None
+        low, high = (Term(b, b.broadcast(value, kind.dims, ())) for value in values[:2])
+        if not kind.element.is_float:
+            return [_uniform_integers(b, kind, low, high).value]
+        real = F64 if kind.element is F64 else F32
+        first, second = low.convert(real), high.convert(real)
+        whole = _random_bits(b, kind.with_element(UI64 if real is F64 else UI32))
+        digits = 52 if real is F64 else 23
+        places = whole.op("shift_right_logical", whole.element.bits - digits).convert(real)
+        if o.rng_distribution == "NORMAL":
+            uniform = (places + 0.5) * 2.0 ** (1 - digits) - 1.0  # inside (-1, 1)
+            normal = uniform.op("chlo.erf_inv") * math.sqrt(2)
+            return [(first + second * normal).convert(kind.element).value]
+        drawn = (first + (second - first) * (places * 2.0**-digits)).convert(kind.element)
+        return [where(drawn < high, drawn, low).value]  # rounding may reach b
 
     def cases(self) -> Iterator[Case]:
         shape = np.array([2, 3], np.int64)

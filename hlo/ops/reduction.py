@@ -15,7 +15,7 @@ from ..graph import Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
 from ..types import BF16, F32, I1, I8, I32, TensorType, Type
-from . import bodies
+from . import bodies, numerics
 from .clauses import merge_dims, per_dim, same_dims, same_element, unique, within
 from .examples import binary_body, counting, f32, i1, i8, i32, scalar_body
 from .shape import padded
@@ -228,7 +228,7 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
         ]
         sizes = o.window_dimensions
         dims = windowed_dims(arrays[0].shape, sizes, strides, base, dilations, padding)
-        combine = bodies.body(o.regions[0], context)
+        combine = bodies.accumulating(o.regions[0], context)
         totals: list[Any] = [np.broadcast_to(init, dims) for init in inits]
         if 0 in dims:
             return tuple(totals)
@@ -238,7 +238,7 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
                 for p, d, n, s in zip(position, dilations, dims, strides, strict=True)
             )
             totals = combine(*totals, *(x[index] for x in spread))
-        return tuple(map(np.asarray, totals))
+        return tuple(numerics.narrow(x, dtype) for x, dtype in zip(totals, wanted, strict=True))
 
     def access(self, o: Op) -> Access | None:
         space = Space(o.results[0].dims)

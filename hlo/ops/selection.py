@@ -59,6 +59,8 @@ class Compare(OpDefinition, name="compare"):
             lhs, rhs = numerics.total_order(lhs), numerics.total_order(rhs)
         lhs, rhs = numerics.wide(lhs), numerics.wide(rhs)
         with np.errstate(all="ignore"):
+            if lhs.dtype.kind == "c" and o.comparison_direction not in ("EQ", "NE"):
+                return _lexicographic(o.comparison_direction, lhs, rhs)
             return np.asarray(direction(lhs, rhs))
 
     def cases(self) -> Iterator[Case]:
@@ -71,6 +73,13 @@ class Compare(OpDefinition, name="compare"):
             yield Case(name, hostile(C64, 2), {"comparison_direction": direction})
         ordered = {"comparison_direction": "LT", "compare_type": "TOTALORDER"}
         yield Case("compare_total_order", hostile(F32, 2), ordered)
+
+
+def _lexicographic(direction: str, lhs: Any, rhs: Any) -> Any:
+    """The order of complex numbers: by real parts, equal ones by imaginary parts."""
+    strict = np.less if direction in ("LT", "LE") else np.greater
+    inner = DIRECTIONS[direction](lhs.imag, rhs.imag)
+    return strict(lhs.real, rhs.real) | ((lhs.real == rhs.real) & inner)
 
 
 def _legal_types(o: Op) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ class Inliner:
         results: list[int] = []
         for index, region in enumerate(op.regions):
             if index == chosen:
-                values.extend(operands)
+                values.extend(operands[: len(region.argument_types)])
                 self._ops(region, new, values)
                 results = [values[number] for number in region.results]
             else:

@@ -32,7 +32,8 @@ class OneDevice:
     def __call__(self, module: Module) -> Module:
         if not any(op.definition.communicates for op in module.walk()):
             return module
-        sizes = [module.attributes.get(f"mhlo.num_{name}", 1) for name in ("replicas", "partitions")]
+        names = ("mhlo.num_replicas", "mhlo.num_partitions")
+        sizes = [module.attributes.get(name, 1) for name in names]
         rewrite = _Rewrite(self.ledger, max(sizes) > 1)
         body = rewrite.region(module.body)
         if rewrite.blockers:

@@ -251,7 +251,11 @@ def rule(
         return examples_of(pattern, kinds, where)
 
     text = f"{pattern} -> {replacement}"
-    return Rule(name, (pattern.operation,), rewrite, licence, examples, lowers, ulps, text)
+    every = all(makers for _, makers in variants)
+    made = frozenset(made for _, makers in variants for _, made in makers if every)
+    return Rule(
+        name, (pattern.operation,), rewrite, licence, examples, lowers, ulps, text, makers=made
+    )
 
 
 def _alone(pattern: Apply, root: Op, b: Rewriter) -> bool:

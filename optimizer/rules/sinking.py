@@ -58,7 +58,13 @@ def _broadcast_examples() -> Iterator[Example]:
     )
 
 
-@structural("map-of-broadcasts", "*", examples=_broadcast_examples, lowers="computed elements")
+@structural(
+    "map-of-broadcasts",
+    "*",
+    examples=_broadcast_examples,
+    lowers="computed elements",
+    makers=("broadcast_in_dim",),
+)
 def map_of_broadcasts(op: Op, b: Rewriter) -> Value | None:
     """f(broadcast x, broadcast y) -> broadcast f(x, y)"""
     if op.definition.pattern != "elementwise" or not op.operands:
@@ -122,7 +128,13 @@ def _reshape_examples() -> Iterator[Example]:
     )
 
 
-@structural("map-of-reshapes", "*", examples=_reshape_examples, lowers="height of reshapes")
+@structural(
+    "map-of-reshapes",
+    "*",
+    examples=_reshape_examples,
+    lowers="height of reshapes",
+    makers=("reshape",),
+)
 def map_of_reshapes(op: Op, b: Rewriter) -> Value | None:
     """f(reshape x, ...) -> reshape f(x, ...) [every operand can be had in x's dimensions]"""
     if op.definition.pattern != "elementwise":
@@ -187,7 +199,13 @@ def _transpose_examples() -> Iterator[Example]:
     )
 
 
-@structural("map-of-transposes", "*", examples=_transpose_examples, lowers="height of transposes")
+@structural(
+    "map-of-transposes",
+    "*",
+    examples=_transpose_examples,
+    lowers="height of transposes",
+    makers=("transpose",),
+)
 def map_of_transposes(op: Op, b: Rewriter) -> Value | None:
     """f(transpose x, ...) -> transpose f(x, ...) [every operand can be had untransposed]"""
     if op.definition.pattern != "elementwise":

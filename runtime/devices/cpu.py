@@ -271,8 +271,8 @@ class CpuVariant:
 
     def pool(self) -> Pool:
         """The workers that serve it."""
-        version = self.plan.format_version
-        return pool_of(version, self.pin, self.threads, self.image, self.worker_entry)
+        major = self.plan.format_version.partition(".")[0]
+        return pool_of(major, self.pin, self.threads, self.image, self.worker_entry)
 
     def context(self) -> CpuContext:
         """A new context; contexts are independent, one call at a time each."""

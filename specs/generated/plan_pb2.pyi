@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 f43bdbd6081c41f713dc81eda17a1d92a16d49dab195be2c2861595191c1f4d6); do not edit.
+# Generated from specs/plan.proto (sha256 38b138301812bc37b0dbd80d2b5cc9feecd46ec4ab9852c5e8792ac994db7741); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

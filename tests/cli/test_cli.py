@@ -49,7 +49,7 @@ def fails(outcome) -> str:
 
 def test_help_teaches(girih_command):
     out = succeeds(girih_command("--help"))
-    for name in ("compile", "run", "inspect", "verify", "bench", "dump", "machine"):
+    for name in ("compile", "run", "inspect", "verify", "bench", "dump", "machine", "doctor"):
         assert name in out
         text = succeeds(girih_command(name, "--help"))
         assert f"girih {name} " in text and "Examples" in text and "--json" in text

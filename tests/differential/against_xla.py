@@ -51,7 +51,7 @@ class _Noisy(Interpreter):
         return [self.moved(np.asarray(result), scale) for result in results]
 
     def moved(self, x: np.ndarray[Any, Any], scale: float) -> Any:
-        ulp = _ULPS.get(_COMPLEX.get(x.dtype.name, x.dtype.name))
+        ulp = _ULPS.get(str(_COMPLEX.get(x.dtype.name, x.dtype.name)))
         if ulp is None:
             return x
         wide = np.complex128 if x.dtype.kind == "c" else np.float64
@@ -88,7 +88,7 @@ def _largest(x: Any) -> float:
 
 def _flushed(x: np.ndarray[Any, Any]) -> Any:
     """Subnormal numbers are zero, as on XLA:CPU."""
-    name = _COMPLEX.get(x.dtype.name, x.dtype.name)
+    name = str(_COMPLEX.get(x.dtype.name, x.dtype.name))
     if x.dtype.kind == "c" or name not in _ULPS:
         return x
     tiny = {"float16": 6.1e-5, "bfloat16": 1.2e-38, "float32": 1.2e-38, "float64": 2.3e-308}[name]
@@ -137,7 +137,7 @@ def allowed(module: Module, inputs: Arrays) -> tuple[Arrays, list[Any]]:
 
 def _base(result: np.ndarray[Any, Any]) -> Any:
     """What always is allowed: some units in the last place, and subnormal numbers."""
-    ulp = _ULPS.get(_COMPLEX.get(result.dtype.name, result.dtype.name))
+    ulp = _ULPS.get(str(_COMPLEX.get(result.dtype.name, result.dtype.name)))
     if ulp is None:
         return np.zeros(result.shape)
     with np.errstate(all="ignore"):

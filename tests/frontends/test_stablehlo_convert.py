@@ -185,15 +185,19 @@ def test_free_shapes_are_fixed_by_the_inputs() -> None:
     assert not any(op.name.startswith(("dynamic_", "call", "divide")) for op in module.walk())
 
 
-def test_a_shape_that_depends_on_data_blocks() -> None:
-    with pytest.raises(girih.ImportBlockers, match=r"stablehlo\.dynamic_reshape"):
-        program(
-            """%0 = stablehlo.dynamic_reshape %x, %n
-                 : (tensor<4xf32>, tensor<2xi32>) -> tensor<?x2xf32>
-               return %0 : tensor<?x2xf32>""",
-            "%x: tensor<4xf32>, %n: tensor<2xi32>",
-            "tensor<?x2xf32>",
-        )
+def test_a_shape_that_depends_on_data_stays_free() -> None:
+    module = program(
+        """%0 = stablehlo.dynamic_reshape %x, %n
+             : (tensor<4xf32>, tensor<2xi32>) -> tensor<?x2xf32>
+           return %0 : tensor<?x2xf32>""",
+        "%x: tensor<4xf32>, %n: tensor<2xi32>",
+        "tensor<?x2xf32>",
+    )
+    x = np.arange(4, dtype=np.float32)
+    (result,) = girih.interpret(module, [x, np.array([2, 2], np.int32)])
+    np.testing.assert_array_equal(result, x.reshape(2, 2))
+    with pytest.raises(girih.UserError, match=r"dynamic_reshape: .* f32\[d0,2\], but \(1, 4\)"):
+        girih.interpret(module, [x, np.array([1, 4], np.int32)])
 
 
 def test_a_shape_assertion_that_fails_says_why() -> None:

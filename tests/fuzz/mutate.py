@@ -7,6 +7,7 @@ from a legal program, so that they come past the first checks of a reader.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import random
 import re
@@ -275,7 +276,7 @@ def protobuf(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
     if message is None:
         return binary(rng, data, others)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
-        places = list(_fields(message))
+        places = list(itertools.islice(_fields(message), _LARGEST_MESSAGE + 1))
         if not places or len(places) > _LARGEST_MESSAGE:
             break
         _protobuf_step(rng, rng.choice(places), places, others)

@@ -108,6 +108,20 @@ def _bytecode() -> list[bytes]:
     return found
 
 
+def _hlo_protobuf() -> list[bytes]:
+    return [path.read_bytes() for path in sorted((SAMPLES / "hlo").glob("*.pb"))]
+
+
+def _hlo_text() -> list[bytes]:
+    return [path.read_bytes() for path in sorted((SAMPLES / "hlo").glob("*.hlo"))]
+
+
+def _read_hlo(data: bytes) -> Any:
+    from girih.frontends.xla import read_hlo
+
+    return read_hlo(data, "fuzz")
+
+
 def _exported() -> list[bytes]:
     return [path.read_bytes() for path in sorted(SAMPLES.glob("*.jax_export"))]
 
@@ -316,6 +330,8 @@ READERS: dict[str, Reader] = {
     "text": Reader(_read_own_text, _own_text, MUTATORS["text"]),
     "wire": Reader(_read_wire, _wire, MUTATORS["protobuf"]),
     "bytecode": Reader(_read_stablehlo, _bytecode, MUTATORS["binary"]),
+    "hlo_protobuf": Reader(_read_hlo, _hlo_protobuf, MUTATORS["protobuf"]),
+    "hlo_text": Reader(_read_hlo, _hlo_text, MUTATORS["text"]),
     "exported": Reader(_read_exported, _exported, MUTATORS["binary"]),
     "archive": Reader(_read_archive, lambda: kept("archive"), _mutate_archive),
     "bundle": Reader(_read_bundle, _bundles, _mutate_bundle),

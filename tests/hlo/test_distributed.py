@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,14 @@ import pytest
 
 import girih
 from girih.hlo import groups
-from girih.hlo.build import build_module, build_region
+from girih.hlo.build import build_module, build_region, make_op
+from girih.hlo.errors import VerifyError
+from girih.hlo.graph import arguments
+from girih.hlo.ops import collectives, communication, rooted
 from girih.hlo.parse import parse_module
 from girih.hlo.text import print_module
 from girih.hlo.types import F32, I32, TOKEN, TensorType
+from girih.hlo.wire import decode, encode
 
 VECTOR, SCALAR = TensorType((4,), F32), TensorType((), F32)
 DEVICE, TO_HOST, FROM_HOST = 1, 2, 3
@@ -33,9 +38,8 @@ def sums(given: Any, *members: int) -> Any:
 def program(op: str, types: Any = (VECTOR,), result: Any = None, **facts: Any) -> girih.Module:
     reduces = op in ("all_reduce", "reduce_scatter", "collective_reduce")
     regions = (add(),) if reduces else ()
-    return build_module(
-        types, lambda b, *v: b.op(op, v, facts, regions, None if result is None else [result]).results
-    )
+    results = None if result is None else [result]
+    return build_module(types, lambda b, *v: b.op(op, v, facts, regions, results).results)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +180,8 @@ def asynchronous(order: Any) -> girih.Module:
     def body(b: Any, x: Any) -> Any:
         futures = {}
         for channel in order:
-            facts = {"replica_groups": ((0, 1),), "channel_id": channel, "use_global_device_ids": True}
+            facts: dict[str, Any] = {"replica_groups": ((0, 1),), "channel_id": channel}
+            facts["use_global_device_ids"] = True
             inner = build_region(
                 [VECTOR], lambda c, y, facts=facts: [c("all_reduce", y, regions=(add(),), **facts)]
             )
@@ -194,7 +199,9 @@ def test_asynchronous_operations_do_not_hold_up_what_follows() -> None:
     np.testing.assert_array_equal(first, given[0][0] + 2 * given[1][0])
     np.testing.assert_array_equal(second, 2 * given[0][0] + given[1][0])
     np.testing.assert_array_equal([first, second], others)
-    assert print_module(parse_module(str(asynchronous((1, 2))))) == str(asynchronous((1, 2)))
+    text = str(asynchronous((1, 2)))
+    assert print_module(parse_module(text)) == text
+    assert print_module(decode(encode(asynchronous((1, 2))))) == text
 
 
 def test_a_deadlock_is_an_error_with_its_places() -> None:
@@ -242,15 +249,16 @@ def test_sizes_and_inputs_are_checked() -> None:
     ):
         with pytest.raises(girih.UserError, match=message):
             girih.interpret_parallel(module, vectors(2), **sizes)  # type: ignore[arg-type]
+    for wrong in ("func.func @main", [["a"]]):
+        with pytest.raises(girih.UserError, match="import_model makes them"):
+            girih.interpret_parallel(wrong)  # type: ignore[arg-type]
     with pytest.raises(girih.UserError, match="rows of one length"):
         girih.interpret_parallel([[module, module], [module]], vectors(3))
     with pytest.raises(girih.UserError, match="but the programs are for 1"):
         girih.interpret_parallel([[module], [module]], vectors(2), num_partitions=2)
     other = program("all_reduce", (TensorType((3,), F32),), replica_groups=((0, 1),))
     with pytest.raises(girih.UserError, match="differ in shape"):
-        girih.interpret_parallel(
-            [[module], [other]], [*vectors(1), [np.zeros(3, np.float32)]]
-        )
+        girih.interpret_parallel([[module], [other]], [*vectors(1), [np.zeros(3, np.float32)]])
 
 
 def test_the_module_says_how_many_processes_it_is_for() -> None:
@@ -266,3 +274,32 @@ def test_the_module_says_how_many_processes_it_is_for() -> None:
     found = girih.interpret_parallel(girih.import_model(text))
     numbers = [tuple(map(int, results)) for results in found.results]
     assert numbers == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def strange(source: random.Random, depth: int = 0) -> Any:
+    """An attribute that nobody should write."""
+    kind = source.randrange(4 if depth < 3 else 2)
+    if kind < 2:
+        return source.choice([0, 1, -1, 2**70, True, None, "x", b"y", 1.5, float("nan")])
+    if kind == 2:
+        return tuple(strange(source, depth + 1) for _ in range(source.randrange(4)))
+    keys = source.sample(["mesh", "axes", "name", "size", "device_ids", "sub_axis", "parts"], 3)
+    return {key: strange(source, depth + 1) for key in keys}
+
+
+def test_strange_attributes_are_told_by_their_clause() -> None:
+    source = random.Random(4)
+    rooms = [*collectives.ROOMS, *rooted.ROOMS, *communication.ROOMS]
+    kinds = [VECTOR, TOKEN, SCALAR, TensorType((2,), I32)]
+    accepted = 0
+    for _ in range(4000):
+        room = source.choice(rooms)
+        facts = {key: strange(source) for key in room.attributes if source.random() < 0.9}
+        values = arguments([source.choice(kinds) for _ in range(source.randrange(3))])
+        regions = [add() for _ in room.regions]
+        try:
+            make_op(room.name, values, facts, regions, [v.type for v in values])
+            accepted += 1
+        except VerifyError as error:
+            assert str(error).startswith(f"{room.name}.")  # noqa: PT017
+    assert accepted < 1000

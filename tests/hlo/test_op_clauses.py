@@ -368,6 +368,7 @@ CALLS: dict[str, Call] = {
     "rng_bit_generator.C1": Call([t(2, e=UI64)], {"rng_algorithm": "X"}, [t(2, e=UI64), t(2)]),
     "rng_bit_generator.C2": Call([t(4, e=UI64)], {"rng_algorithm": "PHILOX"},
                                  [t(4, e=UI64), t(2)]),
+    "rng_bit_generator.C3": Call([t(2, e=UI64)], {"rng_algorithm": "THREE_FRY"}, [t(2, e=UI64)]),
     "rng.C1": Call([S, t(e=I32), t(1, e=I64)], {"rng_distribution": "UNIFORM"}, [t(2)]),
     "rng.C2": Call([t(e=I32), t(e=I32), t(1, e=I64)], {"rng_distribution": "NORMAL"},
                    [t(2, e=I32)]),
@@ -494,6 +495,7 @@ CALLS |= {
     "all_gather.C6": Call([t(2)], {**GATHER_ALL, **ONE}, [t(3)]),
     "all_reduce.C0": Call([t(2)], RAGGED_GROUPS, None, ADD),
     "all_reduce.C1": Call([t(2)], TWICE, None, ADD),
+    "all_reduce.C2": Call([TOKEN], ONE, None, ADD),
     "all_reduce.C3": Call([t(2)], HIGH, None, ADD),
     "all_reduce.C4": Call([t(2)], GLOBAL, None, ADD),
     "all_reduce.C5": Call([t(2)], ONE, None, body(F32)),
@@ -501,8 +503,12 @@ CALLS |= {
     "all_reduce.C7": Call([t(2)], ONE, [t(2, e=F64)], ADD),
     "cross-replica-sum.C0": Call([t(2)], RAGGED_GROUPS),
     "cross-replica-sum.C1": Call([t(2)], TWICE),
+    "cross-replica-sum.C2": Call([TOKEN], ONE),
     "cross-replica-sum.C3": Call([t(2)], HIGH),
     "reduce_scatter.C0": Call([t(2)], {**SCATTERED_SUM, **RAGGED_GROUPS}, [t(2)], ADD),
+    "reduce_scatter.C1": Call(
+        [t(3)], {**SCATTERED_SUM, "replica_groups": ((0, 1),)}, [t(1)], ADD
+    ),
     "reduce_scatter.C2": Call([t(2)], {**ONE, "scatter_dimension": 1}, [t(2)], ADD),
     "reduce_scatter.C3": Call([t(2)], {**SCATTERED_SUM, **TWICE}, [t(2)], ADD),
     "reduce_scatter.C5": Call([t(2)], {**SCATTERED_SUM, **HIGH}, [t(2)], ADD),
@@ -532,6 +538,7 @@ CALLS |= {
     "collective_permute.C2": Call([t(2)], pairs((0, 1), (0, 2))),
     "collective_permute.C3": Call([t(2)], pairs((0, 1), (2, 1))),
     "collective_permute.C4": Call([t(2)], pairs((0, -1))),
+    "collective_permute.C5": Call([TOKEN], pairs()),
     "send.C0": Call([TOKEN, t(2)], channel()),
     "send.C1": Call([t(2), TOKEN], channel(**pairs((0, 1, 2)))),
     "send.C2": Call([t(2), TOKEN], channel(**pairs((0, 1), (0, 2)))),
@@ -559,6 +566,9 @@ CALLS |= {
         [t(4)], {**MANUAL, "manual_axes": ("y",)}, [t(4)], one_sine(t(2))
     ),
     "sdy.manual_computation.C1": Call([t(4)], MANUAL, [t(4)], blocks(t(4), t(2))),
+    "sdy.manual_computation.C3": Call(
+        [t(4)], {**MANUAL, "out_shardings": ()}, [], one_sine(t(2))
+    ),
     "sdy.manual_computation.C2": Call([t(4)], MANUAL, [t(4)], blocks(t(2), t(4))),
 }  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,10 +12,10 @@ from girih.frontends.stablehlo.write import write_text
 from girih.hlo.build import build_module
 from girih.hlo.interpret import interpret
 from girih.hlo.quantized import is_quantized, legalized
-from girih.hlo.types import F32, I8, QuantizedType, TensorType
+from girih.hlo.types import F32, I8, QuantizedType, SymbolicDim, TensorType
 from girih.hlo.verify import HLO, verify
 
-from .quantized_programs import EVEN, SKEWED, Program, programs
+from .quantized_programs import COLUMNS, EVEN, SKEWED, Program, drawn, programs, real, stored
 
 PROGRAMS = programs()
 
@@ -68,3 +70,33 @@ def test_new_and_old_spellings_are_read() -> None:
         assert module.body.arguments[0].element is kind
         again = girih.import_model(write_text(module).text)
         assert again.body.arguments[0].element is kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (QuantizedType(F32, F32, None, (0.5,), (0,), 0, 1), "store integers for floats"),
+        (QuantizedType(I8, F32, None, (0.5,), (0,), -129, 127), "bounds must lie in -128 to 127"),
+        (QuantizedType(I8, F32, None, (0.0,), (0,), -128, 127), "positive and finite"),
+        (QuantizedType(I8, F32, None, (np.inf,), (0,), -128, 127), "positive and finite"),
+        (QuantizedType(I8, F32, None, (0.5,), (200,), -128, 127), "zero points must lie"),
+        (QuantizedType(I8, F32, None, (0.5, 1.0), (0, 0), -128, 127), "needs one scale"),
+        (QuantizedType(I8, F32, 1, (0.5,) * 4, (0,) * 4, -128, 127), "has no dimension 1"),
+        (QuantizedType(I8, F32, 0, (0.5,) * 3, (0,) * 3, -128, 127), "needs 4 scales"),
+    ],
+)
+def test_types_without_meaning_are_refused(kind: QuantizedType, reason: str) -> None:
+    module = build_module([TensorType((4,), kind)], lambda b, x: [x])
+    with pytest.raises(girih.UserError, match=reason):
+        verify(module, HLO)
+
+
+def test_sizes_may_be_left_open() -> None:
+    kind = TensorType((SymbolicDim("n"), 4), COLUMNS)
+    module = build_module(
+        [kind], lambda b, x: [b("add", x, x, type=kind), b("uniform_dequantize", x)]
+    )
+    x = drawn(COLUMNS, (3, 4), 1)
+    total, values = interpret(replace(module, symbols={"n": (1, 8)}), [x])
+    np.testing.assert_array_equal(values, real(x, COLUMNS))
+    np.testing.assert_array_equal(total, stored(2 * real(x, COLUMNS), COLUMNS))

@@ -8,13 +8,13 @@ import pytest
 import girih
 from girih.hlo.build import build_module, build_region
 from girih.hlo.cases import Example, example
-from girih.hlo.ops import collectives, communication
+from girih.hlo.ops import collectives, communication, rooted
 from girih.hlo.types import F32, TOKEN, TensorType
 from girih.optimizer.passes.one_device import OneDevice
 
 EXAMPLES = [
     example(room, case)
-    for room in (*collectives.ROOMS, *communication.ROOMS)
+    for room in (*collectives.ROOMS, *rooted.ROOMS, *communication.ROOMS)
     for case in room.cases()
 ]
 VECTOR = TensorType((4,), F32)
@@ -61,7 +61,8 @@ def test_nested_and_asynchronous_on_cpu() -> None:
 
 def test_every_reason_is_listed_at_once() -> None:
     text = """
-    func.func @main(%x: tensor<4xf32>, %t: !stablehlo.token) -> tensor<8xf32> {
+    func.func @main(%x: tensor<4xf32>) -> tensor<8xf32> {
+      %t = stablehlo.create_token : !stablehlo.token
       %0 = "stablehlo.all_gather"(%x) {
         all_gather_dim = 0 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>
       } : (tensor<4xf32>) -> tensor<8xf32> loc("model.py":7:0)

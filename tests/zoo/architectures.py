@@ -1,15 +1,17 @@
 """The architectures of `transformers` at tiny size: which export, compile and agree.
 
-    python tests/zoo/architectures.py [--only NAME ...] [--interpret] [--write]
+    python tests/zoo/architectures.py [--only NAME ...] [--interpret] [--keep FILE] [--write]
 
 builds every model of ARCHITECTURES with random weights, exports it, compiles it for the CPU and
-compares all results with PyTorch's. `--write` writes docs/architectures.md.
+compares all results with PyTorch's. `--keep` goes on with an earlier run whose rows stand in that
+file; what agrees there is not run again. `--write` writes docs/architectures.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import multiprocessing
 import os
 import sys
@@ -73,11 +75,12 @@ IMAGE_TOWER = {
     "image_size": 32, "patch_size": 8, "projection_dim": 24,
 }  # fmt: skip
 TOWERS = {"text_config": TEXT_TOWER, "vision_config": IMAGE_TOWER, "projection_dim": 24}
-STAGES = {"hidden_size": ..., "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
+NO_SIZES = {"hidden_size": ..., "num_hidden_layers": ..., "num_attention_heads": ...}
+STAGES = {**NO_SIZES, "num_layers": ..., "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
 WAVES = {
     "conv_dim": (16, 16), "conv_stride": (4, 2), "conv_kernel": (8, 4),
-    "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "vocab_size": 20,
-    "mask_time_length": 2,
+    "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 4, "vocab_size": 20, "mask_time_length": 2,
 }  # fmt: skip
 
 ARCHITECTURES: tuple[Architecture, ...] = (
@@ -88,9 +91,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "mobilebert", "squeezebert", "convbert", "data2vec-text", "luke",
         "nystromformer", "fnet", "canine", "longformer", "big_bird",
     )),
-    Architecture("xlnet", config={"max_position_embeddings": ..., "d_inner": 64}),
+    Architecture("xlnet", config={"max_position_embeddings": ..., "d_inner": 64, "d_head": 8}),
     Architecture("funnel", config={"num_hidden_layers": ..., "block_sizes": [1, 1],
-                                   "d_inner": 64, "d_head": 8}),
+                                   "block_repeats": [1, 1], "d_inner": 64, "d_head": 8}),
     Architecture("distilbert", config={"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 64}),
     Architecture("albert"),
     Architecture("modernbert", config={"global_attn_every_n_layers": 2, "local_attention": 8}),
@@ -159,14 +162,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("ijepa", "image"),
     Architecture("beit", "image", model="AutoModelForImageClassification"),
     Architecture("data2vec-vision", "image"),
-    Architecture("swin", "image", {"num_attention_heads": ..., "num_hidden_layers": ...,
-                                   "hidden_size": ..., "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4],
-                                   "window_size": 2, "patch_size": 4}),
-    Architecture("swinv2", "image", {"num_attention_heads": ..., "num_hidden_layers": ...,
-                                   "hidden_size": ..., "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4],
-                                     "window_size": 2, "patch_size": 4}),
-    Architecture("convnext", "image", STAGES),
-    Architecture("convnextv2", "image", STAGES),
+    Architecture("swin", "image", {**NO_SIZES, "embed_dim": 16, "depths": [2, 2],
+                                   "num_heads": [2, 4], "window_size": 2, "patch_size": 4}),
+    Architecture("swinv2", "image", {**NO_SIZES, "embed_dim": 16, "depths": [2, 2],
+                                   "num_heads": [2, 4], "window_size": 2, "patch_size": 4}),
+    Architecture("convnext", "image", {**STAGES, "image_size": 64}),
+    Architecture("convnextv2", "image", {**STAGES, "image_size": 64}),
     Architecture("resnet", "image", {**STAGES, "embedding_size": 8}),
     Architecture("regnet", "image", {**STAGES, "embedding_size": 8, "groups_width": 4}),
     Architecture("bit", "image", {**STAGES, "embedding_size": 8, "num_groups": 2}),
@@ -185,21 +186,21 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("poolformer", "image", STAGES),
     Architecture("pvt", "image", {**STAGES, "num_attention_heads": [1, 2, 2, 4],
                                   "patch_sizes": [4, 2, 2, 2]}),
-    Architecture("cvt", "image", {"embed_dim": [8, 16, 32], "depth": [1, 1, 1],
-                                  "num_heads": [1, 2, 4]}),
+    Architecture("cvt", "image"),
     Architecture("levit", "image", {"hidden_sizes": [16, 24, 32], "num_attention_heads": [2, 3, 4],
                                     "depths": [1, 1, 1], "key_dim": [8, 8, 8], "image_size": 64,
                                     "patch_size": 16}),
     Architecture("focalnet", "image", {"embed_dim": 16, "depths": [1, 1], "focal_levels": [2, 2],
                                        "focal_windows": [3, 3], "hidden_sizes": [16, 32],
                                        "patch_size": 4}),
-    Architecture("dpt", "image", {"neck_hidden_sizes": [8, 8, 16, 16], "fusion_hidden_size": 8,
-                                  "backbone_out_indices": [0, 0, 1, 1]},
+    Architecture("dpt", "image", {"num_hidden_layers": 4, "is_hybrid": False,
+                                  "neck_hidden_sizes": [8, 8, 16, 16], "fusion_hidden_size": 8,
+                                  "backbone_out_indices": [0, 1, 2, 3]},
                  "AutoModelForDepthEstimation"),
     Architecture("vitdet", "image", {"num_hidden_layers": 2, "pretrain_image_size": 32}),
-    Architecture("hiera", "image", {"num_attention_heads": ..., "num_hidden_layers": ...,
-                                    "hidden_size": ..., "embed_dim": 8, "depths": [1, 1, 1, 1],
-                                    "num_heads": [1, 1, 2, 2], "image_size": [64, 64], "patch_size": [7, 7]}),
+    Architecture("hiera", "image", {**NO_SIZES, "embed_dim": 8, "depths": [1, 1, 1, 1],
+                                    "num_heads": [1, 1, 2, 2], "image_size": [64, 64],
+                                    "patch_size": [7, 7]}),
     Architecture("detr", "image", {"use_timm_backbone": False, "use_pretrained_backbone": False,
                                    "backbone": None, "num_queries": 6, "backbone_config": {
                                        "model_type": "resnet", "hidden_sizes": [8, 8, 16, 16],
@@ -207,7 +208,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                                        "out_features": ["stage4"]}}, "AutoModelForObjectDetection"),
     Architecture("upernet", "image", {"backbone": None, "use_pretrained_backbone": False,
                                       "hidden_size": 16, "pool_scales": [1, 2],
-                                      "auxiliary_in_channels": 16, "auxiliary_channels": 8, "backbone_config": {
+                                      "auxiliary_in_channels": 16, "auxiliary_channels": 8,
+                                      "backbone_config": {
                                           "model_type": "convnext", "hidden_sizes": [8, 16, 16, 32],
                                           "depths": [1, 1, 1, 1], "out_features":
                                           ["stage1", "stage2", "stage3", "stage4"]}},
@@ -221,13 +223,14 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("groupvit", "image", {"num_hidden_layers": 3, "depths": [1, 1, 1],
                                        "num_group_tokens": [8, 4, 0],
                                        "num_output_groups": [8, 4, 0]},
-                 type="groupvit_vision_model"),
+                 "GroupViTVisionModel", "groupvit_vision_model"),
     Architecture("blip", "both", TOWERS),
-    Architecture("owlvit", "queries", TOWERS, "AutoModelForZeroShotObjectDetection"),
+    Architecture("owlvit", "queries", {**TOWERS, "projection_dim": 32},
+                 "AutoModelForZeroShotObjectDetection"),
     Architecture("vilt", "both"),
     Architecture("sam", "image", {"hidden_size": 32, "output_channels": 16, "mlp_dim": 64,
                                   "global_attn_indexes": [1], "window_size": 2},
-                 type="sam_vision_model"),
+                 "SamVisionModel", "sam_vision_model"),
     Architecture("llava", "text of llava", {
         "text_config": {"model_type": "llama", **{k: v for k, v in SMALL.items() if k in (
             "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -264,19 +267,21 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                                               "patch_embeds_hidden_size": 8, "depths": [1, 1],
                                               "num_attention_heads": [2, 2], "window_size": 4,
                                               "patch_size": 4, "patch_stride": [4, 4]},
-                 type="clap_audio_model"),
+                 "ClapAudioModel", "clap_audio_model"),
     Architecture("vits", "tokens", {"num_hidden_layers": 1, "upsample_rates": [4, 4],
                                     "flow_size": 16, "spectrogram_bins": 9,
                                     "upsample_kernel_sizes": [8, 8], "resblock_kernel_sizes": [3],
                                     "upsample_initial_channel": 16, "wavenet_dilation_rate": 1,
-                                    "resblock_dilation_sizes": [[1, 2]], "ffn_dim": 32, "hidden_size": 16, "num_attention_heads": 2,
+                                    "resblock_dilation_sizes": [[1, 2]], "ffn_dim": 32,
+                                    "hidden_size": 16, "num_attention_heads": 2,
                                     "prior_encoder_num_flows": 1}),
     # Video, series and points.
     Architecture("videomae", "video", {"num_frames": 2, "tubelet_size": 2}),
     Architecture("timesformer", "video", {"num_frames": 2}),
     Architecture("vivit", "video", {"num_frames": 4, "tubelet_size": [2, 8, 8]}),
     Architecture("patchtst", "series", {"num_input_channels": 3, "context_length": 32,
-                                        "patch_length": 4, "patch_stride": 4, "prediction_length": 4}),
+                                        "patch_length": 4, "patch_stride": 4,
+                                        "prediction_length": 4}),
     Architecture("patchtsmixer", "series", {"num_input_channels": 3, "context_length": 32,
                                             "patch_length": 4, "patch_stride": 4,
                                             "prediction_length": 4}),
@@ -300,13 +305,17 @@ def build(entry: Architecture) -> tuple[Any, dict[str, Any]]:
     small = {key: value for key, value in SMALL.items() if hasattr(plain, key)}
     fields = {**small, **entry.config}
     config = kind(**{key: value for key, value in fields.items() if value is not ...})
-    auto = getattr(transformers, entry.model)
-    model = auto.from_config(config).eval()
+    kind = getattr(transformers, entry.model)
+    make = kind.from_config if entry.model.startswith("Auto") else kind
+    model = make(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             several = parameter.is_floating_point() and parameter.numel() > 1
             if several and bool((parameter == parameter.flatten()[0]).all()):
                 parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and scales
+    for part in (model.config, *vars(model.config).values()):
+        if hasattr(part, "use_cache"):
+            part.use_cache = False
     inputs = INPUTS[entry.inputs](torch, model.config)
     if entry.dtype != "float32":
         dtype = getattr(torch, entry.dtype)
@@ -525,6 +534,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of architectures")
     parser.add_argument("--interpret", action="store_true", help="run the interpreter instead")
+    parser.add_argument("--keep", type=Path, help="a JSON file of rows, read and written")
     parser.add_argument("--write", action="store_true", help="write docs/architectures.md")
     arguments = parser.parse_args()
     import torch
@@ -532,15 +542,21 @@ def main() -> int:
 
     torch.set_num_threads(1)
     rows: dict[str, Row] = {}
+    if arguments.keep and arguments.keep.exists():
+        rows = {name: Row(*row) for name, row in json.loads(arguments.keep.read_text()).items()}
     for entry in ARCHITECTURES:
+        if entry.name in rows and agrees(entry, rows[entry.name]):
+            continue
         if arguments.only and entry.name not in arguments.only:
             continue
         row = rows[entry.name] = apart(entry, "interpreter" if arguments.interpret else "cpu")
+        if arguments.keep:
+            arguments.keep.write_text(json.dumps(rows))
         verdict = "agrees" if agrees(entry, row) else "DIFFERS" if row.compiles else "fails"
         verdict = verdict if row.exports else "no export"
         print(f"{entry.name:32} {verdict:10} {row.error:8.1e} {row.seconds:6.1f} s  {row.note}",
               flush=True)  # fmt: skip
-    if arguments.write and not arguments.only:
+    if arguments.write and all(entry.name in rows for entry in ARCHITECTURES):
         PAGE.write_text(page(rows))
     wrong = sum(row.exports and not agrees(e, row) for e in ARCHITECTURES
                 if (row := rows.get(e.name)))  # fmt: skip

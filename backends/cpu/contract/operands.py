@@ -70,6 +70,8 @@ class Source:
         signed = self.element.kind == "int"
         if llvm.is_float(want):
             return f.cast("sitofp" if signed else "uitofp", value, want)
+        if llvm.bits_of(have) > llvm.bits_of(want):
+            return f.cast("trunc", value, want)  # sums wrap in the end all the same
         return f.cast("sext" if signed else "zext", value, want)
 
     @property

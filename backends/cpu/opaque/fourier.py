@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ....hlo.graph import Op
 from .. import llvm
@@ -87,28 +88,48 @@ class _Fft:
         size = work_length(length) * lines
         data, spare = self.reserve(size), self.reserve(size)
         scale = 1.0 / length if inverse else 1.0
+        # Where lines lie beside each other, their entries are met in the order of memory.
+        together = inner % lines == 0
         with f.for_range(0, -(-count // lines)) as group:
             start = f.min(f.mul(group.index, lines), count - lines)
-            with f.for_range(0, lines) as line:
-                number = f.add(start, line.index)
-                outer = f.udiv(number, inner)
-                within = f.sub(number, f.mul(outer, inner))
-                base = f.add(f.mul(outer, have * inner), within)
-                with f.for_range(0, length) as k:
-                    value = self.mirrored(read, base, k.index, inner, have, length)
-                    data.store(f, f.add(f.mul(k.index, lines), line.index), value)
+            with self.entries(start, lines, inner, have, length, together) as (base, k, place):
+                data.store(f, place, self.mirrored(read, base, k, inner, have, length))
             found = transform(
                 f, length, lines, self.lanes, data, spare, 1 if inverse else -1, self.reserve
             )
+            with self.entries(start, lines, inner, made, made, together) as (base, k, place):
+                value = Pair(*(f.mul(part, scale) for part in found.load(f, place)))
+                write(f.add(base, f.mul(k, inner)), value)
+
+    @contextmanager
+    def entries(
+        self,
+        start: llvm.Value,
+        lines: int,
+        inner: int,
+        stored: int,
+        used: int,
+        together: bool,
+    ) -> Iterator[tuple[llvm.Value, llvm.Value, llvm.Value]]:
+        """For each line from `start` on and each of its `used` entries: where the line begins among
+        lines of `stored` entries, the entry's number, and its place side by side."""
+        f = self.f
+
+        def base(number: llvm.Value) -> llvm.Value:
+            outer = f.udiv(number, inner)
+            within = f.sub(number, f.mul(outer, inner))
+            return f.add(f.mul(outer, stored * inner), within)
+
+        if together:
+            first = base(start)
+            with f.for_range(0, used) as k, f.for_range(0, lines) as line:
+                place = f.add(f.mul(k.index, lines), line.index)
+                yield f.add(first, line.index), k.index, place
+        else:
             with f.for_range(0, lines) as line:
-                number = f.add(start, line.index)
-                outer = f.udiv(number, inner)
-                within = f.sub(number, f.mul(outer, inner))
-                base = f.add(f.mul(outer, made * inner), within)
-                with f.for_range(0, made) as k:
-                    value = found.load(f, f.add(f.mul(k.index, lines), line.index))
-                    value = Pair(*(f.mul(part, scale) for part in value))
-                    write(f.add(base, f.mul(k.index, inner)), value)
+                begin = base(f.add(start, line.index))
+                with f.for_range(0, used) as k:
+                    yield begin, k.index, f.add(f.mul(k.index, lines), line.index)
 
     def mirrored(
         self, read: Read, base: llvm.Value, k: llvm.Value, inner: int, have: int, length: int

@@ -11,6 +11,7 @@ from . import (
     control,
     convolution,
     creation,
+    flexible,
     fourier,
     gradients,
     indexing,
@@ -19,6 +20,7 @@ from . import (
     normalization,
     pointwise,
     pooling,
+    quantized,
     recurrent,
     reductions,
     resize,
@@ -31,7 +33,7 @@ from . import (
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
-    kernels, bags, fourier, gradients,
+    kernels, bags, flexible, fourier, gradients, quantized,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

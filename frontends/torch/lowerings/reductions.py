@@ -337,6 +337,8 @@ _MAX, _MIN = extreme("maximum"), extreme("minimum")
 _ANY, _ALL = truth("or"), truth("and")
 
 TABLE: dict[str, Callable[..., Any]] = {
+    "aten._is_all_true.default": truth("and"),
+    "aten._is_any_true.default": truth("or"),
     **{f"aten.any.{kind}": _ANY for kind in ("default", "dim", "dims")},
     **{f"aten.all.{kind}": _ALL for kind in ("default", "dim", "dims")},
     **{f"aten.count_nonzero.{kind}": count_nonzero for kind in ("default", "dim_IntList")},

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from girih.frontends.xla.program import Computation, Instruction, Program
+from girih.frontends.xla.program import Computation, Instruction, Program, Shape
 
 _DEFAULTS: dict[str, Any] = {
     "feature_group_count": 1,
     "batch_group_count": 1,
     "api_version": "API_VERSION_ORIGINAL",
     "result_accuracy": "default",
+    "fft_type": "FFT",
+    "algorithm": "rng_default",
     "padding_type": "padding_valid",
 }
 _IGNORED = ("constrain_layout", "remedy")
@@ -41,7 +43,7 @@ def _computation(left: Computation, right: Computation, pending: list[Any]) -> l
     ours = _reachable(left)
     theirs = _reachable(right)
     place = f"{left.name}/{right.name}"
-    if [p.shape for p in left.parameters] != [p.shape for p in right.parameters]:
+    if [_key(p.shape) for p in left.parameters] != [_key(p.shape) for p in right.parameters]:
         return [f"{place}: parameters differ"]
     # Both walks start at the roots and follow operands in order.
     if len(ours) != len(theirs):
@@ -51,7 +53,7 @@ def _computation(left: Computation, right: Computation, pending: list[Any]) -> l
     found: list[str] = []
     for a, b in zip(ours, theirs, strict=True):
         name = f"{place}.{a.name}"
-        if a.opcode != b.opcode or a.shape != b.shape or a.number != b.number:
+        if a.opcode != b.opcode or _key(a.shape) != _key(b.shape) or a.number != b.number:
             found.append(f"{name}: {a.opcode} {a.shape!r}, {b.opcode} {b.shape!r}")
         if [number[o] for o in a.operands] != [other[o] for o in b.operands]:
             found.append(f"{name}: operands differ")
@@ -63,6 +65,18 @@ def _computation(left: Computation, right: Computation, pending: list[Any]) -> l
             if not _equal(one.get(key), two.get(key)):
                 found.append(f"{name}: {key} {one.get(key)!r}, {two.get(key)!r}")
     return found
+
+
+def _key(shape: Shape) -> Any:
+    """What a shape says; a missing layout is the row-major one."""
+    return (
+        shape.element,
+        shape.dims,
+        shape.dynamic,
+        shape.major_to_minor,
+        shape.tiled,
+        tuple(map(_key, shape.members)),
+    )
 
 
 def _reachable(computation: Computation) -> list[Instruction]:
@@ -77,21 +91,32 @@ def _reachable(computation: Computation) -> list[Instruction]:
 
 
 def _facts(instruction: Instruction) -> dict[str, Any]:
-    facts = {
-        key: value
-        for key, value in instruction.attributes.items()
-        if key not in _IGNORED
-        and value != _DEFAULTS.get(key, ())
-        and (isinstance(value, np.ndarray) or value not in (0, "", {}) or key == "literal")
-    }
+    facts: dict[str, Any] = {}
+    for key, value in instruction.attributes.items():
+        if isinstance(value, np.ndarray):
+            facts[key] = value
+        elif key == "operand_layout_constraints":
+            facts[key] = tuple(map(_key, value))
+        elif (
+            key not in _IGNORED
+            and value not in (_DEFAULTS.get(key, ()), 0, "", (), {})
+            or key == "literal"
+        ):
+            facts[key] = value
     if facts.get("type") != "TOTALORDER":
         facts.pop("type", None)
     return facts
 
 
+def _is_default(key: str, value: Any) -> bool:
+    return key in _IGNORED or value in (_DEFAULTS.get(key, ()), 0, "", (), {})
+
+
 def _equal(one: Any, two: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):
         return one.dtype == two.dtype and one.shape == two.shape and _bits(one) == _bits(two)
+    if isinstance(one, np.ndarray) or isinstance(two, np.ndarray):
+        return False
     if isinstance(one, tuple) and isinstance(two, tuple):
         return len(one) == len(two) and all(map(_equal, one, two))
     return bool(one == two)

@@ -1,0 +1,182 @@
+"""torch.compile(backend="girih"): inference, changed weights, sizes, training, and what falls back."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from girih.frontends.torch.dynamo import GirihWarning, _Graph
+from girih.hlo.errors import UserError
+
+STRICT = {"fallback": False, "cache": "off"}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Each test starts without graphs of others."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is compiled, in order; None for what falls back."""
+    programs: list[Any] = []
+    plain = _Graph.compile
+
+    def compile(self: Any, *args: Any) -> Any:
+        programs.append(plain(self, *args))
+        return programs[-1]
+
+    monkeypatch.setattr(_Graph, "compile", compile)
+    return programs
+
+
+def compiled(model: Any, **options: Any) -> Any:
+    return torch.compile(model, backend="girih", options={**STRICT, **options})
+
+
+def close(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).eval()
+
+
+def test_the_entry_point_is_known() -> None:
+    assert "girih" in torch._dynamo.list_backends()
+
+
+def test_inference_takes_parameters_as_weights(made: list[Any]) -> None:
+    model, x = perceptron(), torch.randn(3, 16)
+    quick = compiled(model)
+    with torch.no_grad():
+        close(quick(x), model(x))
+        close(quick(x * 2), model(x * 2))
+    (program,) = made
+    assert len(program.given) == 1 and len(program.frozen) == 6
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_changed_parameters_are_seen(made: list[Any], freeze: bool) -> None:
+    model, x = perceptron(), torch.randn(3, 16)
+    quick = compiled(model, freeze=freeze)
+    with torch.no_grad():
+        close(quick(x), model(x))
+        for _ in range(2):
+            model[0].weight.mul_(0.5)  # type: ignore[union-attr, operator]
+            close(quick(x), model(x))
+    assert len(made) == (2 if freeze else 1)
+    assert not made[-1].frozen
+
+
+def test_sizes_are_compiled_one_by_one(made: list[Any]) -> None:
+    model = perceptron()
+    quick = compiled(model)
+    with torch.no_grad():
+        for rows in (3, 4, 5, 4, 5):
+            x = torch.randn(rows, 16)
+            close(quick(x), model(x))
+    assert len(made) == 3
+
+
+def test_a_limit_of_sizes_is_told() -> None:
+    model = perceptron()
+    quick = torch.compile(model, backend="girih", dynamic=True, options={"sizes": 1})
+    with torch.no_grad():
+        quick(torch.randn(3, 16))
+        x = torch.randn(4, 16)
+        with pytest.warns(GirihWarning, match="more than 1 combinations of sizes"):
+            close(quick(x), model(x))
+
+
+def test_training_gives_the_same_losses(made: list[Any]) -> None:
+    model = nn.Sequential(nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), nn.ReLU(), nn.Flatten(),
+                          nn.Linear(48, 1))  # fmt: skip
+    other = copy.deepcopy(model)
+    x, y = torch.randn(12, 3, 8), torch.randn(12, 1)
+    losses: list[list[float]] = [[], []]
+    for net, called, found in ((model, compiled(model), losses[0]), (other, other, losses[1])):
+        optimizer = torch.optim.SGD(net.parameters(), 0.05)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = ((called(x) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+    close(torch.tensor(losses[0]), torch.tensor(losses[1]))
+    close(model[1].running_var, other[1].running_var)
+    assert len(made) == 2  # forward and backward, once each
+
+
+def test_graph_breaks_and_python_between() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.sin()
+            if y.sum() > 0:
+                return y * 2
+            return y.softmax(-1)
+
+    model = Broken()
+    quick = compiled(model)
+    with torch.no_grad():
+        for x in (torch.ones(4), -torch.ones(4)):
+            close(quick(x), model(x))
+
+
+def test_inputs_that_are_changed_and_views() -> None:
+    def change(x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.add_(1)
+        return x[:, ::2], (y.T * 2).contiguous(), y.sum(1).to(torch.bfloat16), y.T
+
+    x, y = torch.randn(3, 4), torch.randn(3, 5)
+    twins = x.clone(), y.clone()
+    for ours, theirs in zip(compiled(change)(x, y), change(*twins), strict=True):
+        assert ours.stride() == theirs.stride()
+        close(ours, theirs, 1e-2)
+    close(x, twins[0])
+
+
+def test_results_have_pytorchs_memory_order() -> None:
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    x = torch.randn(1, 3, 8, 8).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        ours, theirs = compiled(model)(x), model(x)
+    assert ours.stride() == theirs.stride()
+    close(ours, theirs)
+
+
+def test_what_girih_cannot_do_runs_in_pytorch_with_a_warning() -> None:
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(3)
+
+    with pytest.warns(GirihWarning, match=r"runs in PyTorch: .*aten\.rand"):
+        assert torch.compile(noisy, backend="girih")(torch.zeros(3)).shape == (3,)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"aten\.rand"):
+        compiled(noisy)(torch.zeros(3))
+
+
+def test_nothing_is_told_where_nothing_falls_back() -> None:
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error", GirihWarning)
+        torch.compile(perceptron(), backend="girih")(torch.randn(2, 16))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"speed": 3}, "no option 'speed'"), ({"numerics": "wild"}, "numerics must be one of")],
+)
+def test_wrong_options_are_told(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(Exception, match=words) as caught:
+        torch.compile(perceptron(), backend="girih", options=options)(torch.randn(2, 16))
+    assert isinstance(caught.value, UserError) or "UserError" in str(caught.value)
