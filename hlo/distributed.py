@@ -10,7 +10,7 @@ import numpy as np
 from .errors import UserError
 from .graph import Module
 from .interpret import Interpreter, flat_results, prepared
-from .processes import Grid, Item, Process
+from .processes import Grid, Item, Process, grid_of
 
 Array = np.ndarray[Any, Any]
 Programs = Module | Sequence[Sequence[Module]]
@@ -86,8 +86,11 @@ def _grid(
 ) -> list[list[Module]]:
     """The module of each process, one row per replica; UserError where the sizes disagree."""
     if isinstance(programs, Module):
-        replicas = _size(programs, "num_replicas", num_replicas)
-        partitions = _size(programs, "num_partitions", num_partitions)
+        stated = grid_of(programs)
+        replicas = _size("num_replicas", stated[0] if num_replicas is None else num_replicas)
+        partitions = _size(
+            "num_partitions", stated[1] if num_partitions is None else num_partitions
+        )
         Grid(replicas, partitions)  # refuses sizes that no list should be made of
         return [[programs] * partitions for _ in range(replicas)]
     try:
@@ -107,8 +110,7 @@ def _grid(
     return rows
 
 
-def _size(module: Module, name: str, given: int | None) -> int:
-    size = module.attributes.get(f"mhlo.{name}", 1) if given is None else given
+def _size(name: str, size: Any) -> int:
     if not isinstance(size, int):
         raise UserError(f"{name} must be an integer, not {size!r}")
     return size

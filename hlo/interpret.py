@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import CompilerBug, UserError
 from .graph import Module, Op, Region, Value
-from .processes import Grid, Process, place
+from .processes import Grid, Process, place, refuse_several
 from .types import FutureType, SymbolicDim, TensorType
 
 Environment = dict[Value, Any]
@@ -19,8 +19,10 @@ def interpret(module: Module, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any
     """The results of the entry function on numpy inputs (flat, in argument order).
 
     Shapes and dtypes must be the arguments' own; UserError otherwise. Quantised values are taken
-    and given as their stored integers.
+    and given as their stored integers. A program of several devices is UserError, unless it is
+    one over global inputs, whose manual computations say how they are divided.
     """
+    refuse_several(module)
     return flat_results(Interpreter(prepared(module)), inputs)
 
 
@@ -102,11 +104,11 @@ def _require_stored(op: Op) -> None:
         raise CompilerBug(f"'{op.name}' is evaluated on quantised values: legalise them first")
 
 
-def _evaluated(op: Op, arrays: Sequence[Any]) -> Any:
+def _evaluated(op: Op, arrays: Sequence[Any], **context: Any) -> Any:
     """`evaluate`; UserError for values that the operation has no meaning for, such as a shape that
     is computed and does not fit."""
     try:
-        return op.definition.evaluate(op, *arrays)
+        return op.definition.evaluate(op, *arrays, **context)
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
         place = f"{op.origin[0]}: " if op.origin else ""
         raise UserError(f"{place}{op.name} cannot be computed on these values: {error}") from error
@@ -167,7 +169,7 @@ class Interpreter:
             context: dict[str, Any] = {"run": run, "module": self.module}
             if definition.communicates:
                 context.update(process=self.process, spread=self._spread(outer))
-            results = definition.evaluate(op, *arrays, **context)
+            results = _evaluated(op, arrays, **context)
         else:
             results = _evaluated(op, arrays)
         return results if isinstance(results, (tuple, list)) else (results,)
@@ -180,10 +182,7 @@ class Interpreter:
         shapes = [np.shape(array) for array in arrays]
         if op.definition.pattern == "elementwise" and len({s for s in shapes if s}) > 1:
             raise UserError(f"{place(op)}{op.name}: its operands have the shapes {shapes}")
-        try:
-            results = self.evaluate(op, arrays, values)
-        except MemoryError as error:
-            raise UserError(f"{place(op)}{op.name}: its result is too large: {error}") from error
+        results = self.evaluate(op, arrays, values)
         for value, array in zip(op.results, results, strict=True):
             shape = np.shape(array)
             if isinstance(value.type, TensorType) and not _same_dims(shape, value.dims):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .errors import UserError
-from .graph import Op
+from .graph import Module, Op
 from .groups import Groups, named_by, process_groups
 
 MAXIMUM_RUNNING = 1024
@@ -56,11 +56,26 @@ class Future:
         return self._results if self._fiber is None else self._fiber.result
 
 
+class Parts(list[Item]):
+    """The operands of all members of a group, in its order."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        super().__init__(items)
+        self._shared: dict[Op, Any] = {}
+
+    def once(self, o: Op, make: Callable[[], Any]) -> Any:
+        """make(), by the first member that runs `o`; what it gives is nobody's own."""
+        if o not in self._shared:
+            self._shared[o] = make()
+        return self._shared[o]
+
+
 class _Meeting:
     """Operands of the members of a group that have arrived at one collective."""
 
     def __init__(self) -> None:
         self.parts: dict[int, Item] = {}
+        self.whole: Parts | None = None
         self.left = 0
 
 
@@ -200,6 +215,39 @@ class Grid:
         return Future(fiber=fiber)
 
 
+def grid_of(module: Module) -> tuple[int, int]:
+    """(num_replicas, num_partitions) that the module says it is for, 1 where it says nothing."""
+    names = ("mhlo.num_replicas", "mhlo.num_partitions")
+    replicas, partitions = (module.attributes.get(name, 1) for name in names)
+    return replicas, partitions
+
+
+def refuse_several(module: Module) -> None:
+    """UserError for a program of several processes, which one process cannot be.
+
+    A manual computation brings its processes with it, whatever the module says.
+    """
+    if grid_of(module) == (1, 1):
+        return
+    seen: set[str] = set()
+    pending = [module.body]
+    while pending:
+        for op in pending.pop().ops:
+            if op.name == "sdy.manual_computation":
+                continue
+            if op.definition.communicates:
+                sizes = "num_replicas = {}, num_partitions = {}".format(*grid_of(module))
+                raise UserError(
+                    f"{place(op)}{op.name}: the program is for {sizes}; run it with "
+                    "girih.interpret_parallel, with the inputs of each process"
+                )
+            pending += op.regions
+            callee = op.attributes.get("callee") or op.attributes.get("decomposition")
+            if isinstance(callee, str) and callee in module.functions and callee not in seen:
+                seen.add(callee)
+                pending.append(module.functions[callee].body)
+
+
 def place(o: Op) -> str:
     """`model.py:41: `, where it is known."""
     return f"{o.origin[0]}: " if o.origin else ""
@@ -252,7 +300,8 @@ class Process:
             what = "process" if strategy == "flattened_ids" else what
             raise UserError(
                 f"{place(o)}{o.name}: its groups name {what} {highest}, but the program runs on "
-                f"num_replicas = {grid.replicas} times num_partitions = {grid.partitions}"
+                f"num_replicas = {grid.replicas} times num_partitions = {grid.partitions}; "
+                "girih.interpret_parallel runs it on more"
             )
 
     def pairs(self, o: Op, strategy: str, pairs: Groups) -> Groups:
@@ -289,7 +338,7 @@ class Process:
         self._rounds[key] = number + 1
         return key, number
 
-    def exchange(self, o: Op, group: tuple[int, ...], arrays: Item) -> list[Item]:
+    def exchange(self, o: Op, group: tuple[int, ...], arrays: Item) -> Parts:
         """The operands of all members, in the group's order, once all have come."""
         key = self._round((o.name, o.attributes.get("channel_id", 0), group))
         meetings = self.grid.meetings
@@ -301,11 +350,13 @@ class Process:
         meeting.left += 1
         if meeting.left == len(group):
             del meetings[key]
-        parts = [meeting.parts[number] for number in group]
-        shapes = [[(x.shape, x.dtype) for x in part if x is not None] for part in parts]
-        if o.name not in _OWN_SHAPES and any(shape != shapes[0] for shape in shapes):
-            raise UserError(f"{place(o)}{o.name}: its operands differ in shape among the processes")
-        return parts
+        if meeting.whole is None:
+            parts = meeting.whole = Parts([meeting.parts[number] for number in group])
+            shapes = [[(x.shape, x.dtype) for x in part if x is not None] for part in parts]
+            if o.name not in _OWN_SHAPES and any(shape != shapes[0] for shape in shapes):
+                reason = "its operands differ in shape among the processes"
+                raise UserError(f"{place(o)}{o.name}: {reason}")
+        return meeting.whole
 
     def permute(self, o: Op, pairs: Groups, arrays: Item) -> Item | None:
         """Give the operands to the paired target, get those of the paired source; None without."""

@@ -7,9 +7,9 @@
 specification has them (`dequantize_op_quantize`), with two exceptions, which are exact where those
 round: products and convolutions sum integers (of real rows and quantised columns: unscaled ones),
 and operations that choose between values of one quantisation (maximum, compare, ...) choose between
-stored integers. The interpreter and every
-backend run the legalised module, so there is one arithmetic of quantised values. Inputs and results
-of the program are the stored integers; its signature keeps the quantisation of each.
+stored integers. The interpreter and every backend run the legalised module, so there is one
+arithmetic of quantised values. Inputs and results of the program are the stored integers; its
+signature keeps the quantisation of each.
 """
 
 from __future__ import annotations

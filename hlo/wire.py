@@ -404,6 +404,8 @@ class _Decoder:
         if not isinstance(type, TensorType):
             raise UserError("a constant is no tensor")
         count = 1 if entry.splat else type.size
+        if len(entry.data) > MAXIMUM_CONSTANT_BYTES:
+            raise UserError(f"a constant has {len(entry.data)} bytes, more than any program's")
         if len(entry.data) != count * type.element.itemsize:
             raise UserError(f"a constant {type} has {len(entry.data)} bytes of data")
         array = np.frombuffer(entry.data, type.dtype)

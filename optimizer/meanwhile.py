@@ -43,7 +43,9 @@ def computed(weights: Iterable[Weight]) -> Iterator[None]:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     pool = ThreadPoolExecutor(min(count or 1, MAXIMUM_THREADS), "girih-weights")
     try:
-        jobs = [pool.submit(lambda weight: weight.array, weight) for weight in weights]
+        # The largest first: nothing else is left to be done while the last one is computed.
+        order = sorted(weights, key=lambda weight: -weight.type.bytes)
+        jobs = [pool.submit(lambda weight: weight.array, weight) for weight in order]
         yield
         for job in jobs:
             job.result()

@@ -155,10 +155,13 @@ def import_export(
     }
     module = Converter(document, title, "constant", entry, unused, platform, given).module()
     if export.devices > 1:
-        module = module.with_notes(
-            f"it was exported for {export.devices} devices; the program here is for one, and the "
-            "shardings are kept as annotations"
+        parts = any(op.definition.communicates for op in module.walk())
+        what = (
+            "parts of it are programs per device, which only the interpreter runs"
+            if parts
+            else "the program here is for one, and the shardings are kept as annotations"
         )
+        module = module.with_notes(f"it was exported for {export.devices} devices; {what}")
     return replace(module, signature=_signature(module, export, document, leading))
 
 

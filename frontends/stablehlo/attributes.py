@@ -152,7 +152,7 @@ def flatten(operation: tree.Operation, convert_type: Callable[[tree.Type], Any])
     if name in _RANKED_OPS:
         _fill_windows(name, operation, flat)
     elif name in ("gather", "dynamic_gather", "scatter", "dot_general"):
-        for key in _LISTS[name]:
+        for key in LISTS[name]:
             flat.setdefault(key, ())
         if name != "dot_general":
             flat.setdefault("index_vector_dim", 0)
@@ -166,7 +166,7 @@ _GATHER = (
     "start_indices_batching_dims",
     "start_index_map",
 )
-_LISTS = {
+LISTS = {
     "gather": _GATHER,
     "dynamic_gather": _GATHER,
     "scatter": (

@@ -23,7 +23,7 @@ NEWEST_FORMAT = 6
 _STRINGS, _DIALECTS, _ENTRIES, _OFFSETS, _IR, _RESOURCES, _RESOURCE_OFFSETS, _VERSIONS = range(8)
 _PROPERTIES = 8
 
-_CAST = "builtin.unrealized_conversion_cast"
+CAST = "builtin.unrealized_conversion_cast"
 
 PROPERTY_NAMES: dict[str, tuple[str, ...]] = {
     "builtin.module": ("?sym_name", "?sym_visibility"),
@@ -262,7 +262,7 @@ class BytecodeReader(EntryReader):
             cursor.fail("ops with successor blocks are not StableHLO")
         if mask & 32 and self.format >= 3:
             self._skip_use_orders(cursor, len(types))
-        if name == _CAST and len(types) == len(operands):
+        if name == CAST and len(types) == len(operands):
             for operand in operands:
                 values.table[values.next] = operand
                 values.next += 1

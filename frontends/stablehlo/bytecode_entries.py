@@ -9,6 +9,7 @@ from ...hlo.errors import UserError
 from .. import tree
 from . import sdy
 from .cursor import Cursor
+from .normal import ENUMS
 from .scanner import MAX_DEPTH, MAXIMUM_PARTS, MAXIMUM_TYPE_PARTS
 from .text_attributes import float_from_bits
 
@@ -33,16 +34,7 @@ _VHLO_TYPE_NAMES = """
 _VHLO_WORDS = _VHLO_TYPE_NAMES.split()
 VHLO_TYPES = dict(zip(map(int, _VHLO_WORDS[::2]), _VHLO_WORDS[1::2], strict=True))
 
-_ENUMS: dict[int, tuple[str, ...]] = {
-    3: ("EQ", "NE", "GE", "GT", "LE", "LT"),
-    4: ("NOTYPE", "FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"),
-    7: ("FFT", "IFFT", "RFFT", "IRFFT"),
-    11: ("DEFAULT", "HIGH", "HIGHEST"),
-    12: ("DEFAULT", "THREE_FRY", "PHILOX"),
-    13: ("", "UNIFORM", "NORMAL"),
-    16: ("TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"),
-    19: ("DEFAULT", "HIGHEST", "TOLERANCE"),
-}
+_ENUMS = {code: words for _, code, words in ENUMS.values()}
 
 
 class EntryReader:

@@ -568,7 +568,8 @@ def _leaf_types(kind: Type) -> Iterator[TensorType | TokenType | FutureType]:
 
 def _group(kind: tree.Type, source: Iterator[Value]) -> Leaves:
     if isinstance(kind, tree.Tuple):
-        return tuple(_group(member, source) for member in kind.types)
+        # A list: in a generator, a missing value would be no StopIteration any more.
+        return tuple([_group(member, source) for member in kind.types])
     return next(source)
 
 

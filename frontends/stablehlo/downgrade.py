@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from ...hlo.errors import Blocker, ExportBlockers, UserError
 from .. import tree
+from .bytecode import CAST
 from .locations import Locations
 from .normal import Facts, facts_of
 from .versions import FORMS, OLDEST, Need, Version, needs, type_since, version_text
 
 _COMPOSITES: Version = (0, 19)
 _TANGENT: Version = (1, 4)
+_SHARDY: Version = (1, 11)
 _STRUCTURE = ("builtin.module", "sdy.mesh")
+_MIXED = ("sdy.manual_computation", "sdy.return", "sdy.sharding_constraint", "sdy.reshard")
+
+
+class Builtin(NamedTuple):
+    """A type as MLIR's own, where an operation of another dialect wants that and not VHLO's."""
+
+    type: tree.Type
 
 
 def base_of(operation: tree.Operation) -> str:
@@ -34,7 +44,28 @@ def expanded(operation: tree.Operation, version: Version) -> list[tree.Operation
         return [call]
     if operation.name == "stablehlo.tan" and version < _TANGENT:
         return _tangent(operation)
+    if operation.name in _MIXED:
+        return _between_casts(operation)
     return [operation]
+
+
+def _between_casts(operation: tree.Operation) -> list[tree.Operation]:
+    """An op of another dialect on MLIR's own types: values are cast at every border."""
+
+    def cast(values: Sequence[tree.Value], out: Sequence[tree.Value]) -> list[tree.Operation]:
+        return [tree.Operation(CAST, [a], [b]) for a, b in zip(values, out, strict=True)]
+
+    def outside(values: Sequence[tree.Value]) -> list[tree.Value]:
+        return [tree.Value(Builtin(value.type)) for value in values]  # type: ignore[arg-type]
+
+    operands, results = outside(operation.operands), outside(operation.results)
+    made = tree.Operation(operation.name, operands, results, operation.attributes)
+    made.location = operation.location
+    for region in operation.regions:
+        arguments = outside(region.arguments)
+        casts = cast(arguments, region.arguments)
+        made.regions.append(tree.Region(arguments, [*casts, *region.operations]))
+    return [*cast(operation.operands, operands), made, *cast(results, operation.results)]
 
 
 def _tangent(operation: tree.Operation) -> list[tree.Operation]:
@@ -73,7 +104,9 @@ class Requirements:
         """The lowest version, at least `least`, that can say all that any version can."""
         found = least
         for operation in self._operations():
-            if base_of(operation):
+            if operation.name in _MIXED:
+                found = max(found, _SHARDY)
+            elif base_of(operation):
                 for part in expanded(operation, least):
                     found = max([found, *(need.since for need in self._needs(part))])
         return found
@@ -90,6 +123,10 @@ class Requirements:
             if base_of(operation):
                 for part in expanded(operation, version):
                     self._check(part, version)
+            elif operation.name in _MIXED:
+                if version < _SHARDY:
+                    reason = f"Shardy's operations came with {version_text(_SHARDY)}"
+                    self._block(operation, reason, "write a later version")
             elif not text:
                 remedy = "replace it in the model"
                 self._block(operation, "StableHLO's portable form has no such operation", remedy)

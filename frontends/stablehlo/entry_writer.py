@@ -12,6 +12,7 @@ from ...hlo.errors import UnsupportedError
 from .. import tree
 from .attributes import ACCURACY
 from .bytecode_entries import VHLO_TYPES, scalar_width
+from .downgrade import Builtin
 from .encoder import (
     FLAGGED,
     LARGE,
@@ -62,6 +63,8 @@ class EntryWriter:
 
     def type(self, kind: tree.Type) -> Reference:
         """The VHLO type."""
+        if isinstance(kind, Builtin):
+            return self.builtin_type(kind.type)
         key = tree.key(kind)
         known = self._types.get(key)
         if known is None:
@@ -249,6 +252,8 @@ class EntryWriter:
         if isinstance(kind, tree.Tensor):
             data = [varint(13), signed_list(kind.shape), self.builtin_type(kind.element)]
             return self.entries[1].add("builtin", data)
+        if isinstance(kind, tree.Complex):
+            return self.entries[1].add("builtin", [varint(9), self.builtin_type(kind.element)])
         if isinstance(kind, str) and kind in _BUILTIN_SCALARS:
             return self.entries[1].add("builtin", [varint(_BUILTIN_SCALARS[kind])])
         if isinstance(kind, str):

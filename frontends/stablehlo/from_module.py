@@ -14,36 +14,41 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...hlo.errors import Blocker
-from ...hlo.graph import Function, Module, Op, Origin, Region, Value
+from ...hlo.graph import Function, Module, Op, Region, Value
 from ...hlo.ops.decomposed import expansion
 from ...hlo.ops.tile import TILE_OPS
 from ...hlo.room import REQUIRED
-from ...hlo.signature import Signature
-from ...hlo.types import FutureType, QuantizedType, TensorType, TokenType, Type
+from ...hlo.types import Type
 from .. import tree
 from ..kernel import payload
 from . import library_writes, sdy
-from .normal import elements_of, restored, scalar_of
+from .free_sizes import TWINS, Sizes, needs_twin
+from .normal import elements_of, restored
+from .tree_parts import (
+    default_paths,
+    donation,
+    location_of,
+    operation_of,
+    type_of,
+    typed_fact,
+    typed_facts,
+    weight_elements,
+)
 from .versions import FORMS
 
 _CHLO_WORDS = """
 acos acosh asin asinh atan atanh bessel_i1e broadcast_add broadcast_and broadcast_atan2
 broadcast_compare broadcast_complex broadcast_divide broadcast_maximum broadcast_minimum
-broadcast_multiply broadcast_or broadcast_power broadcast_remainder broadcast_subtract
-broadcast_xor conj cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma next_after
+broadcast_multiply broadcast_next_after broadcast_or broadcast_polygamma broadcast_power
+broadcast_remainder broadcast_select broadcast_shift_left broadcast_shift_right_arithmetic
+broadcast_shift_right_logical broadcast_subtract broadcast_xor broadcast_zeta conj cosh digamma erf
+erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma mulhi next_after
 polygamma ragged_dot sinh square tan top_k zeta
 """
 CHLO = frozenset(_CHLO_WORDS.split())
 """CHLO's operations that other readers of StableHLO text know."""
 
 _COMPOSITE_VERSION = 1
-_TYPES_OF_FACTS = {
-    "mhlo.num_partitions": "i32",
-    "mhlo.num_replicas": "i32",
-    "tf.aliasing_output": "i32",
-}
-"""Attributes of modules and arguments whose integers have another type than i64."""
-
 _MESH = "sdy.mesh."
 _SHARDING = "#sdy.sharding<"
 _NUMBERED = re.compile(r"constant_\d+")  # a weight that an importer named
@@ -91,9 +96,9 @@ class _Lowering:
         for key, value in module.attributes.items():
             if key.startswith(_MESH):
                 mesh = restored(value)
-                top.append(_operation("sdy.mesh", {"sym_name": key[len(_MESH) :], "mesh": mesh}))
+                top.append(operation_of("sdy.mesh", {"sym_name": key[len(_MESH) :], "mesh": mesh}))
             else:
-                facts[key] = _typed_fact(key, value)
+                facts[key] = typed_fact(key, value)
         weights = tuple(self._uses.get(module.entry, ()))
         main = self.function(module.main, "main", "public", weights)
         others = [f for f in module.functions.values() if f.name != module.entry]
@@ -103,7 +108,7 @@ class _Lowering:
                 self.function(function, self.symbol(function.name), "private", extra)
             )
         document = tree.Document(
-            _operation("builtin.module", facts, [tree.Region([], [*top, main, *self.functions])]),
+            operation_of("builtin.module", facts, [tree.Region([], [*top, main, *self.functions])]),
             module.name or "the program",
         )
         return Tree(document, weights, tuple(self.notes), tuple(self.blockers))
@@ -155,9 +160,11 @@ class _Lowering:
             value = tree.Value(kind, location=tree.NameLocation(weight, None))
             self._weight_values[weight] = value
             region.arguments.append(value)
+        self._sizes = Sizes(body.arguments, region.arguments[: len(body.arguments)])
         self.fill(region, body, "func.return")
-        arguments = [_facts(given) for given in function.argument_attributes]
-        results = [_facts(given) for given in function.result_attributes]
+        region.operations[:0] = self._sizes.operations
+        arguments = [typed_facts(given) for given in function.argument_attributes]
+        results = [typed_facts(given) for given in function.result_attributes]
         if entry:
             arguments, results = self._signature_facts(arguments, results)
         arguments += [{}] * len(weights) if arguments else []
@@ -173,14 +180,14 @@ class _Lowering:
             facts["arg_attrs"] = tuple(arguments)
         if any(results):
             facts["res_attrs"] = tuple(results)
-        return _operation("func.func", facts, [region])
+        return operation_of("func.func", facts, [region])
 
     def _name_arguments(self, values: Sequence[tree.Value]) -> None:
         signature = self.module.signature
         if signature is None or len(signature.arguments) != len(values):
             return
         names = [argument.path for argument in signature.arguments]
-        if names != _paths(signature)[0]:
+        if names != default_paths(signature)[0]:
             for value, name in zip(values, names, strict=True):
                 value.location = tree.NameLocation(name, None)
 
@@ -192,9 +199,9 @@ class _Lowering:
         if signature is None:
             return arguments, results
         if not any(arguments) and any(argument.donated for argument in signature.arguments):
-            arguments = [_donation(argument) for argument in signature.arguments]
+            arguments = [donation(argument) for argument in signature.arguments]
         paths = [result.path for result in signature.results]
-        if not any(results) and paths != _paths(signature)[1]:
+        if not any(results) and paths != default_paths(signature)[1]:
             names = [path.replace("output", "result", 1) for path in paths]
             results = [{"jax.result_info": name} for name in names]
         return arguments, results
@@ -204,7 +211,7 @@ class _Lowering:
         for op in body.ops:
             region.operations += self.operation(op)
         results = [self.values[value] for value in body.results]
-        region.operations.append(_operation(terminator, {}, [], results))
+        region.operations.append(operation_of(terminator, {}, [], results))
 
     def define(self, value: Value) -> tree.Value:
         made = self.values[value] = tree.Value(self.type(value.type))
@@ -223,6 +230,8 @@ class _Lowering:
         special = _SPECIAL.get(op.name)
         if special is not None:
             return list(special(self, op))
+        if needs_twin(op):
+            return self.twin(op)
         if op.name in FORMS:
             return [self.plain(op, f"stablehlo.{op.name}")]
         if op.name in TILE_OPS:
@@ -260,10 +269,10 @@ class _Lowering:
         """A function of the region; its name."""
         name = name if name not in self._names else self._fresh(name)
         self._names.add(name)
-        saved, self._weight_values = self._weight_values, {}
+        saved, self._weight_values = (self._weight_values, self._sizes), {}
         function = self.function(Function(name, region), name, "private", ())
         self.functions.append(function)
-        self._weight_values = saved
+        self._weight_values, self._sizes = saved
         return name
 
     def _composite(
@@ -275,7 +284,7 @@ class _Lowering:
             "decomposition": decomposition,
             "version": _COMPOSITE_VERSION,
         }
-        made = _operation("stablehlo.composite", attributes, [], self.uses(op.operands))
+        made = operation_of("stablehlo.composite", attributes, [], self.uses(op.operands))
         made.results = [self.define(value) for value in op.results]
         made.location = location_of(op.origin)
         return made
@@ -310,7 +319,7 @@ class _Lowering:
         """The op under its own name."""
         specs = op.definition.attributes
         facts = {k: v if k in specs else restored(v) for k, v in self.given(op).items()}
-        made = _operation(name, facts, [], self.uses(op.operands))
+        made = operation_of(name, facts, [], self.uses(op.operands))
         for inner in op.regions:
             region = tree.Region([self.define(value) for value in inner.arguments])
             self.fill(region, inner, "stablehlo.return")
@@ -318,6 +327,17 @@ class _Lowering:
         made.results = [self.define(value) for value in op.results]
         made.location = location_of(op.origin)
         return made
+
+    def twin(self, op: Op) -> list[tree.Operation]:
+        """The op with its result's shape as an operand."""
+        dims = op.type.dims
+        shape = self._sizes.shape(dims)
+        if shape is None:
+            reason = f"the sizes of {op.type} are not those of its function's arguments"
+            return self.block(op, reason, "export with fixed shapes")
+        made = self.plain(op, f"stablehlo.{TWINS[op.name]}")
+        made.operands.append(shape)
+        return [made]
 
     def inlined(self, region: Region, op: Op) -> Iterator[tree.Operation]:
         """The region's operations in place of the op."""
@@ -350,7 +370,7 @@ class _Lowering:
             "manual_axes": sdy.manual_axes(op.manual_axes),
             "out_shardings": sdy.shardings(where, op.out_shardings),
         }
-        made = _operation(op.name, attributes, [], self.uses(op.operands))
+        made = operation_of(op.name, attributes, [], self.uses(op.operands))
         region = tree.Region([self.define(value) for value in op.regions[0].arguments])
         self.fill(region, op.regions[0], "sdy.return")
         made.regions.append(region)
@@ -360,7 +380,7 @@ class _Lowering:
 
     def constant(self, op: Op) -> Iterator[tree.Operation]:
         elements = elements_of(op.attributes["value"])
-        made = _operation("stablehlo.constant", {"value": elements})
+        made = operation_of("stablehlo.constant", {"value": elements})
         made.results = [self.define(op.result)]
         made.location = location_of(op.origin)
         yield made
@@ -375,8 +395,8 @@ class _Lowering:
             self.notes[f"weight '{name}' is used in a decomposition and was kept inside"] = None
         known = self._constants.get(name)
         if known is None:
-            known = self._constants[name] = _weight_elements(self.module, name)
-        made = _operation("stablehlo.constant", {"value": known})
+            known = self._constants[name] = weight_elements(self.module, name)
+        made = operation_of("stablehlo.constant", {"value": known})
         made.results = [self.define(op.result)]
         made.location = location_of(op.origin)
         if made.location is None and not _NUMBERED.fullmatch(name):
@@ -403,7 +423,7 @@ class _Lowering:
         callee = op.attributes["callee"]
         extra = [self._weight_values[name] for name in self._uses.get(callee, ())]
         facts = {"callee": self.symbol(callee)}
-        made = _operation("func.call", facts, [], self.uses(op.operands) + extra)
+        made = operation_of("func.call", facts, [], self.uses(op.operands) + extra)
         made.results = [self.define(value) for value in op.results]
         made.location = location_of(op.origin)
         yield made
@@ -423,96 +443,3 @@ _SPECIAL: dict[str, Callable[[_Lowering, Op], Iterator[tree.Operation]]] = {
     "composite": _Lowering.composite,
     "sdy.manual_computation": _Lowering.manual_computation,
 }
-
-
-Symbols = Mapping[str, tuple[int, int | None]]
-_NO_SYMBOLS: Symbols = {}
-
-
-def type_of(kind: Type, symbols: Symbols = _NO_SYMBOLS) -> tree.Type:
-    """The tree's type of a value; symbolic dimensions are free ones.
-
-    symbols: the range of each; a dimension from 0 to an end is written with that bound.
-    """
-    if isinstance(kind, TensorType):
-        shape = tuple(dim if isinstance(dim, int) else tree.DYNAMIC for dim in kind.dims)
-        element = kind.element
-        if isinstance(element, QuantizedType):
-            return tree.Tensor(
-                shape,
-                tree.Quantized(
-                    element.storage.name, element.expressed.name, element.axis, element.scales,
-                    element.zero_points, element.minimum, element.maximum,
-                ),
-            )  # fmt: skip
-        return tree.Tensor(shape, scalar_of(element), _encoding(kind.dims, symbols))
-    if isinstance(kind, TokenType):
-        return "token"
-    members = tuple(type_of(member, symbols) for member in kind.members)
-    return tree.Future(members) if isinstance(kind, FutureType) else tree.Tuple(members)
-
-
-def _encoding(dims: Sequence[Any], symbols: Symbols) -> Any:
-    """The bounds of the dimensions, None without any."""
-    ends = [symbols.get(repr(dim), (1, None)) for dim in dims]
-    bounds = tuple(tree.DYNAMIC if low or end is None else end for low, end in ends)
-    if all(bound == tree.DYNAMIC for bound in bounds):
-        return None
-    return tree.Structured("bounds", {"bounds": bounds})
-
-
-def location_of(origins: Sequence[Origin]) -> Any:
-    """The place of an op: of a line that a name stands around, several are fused."""
-    found = [_location(origin) for origin in origins]
-    found = [location for location in found if location is not None]
-    if len(found) > 1:
-        return tree.FusedLocation(tuple(found))
-    return found[0] if found else None
-
-
-def _location(origin: Origin) -> Any:
-    place = tree.FileLocation(origin.file, origin.line, 0) if origin.file else None
-    return tree.NameLocation(origin.name, place) if origin.name else place
-
-
-def _operation(
-    name: str,
-    attributes: Mapping[str, Any],
-    regions: Sequence[tree.Region] = (),
-    operands: Sequence[tree.Value] = (),
-) -> tree.Operation:
-    return tree.Operation(name, list(operands), [], dict(attributes), list(regions))
-
-
-def _weight_elements(module: Module, name: str) -> tree.Elements:
-    from ...hlo.graph import Dense
-
-    weight = module.weights[name]
-    return elements_of(Dense(weight.type, weight.array))
-
-
-def _paths(signature: Signature) -> tuple[list[str], list[str]]:
-    """The paths of arguments and results where nobody named them."""
-    plain = Signature.plain(
-        [(item.dims, item.element) for item in signature.arguments],
-        [(item.dims, item.element) for item in signature.results],
-    )
-    return [item.path for item in plain.arguments], [item.path for item in plain.results]
-
-
-def _facts(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _typed_fact(key, value) for key, value in given.items()}
-
-
-def _typed_fact(key: str, value: Any) -> Any:
-    if key in _TYPES_OF_FACTS and isinstance(value, int) and not isinstance(value, bool):
-        return tree.Integer(value, _TYPES_OF_FACTS[key])
-    return restored(value)
-
-
-def _donation(argument: Any) -> dict[str, Any]:
-    if not argument.donated:
-        return {}
-    if argument.aliases is None:
-        return {"jax.buffer_donor": True}
-    return {"tf.aliasing_output": tree.Integer(argument.aliases, "i32")}

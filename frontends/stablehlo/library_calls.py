@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...hlo.build import Builder, build_region
 from ...hlo.errors import UserError
-from ...hlo.graph import Op, Value, arguments
+from ...hlo.graph import Op, Region, Value, arguments
 from ...hlo.ops.decomposed import Term
 from ...hlo.ops.random import threefry
 from ...hlo.types import I32, TensorType, Type
@@ -288,7 +288,8 @@ def _pivots(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[Val
 
 
 def _approximate_top_k(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[Value]:
-    """Exact: the operands sorted by the comparator, and the first of them."""
+    """Exact: the operands sorted by the comparator, and the first of them. A comparison of floats
+    is meant as a total order, so that NaNs and zeros have their places as in top_k."""
     count = len(facts["types"])
     inputs, axis = operands[:count], int(facts["reduction_dim"])
     if len(operands) > 2 * count:  # the number is computed
@@ -296,8 +297,22 @@ def _approximate_top_k(b: Builder, operands: Sequence[Value], facts: Facts) -> S
     else:
         wanted = facts["types"][0].dims[axis] if facts["types"][0] else facts["top_k"]
     sort = {"dimension": axis, "is_stable": True}
-    ordered = b.op("sort", inputs, sort, [facts["bodies"][0]]).results
+    body = facts["bodies"][0]
+    compared = body.ops[0] if len(body.ops) == 1 and body.ops[0].name == "compare" else None
+    if compared is not None and compared.operands == body.arguments[:2]:
+        body = _order(body.argument_types, compared.comparison_direction)
+    ordered = b.op("sort", inputs, sort, [body]).results
     return [_first(b, value, axis, wanted) for value in ordered]
+
+
+def _order(types: Sequence[Type], direction: str) -> Region:
+    """A comparator by the first two arguments."""
+
+    def before(b: Builder, x: Value, y: Value, *rest: Value) -> Sequence[Value]:
+        kind = "TOTALORDER" if x.element.is_float else "NOTYPE"
+        return [b("compare", x, y, comparison_direction=direction, compare_type=kind)]
+
+    return build_region(types, before)
 
 
 def _first(b: Builder, value: Value, axis: int, count: Any) -> Value:
@@ -315,12 +330,8 @@ def _top_k(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[Valu
     x = operands[0]
     axis = x.rank - 1
     places = b("iota", type=x.tensor.with_element(I32), iota_dimension=axis)
-    order = "TOTALORDER" if x.element.is_float else "NOTYPE"
     scalars = [TensorType((), e) for e in (x.element, x.element, I32, I32)]
-    smaller = build_region(
-        scalars,
-        lambda b, p, q, i, j: [b("compare", p, q, comparison_direction="LT", compare_type=order)],
-    )
+    smaller = _order(scalars, "LT")
     ordered = b.op("sort", [x, places], {"dimension": axis, "is_stable": True}, [smaller])
     return [_first(b, value, axis, k) for value in ordered.results]
 

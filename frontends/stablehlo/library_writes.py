@@ -58,7 +58,7 @@ def custom_call(
     made.attributes = {
         "call_target_name": f"lapack_{routine}_ffi",
         "api_version": tree.Integer(4, "i32"),
-        "mhlo.backend_config": _config(op),
+        "backend_config": _config(op),
         "operand_layouts": tuple(_layout(value, rank) for value in made.operands),
         "result_layouts": tuple(_layout(value, rank) for value in made.results),
     }

@@ -17,9 +17,10 @@ from ...hlo.errors import UserError
 from ...hlo.graph import Dense
 from ...hlo.types import QuantizedType
 from .. import tree
-from .attributes import ACCURACY, unpacked
+from .attributes import ACCURACY, LISTS, unpacked
 from .literals import read_elements
 from .versions import FORMS
+from .vhlo_table import ALGORITHM
 
 _KIND_WORDS = """
 i64: all_gather_dim batch_dims batch_group_count channel_id channel_type concat_dimension dim
@@ -88,15 +89,6 @@ ENUMS: dict[str, tuple[str, int, tuple[str, ...]]] = {
 }
 """Attribute -> its enumeration's name in text, its code in VHLO's bytecode, and the words."""
 
-_ALGORITHM = (
-    "lhs_precision_type",
-    "rhs_precision_type",
-    "accumulation_type",
-    "lhs_component_count",
-    "rhs_component_count",
-    "num_primitive_operations",
-    "allow_imprecise_accumulation",
-)
 _ACCURACY = tree.Structured("result_accuracy", ACCURACY)
 
 
@@ -139,7 +131,7 @@ def facts_of(operation: tree.Operation) -> Facts:
 def _drop_no_algorithm(flat: dict[str, Any]) -> None:
     """`none` types mean that no algorithm is given."""
     if flat.get("accumulation_type") in (None, "none"):
-        for name in _ALGORITHM:
+        for name in ALGORITHM:
             flat.pop(name, None)
 
 
@@ -319,7 +311,7 @@ _DEFAULTS: dict[str, Any] = {
     "use_global_device_ids": False,
     "version": tree.Integer(0, "i32"),
 }
-_DEFAULTS.update(dict.fromkeys(_ALGORITHM, "none"))
+_DEFAULTS.update(dict.fromkeys(ALGORITHM, "none"))
 _ONES = ("base_dilations", "lhs_dilation", "rhs_dilation", "window_dilations", "window_strides")
 _WINDOWED = ("convolution", "dynamic_conv", "reduce_window", "select_and_scatter")
 
@@ -339,7 +331,7 @@ def _default(base: str, name: str, operation: tree.Operation, flat: dict[str, An
         return tree.Integer(-1, "i64")
     if name == "source_target_pairs" and base in ("send", "recv"):
         return tree.Elements(tree.Tensor((0,), "i64"), b"")
-    if name in _LISTS.get(base, ()):
+    if name in _EMPTY.get(base, ()):
         return ()
     if name == "index_vector_dim":
         return tree.Integer(0, "i64")
@@ -354,37 +346,12 @@ def _default(base: str, name: str, operation: tree.Operation, flat: dict[str, An
     return _REQUIRED
 
 
-_GATHER = (
-    "offset_dims",
-    "collapsed_slice_dims",
-    "operand_batching_dims",
-    "start_indices_batching_dims",
-    "start_index_map",
-)
-_CONVOLUTION = (
+_SPATIAL = (
     "input_spatial_dimensions",
     "kernel_spatial_dimensions",
     "output_spatial_dimensions",
 )
-_LISTS = {
-    "convolution": _CONVOLUTION,
-    "dynamic_conv": _CONVOLUTION,
-    "gather": _GATHER,
-    "dynamic_gather": _GATHER,
-    "scatter": (
-        "update_window_dims",
-        "inserted_window_dims",
-        "input_batching_dims",
-        "scatter_indices_batching_dims",
-        "scatter_dims_to_operand_dims",
-    ),
-    "dot_general": (
-        "lhs_batching_dimensions",
-        "rhs_batching_dimensions",
-        "lhs_contracting_dimensions",
-        "rhs_contracting_dimensions",
-    ),
-}
+_EMPTY = {**LISTS, "convolution": _SPATIAL, "dynamic_conv": _SPATIAL}
 """Lists that text leaves out where they are empty."""
 
 

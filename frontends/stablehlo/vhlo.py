@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from .. import tree
+from .vhlo_table import ALGORITHM, ATTRIBUTES
 
-_VERSION = re.compile(r"_v\d+$")
+_BASES = {form: re.sub(r"_v\d+$", "", form) for form in ATTRIBUTES}
 _COLLECTIVES = (
     "all_gather",
     "all_reduce",
@@ -17,21 +18,12 @@ _COLLECTIVES = (
     "collective_reduce",
     "reduce_scatter",
 )
-_ALGORITHM = (
-    "lhs_precision_type",
-    "rhs_precision_type",
-    "accumulation_type",
-    "lhs_component_count",
-    "rhs_component_count",
-    "num_primitive_operations",
-    "allow_imprecise_accumulation",
-)
 
 
 def stablehlo_form(operation: tree.Operation, parent: str) -> None:
     """Rename the op and its attributes in place; what an older form lacks is left out."""
     form = operation.name[len("vhlo.") :]
-    base = _VERSION.sub("", form)
+    base = _BASES[form]
     attributes = operation.attributes
     if base == "func":
         operation.name = "func.func"
@@ -51,7 +43,7 @@ def stablehlo_form(operation: tree.Operation, parent: str) -> None:
     if base in _COLLECTIVES and _number(attributes.get("channel_id")) == 0:
         attributes.pop("channel_id", None)
     if attributes.get("lhs_precision_type") == "none":
-        for key in _ALGORITHM:
+        for key in ALGORITHM:
             attributes.pop(key, None)
 
 

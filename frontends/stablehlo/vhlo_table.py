@@ -127,6 +127,18 @@ unary_einsum_v1: einsum_config
 """
 
 
+ALGORITHM = (
+    "lhs_precision_type",
+    "rhs_precision_type",
+    "accumulation_type",
+    "lhs_component_count",
+    "rhs_component_count",
+    "num_primitive_operations",
+    "allow_imprecise_accumulation",
+)
+"""The attributes of a dot_general that are its algorithm, in the order in which text has them."""
+
+
 def _read() -> dict[str, tuple[str, ...]]:
     table: dict[str, tuple[str, ...]] = dict.fromkeys(_WITHOUT.split(), ())
     for line in _WITH.strip().replace("\n    ", " ").splitlines():

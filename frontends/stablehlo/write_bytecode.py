@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import tree
-from .bytecode import MAGIC, PROPERTY_NAMES
+from .bytecode import CAST, MAGIC, PROPERTY_NAMES
 from .downgrade import Requirements, base_of, expanded
 from .encoder import (
     FLAGGED,
@@ -182,10 +182,7 @@ class _Writer:
 
     def _region(self, region: tree.Region, out: list[Part], scope: _Scope, parent: str) -> None:
         operations = [
-            part
-            for operation in region.operations
-            if operation.name != "builtin.unrealized_conversion_cast"
-            for part in expanded(operation, self.version)
+            part for operation in region.operations for part in expanded(operation, self.version)
         ]
         count = len(region.arguments) + sum(len(item.results) for item in operations)
         if not operations and not region.arguments and parent != "builtin.module":
@@ -217,6 +214,8 @@ class _Writer:
         self, operation: tree.Operation, parent: str
     ) -> tuple[str, list[Part], dict[str, Reference]]:
         """The op's name, its properties in stored order, and its other attributes."""
+        if operation.name == CAST:
+            return CAST, [], {}
         if operation.name in PROPERTY_NAMES:
             return self._other(operation)
         base = base_of(operation)

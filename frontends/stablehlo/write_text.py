@@ -19,6 +19,7 @@ from .literals import read_elements
 from .normal import ENUMS, KINDS, Facts, facts_of, normal, restored
 from .places import Places
 from .versions import FORMS
+from .vhlo_table import ALGORITHM
 
 _PACKED: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "dot_general": (
@@ -71,15 +72,6 @@ _PACKED: dict[str, tuple[str, str, tuple[str, ...]]] = {
 _PACKED["dynamic_gather"] = _PACKED["gather"]
 """operation -> (packed attribute, its kind, the flat attributes in it)."""
 
-_ALGORITHM = (
-    "lhs_precision_type",
-    "rhs_precision_type",
-    "accumulation_type",
-    "lhs_component_count",
-    "rhs_component_count",
-    "num_primitive_operations",
-    "allow_imprecise_accumulation",
-)
 _SIDES = (
     ("input", ("batch", "b"), ("feature", "f")),
     ("kernel", ("output_feature", "o"), ("input_feature", "i")),
@@ -283,9 +275,9 @@ class _Writer:
             for name in members:
                 left.pop(name, None)
         if base == "dot_general" and known["accumulation_type"] != "none":
-            fields = [f"{name} = {self.value(known[name], bare=True)}" for name in _ALGORITHM]
+            fields = [f"{name} = {self.value(known[name], bare=True)}" for name in ALGORITHM]
             yield f"algorithm = #stablehlo.dot_algorithm<{', '.join(fields)}>"
-        for name in _ALGORITHM:
+        for name in ALGORITHM:
             left.pop(name, None)
         if "channel_id" in left:
             kind = known["channel_type"].value if "channel_type" in left else 0

@@ -257,7 +257,7 @@ class Reader:
         self.module = graph_module
         self.same: dict[str, str] = {}  # a second getitem of one result -> the first
         self.types: dict[str, TensorType] = {}
-        self.graphs: dict[str, Graph] = {}
+        self.graphs: dict[str, Graph | str] = {}
         inputs: list[str] = []
         nodes: list[Node] = []
         outputs: tuple[Any, ...] = ()
@@ -282,6 +282,9 @@ class Reader:
         if hasattr(value, "untyped_storage"):
             self.tensors[node.name] = value
             self.note(node.name, value)
+            return
+        if not hasattr(value, "graph"):
+            self.graphs[node.name] = str(value)  # nothing that a lowering reads
             return
         inner = Reader(self.values)
         self.graphs[node.name] = inner.graph(value)

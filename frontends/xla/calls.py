@@ -12,6 +12,9 @@ from .lowering import Handler, Lowering
 from .messages import API_VERSIONS
 from .program import Computation, Instruction, Shape
 
+_MOVES = ("MoveToHost", "MoveToDevice")
+"""Custom calls that say in which memory a value lies."""
+
 _TYPED = API_VERSIONS.index("API_VERSION_TYPED_FFI")
 
 
@@ -119,6 +122,8 @@ def _custom_call(lowering: Lowering, instruction: Instruction, operands: list[An
     target = facts.get("custom_call_target", "")
     if "literal" in facts:
         return lowering.refuse(instruction, "a constant inside a custom call is not supported")
+    if target in _MOVES and len(operands) == 1:
+        return operands[0]
     if target == "TopK" and _takes_largest(instruction):
         k = instruction.shape.members[0].dims[-1]
         return lowering.op("chlo.top_k", operands, lowering.type(instruction.shape), {"k": k})

@@ -69,28 +69,57 @@ def _dimension(key: str) -> Callable[[Instruction], dict[str, Any]]:
 
 
 def _all_to_all(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+    """An array whose parts are exchanged; or an operand per process, which gives a tuple."""
     dims = instruction.attributes.get("dimensions", ())
     groups = instruction.attributes.get("replica_groups", ())
-    if len(dims) != 1 or len(operands) != 1 or not groups:
-        return lowering.refuse(instruction, "only the form with a split dimension is supported")
+    count = len(groups[0]) if groups else len(operands)
+    kind = lowering.type(instruction.shape)
     facts = {
         **_common(instruction),
-        "split_dimension": dims[0],
-        "concat_dimension": dims[0],
-        "split_count": len(groups[0]),
+        "split_dimension": dims[0] if dims else 0,
+        "concat_dimension": dims[0] if dims else 0,
+        "split_count": count,
     }
-    kind = lowering.type(instruction.shape)
-    return lowering.op("stablehlo.all_to_all", operands, kind, facts)
+    if len(dims) == 1 and len(operands) == 1 and groups:
+        return lowering.op("stablehlo.all_to_all", operands, kind, facts)
+    part = instruction.operands[0].shape if operands else instruction.shape
+    members = instruction.shape.members
+    if dims or len(operands) != count or len(members) != count or part.is_tuple or part.dynamic:
+        return lowering.refuse(instruction, "its operands are not one per process of a group")
+    row = lowering.type(Shape(part.element, (1, *part.dims)))
+    stack = lowering.type(Shape(part.element, (count, *part.dims)))
+    rows = [lowering.op("stablehlo.reshape", [operand], row) for operand in operands]
+    value = lowering.op("stablehlo.concatenate", rows, stack, {"dimension": 0})
+    value = lowering.op("stablehlo.all_to_all", [value], stack, facts)
+    parts: list[tree.Value] = []
+    for number, member in enumerate(members):
+        cut = {
+            "start_indices": (number, *(0 for _ in part.dims)),
+            "limit_indices": (number + 1, *part.dims),
+            "strides": (1,) * (len(part.dims) + 1),
+        }
+        one = lowering.op("stablehlo.slice", [value], row, cut)
+        parts.append(lowering.op("stablehlo.reshape", [one], lowering.type(member)))
+    return lowering.op("stablehlo.tuple", parts, kind)
 
 
 def _permute(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
     shape = result_of(instruction)
-    if len(operands) != 1 or shape is None:
-        return lowering.refuse(instruction, "only the form with one operand is supported")
+    if shape is None:
+        raise lowering.fail(instruction, "gives no operands and results")
+    if {"slice_sizes", "dynamic_slice_sizes"} & set(instruction.attributes):
+        return lowering.refuse(instruction, "it writes into a part of another array")
     facts = _common(instruction)
     del facts["replica_groups"]
     facts["source_target_pairs"] = instruction.attributes.get("source_target_pairs", ())
-    return lowering.op("stablehlo.collective_permute", operands, lowering.type(shape), facts)
+    name, kind = "stablehlo.collective_permute", lowering.type(shape)
+    if not shape.is_tuple:
+        return lowering.op(name, operands, kind, facts)
+    if len(shape.members) != len(operands):
+        raise lowering.fail(instruction, f"its operands make no {shape}")
+    pairs = zip(operands, shape.members, strict=True)
+    moved = [lowering.op(name, [value], lowering.type(member), facts) for value, member in pairs]
+    return lowering.op("stablehlo.tuple", moved, kind)
 
 
 def _ragged_all_to_all(

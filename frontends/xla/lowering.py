@@ -23,6 +23,9 @@ _SUFFIX = re.compile(r"(?:\.\d+)+$")
 REFUSED = "hlo."
 """The dialect of ops that stand for what cannot be imported."""
 
+_NEEDED = {"get-tuple-element": 1, "dynamic-slice": 1, "dynamic-update-slice": 2, "topk": 1}
+"""Operands without which an opcode says nothing; the op rooms check what others need."""
+
 Environment = dict[Instruction, tree.Value]
 Handler = Callable[["Lowering", Instruction, list[tree.Value]], tree.Value]
 
@@ -178,6 +181,8 @@ class Lowering:
         facts = instruction.attributes
         if "refused" in facts:
             return self.refuse(instruction, facts["refused"], facts.get("remedy", ""))
+        if len(operands) < _NEEDED.get(instruction.opcode, 0):
+            raise self.fail(instruction, "lacks an operand")
         name = SIMPLE.get(instruction.opcode)
         count = len(self._built)
         if name is not None:

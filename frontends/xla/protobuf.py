@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ...hlo.errors import UnsupportedError, UserError
-from . import devices, literals, messages
+from . import literals, messages
 from .locations import Frames
 from .program import (
     Computation,
-    ConvolutionLabels,
     Instruction,
     Program,
     Shape,
-    WindowDimension,
     check_shape,
     measure,
 )
+from .proto_attributes import ATTRIBUTES, frontend_attributes
 from .wire import Damaged, damaged
 
 _WRAPPED = 1  # the number of the field that holds the module in HloProto, the proto in HloSnapshot
@@ -105,12 +104,12 @@ def read_protobuf(data: memoryview, source: str) -> Program:
     if module is None:
         raise UserError(f"{source}: this protobuf holds no HLO module, or it is damaged")
     try:
-        return _Reader(source).program(module)
+        return ProtobufReader(source).program(module)
     except Damaged as error:
         raise damaged(source, error) from None
 
 
-class _Reader:
+class ProtobufReader:
     """State of one reading: shapes that were read already, and what is unknown in the file."""
 
     def __init__(self, source: str):
@@ -157,7 +156,7 @@ class _Reader:
             program.donors.append(
                 (item.get("parameter_number", 0), tuple(item.get("parameter_shape_index", ())))
             )
-        facts = _frontend_attributes(module.get("frontend_attributes", {}))
+        facts = frontend_attributes(module.get("frontend_attributes", {}))
         if facts:
             program.attributes["frontend_attributes"] = facts
         assignment = module.get("device_assignment", {})
@@ -221,11 +220,11 @@ class _Reader:
             ) from None
         attributes = instruction.attributes
         for key, value in facts.items():
-            converted = _ATTRIBUTES.get(key)
+            converted = ATTRIBUTES.get(key)
             if converted is None:
                 continue
             try:
-                converted(self, instruction, attributes, value)
+                converted(self, attributes, value)
             except (IndexError, ValueError) as error:
                 raise Damaged(f"{instruction.name}: {error}") from None
         return instruction
@@ -299,285 +298,3 @@ def _is_tiled(layout: Mapping[str, Any]) -> bool:
         or layout.get("tail_padding_alignment_in_elements", 1) > 1
         or layout.get("physical_shape")
     )
-
-
-def _frontend_attributes(facts: Mapping[str, Any]) -> dict[str, str]:
-    return {item.get("key", ""): item.get("value", "") for item in facts.get("map", ())}
-
-
-# Attributes: each takes the reader, the instruction, its attributes and the field's value
-
-_Attributes = dict[str, Any]
-_Convert = Callable[[_Reader, Instruction, _Attributes, Any], None]
-
-
-def _plain(name: str) -> _Convert:
-    """A number, truth value or text."""
-
-    def convert(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-        facts[name] = value
-
-    return convert
-
-
-def _numbers(name: str) -> _Convert:
-    def convert(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-        facts[name] = tuple(value)
-
-    return convert
-
-
-def _word(name: str, words: tuple[str, ...]) -> _Convert:
-    """One of the words of an enumeration."""
-
-    def convert(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-        facts[name] = _of(words, value, name)
-
-    return convert
-
-
-def _truth(name: str) -> _Convert:
-    """A value that may also be left open: 1 is true, 2 is false."""
-
-    def convert(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-        facts[name] = value == 1
-
-    return convert
-
-
-def _of(words: tuple[str, ...], value: int, name: str) -> str:
-    if not 0 <= value < len(words):
-        raise Damaged(f"{name} is {value}, which is not known")
-    return words[value]
-
-
-def _merged(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    """The message's fields are attributes of their own names."""
-    for key, item in value.items():
-        facts[key] = tuple(item) if isinstance(item, list) else item
-
-
-def _window(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    facts["window"] = tuple(
-        WindowDimension(
-            dim.get("size", 0),
-            dim.get("stride", 0),
-            dim.get("padding_low", 0),
-            dim.get("padding_high", 0),
-            dim.get("base_dilation", 0),
-            dim.get("window_dilation", 0),
-            dim.get("window_reversal", False),
-        )
-        for dim in value.get("dimensions", ())
-    )
-
-
-def _labels(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    def part(name: str, first: str, second: str) -> tuple[int, ...]:
-        return (
-            value.get(f"{name}_{first}_dimension", 0),
-            value.get(f"{name}_{second}_dimension", 0),
-            *value.get(f"{name}_spatial_dimensions", ()),
-        )
-
-    facts["dim_labels"] = ConvolutionLabels(
-        part("input", "batch", "feature"),
-        part("kernel", "input_feature", "output_feature"),
-        part("output", "batch", "feature"),
-    )
-
-
-def _slice(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    facts["slice"] = tuple(
-        (item.get("start", 0), item.get("limit", 0), item.get("stride", 0)) for item in value
-    )
-
-
-def _padding(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    facts["padding"] = tuple(
-        (item.get("low", 0), item.get("high", 0), item.get("interior", 0))
-        for item in value.get("dimensions", ())
-    )
-
-
-def _precision(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    words = [
-        _of(messages.PRECISIONS, item, "operand_precision")
-        for item in value.get("operand_precision", ())
-    ]
-    if any(word != "default" for word in words):
-        facts["operand_precision"] = tuple(words)
-    if value.get("algorithm"):
-        facts["algorithm"] = _of(messages.DOT_ALGORITHMS, value["algorithm"], "algorithm")
-
-
-def _ragged(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    _merged(reader, instruction, facts, value.pop("dot_dimension_numbers", {}))
-    _merged(reader, instruction, facts, value)
-
-
-def _triangular(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    facts.update(value)
-    facts["transpose_a"] = _of(messages.TRANSPOSES, value.get("transpose_a", 0), "transpose_a")
-
-
-def _sharding(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    facts["sharding"] = devices.spell_sharding(value)
-
-
-def _frontend(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    if value:
-        facts["frontend_attributes"] = _frontend_attributes(value)
-
-
-def _literal(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    try:
-        facts["literal"] = reader.literal(value)
-    except UnsupportedError as error:
-        facts["refused"] = str(error)
-
-
-def _groups(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    facts["replica_groups"] = tuple(tuple(group.get("replica_ids", ())) for group in value)
-
-
-def _device_list(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    if "iota_replica_group_list" in value:
-        _iota_groups(reader, instruction, facts, value["iota_replica_group_list"])
-    else:
-        _groups(reader, instruction, facts, value.get("replica_groups", ()))
-
-
-def _iota_groups(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    dims = (value.get("num_replica_groups", 0), value.get("num_devices_per_group", 0))
-    facts["replica_groups"] = devices.iota_groups(
-        dims, value.get("iota_reshape_dims", ()), value.get("iota_transpose_perm", ())
-    )
-
-
-def _mesh_groups(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    facts["replica_groups"] = devices.mesh_groups(value.get("mesh", {}), value.get("axes", ()))
-
-
-def _pairs(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    facts["source_target_pairs"] = tuple(
-        (item.get("source", 0), item.get("target", 0)) for item in value
-    )
-
-
-def _operand_layouts(
-    reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any
-) -> None:
-    if any(isinstance(item, int) for item in value):
-        raise Damaged("an operand's layout is no shape")
-    facts["operand_layout_constraints"] = tuple(reader.shape(item) for item in value)
-
-
-def _aliasing(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    facts["output_to_operand_aliasing"] = tuple(
-        (
-            tuple(item.get("output_shape_index", ())),
-            item.get("operand_index", 0),
-            tuple(item.get("operand_shape_index", ())),
-        )
-        for item in value
-    )
-
-
-def _accuracy(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    if "tolerance" in value:
-        facts["result_accuracy"] = {"atol": 0.0, "rtol": 0.0, "ulps": 0, **value["tolerance"]}
-    elif value.get("mode"):
-        facts["result_accuracy"] = _of(messages.ACCURACIES, value["mode"], "result_accuracy")
-
-
-def _payload(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    if value.get("value"):
-        facts["backend_config"] = str(value["value"], "utf-8", "surrogateescape")
-    elif value:
-        facts["refused"] = "its configuration stands elsewhere in the file"
-
-
-def _channel(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-    if value > 0:
-        facts["channel_id"] = value
-
-
-def _refused(reason: str) -> _Convert:
-    """A feature that no operation of girih has."""
-
-    def convert(reader: _Reader, instruction: Instruction, facts: _Attributes, value: Any) -> None:
-        if len(value):
-            facts["refused"] = reason
-
-    return convert
-
-
-_ATTRIBUTES: dict[str, _Convert] = {
-    **{
-        name: _plain(name)
-        for name in (
-            "exponent_bits",
-            "mantissa_bits",
-            "outfeed_config",
-            "epsilon",
-            "feature_index",
-            "infeed_config",
-            "custom_call_target",
-            "backend_config",
-            "is_host_transfer",
-            "feature_group_count",
-            "batch_group_count",
-            "is_stable",
-            "custom_call_has_side_effect",
-            "delta",
-            "indices_are_sorted",
-            "unique_indices",
-            "use_global_device_ids",
-            "k",
-            "largest",
-            "is_composite",
-            "constrain_layout",
-            "is_reverse",
-            "num_carries",
-        )
-    },
-    "is_associative": _truth("is_associative"),
-    "comparison_direction": _plain("direction"),
-    "comparison_type": _plain("type"),
-    "tuple_index": _plain("index"),
-    **{name: _numbers(name) for name in ("dimensions", "dynamic_slice_sizes", "fft_length")},
-    "gather_slice_sizes": _numbers("slice_sizes"),
-    "fft_type": _word("fft_type", messages.FFT_TYPES),
-    "distribution": _word("distribution", messages.DISTRIBUTIONS),
-    "rng_algorithm": _word("algorithm", messages.ALGORITHMS),
-    "padding_type": _word("padding_type", messages.PADDING_TYPES),
-    "custom_call_api_version": _word("api_version", messages.API_VERSIONS),
-    "window": _window,
-    "convolution_dimension_numbers": _labels,
-    "slice_dimensions": _slice,
-    "padding_config": _padding,
-    "dot_dimension_numbers": _merged,
-    "gather_dimension_numbers": _merged,
-    "scatter_dimension_numbers": _merged,
-    "cholesky_options": _merged,
-    "precision_config": _precision,
-    "ragged_dot_dimension_numbers": _ragged,
-    "triangular_solve_options": _triangular,
-    "sharding": _sharding,
-    "frontend_attributes": _frontend,
-    "literal": _literal,
-    "replica_groups": _groups,
-    "collective_device_list": _device_list,
-    "iota_collective_device_list": _iota_groups,
-    "mesh_axes_replica_group_list": _mesh_groups,
-    "source_target_pairs": _pairs,
-    "operand_shapes_with_layout": _operand_layouts,
-    "output_operand_aliasing": _aliasing,
-    "result_accuracy": _accuracy,
-    "backend_config_payload": _payload,
-    "channel_id": _channel,
-    "all_reduce_id": _channel,
-    "dot_sparsity": _refused("sparse operands are not supported"),
-    "sparsity_config": _refused("sparse operands are not supported"),
-}

@@ -63,7 +63,8 @@ class Schur(Factorization, name="linalg.schur"):
 
     def cases(self) -> Iterator[Case]:
         for name, a in examples(square=True):
-            yield Case(f"schur_{name}", (a,), {"vectors": a.ndim == 2}, tolerance=5e-5)
+            kind = "schur" if a.ndim == 2 else "schur_form"
+            yield Case(f"{kind}_{name}", (a,), {"vectors": a.ndim == 2}, tolerance=5e-5)
         yield Case("schur_infinite", (f32([[1, np.nan], [0, 1]]),))
 
 

@@ -23,6 +23,7 @@ from ..groups import (
     is_mesh,
     listed,
 )
+from ..processes import Parts
 from ..room import ANY, Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import F32, I32, TensorType, Type
 from . import bodies
@@ -108,7 +109,7 @@ class Collective(OpDefinition):
         parts = process.exchange(o, group, arrays)
         return self.combine(o, parts, group.index(process.number), context)
 
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+    def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         """The results of member number `place`; parts[i] are the operands of member i."""
         raise NotImplementedError
 
@@ -194,9 +195,12 @@ class AllGather(Collective, name="all_gather"):
             for v in o.operands
         ]
 
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
-        columns = zip(*parts, strict=True)
-        return tuple(np.concatenate(column, o.all_gather_dim) for column in columns)
+    def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
+        def joined() -> Any:
+            columns = zip(*parts, strict=True)
+            return tuple(np.concatenate(column, o.all_gather_dim) for column in columns)
+
+        return parts.once(o, joined)
 
     def cases(self) -> Iterator[Case]:
         x = counting(2, 3)
@@ -229,6 +233,14 @@ class Reduction(Collective):
     """A collective that folds the operands of the members, in the group's order."""
 
     regions = ("computation",)
+
+    def totals(self, o: Op, parts: Parts, count: int, context: Any) -> Any:
+        """The first `count` operands of all members, folded: the same for each of them."""
+
+        def make() -> Any:
+            return self.fold(o, list(zip(*parts, strict=True))[:count], context)
+
+        return make() if o.regions[0].captures() else parts.once(o, make)
 
     def fold(self, o: Op, columns: Any, context: Any) -> Any:
         combine = bodies.body(o.regions[0], context)
@@ -276,8 +288,8 @@ class AllReduce(Reduction, name="all_reduce"):
     def infer(self, o: Op) -> Sequence[Type]:
         return [v.tensor.with_element(o.regions[0].results[0].element) for v in o.operands]
 
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
-        return tuple(self.fold(o, zip(*parts, strict=True), context))
+    def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
+        return tuple(self.totals(o, parts, len(o.operands), context))
 
     def cases(self) -> Iterator[Case]:
         add = binary_body("add", F32)
@@ -301,11 +313,14 @@ class CrossReplicaSum(Collective, name="cross-replica-sum"):
     def infer(self, o: Op) -> Sequence[Type]:
         return [o.operand.type]
 
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
-        total = parts[0][0]
-        for (part,) in parts[1:]:
-            total = np.add(total, part, dtype=total.dtype)
-        return (np.asarray(total),)
+    def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
+        def summed() -> Any:
+            total = parts[0][0]
+            for (part,) in parts[1:]:
+                total = np.add(total, part, dtype=total.dtype)
+            return (np.asarray(total),)
+
+        return parts.once(o, summed)
 
     def flops(self, o: Op) -> float:
         return (self.size(o) - 1.0) * o.operand.tensor.size
@@ -349,8 +364,8 @@ class ReduceScatter(Reduction, name="reduce_scatter"):
         dims[o.scatter_dimension] //= count
         return [TensorType(dims, o.regions[0].results[0].element)]
 
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
-        (total,) = self.fold(o, zip(*parts, strict=True), context)
+    def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
+        (total,) = self.totals(o, parts, 1, context)
         context["process"].divisible(o, total.shape[o.scatter_dimension], len(parts))
         return (np.split(total, len(parts), o.scatter_dimension)[place],)
 
@@ -393,7 +408,7 @@ class AllToAll(Collective, name="all_to_all"):
     def infer(self, o: Op) -> Sequence[Type]:
         return [v.tensor.with_dims(_exchanged(o, v.dims)) for v in o.operands]
 
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+    def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         context["process"].group_of(o, o.split_count, len(parts))
         split, joined = o.split_dimension, o.concat_dimension
         return tuple(

@@ -393,6 +393,10 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
         ]
         group = layout.group(device)
         parts = process.exchange(o, group, tuple(run(o.regions[0], inputs)))
+        return parts.once(o, lambda: self._assembled(o, layout, group, parts))
+
+    def _assembled(self, o: Op, layout: _Layout, group: Sequence[int], parts: Any) -> Any:
+        """The results of the group's members, put together."""
         results: list[Any] = []
         for number, sharding in enumerate(o.out_shardings):
             local = parts[0][number]

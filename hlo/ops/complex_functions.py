@@ -22,8 +22,10 @@ def exponential_minus_one(z: Array) -> Array:
     """exp(z) - 1; on the real axis it is real, also where it overflows."""
     if z.dtype.kind != "c":
         return np.expm1(z)
-    result = np.array(np.expm1(z))
-    result.imag = np.where(z.imag == 0, z.imag, result.imag)
+    result = np.empty_like(z)
+    value = np.expm1(z)
+    result.real = value.real
+    result.imag = np.where(z.imag == 0, z.imag, value.imag)
     return result
 
 

@@ -306,8 +306,8 @@ class Broadcasting(Decomposed):
         ),
     )
 
-    def __init__(self, name: str, base: str) -> None:
-        self.name, self.base = name, base  # type: ignore[misc]
+    def __init__(self, name: str, base: str, since: str = "1.0") -> None:
+        self.name, self.base, self.since = name, base, since  # type: ignore[misc]
 
     def infer(self, o: Op) -> Sequence[Type]:
         dims = np.broadcast_shapes(o.lhs.dims, o.rhs.dims)
@@ -342,6 +342,7 @@ class BroadcastSelect(Decomposed, name="chlo.broadcast_select"):
     """result = on_true where pred, else on_false; all three broadcast to each other as in numpy."""
 
     pattern = "opaque"
+    since = "1.2"
     pred = operand()
     on_true = operand()
     on_false = operand()
@@ -400,12 +401,15 @@ ROOMS: tuple[OpDefinition, ...] = (
         Broadcasting(f"chlo.broadcast_{base}", base)
         for base in (
             "add", "and", "atan2", "compare", "complex", "divide", "maximum", "minimum",
-            "multiply", "or", "power", "remainder", "subtract", "xor", "shift_left",
-            "shift_right_arithmetic", "shift_right_logical",
+            "multiply", "or", "power", "remainder", "subtract", "xor",
         )
     ),
     *(
-        Broadcasting(f"chlo.broadcast_{base}", f"chlo.{base}")
+        Broadcasting(f"chlo.broadcast_{base}", base, "1.2")
+        for base in ("shift_left", "shift_right_arithmetic", "shift_right_logical")
+    ),
+    *(
+        Broadcasting(f"chlo.broadcast_{base}", f"chlo.{base}", "1.2")
         for base in ("next_after", "polygamma", "zeta")
     ),
     BroadcastSelect(),

@@ -55,7 +55,7 @@ class Reduce(OpDefinition, name="reduce"):
         lambda o: (
             len(o.regions[0].arguments) == len(o.operands)
             and len(o.regions[0].results) == len(o.operands) // 2
-            and all(v.tensor.rank == 0 for v in o.regions[0].arguments)
+            and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
         ),
     )
 
@@ -205,6 +205,7 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
         lambda o: (
             len(o.regions[0].arguments) == len(o.operands)
             and len(o.regions[0].results) == len(o.operands) // 2
+            and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
         ),
     )
 
@@ -476,7 +477,7 @@ class Map(OpDefinition, name="map"):
         lambda o: (
             len(o.regions[0].arguments) == len(o.inputs)
             and len(o.regions[0].results) == 1
-            and all(v.tensor.rank == 0 for v in o.regions[0].arguments)
+            and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
         ),
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..graph import Op, Value
 from ..groups import CROSS_PARTITION, CROSS_REPLICA, FLATTENED_IDS
+from ..processes import Parts
 from ..room import ANY, Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import F32, I32, UI32, TensorType, Type
 from .clauses import is_tensor, same_dims, unique
@@ -43,7 +44,7 @@ class Rooted(Collective):
         """The operands without the one that holds the roots."""
         return o.operands[:-1] if o.has_dynamic_root else o.operands
 
-    def roots(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> list[int]:
+    def roots(self, o: Op, parts: Parts, place: int, context: Any) -> list[int]:
         """The place of the root in the group, for each of the data operands."""
         count = len(self.data(o))
         if not o.has_dynamic_root:
@@ -78,7 +79,7 @@ class CollectiveBroadcast(Rooted, name="collective_broadcast"):
             return values[: len(o.results)]
         return [zero(b, result.tensor) for result in o.results]
 
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+    def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         roots = self.roots(o, parts, place, context)
         return tuple(parts[root][number] for number, root in enumerate(roots))
 
@@ -124,10 +125,9 @@ class CollectiveReduce(Reduction, Rooted, name="collective_reduce"):
             return [b.convert(v, r.element) for v, r in zip(data, o.results, strict=True)]
         return [zero(b, result.tensor) for result in o.results]
 
-    def combine(self, o: Op, parts: Sequence[Any], place: int, context: Any) -> Any:
+    def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         roots = self.roots(o, parts, place, context)
-        columns = list(zip(*parts, strict=True))[: len(roots)]
-        totals = self.fold(o, columns, context)
+        totals = self.totals(o, parts, len(roots), context)
         return tuple(
             total if root == place else zeros(result.tensor, total.shape)
             for total, root, result in zip(totals, roots, o.results, strict=True)

@@ -17,10 +17,18 @@ OPERATIONS = frozenset(
         "all_to_all",
         "async_done",
         "async_start",
+        "chlo.broadcast_next_after",
+        "chlo.broadcast_polygamma",
+        "chlo.broadcast_select",
+        "chlo.broadcast_shift_left",
+        "chlo.broadcast_shift_right_arithmetic",
+        "chlo.broadcast_shift_right_logical",
+        "chlo.broadcast_zeta",
         "collective_broadcast",
         "collective_permute",
         "collective_reduce",
         "cross-replica-sum",
+        "einsum",
         "infeed",
         "linalg.eig",
         "linalg.eigh",
@@ -40,6 +48,7 @@ OPERATIONS = frozenset(
         "reduce_scatter",
         "sdy.manual_computation",
         "send",
+        "unary_einsum",
     }
 )
 TYPES = frozenset({"future"})

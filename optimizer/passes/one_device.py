@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from ...hlo.build import Builder
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.processes import grid_of
 from ...hlo.verify import INLINED, Level
 from ..licence import BITWISE, Ledger
 from ..regions import rewritten
@@ -32,9 +33,7 @@ class OneDevice:
     def __call__(self, module: Module) -> Module:
         if not any(op.definition.communicates for op in module.walk()):
             return module
-        names = ("mhlo.num_replicas", "mhlo.num_partitions")
-        sizes = [module.attributes.get(name, 1) for name in names]
-        rewrite = _Rewrite(self.ledger, max(sizes) > 1)
+        rewrite = _Rewrite(self.ledger, grid_of(module) != (1, 1))
         body = rewrite.region(module.body)
         if rewrite.blockers:
             raise UnsupportedError("\n".join([_HEAD, *rewrite.blockers]))

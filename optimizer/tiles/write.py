@@ -139,7 +139,8 @@ class TileWriter:
             return self.b("maximum", left, right)
         if atom.function in ("//", "%") and never_above(ZERO, atom.arguments[0]):
             return self.b("divide" if atom.function == "//" else "remainder", left, right)
-        raise CompilerBug(f"an offset of a tile needs '{atom.function}'")
+        # Rounding differs where the left side may be below zero.
+        raise Unwritable(f"an offset of a tile needs '{atom.function}'")
 
     # Values.
 

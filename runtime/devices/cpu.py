@@ -145,9 +145,6 @@ class CpuVariant:
         self.plan = plan
         self.image = map_image(image)
         self.worker_entry = plan.worker_entry
-        self.execute = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
-            self.image.address + plan.executor_entry
-        )
         self.threads = threads if threads is not None else default_threads()
         if self.threads > 1 and _too_small(plan):
             self.threads = 1
@@ -160,6 +157,9 @@ class CpuVariant:
             self._build_tables()
         except (IndexError, OverflowError) as error:
             raise _malformed(f"it names what it does not hold ({error})") from error
+        self.execute = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
+            self.image.address + plan.executor_entry
+        )
 
     def _check_limits(self) -> None:
         """UserError where functions lie outside the image, or memory outside what is given.

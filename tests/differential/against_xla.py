@@ -39,7 +39,7 @@ class _Noisy(Interpreter):
     def __init__(self, module: Module, seed: int) -> None:
         super().__init__(module)
         self.generator = np.random.default_rng(seed)
-        self.nan = np.copysign(np.nan, 1 if seed % 2 else -1)
+        self.nan = {0: -np.nan, 1: np.nan}.get(seed, 0.0)  # 0: each of its own sign
 
     def evaluate(self, op: Op, arrays: Sequence[Any], values: Any) -> Sequence[Any]:
         results = super().evaluate(op, arrays, values)
@@ -61,7 +61,8 @@ class _Noisy(Interpreter):
                 noise = noise + 1j * self.generator.uniform(-4, 4, x.shape)
             values = x.astype(wide) * (1 + ulp * noise) + ulp * scale * noise
             if wide is np.float64:  # and a NaN has any sign
-                values = np.where(np.isnan(values), self.nan, values)
+                nan = self.nan if self.nan else np.copysign(np.nan, noise)
+                values = np.where(np.isnan(values), nan, values)
             else:
                 values = np.where(np.isfinite(x), values, x)
             found = values.astype(x.dtype)

@@ -74,6 +74,23 @@ def test_xla_gives_the_same(name: str) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("version", ["1.0.0", "1.17.0"])
+@pytest.mark.parametrize("name", CASES)
+def test_xla_runs_artifacts(name: str, version: str) -> None:
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    function, inputs = CASES[name]
+    arrays = [np.asarray(array) for array in inputs]
+    data = girih.export_stablehlo(jax.jit(function), *arrays, version=version)
+    with mlir.make_ir_context() as context, ir.Location.unknown():
+        text = str(stablehlo.deserialize_portable_artifact(context, data))
+    expected = jax.tree.leaves(jax.jit(function)(*arrays))
+    for ours, theirs in zip(run_on_xla(text, arrays), expected, strict=True):
+        np.testing.assert_array_equal(ours, np.asarray(theirs))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_written_text_reads_back(name: str) -> None:
     function, inputs = CASES[name]

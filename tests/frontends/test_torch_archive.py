@@ -86,6 +86,75 @@ def test_reading_needs_no_torch(archive: bytes, tmp_path: Path) -> None:
     assert run.stdout.split() == ["4"]
 
 
+class Everything(nn.Module):
+    """Tied weights, a buffer that is not saved, a constant, and a size that stays open."""
+
+    frequencies: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 6)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.table.weight
+        self.register_buffer("frequencies", torch.linspace(0.1, 1, 6), persistent=False)
+        self.register_buffer("offset", torch.full((1,), 0.5))
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.table(tokens) * self.frequencies + torch.tensor([1.0, -1.0] * 3)
+        hidden = torch.where(mask[..., None], hidden, torch.zeros(())) + self.offset
+        return self.head(hidden[:, 1:]).reshape(tokens.shape[0], -1)
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_a_whole_model_runs_where_torch_cannot_be_imported(
+    decomposed: bool, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = Everything().eval()
+    batch, length = torch.export.Dim("batch", max=16), torch.export.Dim("length", min=3, max=64)
+    sizes = {"tokens": {0: batch, 1: length}, "mask": {0: batch, 1: length}}
+    inputs = torch.randint(0, 11, (2, 5)), torch.rand(2, 5) > 0.4
+    exported = torch.export.export(model, inputs, dynamic_shapes=sizes, strict=False)
+    if decomposed:
+        exported = exported.run_decompositions()
+    torch.export.save(exported, tmp_path / "model.pt2")
+    given = torch.randint(0, 11, (3, 4)), torch.rand(3, 4) > 0.4
+    np.savez(tmp_path / "inputs.npz", *(x.numpy() for x in given))
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import numpy as np, girih\n"
+        f"inputs = list(np.load({str(tmp_path / 'inputs.npz')!r}).values())\n"
+        f"program = girih.compile({str(tmp_path / 'model.pt2')!r}, *inputs)\n"
+        f"np.save({str(tmp_path / 'result.npy')!r}, program(*inputs))\n"
+        "weights = program.module.weights.values()\n"
+        "print(*sorted(name for w in weights for name in (w.name, *w.aliases)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"head.weight", "table.weight"} <= set(run.stdout.split())
+    expected = model(*given).detach().numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "result.npy"), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("minor", [8, 14, 99])
+def test_minor_versions_of_the_format_are_read(archive: bytes, minor: int) -> None:
+    """Minor versions add fields: what is missing has a default, what is new is not read."""
+
+    def change(name: str, data: bytes) -> bytes:
+        if not name.endswith("models/model.json"):
+            return data
+        said = json.loads(data)
+        said["schema_version"]["minor"] = minor
+        said["something_new"] = {"of": [1]}
+        for field in ("verifiers", "torch_version", "guards_code"):
+            said.pop(field, None)
+        for node in said["graph_module"]["graph"]["nodes"]:
+            node["something_new"] = None
+        return json.dumps(said).encode()
+
+    module = import_torch(rewritten(archive, change))
+    assert str(module).split("\n")[1:] == str(import_torch(archive)).split("\n")[1:]
+
+
 def test_another_major_version_is_refused(archive: bytes) -> None:
     def change(name: str, data: bytes) -> bytes:
         if not name.endswith("models/model.json"):

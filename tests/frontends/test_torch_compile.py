@@ -1,4 +1,4 @@
-"""torch.compile(backend="girih"): inference, changed weights, sizes, training, and what falls back."""
+"""torch.compile(backend="girih"): inference, changed weights, sizes, training, what falls back."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_what_girih_cannot_do_runs_in_pytorch_with_a_warning() -> None:
     def noisy(x: torch.Tensor) -> torch.Tensor:
         return x + torch.rand(3)
 
-    with pytest.warns(GirihWarning, match=r"runs in PyTorch: .*aten\.rand"):
+    with pytest.warns(GirihWarning, match=r"(?s)runs in PyTorch: .*aten\.rand"):
         assert torch.compile(noisy, backend="girih")(torch.zeros(3)).shape == (3,)
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"aten\.rand"):

@@ -258,7 +258,9 @@ def _json_step(rng: random.Random, holder: Any, key: Any, places: list[Any]) -> 
     elif kind == 4 and isinstance(holder, dict):
         holder[rng.choice(("", "x", "a.b", "../x", "\0", str(key) * 9))] = holder.pop(key)
     elif kind == 5 and isinstance(holder[key], str):
-        holder[key] = text(rng, holder[key].encode(), ()).decode("utf-8", "replace")[:5000]
+        holder[key] = text(rng, holder[key].encode("utf-8", "replace"), ()).decode(
+            "utf-8", "replace"
+        )[:5000]
     else:
         choices = (None, True, -1, 0.5, "", [], {}, 1e308, float("nan"), "9" * 50, "\ud800")
         holder[key] = rng.choice((*choices, number_at_limit(rng), number_at_limit(rng)))

@@ -70,10 +70,9 @@ reader = Reader(read, list, lambda rng, data, others: data)
 for name in ("hang", "memory", "die", "deep", "wrong", "refused", "read"):
     found = harness.failure(reader, name.encode())
     print(name, found and found.kind.split()[-1])
-minimal = harness.minimise(
-    Reader(lambda data: read(b"wrong") if b"!" in data else None, list, reader.mutate),
-    b"something! with a fault", harness.Find(0, "KeyError", "", ""))
-print(minimal.decode())
+marked = reader._replace(read=lambda data: read(b"wrong") if b"!" in data else None)
+find = harness.failure(marked, b"something! with a fault")
+print(harness.minimise(marked, b"something! with a fault", find).decode())
 """
 
 

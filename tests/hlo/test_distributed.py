@@ -273,6 +273,10 @@ def test_the_module_says_how_many_processes_it_is_for() -> None:
     """
     found = girih.interpret_parallel(girih.import_model(text))
     numbers = [tuple(map(int, results)) for results in found.results]
+    with pytest.raises(
+        girih.UserError, match=r"replica_id: .* num_replicas = 3, num_partitions = 2"
+    ):
+        girih.interpret(girih.import_model(text), [])
     assert numbers == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
 
 

@@ -43,6 +43,7 @@ XLA_CANNOT = {
     "real_dynamic_slice": "not translated",
     "dynamic_gather": "not translated",
     "dynamic_conv": "not translated",
+    "collective_broadcast": "XLA:CPU has no code for it",
     "collective_reduce": "younger than the StableHLO that jaxlib reads",
     "fusion": "an operation of our own",
     "kernel_call": "an operation of our own",
@@ -53,8 +54,8 @@ XLA_CANNOT = {
     "linalg.pivots_to_permutation": "a call of libraries for GPUs",
 }
 XLA_DIFFERS = {
+    "lu_no_rows": "jaxlib divides by the number of rows",
     "all_to_all_two": "XLA wants operands of one shape",
-    "collective_broadcast_root": "younger than the StableHLO that jaxlib reads",
     "power_complex<f32>": "0 to a complex power is 0 there NaN",
     "power_i32": "XLA stops squaring early for huge exponents",
     "power_ui8": "XLA stops squaring early for huge exponents",
@@ -70,6 +71,11 @@ XLA_DIFFERS = {
     "reduce_e3m0_f16": "without mantissa bits a NaN becomes infinite",
     "reduce_e3m0_bf16": "without mantissa bits a NaN becomes infinite",
 }
+
+# Vectors that were not asked for, and results where a factorisation failed, may be anything.
+PARTLY_OPEN = (
+    "singular_values_", "eig_pairs", "eigenvalues", "eig_infinite", "schur_form_", "schur_infinite",
+)  # fmt: skip
 
 
 def examples(room: OpDefinition) -> list[Example]:
@@ -169,7 +175,10 @@ def xla() -> Any:
 def test_agrees_with_xla(room: OpDefinition, xla: Any) -> None:
     if room.name in XLA_CANNOT or room.name.startswith("chlo.broadcast_"):
         pytest.skip("XLA has no such operation")
-    compared = [made for made in examples(room) if made.name not in XLA_DIFFERS]
+    compared = [
+        made for made in examples(room)
+        if made.name not in XLA_DIFFERS and not made.name.startswith(PARTLY_OPEN)
+    ]  # fmt: skip
     wanted = iter(xla(write_text(together(compared)).text, [x for e in compared for x in e.inputs]))
     for made in compared:
         for result in interpret(made.module, made.inputs):

@@ -5,6 +5,7 @@ import pytest
 
 from girih.hlo.build import build_module, build_region
 from girih.hlo.interpret import interpret
+from girih.hlo.text import canonical_op
 from girih.hlo.types import F32, I1, I32, TensorType
 from girih.hlo.verify import FUSED, HLO, verify
 from girih.optimizer.fusion import Fuse
@@ -46,6 +47,37 @@ def test_layer_norm_and_softmax_are_one_kernel_each():
         fused(build_module([MATRIX, vector, vector], lambda b, *v: [layer_norm(b, *v)]))
     ) == ["rows"]
     assert kinds(fused(build_module([MATRIX], lambda b, x: [softmax(b, x)]))) == ["rows"]
+
+
+def test_equal_groups_are_equal_wherever_their_inputs_stood():
+    square = TensorType((4, 4), F32)
+
+    def body(b, x, *weights):
+        def product(value, number):
+            return dot(b, value, weights[number], 0, 1, 0)
+
+        early = product(x, 0)
+        first = b("add", product(product(x, 1), 2), early)
+        through = product(first, 1)
+        late = product(first, 0)
+        return [b("add", product(through, 2), late)]
+
+    module = fused(build_module([square] * 4, body))
+    assert kinds(module) == ["contract"] * 6
+    assert len({canonical_op(op) for op in module.body.ops}) == 2
+
+
+def test_what_depends_on_a_product_otherwise_stays_out_of_its_epilogue():
+    square = TensorType((4, 4), F32)
+
+    def body(b, x, w):
+        product = dot(b, x, w, 0, 1, 0)
+        other = dot(b, product, w, 0, 1, 0)
+        return [b("add", b("negate", product), b("multiply", other, other))]
+
+    module = fused(build_module([square, square], body))
+    inside = [sorted(op.name for op in kernel.regions[0].ops) for kernel in module.body.ops]
+    assert inside == [["dot_general"], ["add", "dot_general", "multiply", "negate"]]
 
 
 def test_softmax_over_the_first_dim_is_no_rows_kernel():

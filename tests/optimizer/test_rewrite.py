@@ -6,7 +6,7 @@ import numpy as np
 
 import girih
 from girih.hlo.build import build_module, build_region
-from girih.hlo.graph import Module, Op, Origin, Value
+from girih.hlo.graph import EXACT, Module, Op, Origin, Value
 from girih.hlo.room import OpDefinition, operand
 from girih.hlo.types import F32, I1, I32, TensorType
 from girih.hlo.verify import verify
@@ -188,3 +188,23 @@ def test_folding_has_a_budget() -> None:
     assert names(Simplify()(module)) == ["constant"]
     assert names(Simplify(fold_bytes=64)(module)) == ["constant", "exponential"]
     assert names(Simplify(fold_bytes=0)(module)) == ["constant", "exponential"]
+
+
+def test_exact_operations_are_rewritten_by_exact_rules_only() -> None:
+    """A rounding that decides an integer stays; what replaces such an operation is exact too."""
+
+    def body(exact):
+        facts = {EXACT: True} if exact else {}
+
+        def build(b, x):
+            third = b.op("divide", [x, b.constant(3.0, LINE)], facts).result
+            less = b.op("subtract", [third, b.constant(1.0, LINE)], facts).result
+            return [b.op("subtract", [less, b.constant(2.0, LINE)], facts).result]
+
+        return build
+
+    loose, exact = (Simplify()(build_module([LINE], body(kind))) for kind in (False, True))
+    assert "divide" not in names(loose) and names(loose).count("add") == 1
+    assert "divide" in names(exact) and names(exact).count("add") == 2
+    made = [op for op in exact.walk() if op.name != "constant"]
+    assert all(op.attributes.get(EXACT) for op in made)

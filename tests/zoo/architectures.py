@@ -14,6 +14,7 @@ import copy
 import json
 import multiprocessing
 import os
+import re
 import sys
 import time
 import warnings
@@ -92,8 +93,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "nystromformer", "fnet", "canine", "longformer", "big_bird",
     )),
     Architecture("xlnet", config={"max_position_embeddings": ..., "d_inner": 64, "d_head": 8}),
-    Architecture("funnel", config={"num_hidden_layers": ..., "block_sizes": [1, 1],
-                                   "block_repeats": [1, 1], "d_inner": 64, "d_head": 8}),
+    Architecture("funnel", model="FunnelModel",
+                 config={"num_hidden_layers": ..., "block_sizes": [1, 1], "block_repeats": [1, 1],
+                         "d_inner": 64, "d_head": 8}),
     Architecture("distilbert", config={"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 64}),
     Architecture("albert"),
     Architecture("modernbert", config={"global_attn_every_n_layers": 2, "local_attention": 8}),
@@ -525,7 +527,7 @@ def page(rows: dict[str, Row]) -> str:
         if not row.exports:
             said[1:] = ["", ""]
         error = f"{row.error:.0e}" if row.compiles else ""
-        note = row.note.replace("|", "\\|")
+        note = re.sub(r"\S*site-packages/", "", row.note).replace("|", "\\|")[:200]
         lines.append(f"| {entry.name} | {' | '.join(said)} | {error} | {note} |")
     return "\n".join(lines) + "\n"
 

@@ -42,9 +42,25 @@ class _Panels:
         [panels, depth / group, width, group]."""
         depth, columns = self._sizes
         matrix = b.reshape(b.transpose(weight, (*self.depth, *self.columns)), (depth, columns))
+        whole = columns // self.width * self.width
+        if whole == columns or not whole:
+            return self._panels(b, matrix)
+        # The last panel alone is padded: of the others, nothing is copied twice.
+        parts = [
+            self._panels(b, b(
+                "slice", matrix, start_indices=(0, low), limit_indices=(depth, high),
+                strides=(1, 1),
+            ))
+            for low, high in ((0, whole), (whole, columns))
+        ]  # fmt: skip
+        return b("concatenate", *parts, dimension=0)
+
+    def _panels(self, b: Builder, matrix: Value) -> Value:
+        """[depth, columns] -> its panels."""
+        depth, columns = matrix.dims
         behind, extra = -depth % self.step, -columns % self.width
         if behind or extra:
-            zero = b.constant(0, weight.tensor.with_dims(()))
+            zero = b.constant(0, matrix.tensor.with_dims(()))
             matrix = b(
                 "pad", matrix, zero, edge_padding_low=(0, 0), edge_padding_high=(behind, extra),
                 interior_padding=(0, 0),

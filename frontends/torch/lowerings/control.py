@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.types import I1, SymbolicDim
+from ....hlo.types import F64, I1, I64, SymbolicDim
 from ..context import Blocked, Context, static
 from ..program import Graph
 
@@ -127,6 +127,22 @@ def size_extreme(choose: Callable[..., int]) -> Callable[..., int]:
     return lower
 
 
+def size_choice(c: Context, condition: Any, yes: Any, no: Any) -> Any:
+    """One of two numbers; a number read from a tensor may decide."""
+    if not isinstance(condition, Value):
+        return yes if condition else no
+    whole = all(isinstance(value, int) for value in (yes, no))
+    first, second = (
+        value if isinstance(value, Value) else c.scalar(value, I64 if whole else F64)
+        for value in (yes, no)
+    )
+    return c("select", c.convert(condition, I1), first, c.convert(second, first.element))
+
+
+def size_negation(c: Context, condition: Any) -> Any:
+    return c("not", condition) if isinstance(condition, Value) else not condition
+
+
 _IGNORED = (
     "aten._assert_async.default", "aten._assert_async.msg", "aten._assert_scalar.default",
     "aten._assert_tensor_metadata.default", "aten._functional_assert_async.msg",
@@ -137,6 +153,8 @@ _IGNORED = (
 TABLE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_IGNORED, ignored),
     **{f"sym.{name}": size_arithmetic(name) for name in _FIXED},
+    "sym.ite": size_choice,
+    "sym.not": size_negation,
     "sym.max": size_extreme(max),
     "sym.min": size_extreme(min),
     "aten._local_scalar_dense.default": item,

@@ -180,15 +180,25 @@ def batch_norm_no_training(
     momentum: float,
     eps: float,
 ) -> tuple[Value, Value | None, Value | None]:
-    _unused(c)
+    result = _batch_inference(c, input, weight, bias, running_mean, running_var, eps)
+    return result, *_nothing_saved(c)
+
+
+def _nothing_saved(c: Context) -> tuple[Value | None, Value | None]:
+    """PyTorch saves empty tensors where the running statistics are used."""
+    first, second = (
+        c.full(0, c.type_of(index).dims, c.type_of(index).element) if c.used[index] else None
+        for index in (1, 2)
+    )
+    return first, second
+
+
+def _saved(c: Context, middle: Value, factor: Value) -> tuple[Value | None, Value | None]:
+    """Mean and 1 / deviation of the batch, which gradients read."""
     return (
-        _batch_inference(c, input, weight, bias, running_mean, running_var, eps), None, None
-    )  # fmt: skip
-
-
-def _unused(c: Context) -> None:
-    if any(c.used[1:]):
-        raise Blocked("its saved statistics are used", "export the model without gradients")
+        c.narrow(middle, 1) if c.used[1] else None,
+        c.narrow(factor, 2) if c.used[2] else None,
+    )
 
 
 def batch_norm(
@@ -207,16 +217,17 @@ def batch_norm(
     if training and running_mean is not None:
         raise Blocked("updates its running statistics", "call model.eval() before exporting")
     if running_mean is None or running_var is None:
-        return _by_batch(c, input, weight, bias, eps)
+        return _by_batch(c, input, weight, bias, eps)[0]
     return _batch_inference(c, input, weight, bias, running_mean, running_var, eps)
 
 
 def _by_batch(
     c: Context, input: Value, weight: Value | None, bias: Value | None, eps: float
-) -> Value:
+) -> tuple[Value, Value, Value]:
+    """The result, the mean and 1 / deviation of the batch."""
     axes = [axis for axis in range(input.rank) if axis != 1]
-    result = _normalized(c, c.wide(input), axes, eps)[0]
-    return c.narrow(_affine(c, result, weight, bias, [1]))
+    result, middle, factor = _normalized(c, c.wide(input), axes, eps)
+    return c.narrow(_affine(c, result, weight, bias, [1])), middle, factor
 
 
 def native_batch_norm(
@@ -230,9 +241,11 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Value, Value | None, Value | None]:
-    _unused(c)
+    if running_mean is None or running_var is None:
+        result, middle, factor = _by_batch(c, input, weight, bias, eps)
+        return result, *_saved(c, middle, factor)
     result = batch_norm(c, input, weight, bias, running_mean, running_var, training, momentum, eps)
-    return result, None, None
+    return result, *_nothing_saved(c)
 
 
 def batch_norm_without_statistics(
@@ -244,8 +257,8 @@ def batch_norm_without_statistics(
     momentum: float,
     eps: float,
 ) -> tuple[Value, Value | None, Value | None]:
-    _unused(c)
-    return _by_batch(c, input, weight, bias, eps), None, None
+    result, middle, factor = _by_batch(c, input, weight, bias, eps)
+    return result, *_saved(c, middle, factor)
 
 
 def batch_norm_functional(
@@ -259,17 +272,16 @@ def batch_norm_functional(
     momentum: float,
     eps: float,
 ) -> tuple[Value | None, ...]:
-    """The result, saved mean and 1 / deviation (unused), and the new running statistics."""
-    if any(c.used[1:3]):
-        raise Blocked("its saved statistics are used", "export the model without gradients")
+    """The result, saved mean and 1 / deviation, and the new running statistics."""
     if not training:
         result = _batch_inference(c, input, weight, bias, running_mean, running_var, eps)
-        return result, None, None, running_mean, running_var
+        return result, *_nothing_saved(c), running_mean, running_var
     x = c.wide(input)
     axes = [axis for axis in range(x.rank) if axis != 1]
     middle, variance, centred = mean_and_variance(c, x, axes)
-    factor = c.along(c("rsqrt", c.add(variance, eps)), x.dims, axes)
-    result = _affine(c, c("multiply", centred, factor), weight, bias, [1])
+    factor = c("rsqrt", c.add(variance, eps))
+    result = c("multiply", centred, c.along(factor, x.dims, axes))
+    result = _affine(c, result, weight, bias, [1])
     count = c.count(x.dims, axes)
     unbiased = c.multiply(variance, count / max(count - 1, 1) if count > 1 else math.nan)
     news = [
@@ -280,7 +292,7 @@ def batch_norm_functional(
         )
         for old, new in ((running_mean, middle), (running_var, unbiased))
     ]  # fmt: skip
-    return c.narrow(result), None, None, news[0], news[1]
+    return c.narrow(result), *_saved(c, middle, factor), news[0], news[1]
 
 
 def instance_norm(

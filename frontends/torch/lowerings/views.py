@@ -390,7 +390,9 @@ def polar(c: Context, abs: Value, angle: Value) -> Value:
 def as_strided(
     c: Context, self: Value, size: Any, stride: Any, storage_offset: Any = None
 ) -> Value:
-    """Only where it is a plain reshape: dense, row-major, from the start."""
+    """Only where it is a plain reshape: dense, row-major, from the start, of no view."""
+    if self.op is not None and self.op.name in ("broadcast_in_dim", "slice", "transpose"):
+        raise Blocked("reads the memory behind a view", "use view, permute, expand or unfold")
     dense, step = [], 1
     for length in reversed(size):
         dense.insert(0, step)

@@ -266,3 +266,37 @@ def test_another_process_finds_the_kernels(tmp_path):
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path("/")
     )
     assert found.stdout.strip() == key_of("some text", host_target()).digest
+
+
+def test_a_folder_is_listed_once_in_a_process(tmp_path, monkeypatch):
+    DiskCache(tmp_path / "kernels").store(key("first"), kernel())
+    monkeypatch.setattr(DiskCache, "entries", lambda self: pytest.fail("listed again"))
+    DiskCache(tmp_path / "kernels").store(key("second"), kernel())
+    monkeypatch.undo()
+    assert len(DiskCache(tmp_path / "kernels").entries()) == 2
+
+
+def test_the_executor_is_compiled_once():
+    target = host_target()
+    made = build_room.begin_executor(target, None).result()
+    again = build_room.begin_executor(target, None)
+    assert again.done() and again.result() is made
+
+
+def test_a_child_of_a_process_that_compiled_compiles(tmp_path):
+    script = """
+import os, sys, numpy as np, girih
+from girih.hlo.build import build_module
+from girih.hlo.types import F32, TensorType
+
+def run(name):
+    module = build_module([TensorType((8,), F32)], lambda b, x: [b(name, x)])
+    return girih.compile(module, options=girih.Options(cache="off"))(np.ones(8, np.float32))
+
+run("tanh")
+child = os.fork()
+if not child:
+    os._exit(0 if np.allclose(run("exponential"), np.e) else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, timeout=120)

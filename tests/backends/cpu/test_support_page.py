@@ -1,10 +1,10 @@
-"""specs/support.md says what runs: some of its cells are tried again."""
+"""docs/support.md says what runs: some of its cells are tried again."""
 
 from __future__ import annotations
 
 import pytest
 
-from girih.specs.support_page import ELEMENTS, PAGE, WRONG, cell, page, read_page, rooms
+from girih.docs.support import ELEMENTS, PAGE, WRONG, cell, page, read_page, rooms
 
 CELLS = read_page(PAGE.read_text())
 SHARDS = 8
@@ -13,7 +13,7 @@ SAMPLE = [place for place in sorted(CELLS) if CELLS[place]][::37]
 
 def test_the_page_has_a_row_for_every_operation() -> None:
     assert {name for name, _ in CELLS} == {room.name for room in rooms()}, (
-        "run python -m girih.specs.support_page OPERATION... for the missing ones"
+        "run python docs/support.py OPERATION... for the missing ones"
     )
     assert {element for _, element in CELLS} == set(ELEMENTS)
     assert PAGE.read_text() == page(CELLS)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jaxlib import _hlo
 
 import girih
 from girih.frontends.source import read_source
@@ -19,6 +18,7 @@ from girih.hlo.errors import UserError
 from girih.hlo.interpret import interpret
 from girih.hlo.verify import verify
 
+from . import reference
 from .compare import differences
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "readers" / "hlo"
@@ -39,7 +39,7 @@ def field(number: int, data: bytes) -> bytes:
 def test_samples_are_read_and_run(path: Path) -> None:
     module = read_source(path)
     verify(module)
-    inputs = [np.ones(kind.dims, kind.dtype) for kind in module.body.argument_types]
+    inputs = [np.ones(v.dims, v.tensor.dtype) for v in module.body.arguments]
     results = interpret(module, inputs)
     assert len(results) == len(module.body.results)
 
@@ -47,7 +47,7 @@ def test_samples_are_read_and_run(path: Path) -> None:
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_text_and_protobuf_say_the_same(path: Path) -> None:
     text = path.read_text()
-    data = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    data = reference.protobuf_of(text)
     assert not differences(read_program(text), read_program(data))
 
 
@@ -131,6 +131,7 @@ def test_a_cut_protobuf_is_refused_at_every_byte() -> None:
         (("f32[2] call(q)", "f32[3] call(q)"), r"f gives f32\[2\], not f32\[3\]"),
         (("f32[2] call(q)", "f32[2] call(q, q)"), "f takes"),
         (("index=0", "index=9"), "element 9"),
+        (("get-tuple-element(pair)", "get-tuple-element()"), "lacks an operand"),
         (("{0}: (0, {}", "{5}: (0, {}"), "input_output_alias names"),
     ],
 )
@@ -150,6 +151,33 @@ def test_the_error_says_what_is_wrong(change: tuple[str, str], wanted: str) -> N
     verify(read_hlo(text))
     with pytest.raises(UserError, match=wanted):
         read_hlo(text.replace(*change))
+
+
+def test_metadata_of_another_type_is_no_name() -> None:
+    text = "HloModule m\nENTRY e { ROOT p = f32[] parameter(0), metadata={op_name=7} }"
+    module = read_hlo(text)
+    assert module.signature is not None and module.signature.names == ("p",)
+
+
+def test_shardings_are_spelled_in_one_way() -> None:
+    text = """HloModule m
+    ENTRY e {
+      p = f32[4,4] parameter(0), sharding={devices=[1,2,2]0, 1,
+        2,3 last_tile_dim_replicate metadata={op_name="x"}}
+      q = f32[4] parameter(1), sharding={mesh['a'=2,'b'=4], [{'a', ?}], replicated={'b'}}
+      ROOT t = (f32[4,4], f32[4]) tuple(p, q),
+        sharding={{maximal device=1}, /*index=1*/{replicated}}
+    }"""
+    spelled = [
+        "{devices=[1,2,2]0,1,2,3 last_tile_dim_replicate}",
+        "{mesh['a'=2,'b'=4], [{'a', ?}], replicated={'b'}}",
+        "{{maximal device=1}, {replicated}}",
+    ]
+    for source in (text, reference.protobuf_of(text)):
+        entry = read_program(source).entry
+        found = [value.attributes["sharding"] for value in (*entry.parameters, entry.root)]
+        assert found[1:] == spelled[1:]
+        assert found[0] in (spelled[0], "{devices=[1,2,2]<=[4] last_tile_dim_replicate}")
 
 
 def test_short_files_of_endless_programs_are_refused() -> None:

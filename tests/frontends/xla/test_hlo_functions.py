@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jaxlib import _hlo
 
 import girih
 from girih.frontends.xla import read_hlo, read_program
@@ -24,6 +23,7 @@ from girih.tests.differential import (  # noqa: F401 - fill CASES
 from girih.tests.differential.catalogue import CASES, Case, difference, leaves
 
 from .compare import differences
+from .reference import text_of
 
 FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -31,15 +31,6 @@ FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive
 SELECTED = [name for name in sorted(CASES) if not (CASES[name].unsupported or CASES[name].long)][
     2::7
 ]
-
-
-def text_of(module: Any, short: bool = False) -> str:
-    """HLO text with every constant: as dumps have it, or as short as it can be parsed."""
-    if short:
-        return module.to_string(_hlo.HloPrintOptions.short_parsable())
-    options = _hlo.HloPrintOptions()
-    options.print_large_constants = True
-    return module.to_string(options)
 
 
 def flat_inputs(entry: Case) -> list[np.ndarray[Any, Any]]:
@@ -58,8 +49,8 @@ def check(entry: Case, wanted: list[Any], source: str | bytes) -> None:
 def test_same_numbers_as_jax(name: str) -> None:
     entry = CASES[name]
     with jax.enable_x64(True) if entry.wide else nullcontext():
-        lowered = jax.jit(entry.function, keep_unused=True).lower(*entry.inputs)
-        compiled = lowered.compile(FAST_COMPILE)
+        lowered: Any = jax.jit(entry.function, keep_unused=True).lower(*entry.inputs)
+        compiled: Any = lowered.compile(FAST_COMPILE)
         wanted = leaves(compiled(*entry.inputs))
         module = lowered.compiler_ir("hlo").get_hlo_module()
         data = module.as_serialized_hlo_module_proto()
@@ -78,7 +69,7 @@ def test_compiled_for_the_cpu() -> None:
 
     state = {"w": np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)}
     x = np.random.default_rng(1).standard_normal((4, 6)).astype(np.float32)
-    lowered = jax.jit(f, donate_argnums=0).lower(state, x)
+    lowered: Any = jax.jit(f, donate_argnums=0).lower(state, x)
     module = lowered.compiler_ir("hlo").get_hlo_module()
     wanted = leaves(lowered.compile()(jax.tree.map(jax.numpy.array, state), x))
     for source in (module.as_serialized_hlo_module_proto(), text_of(module)):

@@ -8,7 +8,6 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from jaxlib import _hlo, _jax, xla_client
 
 from girih.frontends.xla import read_hlo, read_program
 from girih.frontends.xla.opcodes import HANDLERS, SIMPLE
@@ -17,6 +16,7 @@ from girih.hlo.errors import ImportBlockers, UserError
 from girih.hlo.interpret import interpret
 from girih.hlo.verify import verify
 
+from . import reference
 from .compare import differences
 
 Array = np.ndarray[Any, Any]
@@ -277,28 +277,15 @@ def made_up(parameters: str) -> list[Array]:
     return found
 
 
-def run_xla(data: bytes, inputs: list[Array]) -> list[Array]:
-    """The outputs of an HloModuleProto that XLA compiles for the CPU."""
-    client = jax.devices()[0].client
-    device = client.local_devices()[0]
-    program = _jax.mlir.hlo_to_stablehlo(data)
-    executable = client.compile_and_load(
-        program, xla_client.DeviceList((device,)), xla_client.CompileOptions()
-    )
-    arrays = [jax.device_put(value, device) for value in inputs]
-    results = executable.execute_sharded(arrays).disassemble_into_single_device_arrays()
-    return [np.asarray(result[0]) for result in results]
-
-
 @pytest.mark.parametrize("name", AGAINST_XLA)
 def test_same_numbers_as_xla(name: str) -> None:
     parameters, _, _ = AGAINST_XLA[name]
     text = module_text(*AGAINST_XLA[name])
-    data = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    data = reference.protobuf_of(text)
     assert not differences(read_program(text), read_program(data))
     inputs = made_up(parameters)
     with jax.enable_x64(True):
-        wanted = run_xla(data, inputs)
+        wanted = reference.run(data, inputs)
     for source in (text, data):
         module = read_hlo(source)
         verify(module)
@@ -440,6 +427,12 @@ def test_composites_keep_their_name() -> None:
     assert np.array_equal(interpret(module, [X[0]])[0], 2 * X[0])
 
 
+def test_where_a_value_lies_changes_nothing() -> None:
+    body = """h = f32[4] custom-call(p0), custom_call_target="MoveToHost"
+      ROOT d = f32[4] custom-call(h), custom_call_target="MoveToDevice\""""
+    assert np.array_equal(run(module_text("f32[4]", "", body), X[0])[0], X[0])
+
+
 def test_typed_custom_calls_keep_their_dictionary() -> None:
     body = """ROOT c = f32[3,4]{0,1} custom-call(p0), custom_call_target="mine",
       operand_layout_constraints={f32[3,4]{0,1}}, api_version=API_VERSION_TYPED_FFI,
@@ -483,6 +476,21 @@ def test_collectives_on_two_processes() -> None:
         assert all(map(np.array_equal, found, wanted))
 
 
+def test_collectives_of_several_arrays() -> None:
+    body = """a = (f32[4], f32[4]) all-to-all(p0, p1), replica_groups={{0,1}}
+      b = (f32[4], f32[4]) collective-permute(p0, p1), source_target_pairs={{0,1},{1,0}}
+      c = (f32[4], f32[4]) all-reduce(p0, p1), replica_groups={}, to_apply=add
+      ROOT t = ((f32[4], f32[4]), (f32[4], f32[4]), (f32[4], f32[4])) tuple(a, b, c)"""
+    text = module_text("f32[4] f32[4]", ADD, body).replace("m\n", "m, replica_count=2\n", 1)
+    module = read_hlo(text)
+    verify(module)
+    w, x, y, z = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    found = interpret_parallel(module, [[w, x], [y, z]]).results
+    sums = [w + y, x + z]
+    for rank, wanted in enumerate(([w, y, y, z, *sums], [x, z, w, x, *sums])):
+        assert all(map(np.array_equal, found[rank], wanted))
+
+
 def test_groups_of_a_mesh() -> None:
     groups = "mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b':(1)2,'a'}"
     body = f"""ROOT a = f32[4] all-reduce(p0), replica_groups={groups}, channel_id=1,
@@ -492,7 +500,7 @@ def test_groups_of_a_mesh() -> None:
     devices = np.arange(8).reshape(4, 2).T.reshape(2, 2, 2)  # a, b cut into 2 x 2
     wanted = devices.transpose(2, 1, 0).reshape(2, 4)
     assert root.attributes["replica_groups"] == tuple(map(tuple, wanted.tolist()))
-    data = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    data = reference.protobuf_of(text)
     assert not differences(read_program(text), read_program(data))
 
 
@@ -545,7 +553,7 @@ def test_every_opcode_has_a_meaning() -> None:
         "expm1": "exponential-minus-one", "log1p": "log-plus-one", "sin": "sine",
         "optimization-barrier": "opt-barrier", "population-count": "popcnt", "top-k": "topk",
     }  # fmt: skip
-    opcodes = [words(name) for name in dir(_hlo.HloOpcode) if name.startswith("k")]
+    opcodes = [words(name) for name in dir(reference.hlo.HloOpcode) if name.startswith("k")]
     known = {*SIMPLE, *HANDLERS, "parameter"}
     assert len(opcodes) > 100
     assert [name for name in opcodes if renamed.get(name, name) not in known] == []

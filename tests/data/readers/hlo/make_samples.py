@@ -1,10 +1,13 @@
 """Writes the samples beside it with jax: `python make_samples.py`, in this folder."""
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxlib import _hlo
+
+hlo: Any = importlib.import_module("jaxlib._hlo")
 
 SOURCE = """
 def step(params, x, y):
@@ -72,7 +75,7 @@ ENTRY %a_inference_predict_17__.22 (arg0.1: f32[2,3], arg1.2: f32[3,4], arg2.3: 
 
 
 def main() -> None:
-    place: dict = {"jax": jax, "jnp": jnp}
+    place: dict[str, Any] = {"jax": jax, "jnp": jnp}
     exec(compile(SOURCE, "/home/user/model.py", "exec"), place)
     params = {"w1": jnp.ones((3, 8)), "b1": jnp.ones(8), "w2": jnp.ones((8, 2))}
     examples = {
@@ -85,11 +88,11 @@ def main() -> None:
         ),
     }
     here = Path(__file__).resolve().parent
-    options = _hlo.HloPrintOptions()
+    options = hlo.HloPrintOptions()
     options.print_large_constants = True
     for name, arguments in examples.items():
         donated = (0,) if name == "step" else ()
-        lowered = jax.jit(place[name], donate_argnums=donated).lower(*arguments)
+        lowered: Any = jax.jit(place[name], donate_argnums=donated).lower(*arguments)
         module = lowered.compiler_ir("hlo").get_hlo_module()
         optimized = lowered.compile().runtime_executable().hlo_modules()[0]
         for kind, found in (("", module), ("_optimized", optimized)):
@@ -97,7 +100,7 @@ def main() -> None:
             (here / f"{name}{kind}.hlo.pb").write_bytes(data)
             if not (name == "mixed" and kind):  # large, and says nothing that the others do not
                 (here / f"{name}{kind}.hlo").write_text(found.to_string(options))
-    module = _hlo.hlo_module_from_text(TENSORFLOW)
+    module = hlo.hlo_module_from_text(TENSORFLOW)
     (here / "tensorflow_form.hlo.pb").write_bytes(module.as_serialized_hlo_module_proto())
 
 

@@ -1,6 +1,6 @@
-"""Write specs/support.md: which operation runs on which element type where, tried out.
+"""Write docs/support.md: which operation runs on which element type where, tried out.
 
-    python -m girih.specs.support_page [OPERATION...]
+    python docs/support.py [OPERATION...]
 
 Every cell is the outcome of a run: cases of the operation's room with their element type replaced,
 on the interpreter and as compiled code, whose results are compared. With names only their rows
@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler import compile as compile_program
-from ..hlo.cases import Example, example, retyped
-from ..hlo.errors import UnsupportedError, VerifyError
-from ..hlo.interpret import interpret
-from ..hlo.ops import DEFINITIONS, find
-from ..hlo.ops.tile import TILE_OPS
-from ..hlo.room import OpDefinition
-from ..hlo.types import F32, I8, Element, ElementType, QuantizedType
-from ..runtime.plans import parse_plan
+from girih.compiler import compile as compile_program
+from girih.hlo.cases import Example, example, retyped
+from girih.hlo.errors import UnsupportedError, VerifyError
+from girih.hlo.interpret import interpret
+from girih.hlo.ops import DEFINITIONS, find
+from girih.hlo.ops.tile import TILE_OPS
+from girih.hlo.room import OpDefinition
+from girih.hlo.types import F32, I8, Element, ElementType, QuantizedType
+from girih.runtime.plans import parse_plan
 
 PAGE = Path(__file__).resolve().parent / "support.md"
 QUANTIZED = QuantizedType(I8, F32, None, (0.0625,), (3,), -128, 127)
@@ -41,7 +41,7 @@ WORDS = {
 }
 _HEAD = """# Which operation runs on which element type
 
-Written by `python -m girih.specs.support_page` from runs: for each cell the operation's cases with
+Written by `python docs/support.py` from runs: for each cell the operation's cases with
 that element type ran on the interpreter and as compiled code for the cpu, and the results agreed.
 An empty cell is a type that the operation's clauses do not allow. `convert`, `bitcast_convert` and
 `uniform_quantize` stand for conversions from the type. Quantised values are 8-bit integers that
