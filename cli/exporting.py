@@ -54,8 +54,9 @@ def export_source(
             }
         )
     which = "text" if needed is None else f"StableHLO {version_text(needed)}"
-    held = f"{len(module.weights)} weights ({show.size(stored)})"
-    place = "are arguments after the inputs" if outside else "inside"
+    count = len(module.weights)
+    held = f"{count} weight{'' if count == 1 else 's'} ({show.size(stored)})"
+    place = "as arguments after the inputs" if outside else "inside"
     show.console.print(f"{output}: {show.size(len(data))}, {which}, {held} {place}")
     for note in made.notes:
         show.console.print(f"note: {note}")

@@ -63,8 +63,8 @@ def _from_bytes(data: bytes | memoryview, element: ElementType, kind: tree.Tenso
     count = math.prod(kind.shape)
     if element.name == "i1":
         raw = np.frombuffer(data, np.uint8)
-        if raw.size == 1 and raw[0] == 255:
-            return np.ones(1, np.bool_)
+        if raw.size == 1 and raw[0] in (0, 255):
+            return np.full(1, raw[0] == 255)
         if raw.size != count and raw.size == (count + 7) // 8:
             return np.unpackbits(raw, count=count, bitorder="little").view(np.bool_)
         return raw != 0

@@ -8,8 +8,9 @@ from .program import ConvolutionLabels, Instruction, Shape, WindowDimension
 
 _LIKE_FIRST = frozenset(
     (
-        "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan2", "atanh", "cbrt", "ceil",
-        "copy", "cosine", "cosh", "count-leading-zeros", "divide", "erf", "exponential",
+        "abs", "acos", "acosh", "add", "add-dependency", "and", "asin", "asinh", "atan2", "atanh",
+        "cbrt", "ceil", "copy", "cosine", "cosh", "count-leading-zeros", "divide", "domain", "erf",
+        "exponential",
         "exponential-minus-one", "floor", "log", "log-plus-one", "logistic", "maximum", "minimum",
         "mulhi", "multiply", "negate", "not", "opt-barrier", "or", "popcnt", "power",
         "reduce-precision", "remainder", "reverse", "round-nearest-afz", "round-nearest-even",
@@ -51,19 +52,19 @@ def infer(instruction: Instruction) -> Shape | None:
             return instruction.calls[0].root.shape
         case "sort":
             return first if len(shapes) == 1 else Shape("tuple", members=tuple(shapes))
+        case "concatenate" if facts.get("dimensions"):
+            along = facts["dimensions"][0]
+            if any(not 0 <= along < len(shape.dims) for shape in shapes):
+                return None
+            total = sum(shape.dims[along] for shape in shapes)
+            return Shape(first.element, (*first.dims[:along], total, *first.dims[along + 1 :]))
         case "transpose":
             order = facts.get("dimensions", ())
             if sorted(order) != list(range(len(first.dims))):
                 return None
-            return Shape(first.element, tuple(first.dims[dim] for dim in order))
-        case "slice":
-            ranges = facts.get("slice", ())
-            if any(stride < 1 for _, _, stride in ranges):
-                return None
-            dims = tuple(max(0, -(-(limit - start) // stride)) for start, limit, stride in ranges)
-            return Shape(first.element, dims)
-        case "dynamic-slice":
-            return Shape(first.element, tuple(facts.get("dynamic_slice_sizes", ())))
+            # Laid out so that nothing moves.
+            layout = tuple(order.index(dim) for dim in reversed(first.major_to_minor))
+            return Shape(first.element, tuple(first.dims[dim] for dim in order), layout=layout)
         case "reduce" if len(shapes) == 2:
             gone = facts.get("dimensions", ())
             kept = tuple(size for dim, size in enumerate(first.dims) if dim not in gone)

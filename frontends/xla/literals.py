@@ -81,6 +81,7 @@ _BRACES = str.maketrans("{}", "  ")
 _PAYLOAD = re.compile(r"nan\(0x([0-9a-fA-F]{1,16})\)")
 _NAN = re.compile(r"(-?)nan(?::([0-9a-fA-F]{1,16}))?")
 _NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_ZERO = re.compile(r"0+\.?0*|false")
 _TRUTH = {"true": 1, "false": 0}
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 # Where the payload of a NaN is cut from the payload of a float64.
@@ -103,7 +104,7 @@ def of_text(shape: Shape, text: str) -> Array:
         body = body.replace("(", " ").replace(")", " ")
     words = [word for part in body.split(",") if (word := part.strip())]
     count = math.prod(shape.dims) * (2 if element.is_complex else 1)
-    if len(words) == 1 and words[0] in ("0", "0.0", "false") and not element.is_complex:
+    if len(words) == 1 and _ZERO.fullmatch(words[0]) and not element.is_complex:
         return np.broadcast_to(np.zeros((), element.dtype), shape.dims)  # in place of braces
     if len(words) != count:
         raise ValueError(f"a constant {shape} has {len(words)} numbers")

@@ -319,6 +319,12 @@ def _quotient(value: Any, divisor: int) -> Any:
     return value // divisor
 
 
+def _takes_two_scalars(region: Region) -> bool:
+    """Whether it takes two scalars, and returns one value, a scalar."""
+    values = (*region.arguments, *region.results)
+    return len(region.arguments) == 2 and len(values) == 3 and not any(v.rank for v in values)
+
+
 class SelectAndScatter(OpDefinition, name="select_and_scatter"):
     """result = init_value everywhere, source scattered to the element each window selects."""
 
@@ -347,6 +353,13 @@ class SelectAndScatter(OpDefinition, name="select_and_scatter"):
     C2 = constraint(
         "source has the dimensions of operand's windows",
         lambda o: same_dims(o.source.dims, _selected_dims(o)),
+    )
+    C9 = constraint(
+        "select takes two scalars and returns an i1 scalar",
+        lambda o: _takes_two_scalars(o.regions[0]) and o.regions[0].results[0].element is I1,
+    )
+    C10 = constraint(
+        "scatter takes two scalars and returns one", lambda o: _takes_two_scalars(o.regions[1])
     )
 
     def infer(self, o: Op) -> Sequence[Type]:

@@ -35,7 +35,7 @@ def test_an_artifact_of_a_version(girih_command, model, tmp_path):
     out = tmp_path / "model.mlirbc"
     code, said, err = girih_command("export", model, "-o", out, "--version", "1.9")
     assert code == 0, err
-    assert "StableHLO 1.9.0, 1 weights (8.19 kB) inside" in said.replace("\n", " ")
+    assert "StableHLO 1.9.0, 1 weight (8.19 kB) inside" in said.replace("\n", " ")
     assert read_bytecode(out.read_bytes()).producer == "StableHLO_v1.9.0"
     (expected,) = girih.interpret(girih.import_model(MODEL), [X])
     (found,) = girih.interpret(girih.import_model(out), [X])

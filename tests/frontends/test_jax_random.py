@@ -100,7 +100,7 @@ def test_bit_generator_gives_the_bits_of_xla(algorithm: str) -> None:
         "philox": lax.RandomAlgorithm.RNG_PHILOX,
     }[algorithm]
     shapes = ((), (7,), (8,), (3, 5), (4, 3), (2, 1, 3), (0, 4))
-    types = (np.uint8, np.uint16, np.uint32, np.uint64)
+    types: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32, np.uint64)
 
     def generate(*states: Any) -> Any:
         return [

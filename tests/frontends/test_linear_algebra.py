@@ -34,7 +34,7 @@ def matrices(dtype: Any, *dims: int, seed: int = 3) -> np.ndarray[Any, Any]:
     a = generator.standard_normal(dims)
     if np.dtype(dtype).kind == "c":
         a = a + 1j * generator.standard_normal(dims)
-    return (a + 2 * np.eye(*dims[-2:])).astype(dtype)
+    return (a + 2 * np.eye(dims[-2], dims[-1])).astype(dtype)
 
 
 def hermitian(a: Any) -> Any:

@@ -260,6 +260,9 @@ CALLS: dict[str, Call] = {
                                   select_and_scatter),
     "select_and_scatter.C5": Call([t(4), t(5), S], {"window_dimensions": (0,)}, None,
                                   select_and_scatter),
+    "select_and_scatter.C9": Call([t(4), t(2), S], PICK, None, lambda: (*ADD(), *ADD())),
+    "select_and_scatter.C10": Call(
+        [t(4), t(2), S], PICK, None, lambda: (predicate(), *body(F32)())),
     "select_and_scatter.C7": Call([t(4), t(2), S], {**PICK, "window_strides": (-3,)}, None,
                                   select_and_scatter),
     "map.C1": Call([t(2), t(3)], {"dimensions": (0,)}, None, ADD),

@@ -64,6 +64,25 @@ class TestJax:
         close(girih.interpret(module, [X, S])[0])
         close(girih.compile(module)(X, S))
 
+    def test_stablehlo_carries_kernels_with_a_reference(self):
+        from jax._src.interpreters import mlir
+        from jaxlib.mlir import ir
+        from jaxlib.mlir.dialects import stablehlo
+
+        data = girih.export_stablehlo(model(with_reference), X, S, version="1.16.0")
+        again = girih.import_model(data)
+        (op,) = kernels_of(again)
+        assert len(op.regions) == 2
+        close(girih.interpret(again, [X, S])[0])
+        with mlir.make_ir_context() as context, ir.Location.unknown():
+            text = str(stablehlo.deserialize_portable_artifact(context, data))
+        assert 'stablehlo.composite "girih.kernel"' in text
+        old = girih.import_model(girih.export_stablehlo(again, version="0.18.0"))
+        assert not kernels_of(old)
+        close(girih.interpret(old, [X, S])[0])
+        with pytest.raises(girih.ExportBlockers, match="'scale' has no reference"):
+            girih.export_stablehlo(model(without), X, S)
+
     @KERNELS
     def test_exports(self, kernel):
         exported = self.jax.export.export(self.jax.jit(model(kernel)))(X, S)

@@ -231,3 +231,31 @@ def test_lists_of_numbers() -> None:
     for bad in (b"\x80", b"\x80" * 11 + b"\x01"):
         with pytest.raises(Damaged):
             varints([memoryview(bad)])
+
+
+def test_shapes_that_the_operands_tell() -> None:
+    text = """HloModule m
+    add { x = f32[] parameter(0)
+      y = f32[] parameter(1)
+      ROOT s = add(x, y) }
+    ENTRY e {
+      p = f32[4,6] parameter(0)
+      zero = f32[] constant(0)
+      a = concatenate(p, negate(p)), dimensions={1}
+      b = reduce(a, zero), dimensions={0}, to_apply=add
+      c = dot(p, p), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+      d = pad(p, zero), padding=1_1_1x0_2
+      f = reduce-window(p, zero), window={size=2x3 stride=2x1 pad=0_0x1_1}, to_apply=add
+      g = f32[2,6] slice(p), slice={[1:4:2], [0:6]}
+      h = transpose(g), dimensions={1,0}
+      i = compare(p, p), direction=LT
+      image = f32[2,8,8,3] parameter(1)
+      kernel = f32[3,3,3,4] parameter(2)
+      j = convolution(image, kernel), window={size=3x3 stride=2x1 pad=1_0x0_0},
+        dim_labels=b01f_01io->b01f
+      ROOT t = tuple(a, b, c, d, f, h, i, j)
+    }"""
+    assert str(read_program(text).entry.root.shape) == (
+        "(f32[4,12], f32[12], f32[4,4], f32[9,8], f32[2,6], f32[6,2], pred[4,6], f32[2,4,6,4])"
+    )
+    assert not differences(read_program(text), read_program(reference.protobuf_of(text)))
