@@ -86,6 +86,9 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
         )
     for note in variant["notes"]:
         show.console.print(f"note: {note}")
+    for kernel in variant["kernels"]:
+        for note in kernel["notes"]:
+            show.console.print(f"note: {kernel['name']}: {note}")
 
 
 def _operations(names: list[str]) -> str:

@@ -56,7 +56,7 @@ def read_archive(
         return program
     except (
         zipfile.BadZipFile, KeyError, IndexError, TypeError, ValueError, AttributeError,
-        struct.error, RecursionError, OverflowError,
+        struct.error, RuntimeError, OverflowError,
     ) as error:  # fmt: skip
         reason = f"no '{error.args[0]}'" if isinstance(error, KeyError) else str(error)
         raise UserError(f"{name} is damaged or no .pt2 archive: {reason}") from error

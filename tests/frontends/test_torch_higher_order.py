@@ -24,6 +24,12 @@ GENERATOR = torch.Generator().manual_seed(0)
 aten, decomposed = torch.ops.aten, torch.ops.quantized_decomposed
 
 
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """PyTorch keeps what it traced, and tracing flex_attention twice in one state fails there."""
+    torch._dynamo.reset()
+
+
 def normal(*dims: int) -> torch.Tensor:
     return torch.randn(*dims, generator=GENERATOR)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import io
 import warnings
@@ -285,7 +286,9 @@ def test_unclear_writes_are_left_to_pytorch_and_blocked_in_files(write: Any, wor
 
 def overloads() -> list[tuple[str, Any]]:
     """Every operator that has a lowering, with PyTorch's own description of it."""
-    torch_operator()  # ours exists once it is asked for
+    torch_operator()  # ours exists once it is asked for, those of others with their modules
+    importlib.import_module("torch.ao.quantization.fx._decomposed")
+    importlib.import_module("transformers.integrations.moe")
     found = []
     for target in LOWERINGS:
         if target.count(".") == 2:

@@ -50,9 +50,9 @@ def programs() -> list[Module]:
         return [decode(archive.read(name)) for name in members]
 
 
-def kept(name: str) -> list[bytes]:
-    """The files of `seeds/<name>`: finds that were mended, and samples that cannot be made here."""
-    return [path.read_bytes() for path in sorted((HERE / "seeds" / name).glob("*"))]
+def kept(name: str, pattern: str = "*") -> list[bytes]:
+    """The files of `seeds/<name>`: finds that were mended (`find_*`), and samples."""
+    return [path.read_bytes() for path in sorted((HERE / "seeds" / name).glob(pattern))]
 
 
 # Programs.
@@ -339,7 +339,7 @@ READERS: dict[str, Reader] = {
     "hlo_protobuf": Reader(_read_hlo, _hlo_protobuf, MUTATORS["protobuf"]),
     "hlo_text": Reader(_read_hlo, _hlo_text, MUTATORS["text"]),
     "exported": Reader(_read_exported, _exported, MUTATORS["binary"]),
-    "archive": Reader(_read_archive, lambda: kept("archive"), _mutate_archive),
+    "archive": Reader(_read_archive, lambda: kept("archive", "*.pt2"), _mutate_archive),
     "bundle": Reader(_read_bundle, _bundles, _mutate_bundle),
     "plan": Reader(_read_plan, _plans, MUTATORS["protobuf"]),
     "machine": Reader(_read_machine, _machines, MUTATORS["json"]),
@@ -349,6 +349,5 @@ READERS: dict[str, Reader] = {
 
 
 def seeds_of(name: str) -> list[bytes]:
-    """All seeds of a reader, the large ones last."""
-    found = [*READERS[name].seeds(), *kept(name)]
-    return sorted(dict.fromkeys(found), key=len)
+    """What a reader's mutants are made of, the large ones last."""
+    return sorted(dict.fromkeys(READERS[name].seeds()), key=len)

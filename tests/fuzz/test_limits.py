@@ -53,7 +53,7 @@ def test_a_huge_constant_of_one_value_is_one_value(read: Callable[[], object]):
     assert peak < MEGABYTE
 
 
-@pytest.mark.parametrize("count", [70, 1_000_000])
+@pytest.mark.parametrize("count", [70, 10_000])
 def test_nesting_without_end(count):
     regions = '"stablehlo.case"(%0) ({' * count
     for text in (

@@ -49,6 +49,14 @@ def test_the_plan_names_the_library(tmp_path: Path) -> None:
     assert list(kernel.notes) == ["library: scipy LAPACK ssyevd"]
 
 
+def test_inspect_shows_it(tmp_path: Path) -> None:
+    path = tmp_path / "eigh.girih"
+    program().save(path)
+    command = [sys.executable, "-m", "girih.cli", "inspect", str(path)]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "library: scipy LAPACK ssyevd" in " ".join(shown.split())
+
+
 def test_strict_refuses_it() -> None:
     with pytest.raises(girih.UserError, match="library: scipy LAPACK ssyevd"):
         program(strict=True)

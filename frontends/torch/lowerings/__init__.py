@@ -44,7 +44,11 @@ LOWERINGS.update(synonyms.synonyms(LOWERINGS))
 _RANDOM = "a compiled program is a pure function: draw the random numbers outside, pass them in"
 DATA = "the size of the result depends on values: use a mask with torch.where, or a fixed size"
 
+_FAST = "call torch.backends.mha.set_fastpath_enabled(False) first"
+
 REMEDIES: dict[str, str] = {
+    "aten._native_multi_head_attention": _FAST,
+    "aten._transformer_encoder_layer_fwd": _FAST,
     "aten.rand": _RANDOM,
     "aten.normal": _RANDOM,
     "aten.bernoulli": _RANDOM,
