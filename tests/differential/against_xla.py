@@ -169,7 +169,8 @@ def _base(result: np.ndarray[Any, Any]) -> Any:
 def _distance(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Any:
     """|a - b|; 0 for equal infinities and NaNs, infinite where only one is one of those."""
     if a.dtype.kind in "biu":
-        return np.where(a == b, 0.0, np.abs(a.astype(np.float64) - b.astype(np.float64)))
+        far = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        return np.where(a == b, 0.0, np.maximum(far, 1.0))  # large integers round to one number
     x, y = (v.astype(np.complex128) for v in (a, b))
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     finite = np.isfinite(x) & np.isfinite(y)

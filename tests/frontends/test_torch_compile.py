@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from girih.frontends.torch.dynamo import GirihWarning, _Graph
+from girih.dynamo import GirihWarning, _Graph
 from girih.hlo.errors import UserError
 
 STRICT = {"fallback": False, "cache": "off"}

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ...hlo.errors import UserError
-from ...hlo.graph import Weight
-from ...hlo.signature import Tree
-from ...hlo.types import TensorType
-from ...options import Options
-from .exported import Reader, array_of, decompositions, element_of, tensor_of
-from .lower import lower
-from .program import Input, Output, Program
+from .frontends.torch.exported import Reader, array_of, decompositions, element_of, tensor_of
+from .frontends.torch.lower import lower
+from .frontends.torch.program import Input, Output, Program
+from .hlo.errors import UserError
+from .hlo.graph import Weight
+from .hlo.signature import Tree
+from .hlo.types import TensorType
+from .options import Options
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class _Program:
     ) -> None:
         import torch
 
-        from ...compiler import compile
+        from .compiler import compile
 
         for value in args:
             if isinstance(value, torch.Tensor) and value.device.type != "cpu":
