@@ -46,7 +46,7 @@ def test_unknown_targets_and_sources():
     with pytest.raises(girih.UserError, match="there is no file 'nowhere.mlir'"):
         girih.import_model("nowhere.mlir")
     with pytest.raises(girih.UserError, match="example inputs are for functions"):
-        girih.import_model("module {\n}", np.zeros(3))
+        girih.import_model("module {\n}", x=np.zeros(3))
 
 
 def test_strict_turns_notes_into_errors():

@@ -349,7 +349,8 @@ def static(size: Dim) -> int:
     """A size that must be a number; blocked if it is symbolic."""
     if not isinstance(size, int):
         raise Blocked(
-            f"needs the size '{size}' at compile time", "export this dimension with a fixed size"
+            f"needs the size '{size}' at compile time",
+            "give example inputs that fix it, or export this dimension with a fixed size",
         )
     return size
 

@@ -17,7 +17,6 @@ class Case:
     wide: traced with 64-bit types enabled.
     loose: factor on the tolerance of the result's type, for sums over many values and steep maths.
     long: left out of an ordinary test run.
-    unsupported: what the clear error has to name, where girih refuses the function.
     """
 
     name: str
@@ -25,7 +24,6 @@ class Case:
     inputs: tuple[Any, ...]
     wide: bool = False
     loose: float = 1.0
-    unsupported: str = ""
     long: bool = False
 
 

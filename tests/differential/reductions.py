@@ -174,9 +174,7 @@ add_all(
     normal(5, 37),
 )
 add_all({"top_k_integers": lambda x: jax.lax.top_k(x, 6)}, whole(3, 20, low=0, high=5))
-add_all(
-    {"approx_max_k": lambda x: jax.lax.approx_max_k(x, 4)}, normal(3, 20), unsupported="ApproxTopK"
-)
+add_all({"approx_max_k": lambda x: jax.lax.approx_max_k(x, 4)}, normal(3, 20))
 add_all(
     {
         "median_quantile": lambda x: (

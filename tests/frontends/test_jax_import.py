@@ -182,13 +182,13 @@ def test_blockers_name_the_line_and_the_remedy() -> None:
         jax.debug.print("{}", x, ordered=True)
         shape = jax.ShapeDtypeStruct((3,), np.float32)
         y = jax.pure_callback(lambda a: a, shape, x)
-        return jnp.linalg.svd(jnp.outer(y, y))[1]
+        return jnp.cumsum(y)
 
     with pytest.raises(girih.ImportBlockers) as caught:
         import_jax(model, np.ones(3, np.float32))
     report = str(caught.value)
     assert "test_jax_import.py:" in report and "pure_callback" in report
-    assert "lapack" in report and "side effects" in report
+    assert "ordered side effects" in report
 
 
 def test_a_function_that_jax_cannot_trace() -> None:

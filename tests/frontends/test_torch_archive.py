@@ -91,6 +91,8 @@ class Everything(nn.Module):
 
     frequencies: torch.Tensor
 
+    offset: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(11, 6)

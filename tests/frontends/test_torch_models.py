@@ -19,6 +19,7 @@ from torch._higher_order_ops import while_loop
 from torch.nn import functional as F
 from torch.utils import _pytree
 
+import girih
 from girih.frontends.torch import import_torch
 from girih.frontends.torch.exported import array_of
 from girih.frontends.torch.functional import MAYBE_VIEWS, VIEWS, operator
@@ -495,3 +496,16 @@ def test_dropout_in_training_is_blocked() -> None:
 def test_what_is_no_export_is_told(source: Any, inputs: tuple[Any, ...], words: str) -> None:
     with pytest.raises(UserError, match=words):
         import_torch(source, *inputs)
+
+
+def test_a_size_that_has_to_be_known_is_a_blocker_with_a_remedy_and_examples_fix_it() -> None:
+    class Tail(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, 1:] * 2
+
+    batch = torch.export.Dim("batch", min=2)
+    exported = torch.export.export(Tail(), (torch.ones(3, 4),), dynamic_shapes=({0: batch},))
+    with pytest.raises(girih.ImportBlockers, match="give example inputs"):
+        girih.import_model(exported)
+    found = girih.compile(exported, torch.ones(5, 4))(np.ones((5, 4), np.float32))
+    assert found.tolist() == [[2.0] * 3] * 5
