@@ -27,7 +27,7 @@ from .reference import text_of
 
 FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
-# Every fifteenth function of the catalogue.
+# Every seventh function of the catalogue.
 SELECTED = [name for name in sorted(CASES) if not CASES[name].long][2::7]
 
 
