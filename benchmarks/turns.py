@@ -35,14 +35,25 @@ def in_turns(
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(turns):
         for name, call in calls.items():
-            warm = time.perf_counter() + WARM
-            while time.perf_counter() < warm:
-                call()
-            for _ in range(times):
-                started = time.perf_counter()
-                call()
-                taken[name].append(time.perf_counter() - started)
+            warm(call)
+            taken[name] += [timed(call) for _ in range(times)]
     return taken
+
+
+def warm(call: Callable[[], Any]) -> None:
+    """Unmeasured calls, in which the threads of the engine before go to sleep."""
+    end = time.perf_counter() + WARM
+    while time.perf_counter() < end:
+        call()
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Seconds of a call; its results are given back before the clock is read again."""
+    started = time.perf_counter()
+    result = call()
+    seconds = time.perf_counter() - started
+    del result
+    return seconds
 
 
 def usual_seconds(
@@ -53,15 +64,10 @@ def usual_seconds(
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(turns):
         for name, call in calls.items():
-            warm = time.perf_counter() + WARM
-            while time.perf_counter() < warm:
-                call()
+            warm(call)
             end, count = time.perf_counter() + seconds / turns, 0
             while count < 3 or time.perf_counter() < end:
-                started = time.perf_counter()
-                result = call()
-                taken[name].append(time.perf_counter() - started)
-                del result
+                taken[name].append(timed(call))
                 count += 1
     usual = {name: statistics.median(values) for name, values in taken.items()}
     return usual, min(map(len, taken.values()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import ml_dtypes
 import numpy as np
@@ -367,20 +367,20 @@ class TokenType:
 TOKEN = TokenType()
 
 
-class TupleType:
-    """Several values as one; only at the edge of a program."""
+class _Group:
+    """Types together, interned per class."""
 
     __slots__ = ("members",)
-    _interned: ClassVar[dict[tuple[Any, ...], TupleType]] = {}
+    _interned: ClassVar[dict[tuple[Any, ...], Any]] = {}
 
     members: tuple[Any, ...]
 
-    def __new__(cls, members: Iterable[Type]) -> TupleType:
-        key = tuple(members)
+    def __new__(cls, members: Iterable[Type]) -> Self:
+        key = (cls, *members)
         known = cls._interned.get(key)
         if known is None:
             known = super().__new__(cls)
-            known.members = key
+            known.members = key[1:]
             cls._interned[key] = known
         return known
 
@@ -388,31 +388,22 @@ class TupleType:
         return f"({', '.join(map(repr, self.members))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TupleType, (self.members,)
+        return type(self), (self.members,)
 
 
-class FutureType:
+class TupleType(_Group):
+    """Several values as one; only at the edge of a program."""
+
+    __slots__ = ()
+
+
+class FutureType(_Group):
     """The results of an asynchronous operation, before `async_done` waits for them."""
 
-    __slots__ = ("members",)
-    _interned: ClassVar[dict[tuple[Any, ...], FutureType]] = {}
-
-    members: tuple[Any, ...]
-
-    def __new__(cls, members: Iterable[Type]) -> FutureType:
-        key = tuple(members)
-        known = cls._interned.get(key)
-        if known is None:
-            known = super().__new__(cls)
-            known.members = key
-            cls._interned[key] = known
-        return known
+    __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"future({', '.join(map(repr, self.members))})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FutureType, (self.members,)
+        return f"future{super().__repr__()}"
 
 
 Type = TensorType | TokenType | TupleType | FutureType

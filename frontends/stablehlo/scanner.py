@@ -51,7 +51,16 @@ def unescape(text: str) -> str:
 
 
 class Scanner:
-    """A cursor over `text`; every reading method skips white space and comments first."""
+    """A cursor over `text`; every reading method skips white space and comments first.
+
+    space_pattern, name_pattern, word_pattern: what a language's comments, names and key words look
+    like; unescape: what a backslash means in its strings.
+    """
+
+    space_pattern = _SPACE
+    name_pattern = IDENTIFIER
+    word_pattern = IDENTIFIER
+    unescape = staticmethod(unescape)
 
     def __init__(self, text: str, name: str = "<text>"):
         self.text = text
@@ -97,7 +106,7 @@ class Scanner:
 
     def skip(self) -> int:
         """Skip white space and comments; the new position."""
-        match = _SPACE.match(self.text, self.position)
+        match = self.space_pattern.match(self.text, self.position)
         assert match is not None
         self.position = match.end()
         return self.position
@@ -108,19 +117,20 @@ class Scanner:
         return self.text[position : position + 1]
 
     def at(self, token: str) -> bool:
-        return self.text.startswith(token, self.skip())
+        # Most tokens follow without space: looking first is twice as fast.
+        text = self.text
+        return text.startswith(token, self.position) or text.startswith(token, self.skip())
 
     def accept(self, token: str) -> bool:
         """Step over `token` if it stands here."""
-        if self.text.startswith(token, self.skip()):
+        if self.at(token):
             self.position += len(token)
             return True
         return False
 
     def expect(self, token: str) -> None:
-        if not self.text.startswith(token, self.skip()):
+        if not self.accept(token):
             self.fail(f"expected '{token}'")
-        self.position += len(token)
 
     def read(self, pattern: re.Pattern[str], what: str) -> str:
         """The first group of `pattern`, which must stand here."""
@@ -132,8 +142,8 @@ class Scanner:
         return match[1]
 
     def accept_word(self, word: str) -> bool:
-        """Step over the whole identifier `word` if it stands here."""
-        match = IDENTIFIER.match(self.text, self.position)
+        """Step over the whole word if it stands here."""
+        match = self.word_pattern.match(self.text, self.position)
         if match is not None and match[1] == word:
             self.position = match.end()
             return True
@@ -145,7 +155,7 @@ class Scanner:
             self.fail(f"expected '{word}'")
 
     def identifier(self) -> str:
-        return self.read(IDENTIFIER, "a name")
+        return self.read(self.name_pattern, "a name")
 
     def integer(self) -> int:
         text = self.read(NUMBER, "an integer")
@@ -161,7 +171,7 @@ class Scanner:
         """A quoted string, unescaped."""
         self.expect('"')
         start = self.position
-        return unescape(self.text[start : self._string_end(start) - 1])
+        return self.unescape(self.text[start : self._string_end(start) - 1])
 
     def _string_end(self, position: int) -> int:
         """The position after the quote that closes the string whose body starts at `position`."""

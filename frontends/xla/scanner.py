@@ -50,48 +50,14 @@ def unescape(text: str) -> str:
 class HloScanner(Scanner):
     """A cursor over HLO text. Shapes with equal text are one object."""
 
+    space_pattern = _SPACE
+    name_pattern = NAME
+    word_pattern = WORD
+    unescape = staticmethod(unescape)
+
     def __init__(self, text: str, name: str):
         super().__init__(text, name)
         self._shapes: dict[str, Shape] = {}
-
-    def skip(self) -> int:
-        match = _SPACE.match(self.text, self.position)
-        assert match is not None
-        self.position = match.end()
-        return self.position
-
-    # Most tokens follow without space: looking first is twice as fast.
-
-    def at(self, token: str) -> bool:
-        if self.text.startswith(token, self.position):
-            return True
-        return self.text.startswith(token, self.skip())
-
-    def accept(self, token: str) -> bool:
-        if self.at(token):
-            self.position += len(token)
-            return True
-        return False
-
-    def expect(self, token: str) -> None:
-        if not self.accept(token):
-            self.fail(f"expected '{token}'")
-
-    def string(self) -> str:
-        """A quoted string with C's escapes."""
-        self.expect('"')
-        start = self.position
-        return unescape(self.text[start : self._string_end(start) - 1])
-
-    def accept_word(self, word: str) -> bool:
-        match = WORD.match(self.text, self.position)
-        if match is not None and match[1] == word:
-            self.position = match.end()
-            return True
-        return False
-
-    def identifier(self) -> str:
-        return self.read(NAME, "a name")
 
     def word(self) -> str:
         return self.read(WORD, "a word")
