@@ -42,7 +42,7 @@ class Limits:
 
     def _products(self, module: Any) -> None:
         """Fused multiply-adds on registers, `turns` times as many as fill them."""
-        from girih.backends.cpu import llvm
+        from girih.backends import llvm
 
         words = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "size"), ("i64", "turns")]
         f = module.function("products", words)

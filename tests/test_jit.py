@@ -76,7 +76,7 @@ CONTROL = {
     "scan": lambda x: lax.scan(lambda c, r: (jnp.tanh(c + r), c.sum()), jnp.zeros(4), x),
     "while": lambda x: lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, c[1] * 2), (0, x)),
     "fori": lambda x: lax.fori_loop(0, 3, lambda i, c: c.at[i].add(1.0), x),
-    "cond": lambda x: lax.cond(x.sum() > 0, lambda v: v + 1, lambda v: v * 2, x),
+    "cond": lambda x: lax.cond(x[0, 0] > 0, lambda v: v + 1, lambda v: v * 2, x),
     "switch": lambda x: lax.switch(2, [jnp.sin, jnp.cos, jnp.exp], x),
     "map": lambda x: lax.map(lambda r: jnp.sort(r) * r.sum(), x),
     "associative_scan": lambda x: lax.associative_scan(jnp.multiply, x),

@@ -20,15 +20,7 @@ import numpy as np
 from ...hlo.build import make_op
 from ...hlo.graph import arguments
 from ...hlo.types import F32, TensorType
-from ...optimizer.machine import (
-    Bandwidth,
-    Efficiency,
-    Level,
-    Machine,
-    MathRates,
-    Sync,
-    Unit,
-)
+from ...optimizer.machine import Bandwidth, Efficiency, Level, Machine, MathRates, Sync, Unit
 from . import image, kernels, probes
 from .codegen import Target, compile_object
 

@@ -14,8 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...hlo.errors import CompilerBug, UserError
+from ...hlo.graph import Op
 from ...optimizer.machine import Machine
-from . import llvm, unlocked
+from .. import llvm
+from ..llvm import unlocked
+from ..llvm.target import KernelCode
+from ..llvm.target import Target as AnyTarget
 
 # The feature levels that code is made for, best first: name, the features required, vector bits.
 # Later levels run everywhere in their architecture.
@@ -37,7 +41,7 @@ _LEVELS = {
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(AnyTarget):
     """A CPU that code is compiled for. `features` are LLVM's names, sorted. `machine`: what cost
     models assume of it; None is the typical one of its level."""
 
@@ -79,24 +83,17 @@ class Target:
             f'nounwind "no-builtins" "frame-pointer"="none" {width} "target-features"="{features}"'
         )
 
+    def step_lanes(self, bits: int) -> int:
+        return max(2, self.vector_bits // bits)
+
+    def kernel(self, op: Op) -> KernelCode:
+        from .kernels import emit
+
+        return emit(op, self)
+
     def module(self) -> llvm.Module:
         """An empty module of this target."""
         return llvm.Module(self.attributes, fused=self.fused, architecture=self.architecture)
-
-
-@dataclass(frozen=True)
-class KernelCode:
-    """One kernel: IR of a module that defines `symbol` with the plan's kernel ABI."""
-
-    ir_text: str
-    symbol: str
-    tiles: int  # any split of [0, tiles) gives the same bits
-    scratch_bytes: int  # per worker
-    flops: float
-    bytes: float  # read plus written, each counted once
-    parallel: bool = True
-    notes: tuple[str, ...] = ()
-    functions: tuple[str, ...] = ()  # of libraries; their addresses come behind the results
 
 
 @functools.cache

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import llvm
+from .. import llvm
 from .codegen import Target
 
 RUN_SYMBOL = "girih_run"

@@ -8,10 +8,14 @@ from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug, UnsupportedError
 from ...hlo.graph import Op, Region, arguments
 from ...hlo.types import TensorType
-from . import arithmetic, composite, contract, elementwise, opaque, tile
+from ..llvm import arithmetic, elementwise
+from ..plain import composite, opaque, product
+from . import contract, lapack, tile
 from .codegen import KernelCode, Target
 from .contract.blocking import Blocking
-from .loops import loop, product, reduce, rows
+from .loops import loop, reduce, rows
+
+_OPAQUE = {**opaque.EMITTERS, **lapack.EMITTERS}
 
 # Operations that no kernel computes, and why.
 LIMITATIONS = {
@@ -39,8 +43,9 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
     if rule is not None:
         return rule(region, target, op.definition.flops(op))
     single = _single(op)
-    if single.name in opaque.EMITTERS:
-        return opaque.emit(single, target)
+    own = _OPAQUE.get(single.name)
+    if own is not None:
+        return own(single, target)
     simpler = _explained(single)
     if simpler is None:
         reason = LIMITATIONS.get(single.name)
@@ -95,7 +100,7 @@ def kind_of(op: Op) -> str:
         return "contract"
     if op.name == "reduce":
         return "reduce"
-    if op.name in opaque.EMITTERS:
+    if op.name in _OPAQUE:
         return "opaque"
     return "loop" if elementwise.supports(op) else "opaque"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import llvm
+from .. import llvm
 from .codegen import Target
 
 Value = llvm.Value

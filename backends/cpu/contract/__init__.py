@@ -8,7 +8,7 @@ from ....hlo.build import Builder
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region, Value, arguments
 from ....hlo.types import real_type
-from .. import composite
+from ...plain import composite
 from ..codegen import KernelCode, Target
 from .blocking import Blocking, ProductShape
 from .convolution import emit_convolution

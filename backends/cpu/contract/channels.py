@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .. import llvm
+from ... import llvm
 from .epilogue import Epilogue
 from .operands import Group, unravel
 

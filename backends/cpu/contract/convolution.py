@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ....hlo.graph import Op, Region
 from ....hlo.ops.convolution import window_attributes
-from .. import llvm
+from ... import llvm
 from ..codegen import Target
 from . import blocking, runs
 from .blocking import Blocking

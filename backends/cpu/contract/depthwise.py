@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....hlo.graph import Region
-from .. import llvm
+from ... import llvm
 from ..codegen import Target
 from .channels import emit_features
 from .epilogue import Epilogue

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
-from .. import elements, llvm
+from ... import llvm
+from ...llvm import elements
 from ..codegen import Target
 from . import inner
 from .blocking import Blocking

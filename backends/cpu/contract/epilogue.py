@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....hlo.graph import Op, Region, Value
-from .. import elements, llvm
-from ..elementwise import ElementEmitter, Mask
-from ..index import CONSECUTIVE, SAME, ZERO, Affine, Axis, Scopes, linear, number, of_axis
-from ..loops.frame import weight
+from ... import llvm
+from ...llvm import elements
+from ...llvm.elementwise import ElementEmitter, Mask
+from ...llvm.index import (
+    CONSECUTIVE,
+    SAME,
+    ZERO,
+    Affine,
+    Axis,
+    Scopes,
+    linear,
+    number,
+    of_axis,
+)
+from ...plain.frame import weight
 from .operands import Group, constant_mask
 
 _SHORT = 8  # instructions that follow a sum

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ....hlo.types import I8, I16
-from .. import llvm
+from ... import llvm
 from .operands import (
     CopiedRight,
     GatheredRight,

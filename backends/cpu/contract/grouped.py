@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .. import llvm
+from ... import llvm
 from ..codegen import Target
 from . import pairs, tiles_amx
 from .group_sides import LeftRows, RightGroups, left_rows, right_groups

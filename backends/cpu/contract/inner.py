@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .. import llvm
+from ... import llvm
 from .epilogue import Epilogue
 from .operands import Group, Source, constant_mask, unravel
 from .views import Segment

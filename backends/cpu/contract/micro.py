@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from .. import llvm
+from ... import llvm
 
 Value = llvm.Value
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .. import elements, llvm
+from ... import llvm
+from ...llvm import elements
 from .blocking import padded_depth
 from .micro import Depth
 from .views import Segment

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .. import llvm
+from ... import llvm
 from .blocking import padded_depth
 from .operands import LeftSide, Source, constant_mask, linear_strides, unravel
 from .views import Segment

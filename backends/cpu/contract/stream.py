@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import llvm
+from ... import llvm
 from ..codegen import Target
 from .operands import (
     CopiedRight,

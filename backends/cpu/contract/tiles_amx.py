@@ -9,7 +9,7 @@ side lies in groups of four bytes along the depth. `configure` must run before, 
 
 from __future__ import annotations
 
-from .. import llvm
+from ... import llvm
 from ..codegen import Target
 
 Value = llvm.Value

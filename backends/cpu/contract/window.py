@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .. import llvm
+from ... import llvm
 from .blocking import padded_depth
 from .operands import Group, LeftSide, RightSide, Source, linear_strides, unravel
 from .views import Segment

@@ -24,7 +24,7 @@ from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.convolution import window_attributes
 from ....hlo.types import F64
 from ....optimizer.encode import Packing
-from .. import llvm
+from ... import llvm
 from ..codegen import Target
 from .blocking import PANEL_VECTORS, largest_rows, padded_depth, row_panels
 from .epilogue import Epilogue

@@ -14,8 +14,8 @@ import numpy as np
 from ....hlo.graph import Region
 from ....optimizer.machine import Machine
 from ....optimizer.tiles.cost import Features, Traffic, efficiency, level_of
+from ...plain.frame import BLOCK, cost, lanes_for
 from ..codegen import Target
-from .frame import BLOCK, cost, lanes_for
 
 Array = np.ndarray
 

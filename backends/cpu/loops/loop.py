@@ -13,14 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....hlo.graph import Region
-from .. import composite, llvm
+from ... import llvm
+from ...llvm.elementwise import ElementEmitter, Mask
+from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
+from ...plain import composite
+from ...plain.frame import Frame, computable, cost, steps, tile_range
+from ...plain.probe import Findings, box_index, collapse, probe
 from ..codegen import KernelCode, Target
-from ..elementwise import ElementEmitter, Mask
-from ..index import SAME, Affine, Axis, delinear, linear, of_axis
 from . import blocking, transpose
 from .blocking import LoopBlocking
-from .frame import Frame, computable, cost, steps, tile_range
-from .probe import Findings, box_index, collapse, probe
 
 MAXIMUM_BOXES = 8
 _ENOUGH_TILES = 16  # rows that are not cut
@@ -63,7 +64,7 @@ def emit(
     tiles = 0
     if all(root.tensor.size for root in region.results):
         for box in boxes(region):
-            tiles += _box(frame, emitter, region, box, tiles, cut)
+            tiles += _box(frame, target, emitter, region, box, tiles, cut)
     work = cost(region) * region.results[0].tensor.size / 8
     return frame.finish(tiles, flops, work=work)
 
@@ -102,6 +103,7 @@ def _strides(dims: Sequence[int]) -> tuple[int, ...]:
 
 def _box(
     frame: Frame,
+    target: Target,
     emitter: ElementEmitter,
     region: Region,
     box: Box,
@@ -111,7 +113,7 @@ def _box(
     """Emits one box as tiles from number `first` on; returns how many."""
     *outer, inner = box.extents()
     rows = math.prod(outer)
-    usual = cut or blocking.default(region, frame.target)
+    usual = cut or blocking.default(region, target)
     width = usual.lanes
     if frame.target.vector_bits < 512 or inner == 1:
         while width > inner:

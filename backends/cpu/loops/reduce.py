@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from ....hlo.graph import Region, Value
-from .. import composite
+from ...llvm.elements import Register
+from ...llvm.elementwise import Mask
+from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
+from ...plain import composite
+from ...plain.frame import Frame, computable, cost, lanes_for, tile_range
+from ...plain.monoid import Reduction, flat, spread, unflat
+from ...plain.probe import collapse, probe
 from ..codegen import KernelCode, Target
-from ..elements import Register
-from ..elementwise import Mask
-from ..index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
 from .blocking import LoopBlocking
-from .frame import Frame, computable, cost, lanes_for, tile_range
-from .monoid import Reduction, flat, spread, unflat
-from .probe import collapse, probe
 
 COLUMNS = 4  # vectors of kept elements per tile
 

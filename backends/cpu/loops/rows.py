@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ....hlo.graph import Op, Region, Value
-from .. import elements, llvm
+from ... import llvm
+from ...llvm import elements
+from ...llvm.elements import Register
+from ...llvm.elementwise import Mask, Override, splat
+from ...llvm.index import CONSECUTIVE, GENERAL, Affine, Axis, delinear, linear, of_axis
+from ...plain.frame import Frame, computable, cost, lanes_for, steps, tile_range, weight
+from ...plain.monoid import Reduction, flat, unflat
 from ..codegen import KernelCode, Target
-from ..elements import Register
-from ..elementwise import Mask, Override, splat
-from ..index import CONSECUTIVE, GENERAL, Affine, Axis, delinear, linear, of_axis
 from .blocking import LoopBlocking
-from .frame import Frame, computable, cost, lanes_for, steps, tile_range, weight
-from .monoid import Reduction, flat, unflat
 
 MAXIMUM_SCRATCH = 4 << 20
 MAXIMUM_STRAIGHT = 500  # instructions, roughly, of a short row without loops
@@ -496,7 +497,7 @@ def emit(
     region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
 ) -> KernelCode:
     """The kernel of a `rows` fusion's region. `cut`: how many lanes, and vectors of a turn."""
-    from .. import composite
+    from ...plain import composite
 
     outer = outer_rank(region)
     empty = any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....hlo.graph import Region
-from .. import elements, llvm
-from ..elements import Register
-from ..elementwise import ElementEmitter, Mask
-from ..index import CONSECUTIVE, SAME, Affine, Axis, delinear, of_axis
-from .frame import Frame, steps, tile_range
-from .probe import Findings, argument
+from ... import llvm
+from ...llvm import elements
+from ...llvm.elements import Register
+from ...llvm.elementwise import ElementEmitter, Mask
+from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, delinear, of_axis
+from ...plain.frame import Frame, steps, tile_range
+from ...plain.probe import Findings, argument
 
 if TYPE_CHECKING:
     from .blocking import LoopBlocking

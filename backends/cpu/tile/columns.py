@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ....hlo.graph import Op, Region, Value
+from ...llvm.elements import Register
+from ...llvm.elementwise import Mask, Override
+from ...llvm.index import CONSECUTIVE, SAME, Affine, linear
+from ...plain.frame import Frame, lanes_for, tile_range
+from ...plain.monoid import Reduction, flat, spread, unflat
 from ..codegen import KernelCode, Target
-from ..elements import Register
-from ..elementwise import Mask, Override
-from ..index import CONSECUTIVE, SAME, Affine, linear
-from ..loops.frame import Frame, lanes_for, tile_range
-from ..loops.monoid import Reduction, flat, spread, unflat
 
 _VECTORS = 4  # columns at a time: sums that hide the latency of an addition
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ....hlo.graph import Op, Region, Value
-from .. import elements, llvm
+from ... import llvm
+from ...llvm import elements
 from .cut import Block, Step
 from .scope import Place, Scope
 

@@ -15,7 +15,7 @@ from ....hlo.graph import Op, Region, Value, arguments, union_origins
 from ....hlo.ops.tile import MEMORY_OPS
 from ....optimizer.fusion import fuse_region
 from ....optimizer.regions import extract, inline
-from .. import arithmetic
+from ...llvm import arithmetic
 from . import columns
 
 CONTROL = frozenset({"tile_for", "while", "if", "case"})

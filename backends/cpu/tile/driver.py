@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from ....hlo.errors import UserError
 from ....hlo.graph import Op, Value
 from ....hlo.offsets import Offset
-from .. import arithmetic, elements, llvm
+from ... import llvm
+from ...llvm import arithmetic, elements
 from ..codegen import KernelCode, Target
 from .arena import Arena
 from .control import CONTROL

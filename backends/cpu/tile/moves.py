@@ -16,7 +16,8 @@ import numpy as np
 from ....hlo.build import make_op
 from ....hlo.graph import Op, arguments
 from ....hlo.types import TensorType
-from .. import arithmetic, elements, llvm
+from ... import llvm
+from ...llvm import arithmetic, elements
 from ..codegen import Target
 
 Value = llvm.Value

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from ....hlo.build import Builder, make_op
 from ....hlo.graph import Op, Value, arguments
 from ....optimizer.regions import inline
-from .. import contract, llvm
+from ... import llvm
+from ...plain.composite import merged, renamed
+from .. import contract
 from ..codegen import KernelCode, Target
-from ..composite import merged, renamed
 from ..contract import blocking
 from ..contract.blocking import Blocking, ProductShape
 from . import columns

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ....hlo.graph import Value
-from .. import llvm
+from ... import llvm
 from .nests import View
 
 

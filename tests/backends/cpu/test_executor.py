@@ -8,7 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from girih.backends.cpu import codegen, llvm
+from girih.backends import llvm
+from girih.backends.cpu import codegen
 from girih.hlo.errors import UserError
 from girih.runtime.devices import cpu
 from girih.specs.generated import plan_pb2

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.backends.cpu.opaque.transform import radices, work_length
+from girih.backends.plain.opaque.transform import radices, work_length
 from girih.hlo.build import make_op
 from girih.hlo.graph import arguments
 from girih.hlo.types import tensor_of

@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from girih.backends.cpu import codegen, executor, llvm
+from girih.backends import llvm
+from girih.backends.cpu import codegen, executor
 from girih.backends.cpu.image import link
 from girih.hlo.errors import CompilerBug, UserError
 from girih.runtime.devices.cpu import map_image

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from girih.backends.cpu import llvm
-from girih.backends.cpu.index import (
+from girih.backends import llvm
+from girih.backends.llvm.index import (
     CONSECUTIVE,
     GENERAL,
     SAME,

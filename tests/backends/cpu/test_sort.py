@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from girih.backends.cpu import codegen
-from girih.backends.cpu.opaque.order import key_of
+from girih.backends.plain.opaque.order import key_of
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, Region, arguments
 from girih.hlo.types import (

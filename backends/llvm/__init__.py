@@ -1,0 +1,41 @@
+"""LLVM IR as text, and elements of values in it: what the targets that LLVM compiles for share."""
+
+from __future__ import annotations
+
+from .builder import (
+    Branch,
+    Function,
+    Loop,
+    Module,
+    Operand,
+    Value,
+    bits_of,
+    constant,
+    element_of,
+    is_float,
+    lanes_of,
+    literal,
+    mangled,
+    poison,
+    vector,
+    vector_constant,
+)
+
+__all__ = [
+    "Branch",
+    "Function",
+    "Loop",
+    "Module",
+    "Operand",
+    "Value",
+    "bits_of",
+    "constant",
+    "element_of",
+    "is_float",
+    "lanes_of",
+    "literal",
+    "mangled",
+    "poison",
+    "vector",
+    "vector_constant",
+]

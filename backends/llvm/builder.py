@@ -1,0 +1,337 @@
+"""A small, fast builder of LLVM IR text: typed SSA handles, structured loops, vector helpers.
+
+`Module` holds functions; `Function` appends instructions to its body and hands out `Value`s. Types
+are LLVM's own spellings ("i64", "float", "<16 x float>", "ptr"). Where a method takes an operand, a
+Python number is taken as a constant of the other operand's type. Control flow is structured
+(`for_range`, `while_loop`, `if_then`, `if_else`), so no caller ever names a block.
+
+Values stand in values.py, instructions in instructions.py; here they become functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .instructions import Instructions
+from .values import (
+    Operand,
+    Value,
+    bits_of,
+    constant,
+    element_of,
+    is_float,
+    lanes_of,
+    literal,
+    mangled,
+    poison,
+    vector,
+    vector_constant,
+)
+
+__all__ = [
+    "Branch",
+    "Function",
+    "Loop",
+    "Module",
+    "Operand",
+    "Value",
+    "bits_of",
+    "constant",
+    "element_of",
+    "is_float",
+    "lanes_of",
+    "literal",
+    "mangled",
+    "poison",
+    "vector",
+    "vector_constant",
+]
+
+
+class Loop:
+    """What a loop body sees: `index`, the `carried` values; after the loop, `results`."""
+
+    __slots__ = ("index", "carried", "results", "_next")
+
+    def __init__(self, index: Value, carried: tuple[Value, ...]) -> None:
+        self.index = index
+        self.carried = carried
+        self.results: tuple[Value, ...] = ()
+        self._next: tuple[Value, ...] | None = None if carried else ()
+
+    def carry(self, *values: Value) -> None:
+        """States the carried values of the next iteration; once, at the end of the body."""
+        self._next = values
+
+
+class Branch:
+    """An if with two arms: `with branch.then(): ...`, `with branch.otherwise(): ...`.
+
+    Each arm may `give` values; after both, `results` holds the merged ones.
+    """
+
+    def __init__(self, function: Function, condition: Value) -> None:
+        self._function = function
+        self._labels = [function.label() for _ in range(3)]
+        self._given: list[tuple[str, tuple[Value, ...]]] = []
+        self._values: tuple[Value, ...] = ()
+        self.results: tuple[Value, ...] = ()
+        function.line(f"br i1 {condition.name}, label %{self._labels[0]}, label %{self._labels[1]}")
+
+    def give(self, *values: Value) -> None:
+        self._values = values
+
+    @contextlib.contextmanager
+    def then(self) -> Iterator[None]:
+        self._function.start_block(self._labels[0])
+        yield
+        self._close()
+
+    @contextlib.contextmanager
+    def otherwise(self) -> Iterator[None]:
+        self._function.start_block(self._labels[1])
+        yield
+        self._close()
+        self._function.start_block(self._labels[2])
+        (first, left), (second, right) = self._given
+        self.results = tuple(
+            self._function.emit(
+                a.type, f"phi {a.type} [ {a.name}, %{first} ], [ {b.name}, %{second} ]"
+            )
+            for a, b in zip(left, right, strict=True)
+        )
+
+    def _close(self) -> None:
+        self._given.append((self._function.block, self._values))
+        self._values = ()
+        self._function.line(f"br label %{self._labels[2]}")
+
+
+class Function(Instructions):
+    """One function under construction. `arguments` are its parameters as values."""
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        parameters: Sequence[tuple[str, str]],
+        returns: str = "void",
+        *,
+        linkage: str = "",
+        attributes: str = "",
+    ) -> None:
+        super().__init__(module)
+        self.module = module
+        self.name = name
+        self.returns = returns
+        self.arguments = tuple(
+            Value(type_name.split(" ", 1)[0] if type_name[0] != "<" else type_name, f"%{label}")
+            for type_name, label in parameters
+        )
+        signature = ", ".join(f"{type_name} %{label}" for type_name, label in parameters)
+        prefix = f"define {linkage} {returns}" if linkage else f"define {returns}"
+        self._head = f"{prefix} @{name}({signature}) #0 {attributes}"
+
+    def text(self) -> str:
+        body = "\n  ".join(["entry:", *self._allocas, *_flat(self._lines)])
+        return f"{self._head} {{\n  {body}\n}}\n"
+
+    # Control flow.
+
+    @contextlib.contextmanager
+    def for_range(
+        self,
+        begin: Operand,
+        end: Operand,
+        step: Operand = 1,
+        carried: Sequence[Value] = (),
+        *,
+        at_least_once: bool = False,
+        metadata: str = "",
+    ) -> Iterator[Loop]:
+        """for index = begin; index < end (signed); index += step, with loop-carried values.
+
+        `at_least_once` promises begin < end, which saves the guard. Constants decide by themselves.
+        """
+        first, last = self.lift(begin, "i64"), self.lift(end, "i64")
+        stride = self.lift(step, first.type)
+        known = first.number is not None and last.number is not None
+        guard = not (at_least_once or (known and first.number < last.number))  # type: ignore[operator]
+        body, done = self.label(), self.label()
+        before = self.block
+        if guard:
+            enter = self.compare("slt", first, last)
+            self.line(f"br i1 {enter.name}, label %{body}, label %{done}")
+        else:
+            self.line(f"br label %{body}")
+        self.start_block(body)
+        index = self.emit(first.type, "")
+        place = len(self._lines) - 1
+        loop = Loop(index, tuple(self.emit(value.type, "") for value in carried))
+        yield loop
+        if loop._next is None or len(loop._next) != len(carried):
+            raise ValueError("a loop with carried values must carry() as many, once, at its end")
+        following = self.emit(first.type, f"add nsw {first.type} {index.name}, {stride.name}")
+        again = self.compare("slt", following, last)
+        latch = self.block
+        suffix = f", {metadata}" if metadata else ""
+        self.line(f"br i1 {again.name}, label %{body}, label %{done}{suffix}")
+        pairs = zip(
+            (index, *loop.carried), (first, *carried), (following, *loop._next), strict=True
+        )
+        for offset, (phi, initial, update) in enumerate(pairs):
+            text = _phi((initial, before), (update, latch))
+            self._lines[place + offset] = f"{phi.name} = {text}"
+        self.start_block(done)
+        if guard:
+            loop.results = tuple(
+                self.emit(update.type, _phi((initial, before), (update, latch)))
+                for initial, update in zip(carried, loop._next, strict=True)
+            )
+        else:
+            loop.results = loop._next
+
+    @contextlib.contextmanager
+    def while_below(self, begin: Operand, end: Value) -> Iterator[Loop]:
+        """for index = begin; index < end (signed): the body carries the next index."""
+        first = self.lift(begin, end.type)
+        head, body, done = self.label(), self.label(), self.label()
+        before = self.block
+        self.line(f"br label %{head}")
+        self.start_block(head)
+        index = self.emit(end.type, "")
+        place = len(self._lines) - 1
+        self.branch(self.compare("slt", index, end), body, done)
+        self.start_block(body)
+        loop = Loop(index, (index,))
+        yield loop
+        if loop._next is None or len(loop._next) != 1:
+            raise ValueError("a while loop must carry() its next index, once, at its end")
+        text = _phi((first, before), (loop._next[0], self.block))
+        self._lines[place] = f"{index.name} = {text}"
+        self.line(f"br label %{head}")
+        self.start_block(done)
+
+    @contextlib.contextmanager
+    def if_then(self, condition: Value) -> Iterator[None]:
+        """Runs the body where the i1 is true."""
+        inside, done = self.label(), self.label()
+        self.line(f"br i1 {condition.name}, label %{inside}, label %{done}")
+        self.start_block(inside)
+        yield
+        self.line(f"br label %{done}")
+        self.start_block(done)
+
+    def if_else(self, condition: Value) -> Branch:
+        return Branch(self, condition)
+
+    def jump(self, label: str) -> None:
+        """Ends the block with a jump to a label from `label()`; start another block afterwards."""
+        self.line(f"br label %{label}")
+
+    def branch(self, condition: Value, then: str, otherwise: str) -> None:
+        self.line(f"br i1 {condition.name}, label %{then}, label %{otherwise}")
+
+    def unreachable(self) -> None:
+        self.line("unreachable")
+
+
+class Module:
+    """A translation unit. `attributes` go to every function (see `codegen.Target.attributes`)."""
+
+    def __init__(
+        self, attributes: str = "", *, fused: bool = True, architecture: str = "x86_64"
+    ) -> None:
+        self.attributes = attributes
+        self.architecture = architecture
+        self.fused = fused
+        self._declarations: dict[str, str] = {}
+        self._globals: dict[str, str] = {}
+        self._data: dict[bytes, Value] = {}
+        self.functions: list[Function] = []
+
+    def declare(self, name: str, text: str) -> None:
+        self._declarations.setdefault(name, text)
+
+    def has(self, name: str) -> bool:
+        """Whether a function of that name was begun."""
+        return any(function.name == name for function in self.functions)
+
+    def function(
+        self,
+        name: str,
+        parameters: Sequence[tuple[str, str]],
+        returns: str = "void",
+        **options: str,
+    ) -> Function:
+        """parameters: (type with attributes, label), e.g. ("ptr noalias readonly", "a")."""
+        function = Function(self, name, parameters, returns, **options)
+        self.functions.append(function)
+        return function
+
+    def kernel(self, name: str) -> Function:
+        """A kernel of the plan's ABI: arguments (ptr args, i64 begin, i64 end, ptr scratch)."""
+        parameters = [
+            ("ptr noalias readonly", "args"),
+            ("i64", "begin"),
+            ("i64", "end"),
+            ("ptr noalias align 64", "scratch"),
+        ]
+        return self.function(name, parameters)
+
+    def helper(
+        self,
+        name: str,
+        parameters: Sequence[tuple[str, str]],
+        returns: str = "void",
+        *,
+        inline: str = "",
+    ) -> Function:
+        """A function that only this module calls. inline: "alwaysinline", "noinline" or ""."""
+        return self.function(name, parameters, returns, linkage="internal", attributes=inline)
+
+    def table(self, name: str, element: str, numbers: Sequence[int | float]) -> Value:
+        """A constant array in read-only data, 64-byte aligned."""
+        values = ", ".join(f"{element} {literal(element, n)}" for n in numbers)
+        self._globals[name] = (
+            f"@{name} = internal unnamed_addr constant [{len(numbers)} x {element}] [{values}], "
+            "align 64"
+        )
+        return Value("ptr", f"@{name}")
+
+    def data(self, content: bytes) -> Value:
+        """The bytes in read-only data, 64-byte aligned; equal contents are one."""
+        found = self._data.get(content)
+        if found is None:
+            name = f"data{len(self._data)}"
+            text = "".join(f"\\{byte:02X}" for byte in content)
+            self._globals[name] = (
+                f"@{name} = internal unnamed_addr constant [{len(content)} x i8] "
+                f'c"{text}", align 64'
+            )
+            found = self._data[content] = Value("ptr", f"@{name}")
+        return found
+
+    def text(self) -> str:
+        """The module as LLVM IR."""
+        parts = [*self._globals.values()]
+        parts += [function.text() for function in self.functions]
+        parts += self._declarations.values()
+        parts.append(f"attributes #0 = {{ {self.attributes} }}")
+        return "\n".join(parts) + "\n"
+
+
+def _flat(lines: Sequence[Any]) -> Iterator[str]:
+    for line in lines:
+        if isinstance(line, str):
+            yield line
+        else:
+            yield from _flat(line)
+
+
+def _phi(*incoming: tuple[Value, str]) -> str:
+    """The merge of values by the block that control comes from."""
+    pairs = ", ".join(f"[ {value.name}, %{block} ]" for value, block in incoming)
+    return f"phi {incoming[0][0].type} {pairs}"

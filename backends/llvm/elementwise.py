@@ -1,0 +1,396 @@
+"""Computes elements of the values of a region on the fly: `ElementEmitter.value(v, index, width)`.
+
+Elementwise operations become register code; operations that move elements become index
+arithmetic. With width > 1, what is computed are `width` neighbours along an axis whose lanes are
+consecutive; accesses become plain vector loads, splats or gathers by the stride that remains.
+
+    emitter = ElementEmitter(function, region, pointers)
+    with emitter.scopes.loop(0, 4096, 16, extent=4096, lanes=CONSECUTIVE, multiple=16) as (j, _):
+        x = emitter.value(region.results[0], [row, j], 16)
+        emitter.store(target, x, F32, emitter.offset([row, j], dims), 16)
+
+An index entry is an `Affine`, a Python int, or an i64 `llvm.Value`. Of plain values the last entry
+counts as consecutive in the lanes when width > 1, all others as equal. Register code is emitted at
+the outermost loop of `scopes` on which it depends, and at most once per loop body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from ...hlo.errors import CompilerBug
+from ...hlo.graph import Op, Region, Value
+from ...hlo.ops.decomposed import Decomposed, expansion
+from .. import llvm
+from . import arithmetic, elements
+from .elements import Pair, Register
+from .index import (
+    CONSECUTIVE,
+    GENERAL,
+    SAME,
+    ZERO,
+    Affine,
+    Axis,
+    Indexer,
+    Scopes,
+    linear,
+    number,
+    of_axis,
+)
+from .moves import RULES
+
+IndexEntry = Affine | llvm.Value | int
+Override = Callable[[Sequence[Affine], int], Register]
+
+
+class Mask:
+    """Lanes that are wanted: <width x i1> (i1 for width 1), and the loop depth it belongs to."""
+
+    __slots__ = ("value", "depth")
+
+    def __init__(self, value: llvm.Value, depth: int) -> None:
+        self.value, self.depth = value, depth
+
+
+Inside = Mask | None | Literal[False]  # some lanes, all of them, none
+
+
+class ElementEmitter:
+    """Code for elements of one region's values, in one function.
+
+    `pointers` are the base addresses of the region's arguments (None where an override stands
+    for it). `overrides` give a value otherwise: called with (index, width). `lanewise`: values of
+    rank 0 may differ between lanes (bodies of reductions).
+    """
+
+    def __init__(
+        self,
+        function: llvm.Function,
+        region: Region,
+        pointers: Sequence[llvm.Value | None] = (),
+        overrides: Mapping[Value, Override] | None = None,
+        *,
+        scopes: Scopes | None = None,
+        lanewise: bool = False,
+    ) -> None:
+        self.function = function
+        self.scopes = scopes or Scopes(function)
+        self.indexer = Indexer(self.scopes)
+        self.overrides: dict[Value, Override] = dict(overrides or {})
+        self.lanewise = lanewise
+        self.base = 0  # loop depth that nothing may be moved out of, see `rows`
+        self._pointers = dict(zip(region.arguments, pointers, strict=False))
+        self._axes: dict[tuple[str, int], Affine] = {}
+
+    def bind(self, value: Value, pointer: llvm.Value) -> None:
+        """Where an array lies that is not among the region's arguments."""
+        self._pointers[value] = pointer
+
+    # What callers use.
+
+    def value(
+        self,
+        value: Value,
+        index: Sequence[IndexEntry],
+        width: int = 1,
+        mask: Mask | llvm.Value | None = None,
+    ) -> Register:
+        """The register of `width` elements from the index on; lanes off the mask are undefined."""
+        if isinstance(mask, llvm.Value):
+            mask = Mask(mask, self.scopes.depth)
+        return self.at(value, self.index(index, value.dims, width), width, mask)
+
+    def index(
+        self, entries: Sequence[IndexEntry], dims: Sequence[int], width: int
+    ) -> tuple[Affine, ...]:
+        """Index entries as affine expressions."""
+        last = len(entries) - 1
+        return tuple(
+            self._entry(entry, size, width > 1 and position == last)
+            for position, (entry, size) in enumerate(zip(entries, dims, strict=True))
+        )
+
+    def _entry(self, entry: IndexEntry, size: int, consecutive: bool) -> Affine:
+        if isinstance(entry, Affine):
+            return entry
+        if isinstance(entry, int):
+            return number(entry)
+        if entry.number is not None and not consecutive:
+            return number(int(entry.number))
+        key = entry.name, size * 2 + consecutive
+        found = self._axes.get(key)
+        if found is None:
+            lanes = CONSECUTIVE if consecutive else SAME
+            found = self._axes[key] = of_axis(Axis(entry, size, lanes, self.scopes.depth))
+        return found
+
+    def offset(self, index: Sequence[IndexEntry], dims: Sequence[int], width: int = 1) -> Affine:
+        """The row-major position of an index."""
+        return linear(self.index(index, dims, width), dims)
+
+    def load(
+        self,
+        pointer: llvm.Value,
+        element: Any,
+        offset: Affine,
+        width: int = 1,
+        mask: Mask | None = None,
+    ) -> Register:
+        """`width` elements at a position (in elements) of an array."""
+        f = self.function
+        kind = elements.memory_type(f, element)
+        if not element.is_complex:
+            return elements.widen(f, self._load(pointer, kind, offset, width, mask), element)
+        if width > 1 and mask is None and offset.lane_stride == 1:
+            at = f.pointer(pointer, self.indexer.scalar(offset * 2), kind)
+            both = f.load(llvm.vector(2 * width, kind), at)
+            even = f.shuffle(both, None, range(0, 2 * width, 2))
+            return Pair(even, f.shuffle(both, None, range(1, 2 * width, 2)))
+        parts = (self._load(pointer, kind, offset * 2 + i, width, mask) for i in (0, 1))
+        return Pair(*parts)
+
+    def store(
+        self,
+        pointer: llvm.Value,
+        register: Register,
+        element: Any,
+        offset: Affine,
+        width: int = 1,
+        mask: Mask | None = None,
+    ) -> None:
+        """Writes `width` elements (`elements.rounded`) at a position of an array."""
+        f = self.function
+        kind = elements.memory_type(f, element)
+        if isinstance(register, llvm.Value):
+            self._store(pointer, elements.narrow(f, register, element), kind, offset, mask)
+        elif width > 1 and mask is None and offset.lane_stride == 1:
+            mask_numbers = [lane // 2 + lane % 2 * width for lane in range(2 * width)]
+            both = f.shuffle(register.real, register.imaginary, mask_numbers)
+            f.store(both, f.pointer(pointer, self.indexer.scalar(offset * 2), kind))
+        else:
+            for part, raw in enumerate(register):
+                self._store(pointer, raw, kind, offset * 2 + part, mask)
+
+    # Memory.
+
+    def _load(
+        self, pointer: llvm.Value, kind: str, offset: Affine, width: int, mask: Mask | None
+    ) -> llvm.Value:
+        f, indexer = self.function, self.indexer
+        if width == 1 or (offset.lanes == SAME and mask is None):
+            at = indexer.scalar(offset)
+            if mask is not None:
+                at = f.select(mask.value, at, 0)
+            return f.splat(f.load(kind, f.pointer(pointer, at, kind)), width)
+        vector = llvm.vector(width, kind)
+        stride = offset.lane_stride
+        if stride == 1:
+            address = f.pointer(pointer, indexer.scalar(offset), kind)
+            if mask is None:
+                return f.load(vector, address)
+            return f.masked_load(vector, address, mask.value)
+        if stride == -1 and mask is None:
+            last = f.pointer(pointer, f.sub(indexer.scalar(offset), width - 1), kind)
+            return f.shuffle(f.load(vector, last), None, range(width - 1, -1, -1))
+        addresses = f.pointer(pointer, indexer.vector(offset, width), kind)
+        return f.gather(vector, addresses, mask.value if mask else None)
+
+    def _store(
+        self, pointer: llvm.Value, raw: llvm.Value, kind: str, offset: Affine, mask: Mask | None
+    ) -> None:
+        f, indexer = self.function, self.indexer
+        if raw.lanes > 1 and offset.lane_stride != 1:
+            addresses = f.pointer(pointer, indexer.vector(offset, raw.lanes), kind)
+            f.scatter(raw, addresses, mask.value if mask else None)
+            return
+        address = f.pointer(pointer, indexer.scalar(offset), kind)
+        if mask is None:
+            f.store(raw, address)
+        elif raw.lanes > 1:
+            f.masked_store(raw, address, mask.value)
+        else:
+            with f.if_then(mask.value):
+                f.store(raw, address)
+
+    # Values, each computed once per scope.
+
+    def at(
+        self, value: Value, index: tuple[Affine, ...], width: int, mask: Mask | None
+    ) -> Register:
+        """`value` of indices that are affine already."""
+        depth = max([self.base, *(at.depth for at in index)])
+        if mask is not None:
+            depth = max(depth, mask.depth)
+        depth = min(depth, self.scopes.depth)
+        key = (value, width, mask.value.name if mask else "", *(at.key for at in index))
+        found = self.scopes.known(depth).get(key)
+        if found is None:
+            same = width > 1 and not self.lanewise and all(at.lanes == SAME for at in index)
+            with self.scopes.place(depth):
+                if same:
+                    scalar = self.at(value, index, 1, self._any(mask))
+                    found = splat(self.function, scalar, width)
+                else:
+                    found = self._compute(value, index, width, mask)
+            self.scopes.known(depth)[key] = found
+        return found
+
+    def _compute(
+        self, value: Value, index: tuple[Affine, ...], width: int, mask: Mask | None
+    ) -> Register:
+        override = self.overrides.get(value)
+        if override is not None:
+            return override(index, width)
+        op = value.op
+        pointer = self._pointers.get(value)
+        if pointer is not None:
+            return self.load(pointer, value.element, linear(index, value.dims), width, mask)
+        if op is None:
+            raise CompilerBug(f"a kernel has no address of its operand {value}")
+        rule = RULES.get(arithmetic.short_name(op))
+        if rule is not None:
+            return rule(self, op, index, width, mask)
+        operands = [
+            self.at(operand, index if operand.rank == len(index) else (), width, mask)
+            for operand in op.operands
+        ]
+        if not arithmetic.supports(op):
+            return self._expanded(op, operands, index, width)
+        return arithmetic.apply(self.function, op, operands)
+
+    def _expanded(
+        self, op: Op, operands: Sequence[Register], index: tuple[Affine, ...], width: int
+    ) -> Register:
+        """An elementwise operation that its room explains by simpler ones."""
+        region = expansion(op) if isinstance(op.definition, Decomposed) else None
+        if region is None or op.definition.pattern != "elementwise":
+            raise arithmetic.unsupported(op)
+
+        def given(register: Register) -> Override:
+            return lambda inner, lanes: register
+
+        overrides = {a: given(r) for a, r in zip(region.arguments, operands, strict=True)}
+        # A place of its own: what is computed here belongs to these operands.
+        emitter = ElementEmitter(self.function, region, (), overrides, lanewise=True)
+        return emitter.at(region.results[0], index, width, None)
+
+    # Masks and positions known at run time.
+
+    def _any(self, mask: Mask | None) -> Mask | None:
+        """Whether any lane is wanted, for what all lanes share."""
+        if mask is None or mask.value.lanes == 1:
+            return mask
+        known = self.scopes.known(mask.depth)
+        key = "any", mask.value.name
+        if key not in known:
+            with self.scopes.place(mask.depth):
+                name = "llvm.vector.reduce.or"
+                one = self.function.intrinsic(name, mask.value.type, mask.value, returns="i1")
+            known[key] = Mask(one, mask.depth)
+        return known[key]
+
+    def in_range(self, at: Affine, low: int, high: int, width: int) -> Inside:
+        """The lanes with low <= at < high; None for all of them, False for none."""
+        if low <= at.low and at.high < high:
+            return None
+        if at.high < low or at.low >= high:
+            return False
+        key = "range", at.key, low, high, width
+        known = self.scopes.known(at.depth)
+        if key not in known:
+            f = self.function
+            with self.scopes.place(at.depth):
+                shifted = at + -low
+                wide = width > 1 and at.lanes != SAME
+                indexer = self.indexer
+                place = indexer.vector(shifted, width) if wide else indexer.scalar(shifted)
+                inside = f.compare("ult", place, high - low)
+                inside = inside if wide else f.splat(inside, width)
+            known = self.scopes.known(at.depth)
+            known[key] = Mask(inside, min(at.depth, self.scopes.depth))
+        return known[key]
+
+    def both(self, a: Mask | None, b: Mask | None) -> Mask | None:
+        """The lanes of both masks."""
+        if a is None or b is None:
+            return a or b
+        depth = max(a.depth, b.depth)
+        key = "both", a.value.name, b.value.name
+        known = self.scopes.known(depth)
+        if key not in known:
+            with self.scopes.place(depth):
+                value = self.function.land(a.value, b.value)
+            known = self.scopes.known(depth)
+            known[key] = Mask(value, depth)
+        return known[key]
+
+    def clamped(
+        self, value: Value, index: tuple[Affine, ...], high: int, width: int, mask: Mask | None
+    ) -> Affine:
+        """An integer value of the program, clamped to [0, high], as an index."""
+        if high <= 0:
+            return ZERO
+        wide = width > 1 and any(at.lanes != SAME for at in index)
+        lanes = width if wide else 1
+        wanted = mask if wide else self._any(mask)
+        depth = max([self.base, *(at.depth for at in index), wanted.depth if wanted else 0])
+        key = ("clamped", value, high, lanes, wanted.value.name if wanted else "")
+        key = (*key, *(at.key for at in index))
+        known = self.scopes.known(depth)
+        if key not in known:
+            register = self.at(value, index, lanes, wanted)
+            assert isinstance(register, llvm.Value)
+            with self.scopes.place(depth):
+                place = self._clamp(register, value.element.kind == "int", high, wide)
+            known = self.scopes.known(depth)
+            lane_kind = GENERAL if wide else SAME
+            axis = Axis(place, high + 1, lane_kind, min(depth, self.scopes.depth))
+            known[key] = of_axis(axis)
+        return known[key]
+
+    def _clamp(self, register: llvm.Value, signed: bool, high: int, wide: bool) -> llvm.Value:
+        f = self.function
+        bits = llvm.bits_of(register.type)
+        target = 32 if wide and high < 2**31 else 64
+        widest = max(bits, target)
+        register = f.cast("sext" if signed else "zext", register, f"i{widest}")
+        if signed:
+            register = f.max(register, 0)
+        register = f.min(register, high, signed=False)
+        return f.cast("trunc", register, f"i{target}")
+
+
+def splat(f: llvm.Function, register: Register, width: int) -> Register:
+    """A scalar register in every lane."""
+    if isinstance(register, Pair):
+        return Pair(f.splat(register.real, width), f.splat(register.imaginary, width))
+    return f.splat(register, width)
+
+
+def scalar_region(
+    f: llvm.Function, region: Region, operands: Sequence[Register], width: int
+) -> list[Register]:
+    """The results of a region on scalars, for `width` independent lanes."""
+
+    def given(register: Register) -> Override:
+        return lambda index, lanes: register
+
+    overrides = {a: given(r) for a, r in zip(region.arguments, operands, strict=True)}
+    emitter = ElementEmitter(f, region, (), overrides, lanewise=True)
+    return [emitter.at(result, (), width, None) for result in region.results]
+
+
+def supports(op: Op) -> bool:
+    """Whether `ElementEmitter` computes the operation on the fly."""
+    name = arithmetic.short_name(op)
+    if name == "map":
+        return all(supports(inner) for inner in op.regions[0].ops)
+    if name == "reduce" or len(op.results) != 1:
+        return False
+    if name in RULES or arithmetic.supports(op):
+        return True
+    if not isinstance(op.definition, Decomposed) or op.definition.pattern != "elementwise":
+        return False
+    region = expansion(op)
+    return region is not None and all(supports(inner) for inner in region.ops)

@@ -1,0 +1,1 @@
+"""The NVIDIA backend: tile functions and fusions become PTX."""

@@ -1,0 +1,88 @@
+"""select_and_scatter: each source element goes to the place that its window selects."""
+
+from __future__ import annotations
+
+from ....hlo.graph import Op
+from ... import llvm
+from ...llvm import elements
+from ...llvm.arithmetic import select
+from ...llvm.elements import Register
+from ...llvm.elementwise import Mask, scalar_region
+from ...llvm.index import Affine, Axis, linear, of_axis
+from ...llvm.target import KernelCode, Target
+from ..monoid import flat, unflat
+from .frame import frame_of, nest
+from .window import per_dim
+
+
+def emit(op: Op, target: Target) -> KernelCode:
+    """One worker, source elements in their order."""
+    frame, emitter = frame_of(op, target)
+    f, scopes = frame.function, frame.scopes
+    source, values, initial = op.operands
+    output = frame.outputs[0]
+    element = op.result.element
+    if not source.tensor.size:
+        return frame.finish(0, 0.0)
+    rank = source.rank
+    sizes = per_dim(op.window_dimensions, rank, 1)
+    strides = per_dim(op.window_strides, rank, 1)
+    padding = per_dim(op.padding, rank, (0, 0))
+    with scopes.branch(f.compare("slt", frame.begin, frame.end)):
+        count = source.tensor.size
+        first = emitter.value(initial, (), 1)
+        with scopes.loop(0, count, extent=count) as (at, _):
+            emitter.store(output, first, element, at)
+        if values.tensor.size:
+            with nest(scopes, values.dims) as index:
+                zero = elements.register_constant(source.element, source.element.dtype.type(0), 1)
+                start: list[Register] = [zero, llvm.constant("i64", -1)]
+                chosen = list(start)
+                # Positions of the window, as one loop.
+                total = 1
+                for size in sizes:
+                    total *= size
+                with scopes.loop(0, total, 1, flat(start), extent=total) as (number, loop):
+                    carried = unflat(loop.carried, start)
+                    place: list[Affine] = []
+                    inside: Mask | None = None
+                    rest = number
+                    offsets: list[Affine] = []
+                    for size in reversed(sizes):
+                        rest, offset = emitter.indexer.divide(rest, size, 1)
+                        offsets.insert(0, offset)
+                    skip = False  # no place of the window lies inside
+                    for d, (one, offset) in enumerate(zip(index, offsets, strict=True)):
+                        position = one * strides[d] + offset + -padding[d][0]
+                        valid = emitter.in_range(position, 0, source.dims[d], 1)
+                        if valid is False:
+                            skip = True
+                        else:
+                            inside = emitter.both(inside, valid)
+                        place.append(position.within(0, source.dims[d] - 1))
+                    if skip:
+                        loop.carry(*flat(carried))
+                    else:
+                        candidate = emitter.value(source, place, 1, inside)
+                        (keep,) = scalar_region(f, op.regions[0], [carried[0], candidate], 1)
+                        found = carried[1]
+                        assert isinstance(keep, llvm.Value) and isinstance(found, llvm.Value)
+                        keep = f.land(keep, f.compare("sge", found, 0))
+                        better = f.lnot(keep)
+                        if inside is not None:
+                            better = f.land(better, inside.value)
+                        where = emitter.indexer.scalar(linear(place, source.dims))
+                        loop.carry(
+                            *flat([select(f, better, candidate, carried[0])]),
+                            f.select(better, where, found),
+                        )
+                chosen = unflat(loop.results, start)
+                found = chosen[1]
+                assert isinstance(found, llvm.Value)
+                with scopes.branch(f.compare("sge", found, 0)):
+                    hit = of_axis(Axis(found, count, depth=scopes.depth))
+                    old = emitter.load(output, element, hit)
+                    new = emitter.value(values, index, 1)
+                    (result,) = scalar_region(f, op.regions[1], [old, new], 1)
+                    emitter.store(output, result, element, hit)
+    return frame.finish(1, op.definition.flops(op), parallel=False)

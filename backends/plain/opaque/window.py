@@ -1,0 +1,216 @@
+"""reduce_window: pooling, cumulative sums, and the general case, lanes along the last dim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ....hlo.graph import Op, Value
+from ...llvm.elements import Register
+from ...llvm.elementwise import ElementEmitter, Mask
+from ...llvm.index import Affine, delinear, linear
+from ...llvm.target import KernelCode, Target
+from ..frame import Frame, lanes_for_types, steps, tile_range
+from ..monoid import Reduction, flat, spread, unflat
+from .frame import blended, frame_of
+
+UNROLLED = 9  # windows of so many elements are straight-line code
+
+
+def per_dim(values: Sequence[Any], rank: int, default: Any) -> Sequence[Any]:
+    """An attribute with one entry per dimension, left out where all are the default."""
+    return tuple(values) if values else (default,) * rank
+
+
+class _Window:
+    def __init__(self, op: Op, target: Target) -> None:
+        self.op, self.target = op, target
+        self.frame, self.emitter = frame_of(op, target)
+        self.f, self.scopes = self.frame.function, self.frame.scopes
+        self.reduction = Reduction(op)
+        self.source = op.operands[0].dims
+        self.dims = op.results[0].dims
+        rank = len(self.dims)
+        self.sizes = op.window_dimensions
+        self.strides = per_dim(op.window_strides, rank, 1)
+        self.base = per_dim(op.base_dilations, rank, 1)
+        self.dilations = per_dim(op.window_dilations, rank, 1)
+        self.padding = per_dim(op.padding, rank, (0, 0))
+        widths = [value.element for value in (*self.reduction.inputs, *op.results)]
+        self.width = lanes_for_types(target, widths)
+
+    def initial(self, width: int) -> list[Register]:
+        registers = [self.emitter.value(value, (), 1) for value in self.reduction.initial]
+        return spread(self.f, self.reduction.read(self.f, registers), width)
+
+    def read(self, at: Sequence[Affine], width: int, mask: Mask | None) -> list[Register]:
+        inputs: Sequence[Value] = self.reduction.inputs
+        registers = [self.emitter.value(value, at, width, mask) for value in inputs]
+        return self.reduction.read(self.f, registers)
+
+    def store(
+        self, values: Sequence[Register], at: Sequence[Affine], width: int, mask: Mask | None
+    ) -> None:
+        rounded = self.reduction.finished(self.f, values)
+        for pointer, result, register in zip(
+            self.frame.outputs, self.op.results, rounded, strict=True
+        ):
+            offset = linear(at, self.dims)
+            self.emitter.store(pointer, register, result.element, offset, width, mask)
+
+    # The general case.
+
+    def general(self) -> KernelCode:
+        *outer, inner = self.dims or (1,)
+        rows = math.prod(outer)
+        width = self.width
+        if self.target.vector_bits < 512:
+            while width > inner:
+                width //= 2
+        with (
+            tile_range(self.frame, 0, rows) as (low, high),
+            self.scopes.loop(low, high, extent=rows) as (row, _),
+        ):
+            at = delinear(self.emitter.indexer, row, outer, 1)
+            for j, lanes, _, mask in steps(self.scopes, self.target, 0, inner, inner, width, 1):
+                index = (*at, j)[: len(self.dims)]
+                self.store(self.windowed(index, lanes, mask), index, lanes, mask)
+        flops = self.op.definition.flops(self.op)
+        return self.frame.finish(rows, flops)
+
+    def windowed(self, index: Sequence[Affine], width: int, mask: Mask | None) -> list[Register]:
+        """All elements of the windows of `width` results."""
+        values = self.initial(width)
+        moving = [d for d, size in enumerate(self.sizes) if size > 1]
+        if math.prod(self.sizes) <= UNROLLED:
+            for position in _positions(self.sizes):
+                offsets = [Affine((), p) for p in position]
+                values = self.element(index, offsets, values, width, mask)
+            return values
+        return self.loops(index, moving, {}, values, width, mask)
+
+    def loops(
+        self,
+        index: Sequence[Affine],
+        moving: Sequence[int],
+        places: dict[int, Affine],
+        values: list[Register],
+        width: int,
+        mask: Mask | None,
+    ) -> list[Register]:
+        if not moving:
+            offsets = [places.get(d, Affine((), 0)) for d in range(len(self.sizes))]
+            return self.element(index, offsets, values, width, mask)
+        size = self.sizes[moving[0]]
+        with self.scopes.loop(0, size, 1, flat(values), extent=size) as (at, loop):
+            carried = unflat(loop.carried, values)
+            inside = {**places, moving[0]: at}
+            loop.carry(*flat(self.loops(index, moving[1:], inside, carried, width, mask)))
+        return unflat(loop.results, values)
+
+    def element(
+        self,
+        index: Sequence[Affine],
+        offsets: Sequence[Affine],
+        values: list[Register],
+        width: int,
+        mask: Mask | None,
+    ) -> list[Register]:
+        """One element of each window joined in, where it is not padding."""
+        inside: Mask | None = None
+        place: list[Affine] = []
+        for d, (at, offset) in enumerate(zip(index, offsets, strict=True)):
+            position = at * self.strides[d] + offset * self.dilations[d] + -self.padding[d][0]
+            step = self.base[d]
+            if step > 1:
+                shift = max(0, -(position.low // step))
+                quotient, rest = self.emitter.indexer.divide(position + shift * step, step, width)
+                hit = self.emitter.in_range(rest, 0, 1, width)
+                if hit is False:
+                    return values
+                inside = self.emitter.both(inside, hit)
+                position = quotient + -shift
+            valid = self.emitter.in_range(position, 0, self.source[d], width)
+            if valid is False:
+                return values
+            inside = self.emitter.both(inside, valid)
+            place.append(position.within(0, self.source[d] - 1))
+        read = self.read(place, width, self.emitter.both(mask, inside))
+        joined = self.reduction.combine(self.f, values, read, width)
+        return blended(self.f, inside, joined, values)
+
+    # Cumulative reductions: window i holds all elements up to (or from) i.
+
+    def cumulative(self) -> tuple[int, bool] | None:
+        """(dimension, from the end) where every window is a prefix or a suffix."""
+        moving = [d for d, size in enumerate(self.sizes) if size > 1]
+        plain = all(one == 1 for one in (*self.strides, *self.base, *self.dilations))
+        if len(moving) != 1 or not plain:
+            return None
+        (d,) = moving
+        size = self.source[d]
+        others = all(self.padding[n] == (0, 0) for n in range(len(self.sizes)) if n != d)
+        if self.sizes[d] != size or not others:
+            return None
+        return {(size - 1, 0): (d, False), (0, size - 1): (d, True)}.get(tuple(self.padding[d]))
+
+    def running(self, dimension: int, backward: bool) -> KernelCode:
+        """One running total per line; lanes across lines where they are not the last dim."""
+        f = self.f
+        last = len(self.dims) - 1
+        others = [d for d in range(len(self.dims)) if d != dimension]
+        lined = [d for d in others if d != last]
+        length = self.dims[dimension]
+        extents = [self.dims[d] for d in lined]
+        rows = math.prod(extents)
+        inner = 1 if dimension == last else self.dims[last]
+        width = 1 if dimension == last else self.width
+        while width > inner:
+            width //= 2
+        with (
+            tile_range(self.frame, 0, rows) as (low, high),
+            self.scopes.loop(low, high, extent=rows) as (row, _),
+        ):
+            place = dict(zip(lined, delinear(self.emitter.indexer, row, extents, 1), strict=True))
+            for j, lanes, _, mask in steps(self.scopes, self.target, 0, inner, inner, width, 1):
+                if dimension != last:
+                    place[last] = j
+                values = self.initial(lanes)
+                with self.scopes.loop(0, length, 1, flat(values), extent=length) as (at, loop):
+                    place[dimension] = at * -1 + (length - 1) if backward else at
+                    index = [place[d] for d in range(len(self.dims))]
+                    carried = unflat(loop.carried, values)
+                    read = self.read(index, lanes, mask)
+                    total = self.reduction.combine(f, carried, read, lanes)
+                    self.store(total, index, lanes, mask)
+                    loop.carry(*flat(total))
+        return self.frame.finish(rows, float(self.op.results[0].tensor.size))
+
+
+def _positions(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = [()]
+    for size in sizes:
+        found = [(*one, n) for one in found for n in range(size)]
+    return found
+
+
+def emit(op: Op, target: Target) -> KernelCode:
+    """The kernel of a reduce_window."""
+    window = _Window(op, target)
+    frame: Frame = window.frame
+    emitter: ElementEmitter = window.emitter
+    if not op.results[0].tensor.size:
+        return frame.finish(0, 0.0)
+    if not op.operands[0].tensor.size:
+        rows = op.results[0].tensor.size
+        with (
+            tile_range(frame, 0, rows) as (low, high),
+            frame.scopes.loop(low, high, extent=rows) as (at, _),
+        ):
+            values = window.reduction.finished(window.f, window.initial(1))
+            for pointer, result, register in zip(frame.outputs, op.results, values, strict=True):
+                emitter.store(pointer, register, result.element, at)
+        return frame.finish(rows, 0.0)
+    running = window.cumulative()
+    return window.running(*running) if running else window.general()
