@@ -30,8 +30,8 @@ _TOKEN = re.compile(
       | (?P<hex>0x[0-9a-f]*)
       | (?P<value>%\d+)
       | (?P<symbol>@[\w.$-]+)
-      | (?P<quant>!quant\.uniform<[^>]*>[^>]*>)
-      | (?P<type>(?:complex<f\d+>|[A-Za-z]\w*)\[[^\]\n]*\])
+      | (?P<quant>!quant\.uniform<[^<>]*<[^<>]*>[^<>]*>)
+      | (?P<type>(?:complex<f\d+>|[A-Za-z]\w*)\[[^][\n]*\])
       | (?P<number>-?(?:inf|nan)\b|-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)
       | (?P<word>[A-Za-z_][\w.]*)
       | (?P<mark>[(){}\[\],:=*@])""",

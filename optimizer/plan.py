@@ -33,7 +33,7 @@ from .schedule import (
 
 # What a plan needs of its runtime, as little as it can: a newer minor version adds something, a
 # newer major one changes what is there, such as the tables that workers of all programs share.
-PLAN_FORMAT, WITH_FUNCTIONS = "1.0", "1.1"
+PLAN_FORMAT, WITH_FUNCTIONS, WITH_LAUNCHES = "1.0", "1.1", "1.2"
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
 FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
@@ -49,6 +49,7 @@ class KernelFacts(NamedTuple):
     parallel: bool = True
     notes: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
+    launches: tuple[Any, ...] = ()  # plan_pb2.Launch, on a GPU
 
 
 @dataclass
@@ -135,8 +136,15 @@ class Planner:
         message.engine = "library" if entry.facts.functions else "compiler"
         message.notes.extend(entry.facts.notes)
         message.functions.extend(entry.facts.functions)
+        message.launches.extend(entry.facts.launches)
         if entry.facts.functions:
-            self.plan.format_version = WITH_FUNCTIONS
+            self.require(WITH_FUNCTIONS)
+        if entry.facts.launches:
+            self.require(WITH_LAUNCHES)
+
+    def require(self, version: str) -> None:
+        """The plan uses what came with this format; versions differ in one digit."""
+        self.plan.format_version = max(self.plan.format_version, version)
 
     # Buffers.
 

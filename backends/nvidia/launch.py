@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from ...specs.generated import plan_pb2
 
 
 @dataclass(frozen=True)
@@ -74,3 +77,32 @@ class KernelCode:
     scratch_bytes: int = 0
     notes: tuple[str, ...] = ()
     language: str = "llvm"
+
+
+def message(launch: Launch, symbol: str) -> Any:
+    """The plan_pb2.Launch of a launch whose entry is called `symbol` in its module."""
+    made = plan_pb2.Launch(
+        entry=symbol, grid=launch.grid, block=launch.block, shared_bytes=launch.shared_bytes
+    )
+    if launch.cluster != (1, 1, 1):
+        made.cluster.extend(launch.cluster)
+    for argument in launch.arguments:
+        one = made.arguments.add()
+        if isinstance(argument, Immediate):
+            one.immediate = argument.data
+        elif isinstance(argument, TensorMap):
+            one.tensor_map.memory.CopyFrom(_memory(argument.memory))
+            one.tensor_map.element_type = argument.element
+            one.tensor_map.dims.extend(argument.dims)
+            one.tensor_map.strides.extend(argument.strides)
+            one.tensor_map.box.extend(argument.box)
+            one.tensor_map.swizzle = argument.swizzle
+        else:
+            one.memory.CopyFrom(_memory(argument))
+    return made
+
+
+def _memory(memory: Memory) -> Any:
+    scratch = memory.slot < 0
+    slot = 0 if scratch else memory.slot
+    return plan_pb2.LaunchMemory(slot=slot, scratch=scratch, offset=memory.offset)

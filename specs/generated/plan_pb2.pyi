@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 38b138301812bc37b0dbd80d2b5cc9feecd46ec4ab9852c5e8792ac994db7741); do not edit.
+# Generated from specs/plan.proto (sha256 62086158853c0fdfca043a46e64dc6c9ffd973c2cc9579b9f7984a1e558d188f); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -53,8 +53,60 @@ class Buffer(_message.Message):
     last_step: int
     def __init__(self, place: _Optional[_Union[Place, str]] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[str] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ...) -> None: ...
 
+class LaunchMemory(_message.Message):
+    __slots__ = ("slot", "scratch", "offset")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    scratch: bool
+    offset: int
+    def __init__(self, slot: _Optional[int] = ..., scratch: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class LaunchTensorMap(_message.Message):
+    __slots__ = ("memory", "element_type", "dims", "strides", "box", "swizzle")
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    STRIDES_FIELD_NUMBER: _ClassVar[int]
+    BOX_FIELD_NUMBER: _ClassVar[int]
+    SWIZZLE_FIELD_NUMBER: _ClassVar[int]
+    memory: LaunchMemory
+    element_type: str
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    strides: _containers.RepeatedScalarFieldContainer[int]
+    box: _containers.RepeatedScalarFieldContainer[int]
+    swizzle: int
+    def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., box: _Optional[_Iterable[int]] = ..., swizzle: _Optional[int] = ...) -> None: ...
+
+class LaunchArgument(_message.Message):
+    __slots__ = ("memory", "tensor_map", "immediate")
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_MAP_FIELD_NUMBER: _ClassVar[int]
+    IMMEDIATE_FIELD_NUMBER: _ClassVar[int]
+    memory: LaunchMemory
+    tensor_map: LaunchTensorMap
+    immediate: bytes
+    def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., tensor_map: _Optional[_Union[LaunchTensorMap, _Mapping]] = ..., immediate: _Optional[bytes] = ...) -> None: ...
+
+class Launch(_message.Message):
+    __slots__ = ("entry", "grid", "block", "cluster", "shared_bytes", "arguments")
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    GRID_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    entry: str
+    grid: _containers.RepeatedScalarFieldContainer[int]
+    block: _containers.RepeatedScalarFieldContainer[int]
+    cluster: _containers.RepeatedScalarFieldContainer[int]
+    shared_bytes: int
+    arguments: _containers.RepeatedCompositeFieldContainer[LaunchArgument]
+    def __init__(self, entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., cluster: _Optional[_Iterable[int]] = ..., shared_bytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[LaunchArgument, _Mapping]]] = ...) -> None: ...
+
 class Kernel(_message.Message):
-    __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes", "functions")
+    __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes", "functions", "launches")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +116,7 @@ class Kernel(_message.Message):
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHES_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     entry: int
@@ -73,7 +126,8 @@ class Kernel(_message.Message):
     engine: str
     notes: _containers.RepeatedScalarFieldContainer[str]
     functions: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., entry: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[PlanOrigin, _Mapping]]] = ..., engine: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., functions: _Optional[_Iterable[str]] = ...) -> None: ...
+    launches: _containers.RepeatedCompositeFieldContainer[Launch]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., entry: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[PlanOrigin, _Mapping]]] = ..., engine: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., functions: _Optional[_Iterable[str]] = ..., launches: _Optional[_Iterable[_Union[Launch, _Mapping]]] = ...) -> None: ...
 
 class Argument(_message.Message):
     __slots__ = ("buffer", "offset")

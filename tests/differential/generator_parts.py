@@ -155,7 +155,15 @@ class Writer:
     def clamp(self) -> Value:
         x = self.one_of("float int uint")
         kind = x.tensor if self.chance.random() < 0.5 else TensorType((), x.element)
-        return self.b("clamp", self.constant(kind), x, self.constant(kind))
+        low, high = self._bound(kind), self._bound(kind)
+        return self.b("clamp", low, x, high)
+
+    def _bound(self, kind: TensorType) -> Value:
+        """Of a clamp; no zero of a float: XLA:CPU keeps a -0 there, maximum and minimum do not."""
+        array = numbers(self.chance, kind, hostile=False)
+        if kind.element.is_float:
+            array = np.where(array == 0, np.ones_like(array), array)
+        return self.b.constant(array, kind)
 
     def convert(self) -> Value:
         x = self.one_of()

@@ -219,15 +219,15 @@ def json_document(rng: random.Random, data: bytes, others: Sequence[bytes]) -> b
         document = json.loads(data)
     except (ValueError, RecursionError):
         return text(rng, data, others)
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        places = list(_json_places(document))
-        if not places:
-            break
-        holder, key = rng.choice(places)
-        _json_step(rng, holder, key, places)
     try:
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            places = list(_json_places(document))
+            if not places:
+                break
+            holder, key = rng.choice(places)
+            _json_step(rng, holder, key, places)
         return json.dumps(document).encode()[:LARGEST]
-    except (RecursionError, ValueError):  # it holds itself
+    except (RecursionError, ValueError):  # it holds itself, or is too deep
         return data
 
 

@@ -1,0 +1,105 @@
+"""NVIDIA's architectures: what code for each of them may use, as data.
+
+Facts: PTX ISA 9.0 (instructions and the versions that brought them), CUDA C++ Programming Guide,
+table "Technical Specifications per Compute Capability".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...hlo.errors import UserError
+from ...hlo.graph import Op
+from .. import llvm
+from ..llvm.target import KernelCode
+from ..llvm.target import Target as AnyTarget
+
+TRIPLE = "nvptx64-nvidia-cuda"
+WARP = 32  # threads
+BLOCK_THREADS = 1024  # most threads of a block
+REGISTERS = 255  # most 32-bit registers of a thread
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One compute capability. `version`: major * 10 + minor; `accelerated`: instructions that no
+    other architecture has ("a"), so that its code runs there only. `ptx`: the oldest PTX version
+    that has all we use, times ten; an older driver refuses newer ones."""
+
+    name: str
+    version: int
+    ptx: int
+    shared_bytes: int  # most dynamic shared memory of a block
+    threads: int  # resident on one multiprocessor
+    blocks: int  # resident on one multiprocessor
+    multiprocessors: int  # of the largest product
+    registers: int = 65536  # 32-bit ones of a multiprocessor
+    accelerated: bool = False
+    async_copies: bool = True  # cp.async from global to shared memory
+    tensor_copies: bool = False  # the tensor memory accelerator (TMA) and mbarrier transactions
+    clusters: bool = False
+    warpgroups: bool = False  # wgmma, setmaxnreg
+    tensor_memory: bool = False  # tcgen05
+    narrow_floats: bool = False  # mma.sync and conversions of e4m3 and e5m2
+    vector_bytes: int = 16  # of one access of a thread
+
+
+_TABLE = (
+    Architecture("sm_80", 80, 80, 163 << 10, 2048, 32, 108),
+    Architecture("sm_86", 86, 80, 99 << 10, 1536, 16, 84),
+    Architecture("sm_89", 89, 80, 99 << 10, 1536, 24, 144, narrow_floats=True),
+    Architecture(
+        "sm_90a", 90, 83, 227 << 10, 2048, 32, 132, accelerated=True,
+        tensor_copies=True, clusters=True, warpgroups=True, narrow_floats=True,
+    ),
+    Architecture(
+        "sm_100a", 100, 86, 227 << 10, 2048, 32, 148, accelerated=True, tensor_copies=True,
+        clusters=True, tensor_memory=True, narrow_floats=True, vector_bytes=32,
+    ),
+    Architecture(
+        "sm_120a", 120, 87, 99 << 10, 1536, 24, 188, accelerated=True, tensor_copies=True,
+        clusters=True, narrow_floats=True, vector_bytes=32,
+    ),
+)  # fmt: skip
+ARCHITECTURES = {one.name: one for one in _TABLE}
+DEFAULT = "sm_90a"
+
+
+@dataclass(frozen=True)
+class Target(AnyTarget):
+    """Code of one thread for an architecture: one lane, as emitters of plain loops see it."""
+
+    architecture: Architecture
+
+    vector_bits = 64  # no vectors: a register of the widest element
+
+    @property
+    def name(self) -> str:
+        """As a plan says it: "nvidia:sm_90a"."""
+        return f"nvidia:{self.architecture.name}"
+
+    def step_lanes(self, bits: int) -> int:
+        return 1
+
+    def lanes(self, element: str) -> int:
+        return 1
+
+    def module(self) -> llvm.Module:
+        """An empty module; functions inline wherever they are called."""
+        return llvm.Module("nounwind", fused=True, architecture="nvptx64")
+
+    def kernel(self, op: Op) -> KernelCode:
+        """The plain kernel of a single operation, for one thread per tile."""
+        from .plain.opaque import single
+
+        return single(op, self)
+
+
+def target(name: str) -> Target:
+    """The target of an architecture's name, "sm_90a"; UserError for others."""
+    found = ARCHITECTURES.get(name)
+    if found is None:
+        raise UserError(
+            f"target nvidia: unknown architecture '{name}'; known are {', '.join(ARCHITECTURES)}"
+        )
+    return Target(found)
