@@ -99,7 +99,12 @@ def is_rounded(element: Any) -> bool:
 
 
 def _native_half(f: Function) -> bool:
-    return "+f16c" in f.module.attributes or "+neon" in f.module.attributes
+    attributes = f.module.attributes
+    return _is_gpu(f) or "+f16c" in attributes or "+neon" in attributes
+
+
+def _is_gpu(f: Function) -> bool:
+    return f.module.architecture == "nvptx64"
 
 
 def widen(f: Function, raw: Value, element: Any) -> Value:
@@ -140,6 +145,9 @@ def narrow(f: Function, value: Value, element: Any) -> Value:
 def rounded(f: Function, value: Value, element: Any) -> Value:
     """An f32 rounded to nearest even into the element's values, still in f32."""
     if element is types.BF16:
+        if _is_gpu(f):
+            raw = f.cast("fptrunc", value, "bfloat")
+            return widen(f, f.bitcast(raw, vector(value.lanes, "i16")), element)
         return _round_bfloat(f, value)
     if not is_rounded(element):
         return value

@@ -31,10 +31,19 @@ def run_passes(passes: Any, module: Any, builder: Any) -> None:
 
 def emit_object(machine: Any, module: Any) -> bytes:
     """`machine.emit_object(module)`; RuntimeError if LLVM cannot."""
+    return _emit(machine, module, 1)
+
+
+def emit_assembly(machine: Any, module: Any) -> str:
+    """`machine.emit_assembly(module)`; RuntimeError if LLVM cannot."""
+    return _emit(machine, module, 0).decode()
+
+
+def _emit(machine: Any, module: Any, as_object: int) -> bytes:
     from llvmlite.binding import ffi
 
     with ffi.OutputString() as error:
-        buffer = _function("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
+        buffer = _function("LLVMPY_TargetMachineEmitToMemory")(machine, module, as_object, error)
         if not buffer:
             raise RuntimeError(str(error))
     try:

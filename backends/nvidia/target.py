@@ -47,7 +47,7 @@ class Architecture:
 _TABLE = (
     Architecture("sm_80", 80, 80, 163 << 10, 2048, 32, 108),
     Architecture("sm_86", 86, 80, 99 << 10, 1536, 16, 84),
-    Architecture("sm_89", 89, 80, 99 << 10, 1536, 24, 144, narrow_floats=True),
+    Architecture("sm_89", 89, 84, 99 << 10, 1536, 24, 144, narrow_floats=True),
     Architecture(
         "sm_90a", 90, 83, 227 << 10, 2048, 32, 132, accelerated=True,
         tensor_copies=True, clusters=True, warpgroups=True, narrow_floats=True,

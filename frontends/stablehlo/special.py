@@ -242,6 +242,13 @@ def _case(converter: Converter, operation: tree.Operation, built: list[Op]) -> b
     return True
 
 
+def _dynamic_reshape(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """StableHLO's operation of that name, which took its place."""
+    if not refine.HANDLERS["stablehlo.dynamic_reshape"](converter, operation, built):
+        converter.emit("dynamic_reshape", operation, built, {})
+    return True
+
+
 _CALLS: dict[str, Handler] = {
     payload.NAME: kernels.from_call,
     "Sharding": _sharding_constraint,
@@ -272,6 +279,7 @@ HANDLERS: dict[str, Handler] = {
     "stablehlo.constant": _constant,
     "chlo.constant": _constant,
     "chlo.constant_like": _constant_like,
+    "chlo.dynamic_reshape": _dynamic_reshape,
     "stablehlo.tuple": _tuple,
     "stablehlo.get_tuple_element": _get_tuple_element,
     "stablehlo.case": _case,

@@ -351,3 +351,17 @@ def test_text_bytes_and_artifact_give_one_result() -> None:
     for result in results:
         np.testing.assert_array_equal(result, results[0])
     np.testing.assert_allclose(results[0], np.exp(x).sum(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", ["2", "?"])
+def test_chlo_dynamic_reshape_is_a_reshape(rows: str) -> None:
+    text = f"""func.func @main(%a: tensor<{rows}x6xf32>) -> tensor<3x4xf32> {{
+      %shape = stablehlo.constant dense<[3, 4]> : tensor<2xi64>
+      %0 = "chlo.dynamic_reshape"(%a, %shape)
+        : (tensor<{rows}x6xf32>, tensor<2xi64>) -> tensor<3x4xf32>
+      return %0 : tensor<3x4xf32>
+    }}"""
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    module = girih.import_model(text, x)
+    assert [op.name for op in module.body.ops] == ["constant", "reshape"]
+    np.testing.assert_array_equal(girih.interpret(module, [x])[0], x.reshape(3, 4))

@@ -1,0 +1,164 @@
+"""Layouts of values in registers: blocked for memory, fragments of matrix instructions.
+
+Fragments as the PTX ISA draws them (mma.sync, wgmma): 32-bit words hold `32 / bits` elements that
+are neighbours along the last dimension, except B, where they are neighbours along k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .bits import log2
+from .linear import Layout, Repeated, layout, tensor_outputs
+
+LANE_BITS = 5
+
+
+def blocked(
+    shape: Sequence[int],
+    warps: int,
+    element_bytes: int,
+    order: Sequence[int] | None = None,
+    vector: int | None = None,
+) -> Layout:
+    """A layout for coalesced memory access of a tile: neighbouring lanes touch neighbouring
+    vectors of up to 16 bytes; `order` lists dimensions, contiguous one first (default: last first).
+    Small tiles: shorter vectors, then copies in lanes and warps."""
+    order = list(order) if order is not None else list(reversed(range(len(shape))))
+    empty = Layout((), tensor_outputs(shape))
+    free = [
+        1 << start + bit
+        for dimension in order
+        for start, count in [empty.tensor_dimension(dimension)]
+        for bit in range(count)
+    ]
+    warp_bits = log2(warps)
+    if vector is None:
+        vector = max(1, 16 // element_bytes)
+        fair = max(0, len(free) - LANE_BITS - warp_bits)
+        vector = min(vector, 1 << fair)
+    contiguous = empty.tensor_dimension(order[0])[1] if order else 0
+    vector_bits = min(log2(vector), contiguous)
+    register, free = free[:vector_bits], free[vector_bits:]
+    lane, free = free[:LANE_BITS], free[LANE_BITS:]
+    warp, free = free[:warp_bits], free[warp_bits:]
+    pad = [0] * max(LANE_BITS, warp_bits)
+    return Layout(
+        (
+            ("register", (*register, *free)),
+            ("lane", tuple((lane + pad)[:LANE_BITS])),
+            ("warp", tuple((warp + pad)[:warp_bits])),
+        ),
+        empty.outputs,
+    )
+
+
+def _rows_of_words(rows: int, columns: int, bits: int, rows_first: bool) -> Layout:
+    """(rows, columns) with a word's elements along the columns: the pattern of all fragments.
+    Lane bits 0-1 count words in 4 columns of words, bits 2-4 rows; registers: rows 8.., columns."""
+    per_word = max(1, 32 // bits)
+    words = log2(per_word)
+    in_word = [(0, 1 << i) for i in range(words)]
+    more_rows = [(8 << i, 0) for i in range(log2(rows) - 3)]
+    more_columns = [(0, 4 * per_word << i) for i in range(log2(columns) - words - 2)]
+    outer = more_rows + more_columns if rows_first else more_columns + more_rows
+    return layout(
+        (rows, columns),
+        register=[*in_word, *outer],
+        lane=[(0, per_word), (0, 2 * per_word), (1, 0), (2, 0), (4, 0)],
+    )
+
+
+def mma_a(m: int, k: int, bits: int) -> Layout:
+    """A of mma.sync, (m, k): m 16 (f64: 8 or 16), elements of `bits`; registers are elements."""
+    return _rows_of_words(m, k, bits, rows_first=True)
+
+
+def mma_b(k: int, n: int, bits: int) -> Layout:
+    """B of mma.sync, (k, n): n 8; a word's elements are neighbours along k."""
+    return _rows_of_words(n, k, bits, rows_first=True).transpose((1, 0))
+
+
+def mma_accumulator(m: int, n: int) -> Layout:
+    """C and D of mma.sync, (m, n): two neighbours along n, then row + 8."""
+    return layout(
+        (m, n),
+        register=[(0, 1), *((8 << i, 0) for i in range(log2(m) - 3))],
+        lane=[(0, 2), (0, 4), (1, 0), (2, 0), (4, 0)],
+    )
+
+
+def repeat(
+    tile: Layout,
+    shape: Sequence[int],
+    warps: Sequence[int] = (),
+    order: Sequence[int] | None = None,
+) -> Layout:
+    """`tile` repeated to `shape`: in registers of the same warp, then over `warps` along each
+    dimension (the first has the lowest warp bits). A dimension that `warps` covers more often than
+    the shape needs holds copies. `order`: which dimension's register repeats come first."""
+    rank = len(tile.shape)
+    warps = tuple(warps) or (1,) * rank
+    order = list(order) if order is not None else list(reversed(range(rank)))
+    counts = [log2(n) - log2(t) for n, t in zip(shape, tile.shape, strict=True)]
+    if min(counts, default=0) < 0:
+        raise ValueError(f"a tile of {tile.shape} does not fit into {tuple(shape)}")
+    outer = tuple(1 << count for count in counts)
+    across = [min(log2(w), count) for w, count in zip(warps, counts, strict=True)]
+
+    def unit(dimension: int, bit: int) -> list[int]:
+        return [1 << bit if d == dimension else 0 for d in range(rank)]
+
+    register = [unit(d, b) for d in order for b in range(counts[d] - across[d])]
+    warp: list[int | list[int]] = []
+    for d in range(rank):
+        inside = counts[d] - across[d]
+        warp += [unit(d, inside + b) for b in range(across[d])]
+        warp += [0] * (log2(warps[d]) - across[d])
+    return tile * layout(outer, register=register, warp=warp)
+
+
+def mma_tiles(
+    shape: Sequence[int],
+    atom: Sequence[int],
+    a_bits: int,
+    b_bits: int,
+    warps: Sequence[int],
+) -> tuple[Layout, Layout, Layout]:
+    """Layouts of A (m, k), B (k, n) and the accumulator (m, n) for a product of `shape` (m, n, k)
+    through atoms (m, n, k) of mma.sync, shared by `warps` (along m, along n)."""
+    m, n, k = shape
+    atom_m, atom_n, atom_k = atom
+    across_m, across_n = warps
+    a = repeat(mma_a(atom_m, atom_k, a_bits), (m, k), (across_m, 1))
+    b = repeat(mma_b(atom_k, atom_n, b_bits), (k, n), (1, across_n), order=(0, 1))
+    c = repeat(mma_accumulator(atom_m, atom_n), (m, n), (across_m, across_n))
+    idle_m, idle_n = (0,) * log2(across_m), (0,) * log2(across_n)
+    a = a.with_inputs(warp=(*a.bits("warp"), *idle_n))
+    b = b.with_inputs(warp=(*idle_m, *b.bits("warp")))
+    return a, b, c
+
+
+def wgmma_accumulator(n: int, warpgroups: int = 1) -> Layout:
+    """D of wgmma m64nN, n a power of two: (64 * warpgroups, n); register = index of the element."""
+    tile = layout(
+        (64, n),
+        register=[(0, 1), (8, 0), *((0, 8 << i) for i in range(log2(n) - 3))],
+        lane=[(0, 2), (0, 4), (1, 0), (2, 0), (4, 0)],
+        warp=[(16, 0), (32, 0)],
+    )
+    return repeat(tile, (64 * warpgroups, n), (warpgroups, 1))
+
+
+def wgmma_accumulator_tiles(n: int, warpgroups: int = 1) -> Repeated:
+    """D of wgmma for any n (a multiple of 8), as repeats of the largest power of two in n."""
+    return Repeated(wgmma_accumulator(n & -n, warpgroups), (64 * warpgroups, n))
+
+
+def wgmma_a(k: int, bits: int, warpgroups: int = 1) -> Layout:
+    """A of wgmma in registers, (64 * warpgroups, k); registers are elements, 32-byte steps along
+    k outermost."""
+    step = 256 // bits
+    base = _rows_of_words(16, step, bits, rows_first=True)
+    base = base * layout((4, 1), warp=[(1, 0), (2, 0)])
+    return repeat(base, (64 * warpgroups, k), (warpgroups, 1))

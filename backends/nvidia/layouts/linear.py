@@ -1,0 +1,337 @@
+"""A layout is a linear map over F2 from hardware bits to tensor bits (arXiv 2505.23819).
+
+Inputs are `register`, `lane`, `warp`, `block` (a distributed value) or `offset` (shared memory, in
+elements); each input bit stores its image, and the place of an element is the XOR of the images of
+the bits set. Outputs are the tensor's dimensions `dim0`, `dim1`, ... or another map's inputs. All
+outputs together form one number: for a tensor, its row-major index. An image of 0 means that the
+bit holds a copy (broadcast).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .bits import Span, log2
+
+Image = int | Sequence[int]  # a flat number, or coordinates along each dimension
+
+
+def tensor_outputs(shape: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    """Outputs of a tensor of powers of two: the last dimension has the lowest bits."""
+    return tuple((f"dim{d}", log2(shape[d])) for d in reversed(range(len(shape))))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`inputs`: images of the bits of each input, lowest first; `outputs`: bits of each output,
+    the one with the lowest bits first."""
+
+    inputs: tuple[tuple[str, tuple[int, ...]], ...]
+    outputs: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        limit = 1 << self.output_bits
+        if any(not 0 <= image < limit for image in self.images):
+            raise ValueError(f"an image lies outside the outputs: {self}")
+
+    # What it is made of.
+
+    @cached_property
+    def images(self) -> tuple[int, ...]:
+        """Images of all input bits, in the order of the inputs."""
+        return tuple(image for _, images in self.inputs for image in images)
+
+    @cached_property
+    def _by_name(self) -> dict[str, tuple[int, ...]]:
+        return dict(self.inputs)
+
+    def bits(self, name: str) -> tuple[int, ...]:
+        """Images of the bits of input `name`; () where there is none."""
+        return self._by_name.get(name, ())
+
+    def size(self, name: str) -> int:
+        """Values of input `name`: registers of a thread, lanes, warps, offsets."""
+        return 1 << len(self.bits(name))
+
+    @cached_property
+    def output_bits(self) -> int:
+        return sum(count for _, count in self.outputs)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the tensor's dimensions, dim0 first."""
+        return tuple(1 << count for _, count in reversed(self.outputs))
+
+    @cached_property
+    def span(self) -> Span:
+        return Span(self.images)
+
+    @property
+    def is_surjective(self) -> bool:
+        return self.span.rank == self.output_bits
+
+    @property
+    def is_injective(self) -> bool:
+        return self.span.rank == len(self.images)
+
+    def copies(self, name: str) -> int:
+        """Mask of the bits of `name` whose flips reach another copy of the same element."""
+        return sum(1 << index for index, image in enumerate(self.bits(name)) if image == 0)
+
+    # Where elements are.
+
+    def apply(self, **values: Any) -> Any:
+        """The flat output of the given inputs (0 where absent): integers or integer arrays."""
+        total: Any = 0
+        for name, value in values.items():
+            for index, image in enumerate(self.bits(name)):
+                total = total ^ (value >> index & 1) * image
+        return total
+
+    def split(self, flat: Any) -> tuple[Any, ...]:
+        """Coordinates of a flat output; the first is dim0's (the last output's)."""
+        found = []
+        for _, count in self.outputs:
+            found.append(flat & ((1 << count) - 1))
+            flat = flat >> count
+        return tuple(reversed(found))
+
+    def coordinates(self, **values: Any) -> tuple[Any, ...]:
+        """Coordinates along each dimension of the element at the given inputs."""
+        return self.split(self.apply(**values))
+
+    # Algebra.
+
+    def tensor_dimension(self, dimension: int) -> tuple[int, int]:
+        """(lowest bit, number of bits) of a dimension in the flat output."""
+        counts = [count for _, count in reversed(self.outputs)]
+        dimension = range(len(counts))[dimension]
+        return sum(counts[dimension + 1 :]), counts[dimension]
+
+    def with_inputs(self, **inputs: Sequence[int]) -> Layout:
+        """The same outputs; the named inputs replaced, added last, or (empty) removed."""
+        merged: dict[str, tuple[int, ...]] = {**self._by_name}
+        merged.update({name: tuple(images) for name, images in inputs.items()})
+        return Layout(tuple((k, v) for k, v in merged.items() if v), self.outputs)
+
+    def __mul__(self, outer: Layout) -> Layout:
+        """`self` as a tile, repeated as `outer` says: sizes of dimensions multiply."""
+        if [name for name, _ in self.outputs] != [name for name, _ in outer.outputs]:
+            raise ValueError(f"outputs differ: {self.outputs} and {outer.outputs}")
+        place, start = [], 0
+        for (name, low), (_, high) in zip(self.outputs, outer.outputs, strict=True):
+            place.append((name, low, high, start))
+            start += low + high
+
+        def inner_image(image: int) -> int:
+            total = at = 0
+            for _, low, _, to in place:
+                total |= (image >> at & ((1 << low) - 1)) << to
+                at += low
+            return total
+
+        def outer_image(image: int) -> int:
+            total = at = 0
+            for _, low, high, to in place:
+                total |= (image >> at & ((1 << high) - 1)) << to + low
+                at += high
+            return total
+
+        merged: dict[str, tuple[int, ...]] = {
+            name: tuple(map(inner_image, images)) for name, images in self.inputs
+        }
+        for name, images in outer.inputs:
+            merged[name] = (*merged.get(name, ()), *map(outer_image, images))
+        return Layout(
+            tuple(merged.items()), tuple((name, low + high) for name, low, high, _ in place)
+        )
+
+    def then(self, following: Layout) -> Layout:
+        """`following` after `self`; the outputs of one are the inputs of the other, in order."""
+        if self.output_bits != len(following.images):
+            raise ValueError(f"{self.outputs} does not feed {following.inputs}")
+
+        def through(image: int) -> int:
+            total = 0
+            for index, image_of in enumerate(following.images):
+                total ^= image_of if image >> index & 1 else 0
+            return total
+
+        return Layout(
+            tuple((name, tuple(map(through, images))) for name, images in self.inputs),
+            following.outputs,
+        )
+
+    def inverse(self) -> Layout:
+        """Output place -> the first inputs that reach it (copies: the lowest)."""
+        images = []
+        for index in range(self.output_bits):
+            which = self.span.solve(1 << index)
+            if which is None:
+                raise ValueError(f"nothing reaches output bit {index} of {self}")
+            images.append(which)
+        inputs, at = [], 0
+        for name, count in self.outputs:
+            inputs.append((name, tuple(images[at : at + count])))
+            at += count
+        outputs = tuple((name, len(bits)) for name, bits in self.inputs)
+        return Layout(tuple(inputs), outputs)
+
+    def places_in(self, other: Layout) -> Layout:
+        """Inputs of `self` -> inputs of `other` that hold the same element (a bit whose image is
+        the same bit's in `other` stays where it is, so copies are read in place)."""
+        if self.outputs != other.outputs:
+            raise ValueError(f"outputs differ: {self.outputs} and {other.outputs}")
+        starts, at = {}, 0
+        for name, images in other.inputs:
+            starts[name] = at
+            at += len(images)
+        inputs = []
+        for name, images in self.inputs:
+            same = other.bits(name)
+            found = []
+            for index, image in enumerate(images):
+                if index < len(same) and same[index] == image:
+                    found.append(1 << starts[name] + index)
+                    continue
+                which = other.span.solve(image)
+                if which is None:
+                    raise ValueError(f"{name} bit {index} of {self} has no place in {other}")
+                found.append(which)
+            inputs.append((name, tuple(found)))
+        return Layout(tuple(inputs), tuple((name, len(bits)) for name, bits in other.inputs))
+
+    def divide(self, tile: Layout) -> Layout | None:
+        """`outer` with `tile * outer == self` (up to the order of register bits), or None."""
+        counts = [(a, b - a) for (_, a), (_, b) in zip(tile.outputs, self.outputs, strict=True)]
+        if any(high < 0 for _, high in counts):
+            return None
+        empty = Layout((), tuple((n, high) for (n, _), (_, high) in zip(
+            self.outputs, counts, strict=True)))
+        inputs: dict[str, tuple[int, ...]] = {}
+        for name, images in self.inputs:
+            wanted = (tile * empty).bits(name)
+            rest = list(images)
+            if name == "register":
+                for image in wanted:
+                    if image not in rest:
+                        return None
+                    rest.remove(image)
+            elif images[: len(wanted)] != wanted:
+                return None
+            else:
+                rest = rest[len(wanted) :]
+            inputs[name] = tuple(rest)
+        if any(name not in inputs and images for name, images in tile.inputs):
+            return None
+        quotient = {}
+        for name, images in inputs.items():
+            found = []
+            for image in images:
+                total = at = to = 0
+                for low, high in counts:
+                    if image >> at & ((1 << low) - 1):
+                        return None
+                    total |= (image >> at + low & ((1 << high) - 1)) << to
+                    at, to = at + low + high, to + high
+                found.append(total)
+            quotient[name] = tuple(found)
+        return Layout(tuple(quotient.items()), empty.outputs)
+
+    # Tensor operations that move no data.
+
+    def reshape(self, shape: Sequence[int]) -> Layout:
+        """The same elements in the same places; row-major order is kept."""
+        outputs = tensor_outputs(shape)
+        if sum(count for _, count in outputs) != self.output_bits:
+            raise ValueError(f"{self.shape} has another number of elements than {tuple(shape)}")
+        return Layout(self.inputs, outputs)
+
+    def transpose(self, permutation: Sequence[int]) -> Layout:
+        """Dimension d of the result is dimension permutation[d]."""
+        shape = tuple(self.shape[d] for d in permutation)
+        fresh = Layout((), tensor_outputs(shape))
+
+        def moved(image: int) -> int:
+            old = self.split(image)
+            return flatten(shape, [old[d] for d in permutation])
+
+        inputs = tuple((name, tuple(map(moved, images))) for name, images in self.inputs)
+        return Layout(inputs, fresh.outputs)
+
+    def slice(self, dimension: int) -> Layout:
+        """Without a dimension: places that differed only along it hold copies (a reduction's
+        result). Registers that only held copies are gone; lanes, warps, blocks stay."""
+        dimension = range(len(self.shape))[dimension]
+        shape = tuple(n for d, n in enumerate(self.shape) if d != dimension)
+
+        def kept(image: int) -> int:
+            return flatten(shape, [x for d, x in enumerate(self.split(image)) if d != dimension])
+
+        inputs = {name: tuple(map(kept, images)) for name, images in self.inputs}
+        if "register" in inputs:
+            inputs["register"] = tuple(image for image in inputs["register"] if image)
+        return Layout(tuple(inputs.items()), tensor_outputs(shape))
+
+    def expand(self, dimension: int) -> Layout:
+        """With a new dimension of size 1 before `dimension`."""
+        shape = (*self.shape[:dimension], 1, *self.shape[dimension:])
+        return Layout(self.inputs, tensor_outputs(shape))
+
+
+def flatten(shape: Sequence[int], coordinates: Sequence[int]) -> int:
+    """The row-major index of coordinates; 0 along a dimension adds nothing."""
+    flat = 0
+    for size, coordinate in zip(shape, coordinates, strict=True):
+        flat = flat * size + coordinate
+    return flat
+
+
+def layout(shape: Sequence[int], **inputs: Sequence[Image]) -> Layout:
+    """A layout of a tensor from images that are flat indices or coordinates."""
+
+    def image(value: Image) -> int:
+        return value if isinstance(value, int) else flatten(shape, value)
+
+    named: Mapping[str, tuple[int, ...]] = {
+        name: tuple(image(value) for value in images) for name, images in inputs.items()
+    }
+    return Layout(tuple(named.items()), tensor_outputs(shape))
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """`tile` repeated over sizes that are no powers of two (`m64n176`): the last repeat along a
+    dimension may reach beyond `shape`. Registers: those of a tile, repeats outermost, row major."""
+
+    tile: Layout
+    shape: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(-(-n // t) for n, t in zip(self.shape, self.tile.shape, strict=True))
+
+    @property
+    def repeats(self) -> tuple[tuple[int, ...], ...]:
+        """Origins of the repeats, in order."""
+        found: list[tuple[int, ...]] = [()]
+        for count, size in zip(self.counts, self.tile.shape, strict=True):
+            found = [(*origin, i * size) for origin in found for i in range(count)]
+        return tuple(found)
+
+    @property
+    def registers(self) -> int:
+        return len(self.repeats) * self.tile.size("register")
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether places beyond `shape` exist, which a mask has to keep out."""
+        return any(n % t for n, t in zip(self.shape, self.tile.shape, strict=True))
+
+    def coordinates(self, register: int, **values: Any) -> tuple[Any, ...]:
+        repeat, inside = divmod(register, self.tile.size("register"))
+        place = self.tile.coordinates(register=inside, **values)
+        return tuple(o + x for o, x in zip(self.repeats[repeat], place, strict=True))

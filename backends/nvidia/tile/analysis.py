@@ -1,0 +1,239 @@
+"""What a tile function does, as data: loops whose loads move, products, and what follows them.
+
+    facts = Facts(kernel_call)
+    for loop in facts.loops: loop.loads, loop.products, loop.trips
+
+Both ways to lower products read it: the general one of this folder, and the one that gives roles to
+warps (`pipeline`). Nothing here knows of layouts or of a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ....hlo.graph import Op, Region, Value
+from ....hlo.offsets import Offset, Offsets
+from ....hlo.ops.tile import MEMORY_OPS
+from ....hlo.tiling import trip_count
+
+STORES = frozenset({"tile_store", "tile_scatter"})
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A `tile_load`: the window of `memory` at `offsets`, and how far each offset moves per turn
+    of the loop around it (0s where it stays; None where that is not a constant)."""
+
+    op: Op
+    memory: Value
+    offsets: tuple[Offset, ...]
+    steps: tuple[int, ...] | None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.op.sizes
+
+    @property
+    def moves(self) -> bool:
+        return self.steps is None or any(self.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where an operand of a product comes from: `origin`, behind `dims` and a permutation.
+
+    The operand is reshape(origin, dims) permuted by `permutation`, where the reshape only adds or
+    drops dims of size 1. `window` is the load that `origin` is, None for computed values.
+    """
+
+    value: Value
+    origin: Value
+    window: Window | None
+    permutation: tuple[int, ...]
+
+    @property
+    def plain(self) -> bool:
+        return self.permutation == tuple(range(len(self.permutation)))
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A dot_general with at most one dim each of rows, columns and summation.
+
+    `accumulator` is the number of the loop's carried value that the product is added to, where
+    the sum is what the loop carries on (`sum` is that addition); None otherwise.
+    """
+
+    op: Op
+    left: Source
+    right: Source
+    rows: int
+    columns: int
+    depth: int
+    left_depth_last: bool  # left is (rows, depth), not (depth, rows)
+    right_depth_last: bool  # right is (columns, depth), not (depth, columns)
+    accumulator: int | None = None
+    sum: Op | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MovingLoop:
+    """A `tile_for`: its loads, its products, and what it carries.
+
+    `trips` is None where the bounds are not constants.
+    """
+
+    op: Op
+    loads: tuple[Window, ...]
+    products: tuple[Product, ...]
+    trips: int | None
+    simple: bool  # no loops, branches, stores or gathers inside
+
+    @property
+    def region(self) -> Region:
+        return self.op.regions[0]
+
+    @property
+    def index(self) -> Value:
+        return self.region.arguments[0]
+
+    @property
+    def carried(self) -> tuple[Value, ...]:
+        return self.region.arguments[1:]
+
+
+class Facts:
+    """What is known of one kernel_call."""
+
+    def __init__(self, kernel: Op) -> None:
+        self.kernel = kernel
+        self.region = kernel.regions[0]
+        self.offsets = Offsets(kernel)
+        count = len(kernel.operands)
+        self.inputs = self.region.arguments[:count]
+        self.results = self.region.arguments[count:]
+
+    @cached_property
+    def loops(self) -> tuple[MovingLoop, ...]:
+        """All `tile_for`s, outer ones first."""
+        return tuple(self._loop(op) for op in self.region.walk() if op.name == "tile_for")
+
+    @cached_property
+    def products(self) -> tuple[Product, ...]:
+        """All products, in loops or not."""
+        return tuple(self._products(self.region.walk(), None))
+
+    @cached_property
+    def stores(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.region.walk() if op.name in STORES)
+
+    def behind(self, loop: MovingLoop) -> tuple[Op, ...]:
+        """The operations behind a loop of the body itself: what follows its sums."""
+        ops = self.region.ops
+        return tuple(ops[ops.index(loop.op) + 1 :]) if loop.op in ops else ()
+
+    def window(self, op: Op, loop: Op | None = None) -> Window:
+        """A tile_load as a window that moves with `loop`."""
+        rank = op.operands[0].rank
+        offsets = tuple(self.offsets.of(value) for value in op.offsets[:rank])
+        steps = self._steps(offsets, loop) if loop is not None else (0,) * rank
+        return Window(op, op.operands[0], offsets, steps)
+
+    def _steps(self, offsets: Sequence[Offset], loop: Op) -> tuple[int, ...] | None:
+        index = loop.regions[0].arguments[0]
+        inner = set(loop.regions[0].walk())
+        steps = []
+        for offset in offsets:
+            factors = dict(offset.terms)
+            if any(v.op in inner or v.owner is loop.regions[0] and v is not index for v in factors):
+                return None
+            steps.append(factors.get(index, 0) * loop.step)
+        return tuple(steps)
+
+    def _loop(self, op: Op) -> MovingLoop:
+        body = op.regions[0]
+        loads = [self.window(inner, op) for inner in body.ops if inner.name == "tile_load"]
+        simple = not any(
+            inner.regions
+            and inner.definition.pattern == "control"
+            or inner.name in MEMORY_OPS - {"tile_load"}
+            for inner in body.ops
+        )
+        products = tuple(self._products(body.ops, op))
+        return MovingLoop(op, tuple(loads), products, trip_count(op), simple)
+
+    def _products(self, ops: Sequence[Op] | Iterator[Op], loop: Op | None) -> Iterator[Product]:
+        for op in ops:
+            if op.name == "dot_general":
+                found = self._product(op, loop)
+                if found is not None:
+                    yield found
+
+    def _product(self, op: Op, loop: Op | None) -> Product | None:
+        """The product in its canonical form; None for batches and several dims of a kind."""
+        left, right = op.operands
+        if left.rank != 2 or right.rank != 2 or op.result.rank != 2:
+            return None
+        ((left_depth,), (right_depth,)) = (
+            tuple(op.lhs_contracting_dimensions),
+            tuple(op.rhs_contracting_dimensions),
+        )
+        number, total = self._accumulator(op, loop)
+        return Product(
+            op,
+            self.source(left, loop),
+            self.source(right, loop),
+            left.dims[1 - left_depth],
+            right.dims[1 - right_depth],
+            left.dims[left_depth],
+            left_depth == 1,
+            right_depth == 1,
+            number,
+            total,
+        )
+
+    def _accumulator(self, op: Op, loop: Op | None) -> tuple[int | None, Op | None]:
+        if loop is None:
+            return None, None
+        body = loop.regions[0]
+        users = body.uses.get(op.result, ())
+        if len(users) != 1 or users[0][0] is None or users[0][0].name != "add":
+            return None, None
+        total, place = users[0]
+        other = total.operands[1 - place]
+        if other.owner is not body or other.index == 0:
+            return None, None
+        number = other.index - 1
+        alone = len(body.uses.get(other, ())) == 1
+        if not alone or body.results[number] is not total.result:
+            return None, None
+        if len(body.uses.get(total.result, ())) != 1:
+            return None, None
+        return number, total
+
+    def source(self, value: Value, loop: Op | None = None) -> Source:
+        """Follows an operand through transposes and dims of size 1 to where it is made."""
+        origin = value
+        permutation = tuple(range(value.rank))
+        while origin.op is not None:
+            op = origin.op
+            if op.name == "transpose" and op.result.rank == value.rank:
+                # value[i] = origin[...]: dim d of the operand is dim permutation[d] of the origin.
+                permutation = tuple(op.permutation[d] for d in permutation)
+            elif op.name == "reshape" and _squeezed(op.operands[0].dims) == _squeezed(origin.dims):
+                if any(n == 1 for n in origin.dims) and op.operands[0].rank != origin.rank:
+                    if 1 in value.dims:
+                        break
+            else:
+                break
+            origin = op.operands[0]
+        window = None
+        if origin.op is not None and origin.op.name == "tile_load":
+            window = self.window(origin.op, loop)
+        return Source(value, origin, window, permutation)
+
+
+def _squeezed(dims: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for n in dims if n != 1)
