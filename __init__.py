@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .compiler import compile, export_stablehlo, import_model  # noqa: A004
+    from .foreign import foreign_kernel
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
     from .hlo.distributed import ParallelResults, interpret_parallel
@@ -40,6 +41,7 @@ _ROOMS = {
     "cdiv": ".frontends.kernel.names",
     "compile": ".compiler",
     "export_stablehlo": ".compiler",
+    "foreign_kernel": ".foreign",
     "import_model": ".compiler",
     "interpret": ".hlo.interpret",
     "interpret_parallel": ".hlo.distributed",
@@ -64,6 +66,7 @@ __all__ = [
     "cdiv",
     "compile",
     "export_stablehlo",
+    "foreign_kernel",
     "import_model",
     "interpret",
     "interpret_parallel",

@@ -71,7 +71,8 @@ class Kernel:
         self.definition, self.reference = definition, reference
         self._built: dict[Any, _Ready] = {}
         self._quick: dict[Any, _Ready] = {}
-        functools.update_wrapper(self, definition.function)
+        if definition.function is not None:
+            functools.update_wrapper(self, definition.function)
 
     def __call__(self, *arrays: Any, **constants: Any) -> Any:
         """The kernel's outputs, in the library of the inputs: one array, or a tuple.
@@ -175,8 +176,15 @@ class Kernel:
     def _simulate(
         self, arrays: Sequence[Any], constants: Mapping[str, Any]
     ) -> tuple[list[Any], Counts]:
+        values, ready = self._values(arrays, constants)
+        return simulate(ready.built.op, values)
+
+    def _values(
+        self, arrays: Sequence[Any], constants: Mapping[str, Any]
+    ) -> tuple[list[Any], _Ready]:
+        """The arrays in numpy, and the kernel for them."""
         values = [_as_numpy(array) for array in arrays]
-        return simulate(self._ready(values, constants).built.op, values)
+        return values, self._ready(values, constants)
 
     def _ready(self, arrays: Sequence[Any], constants: Mapping[str, Any]) -> _Ready:
         """The kernel for arrays of these types, built anew where its surroundings changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..optimizer.schedule import Schedule
 from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
 
-TARGETS = ("cpu", "null")
+TARGETS = ("cpu", "null", "nvidia", "ptx-sim")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Backend:
     """One target. `build` gives a plan_pb2.Plan and an image; UnsupportedError lists every
     operation without a kernel. `packing` says how a contraction wants a weight to lie in memory.
     `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
-    threads, what depends on no program."""
+    threads, what depends on no program. `assemble`: an image in machine code, by architecture."""
 
     name: str
     build: Callable[[Schedule, tuple[str, ...]], tuple[Any, bytes]]
@@ -30,6 +30,7 @@ class Backend:
     machine: str = ""  # that machine's name, with a digest where it is no typical one
     choices: Choices | None = None
     begin: Callable[[], None] = lambda: None
+    assemble: Callable[[bytes], Mapping[str, bytes]] | None = None
 
 
 def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
@@ -43,4 +44,8 @@ def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
         from .null import backend
 
         return backend(options, tuner)
+    if target.partition(":")[0] in ("nvidia", "ptx-sim"):
+        from .nvidia import backend
+
+        return backend(target, options, tuner)
     raise UserError(f"there is no target '{target}'; targets are {', '.join(TARGETS)}")

@@ -283,9 +283,12 @@ def copy_op(size: int) -> Op:
 
 
 def kernel_kind(op: Op) -> str:
-    """What a kernel is made from: a fusion's kind, "tile" for a tile function, else "opaque"."""
+    """What a kernel is made from: a fusion's kind, "tile" for a tile function, "foreign" for code
+    that was written elsewhere, else "opaque"."""
     if op.name == "kernel_call":
         return "tile"
+    if op.name == "foreign_call":
+        return "foreign"
     return op.kind if op.name == "fusion" else "opaque"
 
 
@@ -293,6 +296,8 @@ def kernel_ops(op: Op) -> list[str]:
     """The names of what a kernel computes; a tile function's begin with its own name."""
     if op.name == "fusion":
         return [inner.name for inner in op.regions[0].ops]
+    if op.name == "foreign_call":
+        return [op.kernel]
     if op.name != "kernel_call":
         return [op.name]
     walked = [inner for inner in op.regions[0].walk() if inner.name not in TILE_OPS]

@@ -6,7 +6,6 @@ Arrays are taken as they are, without a copy: numpy's, and those of any library 
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +15,10 @@ import numpy as np
 from ..hlo.errors import UserError
 from ..hlo.signature import Argument, Result, describe
 from ..hlo.types import element_type
+from .dlpack import CPU, CUDA_HOST, host_array
 
 Array = np.ndarray[Any, Any]
 _PYTHON = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
-_CPU_DEVICES = (1, 3)  # DLPack's kDLCPU and kDLCUDAHost (pinned memory)
 _DEVICE_NAMES = {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda-managed", 14: "oneapi"}
 
 
@@ -105,7 +104,7 @@ class Leaf:
     def _from_dlpack(self, value: Any) -> Array:
         try:
             device, number = value.__dlpack_device__()
-            if int(device) not in _CPU_DEVICES:
+            if int(device) not in (CPU, CUDA_HOST):
                 name = _DEVICE_NAMES.get(int(device), f"device type {int(device)}")
                 raise self.refuse(
                     f"the array is on {name}:{number}, the program runs on the CPU",
@@ -114,7 +113,7 @@ class Leaf:
             # torch keeps some negations as a flag, which its capsules leave out without a word.
             if getattr(value, "is_neg", bool)() is True:
                 value = value.resolve_neg()
-            return _read_capsule(value.__dlpack__())
+            return host_array(value.__dlpack__())
         except UserError:
             raise
         except Exception as error:  # whatever the foreign object raises
@@ -147,75 +146,3 @@ def check_donations(leaves: Sequence[Leaf], arrays: Sequence[Array]) -> None:
                     f"{leaf.path} is donated and its memory is overwritten, but "
                     f"{leaves[other].path} lies in the same memory; pass a copy of one of them"
                 )
-
-
-class _DLDevice(ctypes.Structure):
-    _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
-
-
-class _DLDataType(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", _DLDevice),
-        ("rank", ctypes.c_int32),
-        ("dtype", _DLDataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-# DLPack's (code, bits) -> name in numpy or ml_dtypes.
-_DLPACK_TYPES = {
-    **{(0, bits): f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{(1, bits): f"uint{bits}" for bits in (8, 16, 32, 64)},
-    **{(2, bits): f"float{bits}" for bits in (16, 32, 64)},
-    (4, 16): "bfloat16", (5, 64): "complex64", (5, 128): "complex128", (6, 8): "bool",
-    (7, 8): "float8_e3m4", (8, 8): "float8_e4m3", (9, 8): "float8_e4m3b11fnuz",
-    (10, 8): "float8_e4m3fn", (11, 8): "float8_e4m3fnuz", (12, 8): "float8_e5m2",
-    (13, 8): "float8_e5m2fnuz", (14, 8): "float8_e8m0fnu",
-}  # fmt: skip
-
-
-class _Borrowed:
-    """Foreign memory for numpy's array interface; keeps its owner, a DLPack capsule, alive."""
-
-    def __init__(self, capsule: Any, address: int, shape: Any, strides: Any, size: int) -> None:
-        self.capsule = capsule
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (address, True),  # read-only: its library may share the memory
-            "shape": shape,
-            "strides": strides,
-            "typestr": f"|V{size}",
-        }
-
-
-def _read_capsule(capsule: Any) -> Array:
-    """The array of a DLPack capsule, without a copy, of numpy's or ml_dtypes' type.
-
-    numpy.from_dlpack refuses bfloat16 and the 8-bit floats, hence our own reader. The capsule is
-    not consumed: its destructor frees the memory once the array, which holds it, is gone.
-    """
-    from .tensors import numpy_type
-
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    tensor = _DLTensor.from_address(get_pointer(capsule, b"dltensor"))
-    kind = tensor.dtype
-    name = _DLPACK_TYPES.get((kind.code, kind.bits))
-    if name is None or kind.lanes != 1:
-        raise TypeError(f"DLPack type code {kind.code} of {kind.bits} bits is not known")
-    dtype = numpy_type(name)
-    shape = tuple(tensor.shape[: tensor.rank]) if tensor.rank else ()
-    strides = None
-    if tensor.strides and tensor.rank:
-        strides = tuple(dtype.itemsize * step for step in tensor.strides[: tensor.rank])
-    if 0 in shape:
-        return np.zeros(shape, dtype)
-    address = (tensor.data or 0) + tensor.byte_offset
-    return np.asarray(_Borrowed(capsule, address, shape, strides, dtype.itemsize)).view(dtype)

@@ -4,76 +4,32 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from ...hlo.graph import Op
 from ...optimizer.fusion import CONTRACTIONS
 from ...optimizer.plan import KernelFacts, Planner
 from ...optimizer.schedule import Schedule
+from ..jobs import pool
 from . import executor
-from .cache import CompiledKernel, DiskCache, compiler_digest, key_of
+from .cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
 from .codegen import KernelCode, Target, compile_object
 from .contract.blocking import Blocking
+from .foreign import renamed
 from .image import link
 from .kernels import emit
 
-MAXIMUM_JOBS = 16  # compilations at once
 _EXECUTOR = "executor"  # stands for an operation's text in the key of the executor
-
-
-class KernelCache:
-    """Kernels by canonical text, shared by all compilations of a process, and found on disk."""
-
-    def __init__(self, capacity: int = 4096) -> None:
-        self.capacity = capacity
-        self.kernels: dict[tuple[str, Target], CompiledKernel] = {}
-        self.lock = threading.Lock()
-
-    def find(self, text: str, target: Target, disk: DiskCache | None) -> CompiledKernel | None:
-        """The kernel of an operation's text, if it is known."""
-        with self.lock:
-            known = self.kernels.get((text, target))
-        if known is None and disk is not None:
-            known = disk.load(key_of(text, target))
-            if known is not None:
-                self._remember(text, target, known)
-        return known
-
-    def add(self, text: str, target: Target, disk: DiskCache | None, made: CompiledKernel) -> None:
-        """Keep a kernel that was just compiled."""
-        self._remember(text, target, made)
-        if disk is not None:
-            disk.store(key_of(text, target), made)
-
-    def _remember(self, text: str, target: Target, kernel: CompiledKernel) -> None:
-        with self.lock:
-            if len(self.kernels) >= self.capacity:
-                self.kernels.pop(next(iter(self.kernels)))
-            self.kernels[text, target] = kernel
-
-
 CACHE = KernelCache()
-
-
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    """The threads that compile, for all compilations of the process."""
-    return ThreadPoolExecutor(_jobs(), thread_name_prefix="girih-compile")
-
-
-if hasattr(os, "register_at_fork"):  # threads do not live on in a child
-    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def begin_executor(target: Target, disk: DiskCache | None) -> Future[CompiledKernel]:
     """What walks a plan's steps; no program decides anything of it, so it can be begun early."""
     known = CACHE.find(_EXECUTOR, target.general, None)
     if known is None:
-        return _pool().submit(_executor, target.general, disk)
+        return pool().submit(_executor, target.general, disk)
     made: Future[CompiledKernel] = Future()
     made.set_result(known)
     return made
@@ -110,11 +66,13 @@ class _Job:
             return known.facts
         code = emit(op, target, self.blockings.get(text))
         # The name is the content's, so that kernels of equal text are linked once.
-        digest = hashlib.blake2b(code.ir_text.encode(), digest_size=12).hexdigest()
-        symbol = f"kernel_{digest}"
+        content = code.object + code.ir_text.encode()
+        symbol = f"kernel_{hashlib.blake2b(content, digest_size=12).hexdigest()}"
         ir_text = code.ir_text.replace(f"@{code.symbol}(", f"@{symbol}(")
-        if symbol not in self.objects:
-            self.objects[symbol] = _pool().submit(compile_object, ir_text, target)
+        if symbol not in self.objects and code.object:
+            self.objects[symbol] = pool().submit(renamed, code.object, code.symbol, symbol)
+        elif symbol not in self.objects:
+            self.objects[symbol] = pool().submit(compile_object, ir_text, target)
         facts = _facts(code)
         self.under_way[text] = symbol, facts
         return facts
@@ -202,10 +160,3 @@ def _facts(code: KernelCode) -> KernelFacts:
         code.notes,
         code.functions,
     )
-
-
-def _jobs() -> int:
-    """How many kernels are compiled at once: the cores that this process may use."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return min(cores, MAXIMUM_JOBS)

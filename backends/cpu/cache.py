@@ -18,17 +18,17 @@ import json
 import os
 import stat
 import struct
+import threading
 import time
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ...hlo.errors import UserError
 from ...optimizer.plan import KernelFacts
-from .codegen import Target
 from .machines import cache_folder
 
 CAPACITY = 256 << 20  # bytes; above it the entries that were used longest ago go
@@ -85,13 +85,13 @@ class Entry:
         return None if data is None else _decode(data)
 
 
-def key_of(operation: str, target: Target) -> Key:
-    """The key of a kernel by its operation's canonical text."""
+def key_of(operation: str, target: Hashable) -> Key:
+    """The key of a kernel by its operation's canonical text and a target, whose `repr` says all."""
     return Key(operation, _target_text(target), compiler_digest() or "")
 
 
 @functools.lru_cache(maxsize=16)
-def _target_text(target: Target) -> str:
+def _target_text(target: Hashable) -> str:
     return repr(target)
 
 
@@ -345,3 +345,36 @@ def _difference(old: str, new: str) -> str:
     """The lines that differ, old ones with "-", new ones with "+"; long ones are cut."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
     return "\n".join(f"  {line[:160]}" for line in list(lines)[2:] if not line.startswith("@@"))
+
+
+class KernelCache:
+    """Kernels by canonical text, shared by all compilations of a process, and found on disk."""
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self.capacity = capacity
+        self.kernels: dict[tuple[str, Hashable], CompiledKernel] = {}
+        self.lock = threading.Lock()
+
+    def find(self, text: str, target: Hashable, disk: DiskCache | None) -> CompiledKernel | None:
+        """The kernel of an operation's text, if it is known."""
+        with self.lock:
+            known = self.kernels.get((text, target))
+        if known is None and disk is not None:
+            known = disk.load(key_of(text, target))
+            if known is not None:
+                self._remember(text, target, known)
+        return known
+
+    def add(
+        self, text: str, target: Hashable, disk: DiskCache | None, made: CompiledKernel
+    ) -> None:
+        """Keep a kernel that was just compiled."""
+        self._remember(text, target, made)
+        if disk is not None:
+            disk.store(key_of(text, target), made)
+
+    def _remember(self, text: str, target: Hashable, kernel: CompiledKernel) -> None:
+        with self.lock:
+            if len(self.kernels) >= self.capacity:
+                self.kernels.pop(next(iter(self.kernels)))
+            self.kernels[text, target] = kernel

@@ -57,8 +57,9 @@ def polynomial(f: Function, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def _native_rounding(f: Function) -> bool:
-    attributes = f.module.attributes
-    return "+sse4.1" in attributes or "+neon" in attributes
+    module = f.module
+    on_gpu = module.architecture == "nvptx64"
+    return on_gpu or "+sse4.1" in module.attributes or "+neon" in module.attributes
 
 
 def round_even(f: Function, x: Value) -> Value:

@@ -23,6 +23,7 @@ class KernelCode:
     parallel: bool = True
     notes: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()  # of libraries; their addresses come behind the results
+    object: bytes = b""  # an ELF object that defines `symbol`, in place of IR; written elsewhere
 
 
 class Target(ABC):

@@ -1,1 +1,42 @@
 """The NVIDIA backend: tile functions and fusions become PTX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...hlo.errors import UserError
+from ...optimizer.schedule import Schedule
+from ...optimizer.tuning import Tuner
+from ...options import Options
+from .. import Backend
+from .target import DEFAULT, Target, target
+
+SIMULATED = "ptx-sim"  # the same code, run by the simulator
+
+
+def target_of(name: str) -> Target:
+    """The target of "nvidia", "nvidia:sm_80", "ptx-sim" or "ptx-sim:sm_80"; UserError for others"""
+    family, _, architecture = name.partition(":")
+    if family not in ("nvidia", SIMULATED):
+        raise UserError(f"there is no NVIDIA target '{name}'")
+    return target(architecture or DEFAULT)
+
+
+def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
+    """The backend of a target's name."""
+    if tuner is not None and tuner.measure:
+        raise UserError("target nvidia: kernels are not timed yet; leave measure out")
+    from ..cpu.cache import open_cache
+    from .build import build, cubins
+
+    found, disk = target_of(name), open_cache(options.cache)
+
+    def build_for_target(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
+        return build(schedule, found, notes, disk)
+
+    def assemble(image: bytes) -> Mapping[str, bytes]:
+        return cubins(image, found)
+
+    simulated = name.partition(":")[0] == SIMULATED
+    return Backend(found.name, build_for_target, assemble=None if simulated else assemble)

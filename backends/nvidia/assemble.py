@@ -21,9 +21,7 @@ from .target import Architecture
 TIMEOUT = 600.0  # seconds
 _COMPILING = re.compile(r"Compiling entry function '([\w$.]+)' for '(\w+)'")
 _PROPERTIES = re.compile(r"Function properties for ([\w$.]+)")
-_STACK = re.compile(
-    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-)
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+) bytes smem")

@@ -136,8 +136,6 @@ def _machine(architecture: Architecture) -> Any:
         machines[architecture] = (
             _binding()
             .Target.from_triple(TRIPLE)
-            .create_target_machine(
-                cpu=architecture.name, features=f"+ptx{architecture.ptx}", opt=3
-            )
+            .create_target_machine(cpu=architecture.name, features=f"+ptx{architecture.ptx}", opt=3)
         )
     return machines[architecture]

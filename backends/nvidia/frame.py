@@ -1,7 +1,7 @@
 """The head of a GPU kernel in LLVM IR, and what every emitter says to the machine.
 
     unit = Unit(target)
-    kernel = unit.kernel("copy", [Parameter("x", Memory(0), readonly=True), Parameter("y", Memory(1))])
+    kernel = unit.kernel("copy", [Parameter("x", Memory(0), readonly=True), Parameter("y", ...)])
     with kernel.each(size) as at:                    # this thread's element, an index.Affine
         value = emitter.load(kernel.pointers[0], F32, at)
         emitter.store(kernel.pointers[1], value, F32, at)
@@ -21,13 +21,17 @@ from dataclasses import dataclass
 from ...hlo.errors import CompilerBug
 from .. import llvm
 from ..llvm.index import CONSECUTIVE, SAME, Affine, Axis, Scopes, of_axis
+from ..plain.composite import merged
 from .launch import Argument, Extent, Immediate, KernelCode, Launch, Memory, TensorMap
 from .target import WARP, Target
 
 THREADS = 256  # of a block, where nothing asks for another number
 SHARED = "shared"  # the one dynamic array of shared memory
 GRID = 2**31 - 1  # most blocks along x
-FULL = 0xFFFFFFFF  # all lanes of a warp
+
+
+class Unfit(Exception):
+    """An emitter does not take an operation; the plain way does, and a note gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Unit:
         self.target = target
         self.module = target.module()
         self.entries: list[Entry] = []
+        self.pieces: list[str] = []  # texts of further modules, whose functions entries call
 
     def kernel(
         self,
@@ -80,6 +85,8 @@ class Unit:
     def text(self) -> str:
         """The module's IR."""
         text = self.module.text()
+        if self.pieces:
+            text = merged([text, *self.pieces])
         if f"@{SHARED}" in text:
             head = f"@{SHARED} = external addrspace(3) global [0 x i8], align 1024\n"
             text = head + text
@@ -156,9 +163,7 @@ class Entry:
         f = self.function
         return shuffle(f, "idx", f.lshr(self.thread(), 5), llvm.constant("i32", 0))
 
-    def axis(
-        self, value: llvm.Value, extent: int, multiple: int = 1, lanes: int = SAME
-    ) -> Affine:
+    def axis(self, value: llvm.Value, extent: int, multiple: int = 1, lanes: int = SAME) -> Affine:
         """A number of the code, below `extent`, as an index; it belongs to the current scope."""
         wide = self.function.cast("zext", value, "i64")
         return of_axis(Axis(wide, extent, lanes, self.scopes.depth, multiple))

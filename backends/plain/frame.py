@@ -73,7 +73,7 @@ class Frame:
 
     def emitter(self, region: Region) -> ElementEmitter:
         """An emitter for the region whose arguments are the kernel's operands."""
-        self.moved = float(sum(map(_read_bytes, region.arguments, [region] * len(self.operands))))
+        self.moved = float(sum(map(read_bytes, region.arguments, [region] * len(self.operands))))
         self.moved += sum(kind.bytes for kind in self.results)
         return ElementEmitter(self.function, region, self.pointers, scopes=self.scopes)
 
@@ -96,7 +96,7 @@ class Frame:
         )
 
 
-def _read_bytes(argument: Value, region: Region) -> int:
+def read_bytes(argument: Value, region: Region) -> int:
     """Bytes of an operand that are read: of a table, the rows that are looked up."""
     total = 0
     for user, number in region.uses.get(argument, ()):

@@ -18,6 +18,11 @@ def batched(module: Module, size: int, inputs: Sequence[bool]) -> Module:
     UserError where an input that is shared is what a result starts as.
     """
     op = module.body.ops[0]
+    if op.name != "kernel_call":
+        raise UserError(
+            f"kernel '{op.kernel}' was written elsewhere, so vmap cannot add an axis to it; use "
+            "jax.lax.map"
+        )
     starts = op.starts or ()
     if any(start >= 0 and not inputs[start] for start in starts):
         raise UserError(

@@ -1,6 +1,7 @@
 """A kernel as a string that travels inside an export, and back: `to_text`, `from_text`.
 
-The string is a program of one `kernel_call` on the wire (specs/hlo.proto), in base64.
+The string is a program of one `kernel_call` or `foreign_call` on the wire (specs/hlo.proto), in
+base64.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ...hlo.graph import Function, Module, Op, Origin, Region, Value, arguments
 from ...hlo.verify import verify
 
 NAME = "girih.kernel"
+CALLS = ("kernel_call", "foreign_call")
 
 
 def to_text(module: Module) -> str:
@@ -30,8 +32,8 @@ def from_text(text: str) -> Module:
         raise UserError("the kernel in the export is damaged: it is no base64") from None
     module = wire.decode(data)
     ops = module.body.ops
-    if len(ops) != 1 or ops[0].name != "kernel_call" or module.body.results != ops[0].results:
-        raise UserError("the kernel in the export is damaged: it is no single kernel_call")
+    if len(ops) != 1 or ops[0].name not in CALLS or module.body.results != ops[0].results:
+        raise UserError("the kernel in the export is damaged: it is no single kernel")
     verify(module)
     return module
 
@@ -42,7 +44,7 @@ def call_of(
     origin: tuple[Origin, ...],
     reference: Region | None = None,
 ) -> Op:
-    """The kernel's `kernel_call` on other operands, with a reference if there is one.
+    """The kernel's operation on other operands, with a reference if there is one.
 
     UserError if the operands have other types than the kernel was made for.
     """
@@ -52,20 +54,31 @@ def call_of(
         raise UserError(
             f"kernel '{op.kernel}' was made for {list(wanted)}, its call has {list(given)}"
         )
-    regions = op.regions if reference is None else (op.regions[0], reference)
+    regions = op.regions if reference is None else (*_own(op), reference)
     return Op(op.definition, operands, op.attributes, regions, op.result_types, origin or op.origin)
 
 
 def of_op(op: Op) -> str:
-    """The string of the kernel that a `kernel_call` is, without its reference."""
+    """The string of the kernel that an operation is, without its reference where it has code."""
     operands = arguments([value.type for value in op.operands])
-    call = Op(op.definition, operands, op.attributes, op.regions[:1], op.result_types, op.origin)
+    regions = op.regions if op.attributes.get("codes") == () else _own(op)
+    call = Op(op.definition, operands, op.attributes, regions, op.result_types, op.origin)
     body = Region(operands, (call,), call.results)
     return to_text(Module({"main": Function("main", body)}, name=op.kernel))
 
 
 def with_reference(module: Module, reference: Region) -> Module:
-    """The kernel's program with a second region, which computes the same by ordinary operations."""
+    """The kernel's program with one more region, which computes the same by ordinary operations."""
     op = call_of(module, module.body.arguments, module.body.ops[0].origin, reference)
     body = Region(module.body.arguments, (op,), op.results)
     return Module({"main": Function("main", body)}, name=module.name)
+
+
+def reference_of(op: Op) -> Region | None:
+    """The reference that a kernel's operation has with it."""
+    return op.regions[-1] if len(op.regions) > len(_own(op)) else None
+
+
+def _own(op: Op) -> tuple[Region, ...]:
+    """The regions that are the kernel itself."""
+    return tuple(op.regions[:1]) if op.name == "kernel_call" else ()

@@ -408,13 +408,13 @@ class _Lowering:
 
     def kernel(self, op: Op) -> Iterator[tree.Operation]:
         """A composite that holds the kernel; whoever does not know it runs the reference."""
-        if len(op.regions) < 2:
+        reference = payload.reference_of(op)
+        if reference is None:
             yield from self.block(
                 op, f"kernel '{op.kernel}' has no reference, so only girih can run it",
                 "give the kernel a reference=",
             )  # fmt: skip
             return
-        body, reference = op.regions
         name = self._decomposition(f"{payload.NAME}.{op.kernel}", reference)
         text = payload.of_op(op)
         yield self._composite(op, payload.NAME, {"kernel": text}, name)
@@ -438,6 +438,7 @@ _SPECIAL: dict[str, Callable[[_Lowering, Op], Iterator[tree.Operation]]] = {
     "constant": _Lowering.constant,
     "weight": _Lowering.weight,
     "fusion": _Lowering.fusion,
+    "foreign_call": _Lowering.kernel,
     "kernel_call": _Lowering.kernel,
     "call": _Lowering.call,
     "composite": _Lowering.composite,

@@ -17,6 +17,7 @@ from . import (
     einsum,
     elementwise,
     factorizations,
+    foreign,
     functions,
     indexing,
     linear_algebra,
@@ -60,6 +61,7 @@ DEFINITIONS: tuple[OpDefinition, ...] = (
     *special.ROOMS,
     *composed.ROOMS,
     *tile.ROOMS,
+    *foreign.ROOMS,
 )
 
 _BY_NAME = {definition.name: definition for definition in DEFINITIONS}

@@ -24,6 +24,7 @@ from ...hlo.errors import CompilerBug, UserError
 from ...specs.generated import plan_pb2
 from .cores import default_threads
 from .libraries import address_of
+from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc
 from .workers import Pool, pool_of
 
@@ -156,7 +157,7 @@ class CpuVariant:
             self._check_limits()
             self._build_tables()
         except (IndexError, OverflowError) as error:
-            raise _malformed(f"it names what it does not hold ({error})") from error
+            raise malformed(f"it names what it does not hold ({error})") from error
         self.execute = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
             self.image.address + plan.executor_entry
         )
@@ -169,20 +170,8 @@ class CpuVariant:
         plan, size = self.plan, len(self.image.memory)
         entries = [plan.executor_entry, plan.worker_entry, *(k.entry for k in plan.kernels)]
         if max(entries) >= size:
-            raise _malformed("a function lies outside its code")
-        given = {
-            plan_pb2.INPUT: [plan.buffers[index].bytes for index in plan.inputs],
-            plan_pb2.OUTPUT: [plan.buffers[index].bytes for index in plan.outputs],
-        }
-        arena = plan.memory.arena_bytes
-        for buffer in plan.buffers:
-            if buffer.place == plan_pb2.ARENA:
-                fits = buffer.offset + buffer.bytes <= arena
-            else:
-                sizes = given.get(buffer.place)
-                fits = sizes is None or buffer.bytes <= sizes[buffer.index]
-            if not fits:
-                raise _malformed("a buffer lies outside its memory")
+            raise malformed("a function lies outside its code")
+        check_buffers(plan)
 
     def _build_tables(self) -> None:
         """Fills the step table and the pointer slots, as far as no context is needed."""
@@ -198,7 +187,7 @@ class CpuVariant:
         def slot(argument: plan_pb2.Argument) -> int:
             place, value = homes[argument.buffer]
             if argument.offset > plan.buffers[argument.buffer].bytes:
-                raise _malformed("an argument lies outside its buffer")
+                raise malformed("an argument lies outside its buffer")
             index = len(slots)
             slots.append(value + argument.offset)
             if place == plan_pb2.ARENA:
@@ -237,9 +226,9 @@ class CpuVariant:
                 )
                 targets.extend(switch.targets)
             else:
-                raise _malformed(f"step {len(rows)} has no action")
+                raise malformed(f"step {len(rows)} has no action")
         if any(target > len(rows) for target in (*jumps, *targets)):
-            raise _malformed("a jump leads out of its steps")
+            raise malformed("a jump leads out of its steps")
         rows.append([_END] + [0] * (_STEP_WORDS - 1))
         self.steps = np.array(rows, np.int64)
         self._targets = np.array(targets or [0], np.int64)
@@ -267,7 +256,7 @@ class CpuVariant:
                     f"{buffer.bytes} contiguous ones"
                 )
             return buffer.place, array.ctypes.data
-        raise _malformed(f"a buffer has the place {buffer.place}")
+        raise malformed(f"a buffer has the place {buffer.place}")
 
     def pool(self) -> Pool:
         """The workers that serve it."""
@@ -277,10 +266,6 @@ class CpuVariant:
     def context(self) -> CpuContext:
         """A new context; contexts are independent, one call at a time each."""
         return CpuContext(self)
-
-
-def _malformed(reason: str) -> UserError:
-    return UserError(f"the plan is malformed: {reason}; compile the program again")
 
 
 class CpuContext:

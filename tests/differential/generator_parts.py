@@ -123,7 +123,11 @@ class Writer:
         )
         if x.element.kind == "uint":
             names = ("not", "popcnt", "count_leading_zeros")
-        return self.b(self.chance.choice(names), x)
+        name = self.chance.choice(names)
+        if name == "sqrt" and x.element.is_complex:
+            # XLA:CPU takes -1 - 0i for -1 + 0i, on the other side of the branch cut.
+            x = self.b("add", x, self.b.constant(np.full(x.dims, 0.5j, x.tensor.dtype), x.tensor))
+        return self.b(name, x)
 
     def binary(self) -> Value:
         x = self.one_of()

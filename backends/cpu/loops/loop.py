@@ -7,47 +7,21 @@ it. Tiles are rows of a box (or blocks of one long row).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ....hlo.graph import Region
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
 from ...plain import composite
+from ...plain.boxes import Box, boxes, crossing
 from ...plain.frame import Frame, computable, cost, steps, tile_range
-from ...plain.probe import Findings, box_index, collapse, probe
 from ..codegen import KernelCode, Target
 from . import blocking, transpose
 from .blocking import LoopBlocking
 
-MAXIMUM_BOXES = 8
 _ENOUGH_TILES = 16  # rows that are not cut
-MAXIMUM_OPERATIONS = 48  # in all boxes together, where these are more
-
-
-@dataclass
-class Box:
-    """A part of the roots' index space and the groups of dims that run as one there."""
-
-    starts: tuple[int, ...]
-    sizes: tuple[int, ...]
-    groups: list[list[int]]
-    found: Findings
-
-    def extents(self) -> list[int]:
-        return [math.prod(self.sizes[d] for d in group) for group in self.groups]
-
-    def index(
-        self, emitter: ElementEmitter, at: Sequence[Affine], width: int
-    ) -> tuple[Affine, ...]:
-        """The roots' index for a position in each group."""
-        parts: list[Affine] = []
-        for group, position in zip(self.groups, at, strict=True):
-            parts.extend(delinear(emitter.indexer, position, [self.sizes[d] for d in group], width))
-        return box_index(parts, self.starts, self.sizes)
 
 
 def emit(
@@ -69,38 +43,6 @@ def emit(
     return frame.finish(tiles, flops, work=work)
 
 
-def boxes(region: Region) -> list[Box]:
-    """The parts of the index space, in row-major order of their starts."""
-    dims = region.results[0].dims
-    whole = (0,) * len(dims)
-    found = probe(region, whole, dims)
-    ranges: list[list[tuple[int, int]]] = []
-    count = 1
-    most = max(MAXIMUM_BOXES, MAXIMUM_OPERATIONS // (1 + len(region.ops)))
-    for size, cuts in zip(dims, found.cuts, strict=True):
-        seams = sorted({cut for cut in cuts if 0 < cut < size})
-        if count * (len(seams) + 1) > most:
-            seams = []
-        count *= len(seams) + 1
-        ranges.append(list(itertools.pairwise([0, *seams, size])))
-    if count == 1:
-        return [Box(whole, dims, collapse(dims, found), found)]
-    made: list[Box] = []
-    for part in itertools.product(*ranges):
-        starts = tuple(low for low, _ in part)
-        sizes = tuple(high - low for low, high in part)
-        inside = probe(region, starts, sizes)
-        coefficients = [*inside.coefficients, _strides(dims)]
-        merged = collapse(sizes, Findings(coefficients))
-        made.append(Box(starts, sizes, merged, inside))
-    return made
-
-
-def _strides(dims: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides: where the box is stored."""
-    return tuple(math.prod(dims[d + 1 :]) for d in range(len(dims)))
-
-
 def _box(
     frame: Frame,
     target: Target,
@@ -118,9 +60,9 @@ def _box(
     if frame.target.vector_bits < 512 or inner == 1:
         while width > inner:
             width //= 2
-    crossing = transpose.crossing(region, box.groups, box.sizes, box.found)
-    if crossing is not None and width > 1:
-        return transpose.emit(frame, emitter, region, box, crossing, first, cut)
+    across = crossing(region, box.groups, box.sizes, box.found)
+    if across is not None and width > 1:
+        return transpose.emit(frame, emitter, region, box, across, first, cut)
     unroll = max(1, min(usual.unroll, inner // width))
     stride = width * unroll
     blocks = 1

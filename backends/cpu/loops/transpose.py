@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ....hlo.graph import Region
 from ... import llvm
@@ -16,48 +16,11 @@ from ...llvm import elements
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, delinear, of_axis
+from ...plain.boxes import Box, Crossing
 from ...plain.frame import Frame, steps, tile_range
-from ...plain.probe import Findings, argument
 
 if TYPE_CHECKING:
     from .blocking import LoopBlocking
-    from .loop import Box
-
-
-class Crossing(NamedTuple):
-    """`group` is the group of dims along which the arguments are contiguous; their numbers and,
-    per argument, the stride of each group, and the constant."""
-
-    group: int
-    strides: dict[int, tuple[tuple[int, ...], int]]
-
-
-def crossing(
-    region: Region, groups: Sequence[Sequence[int]], sizes: Sequence[int], found: Findings
-) -> Crossing | None:
-    """The crossing accesses of a box of `sizes`, if there are any that blocks can serve."""
-    extents = [math.prod(sizes[d] for d in group) for group in groups]
-    if len(groups) < 2 or extents[-1] < 8:
-        return None
-    # The innermost dim of a group has its stride; what dims of size 1 would step over is nothing.
-    last = [next((d for d in reversed(group) if sizes[d] != 1), group[-1]) for group in groups]
-    by_group: dict[int, dict[int, tuple[tuple[int, ...], int]]] = {}
-    for number, value in enumerate(region.arguments):
-        name = argument(number)
-        accesses = {access for access in found.loads if access.pointer == name}
-        if len(accesses) != 1 or value.element.is_complex:
-            continue
-        (access,) = accesses
-        strides = tuple(access.row[d] for d in last)
-        if not access.plain or strides[-1] in (0, 1):
-            continue
-        for group in range(len(groups) - 1):
-            if strides[group] == 1 and extents[group] >= 8:
-                by_group.setdefault(group, {})[number] = (strides, access.constant)
-    if not by_group:
-        return None
-    group = max(by_group, key=lambda g: len(by_group[g]))
-    return Crossing(group, by_group[group])
 
 
 class _Staged(ElementEmitter):

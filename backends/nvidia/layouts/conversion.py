@@ -151,8 +151,7 @@ def _shuffles(
     count = len(kept)
     images = [*kept, *lanes]  # of the unit vectors of D: registers, then lanes
     nothing = kernel(images)
-    same_lane = [combine(images, v) for v in ()]  # D's members whose source lies in lane 0
-    same_lane = kernel([image >> source_registers for image in images])
+    same_lane = kernel([image >> source_registers for image in images])  # source in lane 0
     own = [1 << i for i in range(count)]
     own_or_nothing = independent([*own, *nothing])
     shared = intersection(same_lane, own_or_nothing)
@@ -160,9 +159,7 @@ def _shuffles(
     right = independent(own, shared)
     if len(left) > len(right):
         return None
-    rest = independent(
-        (1 << i for i in range(len(images))), [*same_lane, *own_or_nothing]
-    )
+    rest = independent((1 << i for i in range(len(images))), [*same_lane, *own_or_nothing])
     space = [*nothing, *(a ^ b for a, b in zip(left, right, strict=False)), *rest]
 
     lane_part = Span(v >> count for v in space)
@@ -175,7 +172,6 @@ def _shuffles(
     place = [combine(images, v) for v in member]
     read = tuple(p >> source_registers for p in place)
     # What a lane sends depends on the lane linearly: A(source lane) = source register.
-    senders = Span(read)
     send_of_lane = []
     complement = independent((1 << i for i in range(5)), read)
     everyone = Span([*read, *complement])
@@ -184,7 +180,6 @@ def _shuffles(
         which = everyone.solve(1 << index)
         assert which is not None
         send_of_lane.append(combine(sent, which))
-    assert senders.rank + len(complement) == 5
 
     rounds = []
     for word in range(1 << count):

@@ -209,8 +209,9 @@ class Layout:
         counts = [(a, b - a) for (_, a), (_, b) in zip(tile.outputs, self.outputs, strict=True)]
         if any(high < 0 for _, high in counts):
             return None
-        empty = Layout((), tuple((n, high) for (n, _), (_, high) in zip(
-            self.outputs, counts, strict=True)))
+        empty = Layout(
+            (), tuple((n, high) for (n, _), (_, high) in zip(self.outputs, counts, strict=True))
+        )
         inputs: dict[str, tuple[int, ...]] = {}
         for name, images in self.inputs:
             wanted = (tile * empty).bits(name)

@@ -32,7 +32,7 @@ def emit(op: Op, target: Target) -> KernelCode:
             with nest(scopes, dims[:-1]) as outer:
                 for j, lanes, _, mask in steps(scopes, target, 0, inner, inner, width, 1):
                     at = (*outer, j)[: len(dims)]
-                    place, inside = _place(emitter, op, at, lanes)
+                    place, inside = place_of(emitter, op, at, lanes)
                     if inside is False:
                         continue
                     wanted = emitter.both(mask, inside)
@@ -40,9 +40,9 @@ def emit(op: Op, target: Target) -> KernelCode:
                     # A scalar test skips the update; masks of vectors do it lane by lane.
                     with scopes.branch(wanted.value) if single else nullcontext():  # type: ignore[union-attr]
                         if single:
-                            place = _inside(place, scopes.depth, emitter)
+                            place = pinned(place, scopes.depth, emitter)
                             wanted = None
-                        _apply(frame, emitter, op, at, place, lanes, wanted)
+                        apply_update(frame, emitter, op, at, place, lanes, wanted)
     flops = updates[0].tensor.size * len(op.regions[0].ops)
     return frame.finish(1, float(flops), parallel=False)
 
@@ -54,7 +54,7 @@ def _width(op: Op, target: Target) -> int:
     rank = updates[0].rank
     if not rank or rank - 1 not in op.update_window_dims:
         return 1
-    windows = _windows(op)
+    windows = windowed_dims(op)
     if windows[op.update_window_dims.index(rank - 1)] != op.operands[0].rank - 1:
         return 1
     width = lanes_for_types(target, [value.element for value in updates])
@@ -63,20 +63,20 @@ def _width(op: Op, target: Target) -> int:
     return width if target.vector_bits == 512 or updates[0].dims[-1] % width == 0 else 1
 
 
-def _windows(op: Op) -> list[int]:
+def windowed_dims(op: Op) -> list[int]:
     """The input's dims that the updates' window dims run along."""
     skipped = {*op.inserted_window_dims, *op.input_batching_dims}
     return [d for d in range(op.operands[0].rank) if d not in skipped]
 
 
-def _place(
+def place_of(
     emitter: ElementEmitter, op: Op, at: Sequence[Affine], width: int
 ) -> tuple[tuple[Affine, ...], Inside]:
     """The index in the input of an update element, and where it lies inside."""
     count = len(op.operands) // 2
     indices = op.operands[count]
     scatter_dims = [a for d, a in enumerate(at) if d not in op.update_window_dims]
-    windows = dict(zip(_windows(op), op.update_window_dims, strict=True))
+    windows = dict(zip(windowed_dims(op), op.update_window_dims, strict=True))
     place: list[Affine] = []
     inside: Mask | None = None
     for d, size in enumerate(op.operands[0].dims):
@@ -118,7 +118,7 @@ def _start(
     return of_axis(axis) + -(1 << 40)
 
 
-def _inside(place: Sequence[Affine], depth: int, emitter: ElementEmitter) -> tuple[Affine, ...]:
+def pinned(place: Sequence[Affine], depth: int, emitter: ElementEmitter) -> tuple[Affine, ...]:
     """The place as axes of the branch that tested it, so that no access moves out of the test."""
     found = []
     for at in place:
@@ -129,7 +129,7 @@ def _inside(place: Sequence[Affine], depth: int, emitter: ElementEmitter) -> tup
     return tuple(found)
 
 
-def _apply(
+def apply_update(
     frame: object,
     emitter: ElementEmitter,
     op: Op,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.backends.cpu.kernels import LIMITATIONS, as_region
+from girih.backends.plain.single import LIMITATIONS, as_region
 from girih.hlo.build import make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.ops import DEFINITIONS

@@ -1,0 +1,285 @@
+"""Copy and matrix instructions of each architecture, as tables.
+
+Rates: dense multiply-adds per clock and multiprocessor, from the peak figures of NVIDIA's
+architecture whitepapers (A100, Ada, H100, Blackwell); mma.sync on sm_90 reaches about 65 % of what
+wgmma does (arXiv 2402.13499), and GeForce parts accumulate in f32 at half rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from . import layouts
+from .layouts import Layout, Repeated
+from .target import Architecture
+
+Space = Literal["register", "shared", "tensor memory"]
+
+
+@dataclass(frozen=True)
+class MatrixAtom:
+    """D[m, n] = A[m, k] B[k, n] + D by the `threads` of a warp (32), a warp group (128), or one
+    issuing thread (1). Element types by their names in girih; `instruction`: the PTX opcode, types
+    excepted."""
+
+    instruction: str
+    m: int
+    n: int
+    k: int
+    a: str
+    b: str
+    accumulator: str
+    a_spaces: tuple[Space, ...]
+    b_space: Space
+    accumulator_space: Space
+    threads: int
+    rates: tuple[tuple[int, float], ...]  # (architecture's version, multiply-adds per clock)
+    asynchronous: bool = False
+
+    @property
+    def opcode(self) -> str:
+        """The whole PTX opcode of mma.sync and wgmma."""
+        d, a, b = PTX_NAMES[self.accumulator], PTX_NAMES[self.a], PTX_NAMES[self.b]
+        if self.instruction == "tcgen05.mma":
+            return f"tcgen05.mma.cta_group::1.kind::{_KINDS[self.a]}"
+        shape = f"m{self.m}n{self.n}k{self.k}"
+        if self.instruction == "mma.sync.aligned":
+            return f"mma.sync.aligned.{shape}.row.col.{d}.{a}.{b}.{d}"
+        return f"{self.instruction}.{shape}.{d}.{a}.{b}"
+
+    def rate(self, architecture: Architecture) -> float:
+        """Multiply-adds per clock and multiprocessor; 0 where the architecture lacks it."""
+        return dict(self.rates).get(architecture.version, 0.0)
+
+    @property
+    def least_architecture(self) -> int:
+        return min(version for version, _ in self.rates)
+
+    def operands(self) -> tuple[Layout, Layout, Layout]:
+        """Layouts of A (m, k), B (k, n) and the accumulator (m, n) of mma.sync in registers."""
+        if self.instruction != "mma.sync.aligned":
+            raise ValueError(f"{self.opcode} takes operands from memory")
+        a_bits, b_bits = BITS[self.a], BITS[self.b]
+        return (
+            layouts.mma_a(self.m, self.k, a_bits),
+            layouts.mma_b(self.k, self.n, b_bits),
+            layouts.mma_accumulator(self.m, self.n),
+        )
+
+    def accumulator_layout(self) -> Repeated:
+        """Where the accumulator's elements live in registers; (m, n)."""
+        if self.accumulator_space != "register":
+            raise ValueError(f"{self.opcode} accumulates in {self.accumulator_space}")
+        if self.threads == 128:
+            return layouts.wgmma_accumulator_tiles(self.n)
+        return Repeated(layouts.mma_accumulator(self.m, self.n), (self.m, self.n))
+
+
+BITS = {
+    "f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "f64": 64, "i8": 8, "ui8": 8, "i32": 32,
+    "f8E4M3FN": 8, "f8E5M2": 8,
+}  # fmt: skip
+PTX_NAMES = {
+    "f16": "f16", "bf16": "bf16", "f32": "f32", "tf32": "tf32", "f64": "f64", "i8": "s8",
+    "ui8": "u8", "i32": "s32", "f8E4M3FN": "e4m3", "f8E5M2": "e5m2",
+}  # fmt: skip
+_KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "i8": "i8", "ui8": "i8",
+          "f8E4M3FN": "f8f6f4", "f8E5M2": "f8f6f4"}  # fmt: skip
+_FP8 = ("f8E4M3FN", "f8E5M2")
+_INT8 = ("i8", "ui8")
+
+Rates = tuple[tuple[int, float], ...]
+# mma.sync: version -> rate. 16-bit floats accumulating in f32; others relative to them below.
+_SYNC_HALF: Rates = ((80, 1024), (86, 256), (89, 256), (90, 1330), (100, 1024), (120, 256))
+_SYNC_HALF_16: Rates = ((80, 1024), (86, 512), (89, 512), (90, 1330), (100, 1024), (120, 512))
+_SYNC_INT8: Rates = ((80, 2048), (86, 1024), (89, 1024), (90, 2660), (100, 2048), (120, 1024))
+_SYNC_FP8: Rates = ((89, 512), (90, 1330), (100, 1024), (120, 512))
+_SYNC_F64: Rates = ((80, 64), (86, 2), (89, 2), (90, 128), (100, 64), (120, 2))
+
+
+def _scaled(rates: Rates, factor: float) -> Rates:
+    return tuple((version, rate * factor) for version, rate in rates)
+
+
+def _synchronous() -> tuple[MatrixAtom, ...]:
+    rows: list[tuple[tuple[int, int, int], str, str, str, Rates]] = []
+    for k in (16, 8):
+        # The short form issues twice as often for the same work.
+        half = _scaled(_SYNC_HALF, k / 16)
+        rows += [((16, 8, k), t, t, "f32", half) for t in ("bf16", "f16")]
+        rows.append(((16, 8, k), "f16", "f16", "f16", _scaled(_SYNC_HALF_16, k / 16)))
+        rows.append(((16, 8, k // 2), "tf32", "tf32", "f32", _scaled(half, 0.5)))
+    rows += [((16, 8, 32), a, b, "i32", _SYNC_INT8) for a in _INT8 for b in _INT8]
+    rows += [((16, 8, 16), a, b, "i32", _scaled(_SYNC_INT8, 0.5)) for a in _INT8 for b in _INT8]
+    rows += [((16, 8, 32), a, b, "f32", _SYNC_FP8) for a in _FP8 for b in _FP8]
+    rows.append(((8, 8, 4), "f64", "f64", "f64", _SYNC_F64))
+    return tuple(
+        MatrixAtom(
+            "mma.sync.aligned", m, n, k, a, b, c,
+            ("register",), "register", "register", 32, rates,
+        )
+        for (m, n, k), a, b, c, rates in rows
+    )  # fmt: skip
+
+
+# wgmma: rates by n as measured for operands in shared memory (fractions of the peak).
+_WGMMA_FRACTION = ((128, 0.96), (64, 0.95), (32, 0.63), (16, 0.38), (8, 0.21))
+WGMMA_WIDTHS = tuple(range(8, 257, 8))
+# Integer accumulators come in fewer widths.
+WGMMA_INTEGER_WIDTHS = (8, 16, 24, *range(32, 257, 16))
+
+
+def _warpgroup() -> tuple[MatrixAtom, ...]:
+    rows: list[tuple[int, str, str, str, float]] = []
+    rows += [(16, t, t, "f32", 2048) for t in ("bf16", "f16")]
+    rows += [(16, "f16", "f16", "f16", 2048), (8, "tf32", "tf32", "f32", 1024)]
+    rows += [(32, a, b, "f32", 4096) for a in _FP8 for b in _FP8]
+    rows += [(32, a, b, "i32", 4096) for a in _INT8 for b in _INT8]
+    found = []
+    for k, a, b, c, peak in rows:
+        for n in WGMMA_INTEGER_WIDTHS if c == "i32" else WGMMA_WIDTHS:
+            fraction = next(part for least, part in _WGMMA_FRACTION if n >= least)
+            found.append(
+                MatrixAtom(
+                    "wgmma.mma_async.sync.aligned", 64, n, k, a, b, c,
+                    ("shared", "register"), "shared", "register", 128,
+                    ((90, peak * fraction),), asynchronous=True,
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def _tensor_memory() -> tuple[MatrixAtom, ...]:
+    rows: list[tuple[int, str, str, str, float]] = []
+    rows += [(16, t, t, "f32", 4096) for t in ("bf16", "f16")]
+    rows += [(8, "tf32", "tf32", "f32", 2048)]
+    rows += [(32, a, b, "f32", 8192) for a in _FP8 for b in _FP8]
+    rows += [(32, a, b, "i32", 8192) for a in _INT8 for b in _INT8]
+    return tuple(
+        MatrixAtom(
+            "tcgen05.mma", 128, n, k, a, b, c, ("shared", "tensor memory"), "shared",
+            "tensor memory", 1, ((100, peak * min(1.0, n / 64)),), asynchronous=True,
+        )
+        for k, a, b, c, peak in rows
+        for n in range(16, 257, 16)
+    )  # fmt: skip
+
+
+MATRIX_ATOMS = (*_synchronous(), *_warpgroup(), *_tensor_memory())
+
+
+def matrix_atoms(
+    architecture: Architecture, a: str, b: str, accumulator: str
+) -> tuple[MatrixAtom, ...]:
+    """Atoms that the architecture has for these element types; tf32 stands for rounded f32.
+    wgmma and tcgen05 need the architecture's own ("a") instructions."""
+    return tuple(
+        atom
+        for atom in MATRIX_ATOMS
+        if (atom.a, atom.b, atom.accumulator) == (a, b, accumulator)
+        and atom.rate(architecture) > 0
+        and (not atom.asynchronous or architecture.accelerated)
+    )
+
+
+def best_matrix_atom(
+    architecture: Architecture,
+    a: str,
+    b: str,
+    accumulator: str,
+    m: int,
+    n: int,
+    k: int,
+    asynchronous: bool = True,
+) -> MatrixAtom | None:
+    """The atom with the most useful multiply-adds per clock for a tile of (m, n, k), None where
+    the architecture multiplies these types without matrix instructions. Elements beyond the tile's
+    sizes count as waste. `asynchronous`: whether wgmma and tcgen05 may be taken."""
+
+    def useful(size: int, step: int) -> float:
+        return size / (-(-size // step) * step)
+
+    def speed(atom: MatrixAtom) -> tuple[float, int]:
+        fit = useful(m, atom.m) * useful(n, atom.n) * useful(k, atom.k)
+        return atom.rate(architecture) * fit, atom.m * atom.n * atom.k
+
+    found = [
+        atom
+        for atom in matrix_atoms(architecture, a, b, accumulator)
+        if asynchronous or not atom.asynchronous
+    ]
+    return max(found, key=speed, default=None)
+
+
+@dataclass(frozen=True)
+class CopyAtom:
+    """One way to move bytes. `bytes`: of one instruction (per thread where `threads` is 32;
+    bulk copies: the least unit, any multiple is allowed); addresses are multiples of `alignment`.
+    `completion`: what says that the data are there."""
+
+    instruction: str
+    source: Literal["global", "shared", "register"]
+    destination: Literal["global", "shared", "register"]
+    bytes: int
+    alignment: int
+    threads: int  # that issue it together: 1 or 32
+    completion: Literal["program order", "group", "mbarrier", "bulk group"]
+    least_architecture: int = 80
+    tensor: bool = False  # addresses by a tensor map: box, swizzle, bounds
+
+
+def _copies() -> tuple[CopyAtom, ...]:
+    found = []
+    for bytes_ in (16, 8, 4, 2, 1):
+        suffix = {16: ".v4.b32", 8: ".v2.b32", 4: ".b32", 2: ".b16", 1: ".b8"}[bytes_]
+        for space in ("global", "shared"):
+            found += [
+                CopyAtom(f"ld.{space}{suffix}", space, "register", bytes_, bytes_, 32,
+                         "program order"),
+                CopyAtom(f"st.{space}{suffix}", "register", space, bytes_, bytes_, 32,
+                         "program order"),
+            ]  # fmt: skip
+    for bytes_, cache in ((16, "cg"), (8, "ca"), (4, "ca")):
+        found.append(
+            CopyAtom(f"cp.async.{cache}.shared.global", "global", "shared", bytes_, bytes_, 32,
+                     "group")
+        )  # fmt: skip
+    found += [
+        CopyAtom("ld.global.v4.b64", "global", "register", 32, 32, 32, "program order", 100),
+        CopyAtom("st.global.v4.b64", "register", "global", 32, 32, 32, "program order", 100),
+        CopyAtom("ldmatrix.sync.aligned.m8n8.x4.shared.b16", "shared", "register", 16, 16, 32,
+                 "program order"),
+        CopyAtom("stmatrix.sync.aligned.m8n8.x4.shared.b16", "register", "shared", 16, 16, 32,
+                 "program order", 90),
+        CopyAtom("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", "global",
+                 "shared", 16, 16, 1, "mbarrier", 90),
+        CopyAtom("cp.async.bulk.global.shared::cta.bulk_group", "shared", "global", 16, 16, 1,
+                 "bulk group", 90),
+        CopyAtom("cp.async.bulk.tensor", "global", "shared", 16, 128, 1, "mbarrier", 90,
+                 tensor=True),
+        CopyAtom("cp.async.bulk.tensor", "shared", "global", 16, 128, 1, "bulk group", 90,
+                 tensor=True),
+    ]  # fmt: skip
+    return tuple(found)
+
+
+COPY_ATOMS = _copies()
+
+
+def copy_atoms(
+    architecture: Architecture,
+    source: str | None = None,
+    destination: str | None = None,
+    alignment: int = 16,
+) -> tuple[CopyAtom, ...]:
+    """Copies between two spaces for addresses that are multiples of `alignment`; tensor copies,
+    whose maps have rules of their own, are always listed."""
+    return tuple(
+        atom
+        for atom in COPY_ATOMS
+        if atom.least_architecture <= architecture.version
+        and source in (None, atom.source)
+        and destination in (None, atom.destination)
+        and (atom.tensor or alignment % atom.alignment == 0)
+    )

@@ -1,0 +1,158 @@
+"""Code for a schedule: each distinct kernel compiled to PTX once, all of them in one module."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from ...hlo.graph import Op
+from ...optimizer.plan import KernelFacts, Planner
+from ...optimizer.schedule import Schedule
+from ...specs.generated import plan_pb2
+from ..cpu.cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
+from ..jobs import pool
+from .assemble import assemble, find_ptxas
+from .compile import compile_ptx
+from .frame import SHARED
+from .kernels import emit
+from .launch import KernelCode, message
+from .target import TRIPLE, Architecture, Target
+
+CACHE = KernelCache()
+_LENGTH = struct.Struct("<I")
+_DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
+_NAMED = re.compile(r"@([\w.]+)")
+_HEADER = re.compile(r"^\s*\.(version|target|address_size)\b(.*)$", re.MULTILINE)
+_SHARED = re.compile(rf"^\.extern \.shared [^;]* {SHARED}\[\];\n", re.MULTILINE)
+
+
+class _Job:
+    """One compilation's kernels: those that are known, and those that threads compile."""
+
+    def __init__(self, target: Target, disk: DiskCache | None) -> None:
+        self.target, self.disk = target, disk
+        self.known: dict[str, CompiledKernel] = {}
+        self.under_way: dict[str, tuple[str, KernelFacts]] = {}  # key -> symbol and facts
+        self.texts: dict[str, Future[str]] = {}  # PTX by symbol
+
+    def facts(self, text: str, op: Op) -> KernelFacts:
+        """What the plan needs of a kernel; its compilation is begun where it is not known."""
+        known = CACHE.find(text, self.target, self.disk)
+        if known is not None:
+            self.known[text] = known
+            return _unpacked(known)[0]
+        code = emit(op, self.target)
+        # The name is the content's, so that kernels of equal text stand in the module once.
+        digest = hashlib.blake2b(code.text.encode(), digest_size=12).hexdigest()
+        symbol = f"kernel_{digest}"
+        if symbol not in self.texts:
+            self.texts[symbol] = pool().submit(_compiled, code, symbol, self.target.architecture)
+        facts = KernelFacts(
+            1, code.scratch_bytes, code.flops, code.bytes, False, code.notes,
+            launches=tuple(message(one, f"{symbol}_{one.symbol}") for one in code.launches),
+        )  # fmt: skip
+        self.under_way[text] = symbol, facts
+        return facts
+
+    def finish(self) -> None:
+        """Wait for all compilations; every kernel is known then."""
+        for text, (symbol, facts) in self.under_way.items():
+            made = _packed(symbol, facts, self.texts[symbol].result())
+            CACHE.add(text, self.target, self.disk, made)
+            self.known[text] = made
+
+    def cancel(self) -> None:
+        for made in self.texts.values():
+            made.cancel()
+
+
+def build(
+    schedule: Schedule, target: Target, notes: Sequence[str] = (), disk: DiskCache | None = None
+) -> tuple[Any, bytes]:
+    """The plan (plan_pb2.Plan) and the PTX module of all kernels, as UTF-8; UnsupportedError lists
+    every missing kernel. `disk`: where compiled kernels are looked for and kept."""
+    if compiler_digest() is None:
+        disk = None
+    job = _Job(target, disk)
+    try:
+        planner = Planner(schedule, target.name, job.facts, notes)
+        plan = planner.run()
+        job.finish()
+    finally:
+        job.cancel()
+    kernels = [job.known[entry.key] for entry in planner.kernels.values()]
+    texts = {kernel.symbol: _unpacked(kernel)[1] for kernel in kernels}
+    plan.triple = TRIPLE
+    plan.features.append(f"ptx{target.architecture.ptx}")
+    return plan, merged(list(texts.values()), target.architecture).encode()
+
+
+def cubins(ptx: bytes, target: Target) -> Mapping[str, bytes]:
+    """The module's machine code by architecture; nothing without ptxas or without kernels."""
+    if find_ptxas() is None or b".entry" not in ptx:
+        return {}
+    return {target.architecture.name: assemble(ptx.decode(), target.architecture).cubin}
+
+
+def merged(texts: Sequence[str], architecture: Architecture) -> str:
+    """One module of several, whose names are apart; of the newest version that any asks for."""
+    versions = [architecture.ptx]
+    bodies = []
+    for text in texts:
+        for kind, value in _HEADER.findall(text):
+            if kind == "version":
+                major, minor = value.strip().split(".")
+                versions.append(int(major) * 10 + int(minor))
+        bodies.append(_HEADER.sub("", text))
+    body = "".join(bodies)
+    shared = _SHARED.search(body)
+    newest = max(versions)
+    head = [
+        f".version {newest // 10}.{newest % 10}",
+        f".target {architecture.name}",
+        ".address_size 64",
+    ]
+    if shared is not None:
+        head.append(shared[0].strip())
+        body = _SHARED.sub("", body)
+    lines = [line for line in body.splitlines() if line]
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def _compiled(code: KernelCode, symbol: str, architecture: Architecture) -> str:
+    """The PTX of a kernel, all of its names beginning with `symbol`."""
+    if code.language == "ptx":
+        from ...hlo.ptx import renamed
+
+        return renamed(code.text, f"{symbol}_")
+    names = {name for name in _DEFINED.findall(code.text) if name != SHARED}
+    text = _NAMED.sub(
+        lambda match: f"@{symbol}_{match[1]}" if match[1] in names else match[0], code.text
+    )
+    return compile_ptx(text, architecture)
+
+
+def _packed(symbol: str, facts: KernelFacts, ptx: str) -> CompiledKernel:
+    """A kernel as the cache keeps it: launches stand before the PTX."""
+    launches = [launch.SerializeToString(deterministic=True) for launch in facts.launches]
+    parts = [_LENGTH.pack(len(launches))]
+    for data in launches:
+        parts += [_LENGTH.pack(len(data)), data]
+    return CompiledKernel(symbol, facts._replace(launches=()), b"".join([*parts, ptx.encode()]))
+
+
+def _unpacked(kernel: CompiledKernel) -> tuple[KernelFacts, str]:
+    """What `_packed` was given."""
+    (count,) = _LENGTH.unpack_from(kernel.object)
+    at = _LENGTH.size
+    launches = []
+    for _ in range(count):
+        (size,) = _LENGTH.unpack_from(kernel.object, at)
+        at += _LENGTH.size
+        launches.append(plan_pb2.Launch.FromString(kernel.object[at : at + size]))
+        at += size
+    return kernel.facts._replace(launches=tuple(launches)), kernel.object[at:].decode()

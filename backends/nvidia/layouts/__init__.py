@@ -1,0 +1,70 @@
+"""Layouts: where the elements of a tile live, as linear maps over bits."""
+
+from __future__ import annotations
+
+from .conversion import Conversion, Round, Shuffles, Swap, convert
+from .fragments import (
+    blocked,
+    mma_a,
+    mma_accumulator,
+    mma_b,
+    mma_tiles,
+    repeat,
+    wgmma_a,
+    wgmma_accumulator,
+    wgmma_accumulator_tiles,
+)
+from .linear import Layout, Repeated, layout, tensor_outputs
+from .shared import (
+    Access,
+    Addresses,
+    MatrixAccess,
+    Term,
+    access_elements,
+    addresses,
+    best_tile,
+    contiguous_elements,
+    matrix_access,
+    matrix_wavefronts,
+    register_groups,
+    row_major,
+    swizzle_mask,
+    swizzled,
+    wavefronts,
+)
+
+__all__ = [
+    "Access",
+    "Addresses",
+    "Conversion",
+    "Layout",
+    "MatrixAccess",
+    "Repeated",
+    "Round",
+    "Shuffles",
+    "Swap",
+    "Term",
+    "access_elements",
+    "addresses",
+    "best_tile",
+    "blocked",
+    "contiguous_elements",
+    "convert",
+    "layout",
+    "matrix_access",
+    "matrix_wavefronts",
+    "mma_a",
+    "mma_accumulator",
+    "mma_b",
+    "mma_tiles",
+    "register_groups",
+    "repeat",
+    "row_major",
+    "swizzle_mask",
+    "swizzled",
+    "tensor_outputs",
+    "wavefronts",
+    "wgmma_a",
+    "wgmma_accumulator",
+    "wgmma_accumulator_tiles",
+]

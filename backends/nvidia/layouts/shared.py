@@ -1,0 +1,309 @@
+"""Tiles in shared memory: swizzles, the widest access, matrix loads and stores, bank conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .bits import Span, combine, independent, log2
+from .linear import Layout, tensor_outputs
+
+BANK_BITS = 5  # 32 banks of 4 bytes
+SWIZZLES = (0, 32, 64, 128)  # bytes
+
+
+def swizzle_mask(swizzle: int) -> int:
+    """Which of address bits 7-9 are added to bits 4-6 by a swizzle of 0, 32, 64 or 128 bytes."""
+    return {0: 0, 32: 1, 64: 3, 128: 7}[swizzle]
+
+
+def row_major(shape: Sequence[int]) -> Layout:
+    """Offsets that are row-major indices."""
+    outputs = tensor_outputs(shape)
+    count = sum(bits for _, bits in outputs)
+    return Layout((("offset", tuple(1 << i for i in range(count))),), outputs)
+
+
+def swizzled(shape: Sequence[int], element_bytes: int, swizzle: int, row_bytes: int = 0) -> Layout:
+    """A tile as the copy engine and wgmma hold it, from an address of 1024-byte alignment: boxes
+    of all rows by `row_bytes` (default: the swizzle's bytes) side by side along the last
+    dimension; address bits 4-6 get bits 7-9 added as `swizzle` (0, 32, 64, 128 bytes) says.
+    Row-major without swizzle where `row_bytes` covers a row."""
+    row_bytes = row_bytes or swizzle or shape[-1] * element_bytes
+    element = log2(element_bytes)
+    inner = min(log2(row_bytes) - element, log2(shape[-1]))
+    outputs = tensor_outputs(shape)
+    count = sum(bits for _, bits in outputs)
+    last = log2(shape[-1])
+    # Logical index bits in the order of their addresses before the swizzle.
+    order = [*range(inner), *range(last, count), *range(inner, last)]
+    mask = swizzle_mask(swizzle)
+    images = []
+    for bit in range(count):
+        image = 1 << order[bit]
+        address = bit + element - 7
+        target = address + 4 - element
+        if address >= 0 and mask >> address & 1 and 0 <= target < count:
+            image ^= 1 << order[target]
+        images.append(image)
+    return Layout((("offset", tuple(images)),), outputs)
+
+
+@dataclass(frozen=True)
+class Term:
+    """`(value & mask) << shift` (`>>` where negative) of input `name`: part of an address."""
+
+    name: str
+    mask: int
+    shift: int
+
+    def value(self, value: int) -> int:
+        part = value & self.mask
+        return part << self.shift if self.shift >= 0 else part >> -self.shift
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store of each thread: the registers (elements) it moves, lowest address first;
+    its byte address is `(terms ^ xor) + add`."""
+
+    registers: tuple[int, ...]
+    xor: int
+    add: int
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Accesses of a value in registers to a tile in shared memory. A thread's base is the XOR of
+    the terms. `lanes`: lanes that hold elements of their own (others hold copies of them and may be
+    left out of a store: `value & copies == 0` for all inputs named)."""
+
+    terms: tuple[Term, ...]
+    accesses: tuple[Access, ...]
+    bytes: int  # of each access
+    copies: tuple[tuple[str, int], ...] = ()
+
+    def base(self, **values: int) -> int:
+        total = 0
+        for term in self.terms:
+            total ^= term.value(values[term.name])
+        return total
+
+    def address(self, access: Access, **values: int) -> int:
+        return (self.base(**values) ^ access.xor) + access.add
+
+
+@dataclass(frozen=True)
+class MatrixAccess:
+    """ldmatrix / stmatrix of a value: `count` 8x8 matrices at a time, `transposed` or not. Lane l
+    gives the address of row `l % 8` of matrix `l / 8` (terms use `lane` and `warp`, ... where lane
+    is that of the address, not of the element). Registers of an access: words in order, each of
+    32 bits of elements."""
+
+    count: int
+    transposed: bool
+    addresses: Addresses
+
+
+def access_elements(value: Layout, tile: Layout, limit: int) -> int:
+    """Elements that one access can move: neighbouring offsets in registers of one thread, aligned,
+    at most `limit`."""
+    where = value.places_in(tile)
+    low = _low_register_bits(where, log2(limit))
+    return 1 << len(low)
+
+
+def contiguous_elements(value: Layout, dimension: int, limit: int) -> int:
+    """Neighbours along `dimension` that each thread holds in aligned groups, at most `limit`."""
+    start, count = value.tensor_dimension(dimension)
+    order = [start + i for i in range(count)]
+    order += [i for i in range(value.output_bits) if i not in order]
+    flat = Layout((("offset", tuple(1 << i for i in order)),), value.outputs)
+    return access_elements(value, flat, min(limit, 1 << count))
+
+
+def register_groups(value: Layout, dimension: int, elements: int) -> tuple[tuple[int, ...], ...]:
+    """Registers in groups of `elements` neighbours along `dimension` (see contiguous_elements)."""
+    start, _ = value.tensor_dimension(dimension)
+    images = value.bits("register")
+    low = [images.index(1 << start + i) for i in range(log2(elements))]
+    return tuple(_groups(len(images), low))
+
+
+def _low_register_bits(where: Layout, limit: int) -> list[int]:
+    """Register bits whose images are offset bits 0, 1, ...; no other input reaches those."""
+    registers = where.bits("register")
+    found: list[int] = []
+    for bit in range(limit):
+        if registers.count(1 << bit) != 1:
+            break
+        others = [image for image in where.images if image >> bit & 1]
+        if len(others) != 1:
+            break
+        found.append(registers.index(1 << bit))
+    return found
+
+
+def _groups(count: int, low: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Register numbers in groups that differ in bits `low` (in that order)."""
+    inside = [combine([1 << bit for bit in low], i) for i in range(1 << len(low))]
+    mask = sum(1 << bit for bit in low)
+    for base in range(1 << count):
+        if not base & mask:
+            yield tuple(base | i for i in inside)
+
+
+def _terms(images: Sequence[tuple[str, Sequence[int]]]) -> tuple[Term, ...]:
+    """Shifts and masks for the XOR of images (bytes) of the bits of inputs."""
+    masks: dict[tuple[str, int], int] = {}
+    for name, of_bits in images:
+        for index, image in enumerate(of_bits):
+            for bit in range(image.bit_length()):
+                if image >> bit & 1:
+                    key = name, bit - index
+                    masks[key] = masks.get(key, 0) | 1 << index
+    return tuple(Term(name, mask, shift) for (name, shift), mask in masks.items())
+
+
+def _accesses(
+    groups: Iterator[tuple[int, ...]], registers: Sequence[int], thread: Sequence[int]
+) -> tuple[Access, ...]:
+    """Constants of accesses; bits that no thread bit reaches are added, the others XORed."""
+    reached = 0
+    for image in thread:
+        reached |= image
+    found = []
+    for group in groups:
+        image = combine(registers, group[0])
+        found.append(Access(group, image & reached, image & ~reached))
+    return tuple(found)
+
+
+def _copies(value: Layout) -> tuple[tuple[str, int], ...]:
+    names = [name for name, _ in value.inputs if name != "register"]
+    return tuple((name, value.copies(name)) for name in names if value.copies(name))
+
+
+def addresses(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int = 16) -> Addresses:
+    """How each thread reaches its elements of `tile` with ld/st.shared of up to `limit_bytes`."""
+    where = value.places_in(tile)
+    low = _low_register_bits(where, log2(max(1, limit_bytes // element_bytes)))
+    scaled = [(name, [i * element_bytes for i in images]) for name, images in where.inputs]
+    registers = next((images for name, images in scaled if name == "register"), [])
+    threads = [(name, images) for name, images in scaled if name != "register"]
+    thread = [image for _, images in threads for image in images]
+    accesses = _accesses(_groups(len(registers), low), registers, thread)
+    return Addresses(_terms(threads), accesses, element_bytes << len(low), _copies(value))
+
+
+def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> MatrixAccess | None:
+    """ldmatrix (stmatrix) that moves `value` from (to) `tile`, or None where layouts forbid it.
+
+    Plain: each group of 4 lanes holds the 16 bytes of a row, 4 bytes a lane. Transposed (2-byte
+    elements only): the 8 elements of a row lie in lanes 4 apart.
+    """
+    where = value.places_in(tile)
+    element = log2(element_bytes)
+    registers = [image << element for image in where.bits("register")]
+    lanes = [image << element for image in where.bits("lane")]
+    if len(lanes) != 5 or element > 2:
+        return None
+    others = [(n, [i << element for i in images]) for n, images in where.inputs
+              if n not in ("register", "lane")]  # fmt: skip
+    within = 2 - element  # register bits inside a word
+    if within > len(registers):
+        return None
+    word, outer = registers[:within], registers[within:]
+    plain = word == [1 << element + i for i in range(within)] and lanes[:2] == [4, 8]
+    if plain:
+        transposed, rows = False, lanes[2:]
+    elif element == 1 and lanes[2:] == [2, 4, 8]:
+        transposed, rows = True, [word[0], *lanes[:2]]
+    else:
+        return None
+    aligned = [*rows, *outer, *(image for _, images in others for image in images)]
+    if any(image & 15 for image in aligned):
+        return None
+    matrices = min(2, len(outer))
+    count = 1 << matrices
+    lane_images = [*rows, *outer[:matrices]]
+    low = list(range(within + matrices))
+    thread = [*lane_images, *(image for _, images in others for image in images)]
+    accesses = _accesses(_groups(len(registers), low), registers, thread)
+    terms = _terms([("lane", lane_images), *others])
+    copies = tuple((name, mask) for name, mask in _copies(value) if name != "lane")
+    return MatrixAccess(count, transposed, Addresses(terms, accesses, 4 * count, copies))
+
+
+def wavefronts(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int = 16) -> int:
+    """How many wavefronts an access of a warp needs for each that it would need at best: words of
+    a phase (32, 16, 8 lanes for 4, 8, 16 bytes) divided by the banks that they lie in."""
+    where = value.places_in(tile)
+    elements = len(_low_register_bits(where, log2(max(1, limit_bytes // element_bytes))))
+    element = log2(element_bytes)
+    bytes_bits = elements + element
+    lanes = where.bits("lane")[: 5 - max(0, bytes_bits - 2)]
+    vector = [1 << bit for bit in range(bytes_bits)]
+    return _wavefronts([*vector, *(image << element for image in lanes)])
+
+
+def matrix_wavefronts(access: MatrixAccess) -> int:
+    """The same for ldmatrix / stmatrix, whose phases are the 8 rows of a matrix."""
+    rows = [
+        access.addresses.base(**{term.name: 0 for term in access.addresses.terms} | {"lane": bit})
+        for bit in (1, 2, 4)
+    ]
+    return _wavefronts([1, 2, 4, 8, *rows])
+
+
+def _wavefronts(byte_images: Sequence[int]) -> int:
+    words = Span(image >> 2 for image in byte_images).rank
+    banks = Span(image >> 2 & (1 << BANK_BITS) - 1 for image in byte_images).rank
+    return 1 << words - banks
+
+
+def best_tile(writer: Layout, reader: Layout, element_bytes: int, limit_bytes: int = 16) -> Layout:
+    """A shared layout for a conversion: the widest accesses that both sides can make, then offset
+    bits such that lanes of both fall into different banks as far as possible (the method of
+    arXiv 2505.23819, section 5.4), also compared with a plain row-major tile."""
+    dims = writer.output_bits
+    unit = [1 << i for i in range(dims)]
+    both = [b for b in writer.bits("register") if b in reader.bits("register") and b]
+    most = log2(max(1, limit_bytes // element_bytes))
+    found = [row_major(writer.shape)] if writer.shape else []
+    for count in range(min(most, len(both)), -1, -1):
+        vector = both[:count]
+        word_lanes = 5 - max(0, log2(element_bytes) + count - 2)
+        first = [b for b in writer.bits("lane")[:word_lanes] if b]
+        second = [b for b in reader.bits("lane")[:word_lanes] if b]
+        bank_bits = min(max(0, 7 - log2(element_bytes) - count), dims - count)
+        rows = dims - count - bank_bits  # bits above the banks
+        taken = {*vector, *first, *second}
+        free = [b for b in unit if b not in taken]
+        only_first = [b for b in first if b not in {*vector, *second}]
+        only_second = [b for b in second if b not in {*vector, *first}]
+        if len(only_first) > len(only_second):
+            only_first, only_second = only_second, only_first
+        high = independent(free, vector)[:rows]
+        pairs = [a ^ b for a, b in zip(only_first, only_second, strict=False)]
+        high += independent(pairs, [*vector, *high])[: rows - len(high)]
+        rest = [*only_second[len(only_first) :], *only_first, *first, *second, *unit]
+        high += independent(rest, [*vector, *high])[: rows - len(high)]
+        low = independent(unit, [*vector, *high])
+        images = (*vector, *low, *high)
+        if len(images) == dims:
+            found.append(Layout((("offset", images),), writer.outputs))
+
+    def cost(tile: Layout) -> float:
+        total = 0.0
+        for side in (writer, reader):
+            width = access_elements(side, tile, 1 << most)
+            total += (
+                wavefronts(side, tile, element_bytes, limit_bytes)
+                * max(1.0, width * element_bytes / 4)
+                / width
+            )
+            total += 0.25 / width  # instructions
+        return total
+
+    return min(found, key=cost)

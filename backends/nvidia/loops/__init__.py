@@ -1,0 +1,1 @@
+"""Fusions bound by memory: elements by themselves, rows, reductions and transposes."""

@@ -1,0 +1,106 @@
+"""The beginning of a kernel of a fusion: parameters, addresses, and the emitter of its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from ....hlo.graph import Region
+from ... import llvm
+from ...plain.frame import read_bytes
+from ..frame import THREADS, Entry, Parameter, Unit
+from ..launch import SCRATCH, Extent, KernelCode, Launch, Memory
+from ..target import Target
+from .threads import ThreadEmitter
+
+
+class Kernel:
+    """Entries of one fusion, under construction, and their launches in order.
+
+    An operand of a result's type may lie where that result is written (`may_overwrite` of
+    optimizer/schedule.py), so only the others are known to stay as they are.
+    """
+
+    def __init__(self, region: Region, target: Target) -> None:
+        self.region, self.target = region, target
+        self.unit = Unit(target)
+        self.launches: list[Launch] = []
+        self.scratch = 0
+
+    @cached_property
+    def parameters(self) -> list[Parameter]:
+        """One per operand and result, in order."""
+        roots = [root.type for root in self.region.results]
+        given = [value.type for value in self.region.arguments]
+        kept = [not any(kind is root for root in roots) for kind in given]
+        alone = [not any(kind is root for kind in given) for root in roots]
+        operands = [
+            Parameter(f"x{n}", Memory(n), readonly=one, unique=one) for n, one in enumerate(kept)
+        ]
+        first = len(operands)
+        results = [Parameter(f"y{n}", Memory(first + n), unique=one) for n, one in enumerate(alone)]
+        return operands + results
+
+    def scratch_memory(self, size: int) -> Parameter:
+        """A piece of the kernel's scratch, as a parameter of an entry."""
+        offset = self.scratch
+        self.scratch += -(-size // 256) * 256
+        return Parameter(f"s{offset}", Memory(SCRATCH, offset))
+
+    def entry(self, symbol: str, threads: int = THREADS, extra: Sequence[Parameter] = ()) -> Part:
+        return Part(self, symbol, threads, extra)
+
+    def finish(self, flops: float, notes: tuple[str, ...] = ()) -> KernelCode:
+        moved = sum(read_bytes(value, self.region) for value in self.region.arguments)
+        moved += sum(root.tensor.bytes for root in self.region.results)
+        return self.unit.code(self.launches, flops, moved, scratch=self.scratch, notes=notes)
+
+
+class Part:
+    """One entry: `pointers` of the region's arguments, `outputs` of its results, `extra` ones."""
+
+    def __init__(
+        self, kernel: Kernel, symbol: str, threads: int, extra: Sequence[Parameter]
+    ) -> None:
+        self.kernel, self.region, self.threads = kernel, kernel.region, threads
+        parameters = kernel.parameters
+        self.entry: Entry = kernel.unit.kernel(symbol, [*parameters, *extra], threads)
+        self.function = self.entry.function
+        self.scopes = self.entry.scopes
+        count = len(self.region.arguments)
+        self.pointers = self.entry.pointers[:count]
+        self.outputs = self.entry.pointers[count : len(parameters)]
+        self.extra = self.entry.pointers[len(parameters) :]
+        self.thread = self.entry.thread()
+        self.block = self.entry.block()
+        self.shared_bytes = self._used = 0
+
+    def emitter(
+        self, kind: Callable[..., ThreadEmitter] = ThreadEmitter, region: Region | None = None
+    ) -> ThreadEmitter:
+        return kind(self.entry, region or self.region, self.pointers)
+
+    def shared(self, size: int, align: int = 16) -> int:
+        """The offset of a new piece of shared memory."""
+        offset = -(-self._used // align) * align
+        self._used = offset + size
+        self.shared_bytes = max(self.shared_bytes, self._used)
+        return offset
+
+    def release(self) -> None:
+        """Shared memory begins anew, for code that other blocks run."""
+        self._used = 0
+
+    def at(self, offset: int) -> llvm.Value:
+        """The address of a byte of shared memory."""
+        return self.entry.shared(offset)
+
+    def finish(self, grid: int | Extent) -> None:
+        self.kernel.launches.append(self.entry.finish(grid, self.shared_bytes))
+
+
+def nothing(region: Region, target: Target, flops: float) -> KernelCode:
+    """The kernel of results without elements."""
+    kernel = Kernel(region, target)
+    kernel.entry("empty", 32).finish(1)
+    return kernel.finish(flops)

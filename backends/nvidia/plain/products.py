@@ -1,0 +1,188 @@
+"""dot_general and convolution of any element types, one thread per result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ....hlo.graph import Op
+from ....hlo.ops.contraction import accumulator, free_dims
+from ....hlo.ops.convolution import window_attributes
+from ....hlo.types import element_type_of
+from ... import llvm
+from ...llvm import arithmetic, complex_math, elements
+from ...llvm.arithmetic import convert
+from ...llvm.elements import Pair, Register
+from ...llvm.elementwise import ElementEmitter, Inside
+from ...llvm.index import Affine, delinear
+from ..launch import Memory
+from .loops import nested
+
+if TYPE_CHECKING:
+    from .region import Lowering
+
+
+class _Sum:
+    """A sum of products of a contraction's operands, in the type of its room."""
+
+    def __init__(self, f: llvm.Function, op: Op) -> None:
+        self.f, self.op = f, op
+        left, right = (value.element.dtype for value in op.operands)
+        result = op.result.element
+        self.element = result
+        if result.is_float or result.is_complex:
+            self.element = element_type_of(accumulator(left, right, result.dtype))
+        self.zero = elements.register_constant(self.element, self.element.dtype.type(0), 1)
+
+    def add(self, total: Register, registers: list[Register]) -> Register:
+        """total + the product of the operands' elements."""
+        f, kinds = self.f, [value.element for value in self.op.operands]
+        left, right = (
+            convert(f, register, kind, self.element)
+            for register, kind in zip(registers, kinds, strict=True)
+        )
+        if isinstance(total, Pair):
+            product = complex_math.apply(f, "multiply", [left, right])
+            assert product is not None
+            found = complex_math.apply(f, "add", [total, product])
+            assert found is not None
+            return found
+        assert isinstance(left, llvm.Value) and isinstance(right, llvm.Value)
+        if self.element.is_bool:
+            return f.lor(total, f.land(left, right))
+        if self.element.is_float:
+            return f.fma(left, right, total)
+        return f.add(total, f.mul(left, right))
+
+    def finished(self, total: Register) -> Register:
+        """The sum in the result's type."""
+        if self.element.is_integer:
+            assert isinstance(total, llvm.Value)
+            return elements.wrapped(self.f, total, self.element)
+        return convert(self.f, total, self.element, self.op.result.element)
+
+
+def dot(lowering: Lowering, op: Op, output: Memory) -> None:
+    """result[batch, left, right] = sum of lhs * rhs over the contracted dims."""
+    result = op.type
+    if not result.size:
+        return
+    entry, emitter = lowering.open(op.operands, [output], result.size)
+    total = _Sum(entry.function, op)
+    pairs = zip(op.lhs_contracting_dimensions, op.rhs_contracting_dimensions, strict=True)
+    summed = list(pairs)
+    batch = list(zip(op.lhs_batching_dimensions, op.rhs_batching_dimensions, strict=True))
+    free = free_dims(op, "lhs"), free_dims(op, "rhs")
+    with entry.each(result.size) as at:
+        place = delinear(emitter.indexer, at, result.dims, 1)
+
+        def index(side: int, inner: list[Affine]) -> list[Affine]:
+            found: dict[int, Affine] = {}
+            for position, pair in enumerate(batch):
+                found[pair[side]] = place[position]
+            first = len(batch) + (len(free[0]) if side else 0)
+            for position, d in enumerate(free[side]):
+                found[d] = place[first + position]
+            for position, pair in enumerate(summed):
+                found[pair[side]] = inner[position]
+            return [found[d] for d in sorted(found)]
+
+        def body(inner: list[Affine], values: list[Register]) -> list[Register]:
+            read = [emitter.value(v, index(side, inner)) for side, v in enumerate(op.operands)]
+            return [total.add(values[0], read)]
+
+        extents = [op.operands[0].dims[pair[0]] for pair in summed]
+        (value,) = nested(entry.scopes, extents, [total.zero], body)
+        emitter.store(entry.pointers[-1], total.finished(value), result.element, at)
+    lowering.work.launch(entry, result.size)
+
+
+def convolution(lowering: Lowering, op: Op, output: Memory) -> None:
+    """Every result sums over its window and the input features of its group."""
+    result = op.type
+    if not result.size:
+        return
+    entry, emitter = lowering.open(op.operands, [output], result.size)
+    window = _Window(emitter, op)
+    total = _Sum(entry.function, op)
+    f = entry.function
+    with entry.each(result.size) as at:
+        place = delinear(emitter.indexer, at, result.dims, 1)
+
+        def body(inner: list[Affine], values: list[Register]) -> list[Register]:
+            left, right, inside = window.indices(place, inner)
+            if inside is False:
+                return values
+            lhs = emitter.value(op.operands[0], left, 1, None if inside is None else inside.value)
+            rhs = emitter.value(op.operands[1], right)
+            added = total.add(values[0], [lhs, rhs])
+            if inside is None:
+                return [added]
+            return [arithmetic.select(f, inside.value, added, values[0])]
+
+        (value,) = nested(entry.scopes, window.extents, [total.zero], body)
+        emitter.store(entry.pointers[-1], total.finished(value), result.element, at)
+    lowering.work.launch(entry, result.size)
+
+
+class _Window:
+    """Where a convolution reads for a result's index and a place in the window."""
+
+    def __init__(self, emitter: ElementEmitter, op: Op) -> None:
+        self.emitter, self.op = emitter, op
+        self.lhs, self.rhs = op.operands
+        attributes: Any = window_attributes(op)
+        self.strides, self.padding, self.base, self.dilation, self.reversal = attributes
+        self.features = self.rhs.dims[op.kernel_input_feature_dimension]
+        self.sizes = [self.rhs.dims[d] for d in op.kernel_spatial_dimensions]
+        self.extents = [*self.sizes, self.features]
+
+    def indices(
+        self, place: tuple[Affine, ...], inner: list[Affine]
+    ) -> tuple[list[Affine], list[Affine], Inside]:
+        """The indices of lhs and rhs, and where the one of lhs is no padding."""
+        op, emitter = self.op, self.emitter
+        *window, feature = inner
+        output, batch = place[op.output_feature_dimension], place[op.output_batch_dimension]
+        outputs = self.rhs.dims[op.kernel_output_feature_dimension]
+        left: dict[int, Affine] = {}
+        right = {
+            op.kernel_input_feature_dimension: feature,
+            op.kernel_output_feature_dimension: output,
+        }
+        group, _ = emitter.indexer.divide(output, outputs // op.feature_group_count, 1)
+        left[op.input_feature_dimension] = feature + group * self.features
+        if op.batch_group_count > 1:
+            batches = self.lhs.dims[op.input_batch_dimension] // op.batch_group_count
+            number, _ = emitter.indexer.divide(output, outputs // op.batch_group_count, 1)
+            batch = batch + number * batches
+        left[op.input_batch_dimension] = batch
+        inside: Inside = None
+        for d, at in enumerate(window):
+            valid, position = self.position(d, place[op.output_spatial_dimensions[d]], at)
+            if valid is False or inside is False:
+                return [], [], False
+            inside = emitter.both(inside, valid)
+            left[op.input_spatial_dimensions[d]] = position
+            turned = Affine((), self.sizes[d] - 1) - at if self.reversal[d] else at
+            right[op.kernel_spatial_dimensions[d]] = turned
+        return _ordered(left), _ordered(right), inside
+
+    def position(self, d: int, at: Affine, window: Affine) -> tuple[Inside, Affine]:
+        """Where the input is read along a spatial dim, and whether there is anything."""
+        extent, base = self.lhs.dims[self.op.input_spatial_dimensions[d]], self.base[d]
+        position = at * self.strides[d] + window * self.dilation[d] + -self.padding[d][0]
+        emitter = self.emitter
+        valid: Inside = None
+        if base > 1:
+            shift = -(min(position.low, 0) // base)
+            position, rest = emitter.indexer.divide(position + shift * base, base, 1)
+            position = position + -shift
+            valid = emitter.in_range(rest, 0, 1, 1)
+        reach = emitter.in_range(position, 0, extent, 1)
+        if valid is False or reach is False:
+            return False, position
+        return emitter.both(valid, reach), position.within(0, extent - 1)
+
+
+def _ordered(index: dict[int, Affine]) -> list[Affine]:
+    return [index[d] for d in sorted(index)]

@@ -1,0 +1,153 @@
+"""A region as launches: one per operation that is no element formula, and one for the roots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ....hlo.graph import Op, Region, Value
+from ...llvm.elementwise import ElementEmitter, supports
+from ...llvm.index import delinear
+from ...plain.opaque import EMITTERS
+from ...plain.single import explained, missing
+from ..frame import Entry, Unit
+from ..launch import KernelCode, Memory
+from ..target import Target
+from . import opaque, products, reductions, updates
+from .work import Work, block_for
+
+Shared = frozenset[tuple[int, int]]  # (operand, result) that may lie in the same memory
+
+
+def emit(
+    region: Region,
+    target: Target,
+    flops: float,
+    shared: Shared = frozenset(),
+    notes: tuple[str, ...] = (),
+) -> KernelCode:
+    """The kernel of a region, whose arguments and results are the kernel's operands and results.
+
+    shared: pairs of an operand and a result that may be one piece of memory; then every element of
+    the operand is only read for the same element of the result.
+    """
+    unit = Unit(target)
+    count = len(region.arguments)
+    slots = {operand for operand, _ in shared} | {count + result for _, result in shared}
+    work = Work(unit, frozenset(slots))
+    places = {value: Memory(slot) for slot, value in enumerate(region.arguments)}
+    outputs = [Memory(count + number) for number in range(len(region.results))]
+    Lowering(work, region, places, outputs).run()
+    types = (*region.argument_types, *region.result_types)
+    moved = float(sum(kind.bytes for kind in types))
+    if len(work.launches) > 1:
+        notes = (*notes, f"computed in {len(work.launches)} launches")
+    return unit.code(work.launches, flops, moved, scratch=work.scratch, notes=notes)
+
+
+class Lowering:
+    """Launches for a region whose arguments lie at `places`; results go to `outputs`."""
+
+    def __init__(
+        self, work: Work, region: Region, places: dict[Value, Memory], outputs: Sequence[Memory]
+    ) -> None:
+        self.work, self.region, self.outputs = work, region, outputs
+        self.places = dict(places)
+
+    def run(self) -> None:
+        for op in self.region.ops:
+            if not supports(op):
+                self.single(op)
+        left: dict[tuple[int, ...], list[tuple[Value, Memory]]] = {}
+        for value, memory in zip(self.region.results, self.outputs, strict=True):
+            if self.places.get(value) != memory:
+                left.setdefault(value.dims, []).append((value, memory))
+        for pairs in left.values():
+            self.loop(pairs)
+
+    # Operations.
+
+    def single(self, op: Op) -> None:
+        """An operation that is no formula of elements."""
+        outputs = [self.output(value, alone=len(self.region.ops) == 1) for value in op.results]
+        if op.name == "reduce":
+            reductions.reduce(self, op, outputs)
+        elif op.name == "dot_general":
+            products.dot(self, op, outputs[0])
+        elif op.name == "convolution":
+            products.convolution(self, op, outputs[0])
+        elif op.name == "dynamic_update_slice":
+            updates.slice_update(self, op, outputs[0])
+        elif op.name == "scatter":
+            updates.scatter(self, op, outputs)
+        elif op.name in EMITTERS:
+            operands = [self.stored(value) for value in op.operands]
+            opaque.launch(self.work, op, operands, outputs)
+        else:
+            simpler = explained(op)
+            if simpler is None:
+                raise missing(op)
+            operands = [self.stored(value) for value in op.operands]
+            places = dict(zip(simpler.arguments, operands, strict=True))
+            Lowering(self.work, simpler, places, outputs).run()
+        self.places.update(zip(op.results, outputs, strict=True))
+
+    def output(self, value: Value, alone: bool) -> Memory:
+        """Where an operation's result is written: the kernel's result, where it is one that no
+        operand shares, else scratch."""
+        for root, memory in zip(self.region.results, self.outputs, strict=True):
+            if root is value and (alone or memory.slot not in self.work.slots):
+                return memory
+        return self.work.reserve(value.tensor.bytes)
+
+    def stored(self, value: Value) -> Memory:
+        """The memory of a value; one that was a formula is computed now."""
+        if value not in self.places:
+            memory = self.work.reserve(value.tensor.bytes)
+            self.loop([(value, memory)])
+            self.places[value] = memory
+        return self.places[value]
+
+    # Entries.
+
+    def leaves(self, values: Iterable[Value]) -> list[Value]:
+        """The values in memory that formulas of these values read."""
+        found: dict[Value, None] = {}
+        stack, seen = list(values), set()
+        while stack:
+            value = stack.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value in self.places:
+                found[value] = None
+            elif value.op is not None:
+                stack.extend(value.op.operands)
+        return list(found)
+
+    def open(
+        self, values: Iterable[Value], writes: Sequence[Memory], count: int
+    ) -> tuple[Entry, ElementEmitter]:
+        """An entry for `count` threads that can compute those values: the last of its pointers are
+        what it writes."""
+        leaves = self.leaves(values)
+        reads = [self.places[value] for value in leaves]
+        entry = self.work.entry(reads, writes, block_for(count))
+        emitter = ElementEmitter(entry.function, Region((), (), ()), scopes=entry.scopes)
+        for value, pointer in zip(leaves, entry.pointers, strict=False):
+            emitter.bind(value, pointer)
+        return entry, emitter
+
+    def loop(self, pairs: Sequence[tuple[Value, Memory]]) -> None:
+        """Stores values of one shape, a thread per element."""
+        values = [value for value, _ in pairs]
+        count = values[0].tensor.size
+        if not count:
+            return
+        entry, emitter = self.open(values, [memory for _, memory in pairs], count)
+        targets = entry.pointers[-len(pairs) :]
+        with entry.each(count) as at:
+            index = delinear(emitter.indexer, at, values[0].dims, 1)
+            registers = [emitter.value(value, index) for value in values]
+            for value, register, pointer in zip(values, registers, targets, strict=True):
+                emitter.store(pointer, register, value.element, at)
+        self.work.launch(entry, count)

@@ -1,0 +1,134 @@
+"""dynamic_update_slice and scatter: a copy, unless operand and result are one, then the updates.
+
+Updates that may meet in one element are applied by one thread in their order, so that results
+never depend on scheduling; what keeps its place along a dim of the result is done in parallel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ....hlo.graph import Op
+from ... import llvm
+from ...llvm.elementwise import ElementEmitter
+from ...llvm.index import Affine, delinear, linear
+from ...plain.opaque.scatter import apply_update, pinned, place_of, windowed_dims
+from ..launch import Memory
+from .loops import nested
+from .work import Work, block_for
+
+if TYPE_CHECKING:
+    from .region import Lowering
+
+_VECTOR = 16  # bytes of one access
+
+
+def copy(work: Work, source: Memory, target: Memory, size: int) -> None:
+    """Copies bytes, a vector per thread; nothing happens where both are one place."""
+    if not size or source == target:
+        return
+    vectors, rest = divmod(size, _VECTOR)
+    entry = work.entry([source], [target], block_for(vectors + rest))
+    f, (read, write) = entry.function, entry.pointers
+    kind = f"<{_VECTOR} x i8>"
+    with (
+        entry.guarded(place := entry.position(), vectors + rest),
+        entry.scopes.branch(f.compare("ne", read, write)),
+    ):
+        if vectors:
+            with entry.scopes.branch(f.compare("ult", place, vectors)):
+                value = f.load(kind, f.pointer(read, place, kind), align=_VECTOR)
+                f.store(value, f.pointer(write, place, kind), align=_VECTOR)
+        if rest:
+            with entry.scopes.branch(f.compare("uge", place, vectors)):
+                at = f.add(place, vectors * (_VECTOR - 1))
+                f.store(f.load("i8", f.pointer(read, at, "i8")), f.pointer(write, at, "i8"))
+    work.launch(entry, vectors + rest)
+
+
+def slice_update(lowering: Lowering, op: Op, output: Memory) -> None:
+    """The operand with a window replaced."""
+    source, update, *starts = op.operands
+    copy(lowering.work, lowering.stored(source), output, source.tensor.bytes)
+    count = update.tensor.size
+    if not count:
+        return
+    entry, emitter = lowering.open([update, *starts], [output], count)
+    with entry.each(count) as at:
+        index = delinear(emitter.indexer, at, update.dims, 1)
+        register = emitter.value(update, index)
+        place = [
+            one + emitter.clamped(start, (), size - window, 1, None)
+            for one, start, size, window in zip(
+                index, starts, source.dims, update.dims, strict=True
+            )
+        ]
+        where = linear(place, source.dims)
+        emitter.store(entry.pointers[-1], register, update.element, where)
+    lowering.work.launch(entry, count)
+
+
+@dataclass
+class _Frame:
+    """What `apply_update` asks of a kernel."""
+
+    outputs: Sequence[llvm.Value]
+
+
+def scatter(lowering: Lowering, op: Op, outputs: Sequence[Memory]) -> None:
+    """Inputs with updates combined in; a thread per place along the dims that stay apart."""
+    count = len(op.operands) // 2
+    inputs, updates = op.operands[:count], op.operands[count + 1 :]
+    for value, output in zip(inputs, outputs, strict=True):
+        copy(lowering.work, lowering.stored(value), output, value.tensor.bytes)
+    dims = updates[0].dims
+    if not updates[0].tensor.size or not inputs[0].tensor.size:
+        return
+    apart = _apart(op)
+    serial = [d for d in range(len(dims)) if d not in apart]
+    sizes = [dims[d] for d in apart]
+    threads = math.prod(sizes)
+    entry, emitter = lowering.open(op.operands[count:], outputs, threads)
+    scopes, frame = entry.scopes, _Frame(entry.pointers[-len(outputs) :])
+    with entry.each(threads) as at:
+        outer = delinear(emitter.indexer, at, sizes, 1)
+
+        def body(inner: list[Affine], values: list[object]) -> list[object]:
+            index = [Affine((), 0)] * len(dims)
+            for place, d in (*zip(outer, apart, strict=True), *zip(inner, serial, strict=True)):
+                index[d] = place
+            _apply(emitter, op, index, frame)
+            return values
+
+        nested(scopes, [dims[d] for d in serial], [], body)  # type: ignore[arg-type]
+    lowering.work.launch(entry, threads)
+
+
+def _apply(emitter: ElementEmitter, op: Op, index: list[Affine], frame: _Frame) -> None:
+    """One update, where it lies inside."""
+    place, inside = place_of(emitter, op, index, 1)
+    if inside is False:
+        return
+    scopes = emitter.scopes
+    with scopes.branch(inside.value) if inside is not None else nullcontext():
+        if inside is not None:
+            place = pinned(place, scopes.depth, emitter)
+        apply_update(frame, emitter, op, index, place, 1, None)
+
+
+def _apart(op: Op) -> list[int]:
+    """The dims of the updates along which two updates never meet in one element."""
+    count = len(op.operands) // 2
+    indices, updates = op.operands[count], op.operands[count + 1]
+    if op.unique_indices:
+        return list(range(updates.rank))
+    windows = dict(zip(op.update_window_dims, windowed_dims(op), strict=True))
+    found = [d for d, own in windows.items() if own not in op.scatter_dims_to_operand_dims]
+    scattered = [d for d in range(updates.rank) if d not in op.update_window_dims]
+    batching = {d - (d > op.index_vector_dim) for d in op.scatter_indices_batching_dims}
+    assert len(scattered) == indices.rank - (op.index_vector_dim < indices.rank)
+    return sorted([*found, *(d for n, d in enumerate(scattered) if n in batching)])

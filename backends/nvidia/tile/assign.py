@@ -1,0 +1,236 @@
+"""Which layout each value of a tile function has, and how many threads a block has.
+
+Products decide first: the sums of matrix instructions lie as the machine has it. An elementwise
+operation takes the layout of an operand, sums of rows take the slice of their operand, loads of
+memory take what their first user has. Constants, indices and broadcasts have no layout: they are
+made in whatever layout they are asked for, and so is what is computed from them alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ....hlo.graph import Op, Region, Value
+from ...llvm import elementwise
+from ..target import WARP, Target
+from .analysis import Facts
+from .matrix import Plan, plan
+from .spread import Spread, blocked, log2, patches
+
+ELEMENTS = 16  # of the largest tile, that a thread holds where there are threads enough
+MOST_ELEMENTS = 64  # of a tile, before a block gets more than THREADS threads
+THREADS = 256
+_MOVES = frozenset({"reshape", "transpose"})
+
+
+def is_elementwise(op: Op) -> bool:
+    """Whether each element of the result is computed from those at the same index."""
+    if op.definition.pattern != "elementwise" or len(op.results) != 1:
+        return False
+    return elementwise.supports(op)
+
+
+class Assignment:
+    """`threads` of a block; `spreads` of values, where a flexible value has none; `matrix`: the
+    products done by matrix instructions."""
+
+    def __init__(self, facts: Facts, target: Target) -> None:
+        self.facts, self.target = facts, target
+        self.vectors = self._vectors()
+        self.matrix: dict[Op, Plan] = {}
+        self.threads = self._threads()
+        self._plan_products()
+        self.spreads: dict[Value, Spread] = {}
+        self._loads: list[Value] = []
+        self._region(facts.region)
+        for value in self._loads:
+            self.spreads.setdefault(value, self.blocked(value.dims))
+
+    def blocked(self, dims: Sequence[int]) -> Spread:
+        """The layout for coalesced access of a tile of these dims."""
+        return blocked(dims, self.vectors.get(tuple(dims), 4), self.threads)
+
+    def _vectors(self) -> dict[tuple[int, ...], int]:
+        """Elements of 16 bytes of the narrowest type that tiles of some dims have in memory."""
+        found: dict[tuple[int, ...], int] = {}
+        for op in self.facts.region.walk():
+            values = op.results if op.name in ("tile_load", "tile_gather") else op.operands[1:2]
+            if op.name in ("tile_load", "tile_gather", "tile_store", "tile_scatter"):
+                for value in values:
+                    width = max(1, 16 // value.element.itemsize)
+                    found[value.dims] = max(found.get(value.dims, 1), width)
+        return found
+
+    def _threads(self) -> int:
+        largest = 1
+        for op in self.facts.region.walk():
+            if op.name == "constant":
+                continue
+            for value in op.results:
+                if value.rank:
+                    largest = max(largest, math.prod(1 << log2(n) for n in value.dims))
+        threads = max(WARP, min(THREADS, 1 << log2(-(-largest // ELEMENTS))))
+        while threads < 1024 and largest // threads > MOST_ELEMENTS:
+            threads *= 2
+        return threads
+
+    def _plan_products(self) -> None:
+        products = self.facts.products
+        made = {product.op.result for product in products}
+        # Where a product takes what another gave, rows stay in their warps: no exchange between.
+        chained = any(self._reaches(product.left.origin, made, 0) for product in products)
+        for product in products:
+            found = plan(product, self.target, self.threads // WARP, chained)
+            if found is not None:
+                self.matrix[product.op] = found
+
+    def _reaches(self, value: Value, made: set[Value], depth: int) -> bool:
+        if value in made:
+            return True
+        op = value.op
+        if op is None or depth > 16 or not is_elementwise(op):
+            return False
+        return any(self._reaches(operand, made, depth + 1) for operand in op.operands)
+
+    # Layouts, in the order of the program.
+
+    def _region(self, region: Region) -> None:
+        for op in region.ops:
+            self._op(op)
+
+    def _op(self, op: Op) -> None:
+        if op.name in ("tile_for", "while"):
+            self._loop(op)
+        elif op.name in ("if", "case"):
+            self._branches(op)
+        elif op.name in ("tile_store", "tile_scatter"):
+            self._anchor(op.operands[1])
+        elif op.results and all(value.rank == 0 for value in op.results):
+            self._scalars(op)
+        elif op.name in ("tile_load", "tile_gather"):
+            self._loads.append(op.result)
+        elif (
+            op.name == "constant"
+            and op.attributes["value"].is_splat
+            or op.name in ("iota", "broadcast_in_dim")
+        ):
+            pass
+        elif op.name in _MOVES:
+            self._move(op)
+        elif op.name == "reduce":
+            self._reduce(op)
+        elif op in self.matrix:
+            self.spreads[op.result] = self.matrix[op].sums
+        elif op.name == "dot_general":
+            self.spreads[op.result] = patches(op.result.dims, self.threads)
+        elif is_elementwise(op):
+            self._elementwise(op)
+        else:
+            for value in op.results:
+                self.spreads[value] = self.blocked(value.dims)
+
+    def _scalars(self, op: Op) -> None:
+        if op.name == "reduce":
+            for value in op.operands[: len(op.results)]:
+                self._anchor(value)
+
+    def _anchor(self, value: Value) -> Spread:
+        """The layout of a value, decided now if it is open."""
+        found = self.spreads.get(value)
+        if found is None:
+            found = self.spreads[value] = self.blocked(value.dims)
+        return found
+
+    def _is_open(self, value: Value) -> bool:
+        """Whether it is memory that can be loaded in any layout."""
+        return value.op is not None and value.op.name in ("tile_load", "tile_gather")
+
+    def _elementwise(self, op: Op) -> None:
+        known = [self.spreads[value] for value in op.operands if value in self.spreads]
+        opened = [v for v in op.operands if v.rank and v not in self.spreads and self._is_open(v)]
+        if not known and not opened:
+            return
+        chosen = self._best(known) if known else self.blocked(op.result.dims)
+        for value in opened:
+            self.spreads[value] = chosen
+        self.spreads[op.result] = chosen
+
+    def _best(self, spreads: Sequence[Spread]) -> Spread:
+        """That of a matrix product if there is one, else the first."""
+        sums = {found.sums for found in self.matrix.values()}
+        return next((one for one in spreads if one in sums), spreads[0])
+
+    def _move(self, op: Op) -> None:
+        operand = op.operands[0]
+        if operand not in self.spreads:
+            if operand.rank and self._is_open(operand):
+                self._anchor(operand)
+            elif operand.rank == 0 or op.name == "transpose" or _same_size(op):
+                return
+        source = self.spreads.get(operand) or self.blocked(operand.dims)
+        if op.name == "transpose":
+            moved = source.permuted(op.permutation)
+        else:
+            moved = source.reshaped(op.result.dims)
+        self.spreads[op.result] = moved or self.blocked(op.result.dims)
+
+    def _reduce(self, op: Op) -> None:
+        count = len(op.results)
+        source = self._anchor(op.operands[0])
+        for value in op.operands[1:count]:
+            self.spreads.setdefault(value, source)
+        for value in op.results:
+            self.spreads[value] = source.without(op.dimensions)[0]
+
+    # Control flow: carried values keep their layout.
+
+    def _loop(self, op: Op) -> None:
+        skip = 2 if op.name == "tile_for" else 0
+        body = op.regions[-1]
+        arguments = body.arguments[1:] if op.name == "tile_for" else body.arguments
+        carried: dict[int, Spread] = {}
+        for number, value in enumerate(op.operands[skip:]):
+            if value.rank and value in self.spreads and not self._is_open(value):
+                carried[number] = self.spreads[value]
+        for _ in range(3):
+            before = dict(carried)
+            for region in op.regions:
+                inner = region.arguments[1:] if op.name == "tile_for" else region.arguments
+                for number, spread in carried.items():
+                    self.spreads[inner[number]] = spread
+            for region in op.regions:
+                self._region(region)
+            for number, value in enumerate(body.results):
+                if value.rank and value in self.spreads:
+                    own = self.spreads[value]
+                    carried[number] = self._best([carried.get(number, own), own])
+            if carried == before:
+                break
+        for number, value in enumerate(body.results):
+            if value.rank:
+                spread = carried.setdefault(number, self.blocked(value.dims))
+                self.spreads[op.results[number]] = spread
+                for region in op.regions:
+                    inner = region.arguments[1:] if op.name == "tile_for" else region.arguments
+                    self.spreads[inner[number]] = spread
+        assert len(arguments) == len(op.results)
+
+    def _branches(self, op: Op) -> None:
+        for region in op.regions:
+            self._region(region)
+        for number, result in enumerate(op.results):
+            if result.rank:
+                sides = [region.results[number] for region in op.regions]
+                known = [
+                    self.spreads[value]
+                    for value in sides
+                    if value in self.spreads and not self._is_open(value)
+                ]
+                self.spreads[result] = self._best(known) if known else self.blocked(result.dims)
+
+
+def _same_size(op: Op) -> bool:
+    """Whether a reshape only adds or drops dims of size 1."""
+    before, after = op.operands[0].dims, op.result.dims
+    return [n for n in before if n != 1] == [n for n in after if n != 1]

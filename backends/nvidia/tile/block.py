@@ -1,0 +1,184 @@
+"""A block of threads under construction: its entry, its memory, and where each thread stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ....hlo.graph import Op, Value
+from ... import llvm
+from ...llvm import elements
+from ...llvm.elements import Pair, Register
+from ...llvm.index import Affine, Axis, number, of_axis
+from ..frame import Entry, Parameter, Unit
+from ..launch import Memory
+from ..target import Target
+from .shared import Arena, Hazards
+from .spread import Spread
+
+
+class Block:
+    """The entry of one kernel_call; one block of threads for each place of the grid."""
+
+    def __init__(self, kernel: Op, target: Target, threads: int, shares: bool) -> None:
+        self.kernel, self.target, self.threads = kernel, target, threads
+        region = kernel.regions[0]
+        inputs = len(kernel.operands)
+        self.unit = Unit(target)
+        parameters = [
+            Parameter(f"m{n}", Memory(n), readonly=n < inputs and not shares, unique=not shares)
+            for n in range(len(region.arguments))
+        ]
+        self.entry: Entry = self.unit.kernel("tile", parameters, threads)
+        self.f = f = self.entry.function
+        self.memory = dict(zip(region.arguments, self.entry.pointers, strict=True))
+        self.arena = Arena()
+        self.hazards = Hazards(self.entry)
+        self.thread = self.entry.thread()
+        self.ids = self._ids(kernel.grid)
+        self._head = f.slot()
+        self._parts: dict[tuple[int, ...], Affine] = {}
+        self._owners: dict[int, llvm.Value] = {}
+
+    def _ids(self, grid: Sequence[int]) -> list[llvm.Value]:
+        f = self.f
+        flat, ids = self.entry.block(), []
+        for number_, size in enumerate(reversed(grid)):
+            last = number_ == len(grid) - 1
+            ids.append(flat if last else f.urem(flat, size))
+            flat = f.udiv(flat, size)
+        return list(reversed(ids))
+
+    def part(self, spread: Spread, d: int) -> Affine:
+        """The thread's part of an element's index along dim d."""
+        steps = tuple(basis[d] for basis in spread.threads)
+        if not any(steps):
+            return number(0)
+        found = self._parts.get(steps)
+        if found is None:
+            with self.f.at(self._head):
+                total = self.bits(self.thread, steps)
+                wide = self.f.cast("zext", total, "i64")
+            multiple = math.gcd(*steps)
+            axis = Axis(wide, spread.extents[d], depth=0, multiple=multiple)
+            found = self._parts[steps] = of_axis(axis)
+        return found
+
+    def bits(self, value: llvm.Value, steps: Sequence[int]) -> llvm.Value:
+        """The sum of steps[i] over the set bits i of an i32; steps are powers of two or 0."""
+        f = self.f
+        total: llvm.Value | None = None
+        bit = 0
+        while bit < len(steps):
+            if not steps[bit]:
+                bit += 1
+                continue
+            first, last = bit, bit
+            while last + 1 < len(steps) and steps[last + 1] == 2 * steps[last]:
+                last += 1
+            mask = ((1 << (last + 1)) - 1) & ~((1 << first) - 1)
+            # The top bits of a thread's number need no mask.
+            run = value if first == 0 and last == len(steps) - 1 else f.land(value, mask)
+            shift = steps[first].bit_length() - 1 - first
+            if shift > 0:
+                run = f.shl(run, shift)
+            elif shift < 0:
+                run = f.lshr(run, -shift)
+            total = run if total is None else f.lor(total, run)
+            bit = last + 1
+        return total if total is not None else llvm.constant("i32", 0)
+
+    def index(self, spread: Spread, place: Sequence[int]) -> list[Affine]:
+        """The index of the element that stands in the register at `place`."""
+        return [self.part(spread, d) + at for d, at in enumerate(place)]
+
+    def owner(self, spread: Spread) -> llvm.Value | None:
+        """Whether this thread is the first that holds its elements; None where all are alone."""
+        mask = spread.copies
+        if not mask:
+            return None
+        found = self._owners.get(mask)
+        if found is None:
+            with self.f.at(self._head):
+                found = self.f.compare("eq", self.f.land(self.thread, mask), 0)
+            self._owners[mask] = found
+        return found
+
+    def inside(
+        self, spread: Spread, place: Sequence[int], dimensions: Sequence[int] | None = None
+    ) -> llvm.Value | None:
+        """Whether the element of a register lies in the tile (along some dims); None: always."""
+        f = self.f
+        total: llvm.Value | None = None
+        for d in range(len(spread.dims)) if dimensions is None else dimensions:
+            index = self.part(spread, d) + place[d]
+            if index.high >= spread.dims[d]:
+                one = f.compare("ult", self.scalar(index), spread.dims[d])
+                total = one if total is None else f.land(total, one)
+        return total
+
+    def scalar(self, index: Affine) -> llvm.Value:
+        """An index as an i64."""
+        f = self.f
+        total: llvm.Value = llvm.constant("i64", 0)
+        for axis, factor in index.terms:
+            total = f.add(total, f.mul(axis.value, factor))
+        return f.add(total, index.constant)
+
+    def both(self, a: llvm.Value | None, b: llvm.Value | None) -> llvm.Value | None:
+        """a and b, where None is true."""
+        if a is None or b is None:
+            return a if b is None else b
+        return self.f.land(a, b)
+
+    # Elements in memory.
+
+    def kind(self, value: Value) -> str:
+        """The LLVM type of an element (of a part of it) in memory."""
+        return elements.memory_type(self.f, value.element)
+
+    def load(
+        self, pointer: llvm.Value, element: object, count: int, aligned: bool
+    ) -> list[Register]:
+        """`count` neighbours from a pointer on, as registers."""
+        f = self.f
+        kind = elements.memory_type(f, element)
+        parts = 2 if element.is_complex else 1  # type: ignore[attr-defined]
+        total = count * parts
+        size = max(1, llvm.bits_of(kind) // 8)
+        raw: list[llvm.Value] = []
+        width = total if aligned else parts
+        while width * size > 16:
+            width //= 2
+        for first in range(0, total, width):
+            at = f.pointer(pointer, first, kind)
+            one = f.load(llvm.vector(width, kind), at, align=width * size)
+            raw += [f.extract(one, lane) for lane in range(width)] if width > 1 else [one]
+        wide = [elements.widen(f, one, element) for one in raw]
+        if parts == 1:
+            return list(wide)
+        return [Pair(*wide[n : n + 2]) for n in range(0, total, 2)]
+
+    def store(
+        self, pointer: llvm.Value, registers: Sequence[Register], element: object, aligned: bool
+    ) -> None:
+        """Neighbours to a pointer on."""
+        f = self.f
+        kind = elements.memory_type(f, element)
+        raw: list[llvm.Value] = []
+        for register in registers:
+            parts = register if isinstance(register, Pair) else (register,)
+            raw += [elements.narrow(f, part, element) for part in parts]
+        size = max(1, llvm.bits_of(kind) // 8)
+        width = len(raw) if aligned else len(raw) // len(registers)
+        while width * size > 16:
+            width //= 2
+        for first in range(0, len(raw), width):
+            at = f.pointer(pointer, first, kind)
+            if width == 1:
+                f.store(raw[first], at)
+                continue
+            vector = llvm.poison(llvm.vector(width, kind))
+            for lane in range(width):
+                vector = f.insert(vector, raw[first + lane], lane)
+            f.store(vector, at, align=width * size)

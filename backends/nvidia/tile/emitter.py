@@ -1,0 +1,476 @@
+"""Walks a tile function and emits it for one block of threads.
+
+A value is a scalar (equal in all threads), a tile in registers (`spread.Spread`), or both and a copy
+in shared memory where an operation needs elements of other threads. What is asked for in another
+layout is made from what there is: constants and the like anew, registers renamed, else through
+shared memory. What was made is kept for the region it was made in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ....hlo.errors import CompilerBug, UnsupportedError, UserError
+from ....hlo.graph import Op, Region, Value
+from ....hlo.ops.decomposed import Decomposed, expansion
+from ... import llvm
+from ...llvm import arithmetic, elements
+from ...llvm.elements import Register
+from ...llvm.elementwise import ElementEmitter, Mask, Override, scalar_region
+from ...llvm.elementwise import supports as computes
+from ...llvm.index import Affine, linear
+from ...plain.monoid import flat, unflat
+from ..target import Target
+from .analysis import Facts
+from .assign import Assignment, is_elementwise
+from .block import Block
+from .shared import Piece
+from .spread import Spread
+
+Tile = list[Register | None]  # by register; None outside of the tile
+
+
+@dataclass
+class Scope:
+    """What the code of one region knows; regions inside see it through `outer`."""
+
+    outer: Scope | None = None
+    scalars: dict[Value, Register] = field(default_factory=dict)
+    tiles: dict[Value, dict[Spread, Tile]] = field(default_factory=dict)
+    shared: dict[Value, Piece] = field(default_factory=dict)
+    staged: dict[tuple[Value, str], Piece] = field(default_factory=dict)  # for matrix loads
+    last: dict[Op, list[Value]] = field(default_factory=dict)
+
+    def scalar(self, value: Value) -> Register | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.scalars:
+                return scope.scalars[value]
+            scope = scope.outer
+        return None
+
+    def tile(self, value: Value, spread: Spread) -> Tile | None:
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope.tiles.get(value, {}).get(spread)
+            if found is not None:
+                return found
+            scope = scope.outer
+        return None
+
+    def any_tile(self, value: Value) -> tuple[Spread, Tile] | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.tiles:
+                return next(iter(scope.tiles[value].items()))
+            scope = scope.outer
+        return None
+
+    def piece(self, value: Value) -> Piece | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.shared:
+                return scope.shared[value]
+            scope = scope.outer
+        return None
+
+    def stage(self, key: tuple[Value, str]) -> Piece | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if key in scope.staged:
+                return scope.staged[key]
+            scope = scope.outer
+        return None
+
+
+class Emitter:
+    """The code of one kernel_call."""
+
+    def __init__(self, kernel: Op, target: Target, shares: bool = False) -> None:
+        self.kernel, self.target = kernel, target
+        self.facts = Facts(kernel)
+        self.assignment = Assignment(self.facts, target)
+        self.block = Block(kernel, target, self.assignment.threads, shares)
+        self.f = self.block.f
+        self.scope = Scope()
+        self.depth = 0  # regions around
+        self.converted = 0  # layouts changed through shared memory
+        self.notes: dict[str, None] = {}
+
+    def body(self) -> None:
+        """Emits the whole body."""
+        self.region(self.facts.region)
+
+    def region(self, region: Region) -> None:
+        """The operations of a region, in the current scope."""
+        from .rules import RULES  # rules call back
+
+        self.scope.last = _last_uses(region)
+        for op in region.ops:
+            rule = RULES.get(op.name)
+            if rule is not None:
+                rule(self, op)
+            elif op.results and all(value.rank == 0 for value in (*op.results, *op.operands)):
+                self.scalar_op(op)
+            elif self.is_flexible(op):
+                pass  # made where it is asked for
+            elif is_elementwise(op):
+                self.tile(op.result, self.spread(op.result))
+            else:
+                self.by_index(op)
+            self.release(op)
+
+    def release(self, op: Op) -> None:
+        """Gives back the shared memory of what is used for the last time."""
+        scope = self.scope
+        for value in scope.last.get(op, ()):
+            if value in scope.shared:
+                self.block.arena.give(scope.shared.pop(value))
+            for key in [key for key in scope.staged if key[0] is value]:
+                self.block.arena.give(scope.staged.pop(key))
+
+    def enter(self) -> Scope:
+        """A region inside begins; returns what `leave` takes."""
+        outer = self.scope
+        self.scope = Scope(outer)
+        return outer
+
+    def leave(self, outer: Scope) -> None:
+        for piece in (*self.scope.shared.values(), *self.scope.staged.values()):
+            self.block.arena.give(piece)
+        self.scope = outer
+
+    # Values.
+
+    def is_flexible(self, op: Op) -> bool:
+        """Whether the value is made in any layout at no cost worth a conversion."""
+        if op.name == "constant":
+            return op.attributes["value"].is_splat
+        if op.name in ("iota", "broadcast_in_dim"):
+            return True
+        if op.name in ("reshape", "transpose"):
+            return op.result not in self.assignment.spreads
+        return is_elementwise(op) and op.result not in self.assignment.spreads
+
+    def spread(self, value: Value) -> Spread:
+        """The layout that a value is made in."""
+        return self.assignment.spreads.get(value) or self.assignment.blocked(value.dims)
+
+    def set(self, value: Value, spread: Spread, tile: Tile) -> None:
+        """States where a value is."""
+        if value.rank == 0:
+            register = tile[0]
+            assert register is not None
+            self.scope.scalars[value] = register
+        else:
+            self.scope.tiles.setdefault(value, {})[spread] = tile
+
+    def scalar(self, value: Value) -> Register:
+        """The register of a scalar."""
+        found = self.scope.scalar(value)
+        if found is None:
+            op = value.op
+            if op is None:
+                raise CompilerBug(f"a tile function has no scalar {value}")
+            self.scalar_op(op)
+            found = self.scope.scalars[value]
+        return found
+
+    def integer(self, value: Value) -> llvm.Value:
+        """An i32 scalar, as an i64."""
+        register = self.scalar(value)
+        assert isinstance(register, llvm.Value)
+        return self.f.cast("sext", register, "i64")
+
+    def scalar_op(self, op: Op) -> None:
+        """An operation of scalars alone; all threads compute it."""
+        if op.name == "constant":
+            number = op.attributes["value"].splat_value
+            register = elements.register_constant(op.result.element, number, 1)
+        elif op.name == "tile_id":
+            if op.axis >= len(self.block.ids):
+                place = f"{op.origin[0]}: " if op.origin else ""
+                count = len(self.block.ids)
+                raise UserError(f"{place}tile_id: axis {op.axis} of a grid of {count} axes")
+            register = self.block.ids[op.axis]
+        elif op.name in ("reshape", "broadcast_in_dim", "transpose"):
+            register = self.scalar(op.operands[0])
+        elif is_elementwise(op):
+            register = self.apply(op, [self.scalar(value) for value in op.operands])
+        else:
+            self.by_index(op)
+            return
+        self.scope.scalars[op.result] = register
+
+    def apply(self, op: Op, registers: Sequence[Register]) -> Register:
+        """An elementwise operation on one element."""
+        if arithmetic.supports(op):
+            return arithmetic.apply(self.f, op, registers)
+        region = expansion(op) if isinstance(op.definition, Decomposed) else None
+        if region is None:
+            raise arithmetic.unsupported(op)
+        return scalar_region(self.f, region, registers, 1)[0]
+
+    # Tiles in a layout.
+
+    def tile(self, value: Value, spread: Spread) -> Tile:
+        """The registers of a value in a layout."""
+        found = self.scope.tile(value, spread)
+        if found is None:
+            found = self._made(value, spread)
+            self.scope.tiles.setdefault(value, {})[spread] = found
+        return found
+
+    def _made(self, value: Value, spread: Spread) -> Tile:
+        if value.rank == 0:
+            return [self.scalar(value)] * spread.count
+        known = self.scope.any_tile(value)
+        if known is None and self.scope.piece(value) is None:
+            return self._computed(value, spread)
+        if known is not None:
+            renaming = known[0].renaming(spread)
+            if renaming is not None:
+                return [
+                    known[1][number] if place is not None else None
+                    for number, place in zip(renaming, spread.places, strict=True)
+                ]
+        op = value.op
+        if op is not None and self.is_flexible(op):
+            return self._computed(value, spread)
+        self.converted += known is not None
+        return self.from_shared(value, spread)
+
+    def _computed(self, value: Value, spread: Spread) -> Tile:
+        """A value that nothing has made yet, of its operands in fitting layouts."""
+        op = value.op
+        if op is None:
+            raise CompilerBug(f"a tile function has no tile {value}")
+        if op.name == "constant":
+            number = op.attributes["value"].splat_value
+            one = elements.register_constant(value.element, number, 1)
+            return [None if place is None else one for place in spread.places]
+        if op.name == "broadcast_in_dim":
+            (operand,) = op.operands
+            if operand.rank == 0:
+                one = self.scalar(operand)
+                return [None if place is None else one for place in spread.places]
+            mapped = tuple(op.broadcast_dimensions)
+            source, numbers = spread.broadcast(operand.dims, mapped)
+            tile = self.tile(operand, source)
+            return self._taken(tile, numbers, spread)
+        if op.name == "iota":
+            return self.each(spread, lambda index: self._iota(op, index))
+        if op.name == "transpose":
+            inverse = [op.permutation.index(d) for d in range(value.rank)]
+            return self.tile(op.operands[0], spread.permuted(inverse))
+        if op.name == "reshape":
+            (operand,) = op.operands
+            source = spread.reshaped(operand.dims)
+            if source is not None:
+                return self.tile(operand, source)
+        elif is_elementwise(op):
+            tiles = [
+                self.tile(operand, spread)
+                if operand.rank
+                else [self.scalar(operand)] * spread.count
+                for operand in op.operands
+            ]
+            return [
+                self.apply(op, [tile[number] for tile in tiles])  # type: ignore[misc]
+                if place is not None
+                else None
+                for number, place in enumerate(spread.places)
+            ]
+        return self._elements(op, value, spread)
+
+    def _taken(self, tile: Tile, numbers: Sequence[int], spread: Spread) -> Tile:
+        return [
+            tile[number] if place is not None else None
+            for number, place in zip(numbers, spread.places, strict=True)
+        ]
+
+    def each(self, spread: Spread, element: object) -> Tile:
+        """element(index) for each register."""
+        assert callable(element)
+        return [
+            None if place is None else element(self.block.index(spread, place))
+            for place in spread.places
+        ]
+
+    def _iota(self, op: Op, index: Sequence[Affine]) -> Register:
+        at = self.f.cast("trunc", self.block.scalar(index[op.iota_dimension]), "i32")
+        element = op.result.element
+        from ....hlo.types import I32
+
+        return arithmetic.convert(self.f, at, I32, element)
+
+    # Shared memory.
+
+    def pointer(self, piece: Piece, offset: int = 0) -> llvm.Value:
+        """The address of a byte of a piece of shared memory."""
+        return self.block.entry.shared(piece.start + offset)
+
+    def shared(self, value: Value) -> llvm.Value:
+        """The address of a copy of a value in shared memory, row-major, that all may read."""
+        found = self.scope.piece(value)
+        if found is None:
+            found = self._to_shared(value)
+        self.block.hazards.read(found)
+        return self.pointer(found)
+
+    def _to_shared(self, value: Value) -> Piece:
+        known = self.scope.any_tile(value)
+        spread = known[0] if known else self.spread(value)
+        tile = self.tile(value, spread)
+        piece = self.block.arena.take(value.tensor.bytes)
+        self.scope.shared[value] = piece
+        self.block.hazards.write(piece)
+        base = self.pointer(piece)
+        size = value.element.itemsize
+        width = spread.vector(max(1, 16 // size))
+        while width > 1 and value.dims[-1] % width:
+            width //= 2
+        owner = self.block.owner(spread)
+        for number in range(0, spread.count, width):
+            place = spread.places[number]
+            if place is None:
+                continue
+            index = self.block.index(spread, place)
+            held = self.block.both(owner, self.block.inside(spread, place))
+            at = self.address(base, linear(index, value.dims), value)
+            registers = [tile[number + lane] for lane in range(width)]
+            self.guarded(
+                held, lambda at=at, r=registers: self.block.store(at, r, value.element, True)
+            )
+        return piece
+
+    def from_shared(self, value: Value, spread: Spread) -> Tile:
+        """The registers of a value, read from its copy in shared memory."""
+        base = self.shared(value)
+        width = spread.vector(max(1, 16 // value.element.itemsize))
+        while width > 1 and value.dims[-1] % width:
+            width //= 2
+        tile: Tile = [None] * spread.count
+        for number in range(0, spread.count, width):
+            place = spread.places[number]
+            if place is None:
+                continue
+            index = linear(self.block.index(spread, place), value.dims)
+            at = self.block.scalar(index)
+            held = self.block.inside(spread, place)
+            if held is not None:
+                at = self.f.select(held, at, 0)
+            pointer = self.f.pointer(base, self._scaled(at, value), "i8")
+            tile[number : number + width] = self.block.load(pointer, value.element, width, True)
+        return tile
+
+    def address(self, base: llvm.Value, place: Affine, value: Value) -> llvm.Value:
+        """The address of an element: the thread's part first, so that the rest is a constant."""
+        f = self.f
+        size = value.element.itemsize
+        own = self.block.scalar(Affine(place.terms, 0))
+        at = f.pointer(base, f.mul(own, size), "i8") if place.terms else base
+        return f.pointer(at, place.constant * size, "i8")
+
+    def _scaled(self, at: llvm.Value, value: Value) -> llvm.Value:
+        return self.f.mul(at, value.element.itemsize)
+
+    def guarded(self, condition: llvm.Value | None, code: object) -> None:
+        """Runs code where the condition holds; None always holds."""
+        assert callable(code)
+        if condition is None:
+            code()
+            return
+        with self.f.if_then(condition):
+            code()
+
+    # Operations that move elements, or compute them one at a time from memory.
+
+    def by_index(self, op: Op) -> None:
+        """An operation whose elements are computed at their index from shared memory."""
+        for value in op.results:
+            spread = self.spread(value)
+            if value.rank == 0:
+                spread = Spread((), (), ((),) * len(self.assignment.blocked((1,)).threads))
+            self.set(value, spread, self._elements(op, value, spread))
+
+    def _elements(self, op: Op, value: Value, spread: Spread) -> Tile:
+        name = arithmetic.short_name(op)
+        constant = name == "constant"
+        if not constant and not computes(op):
+            place = f"{op.origin[0]}: " if op.origin else ""
+            raise UnsupportedError(
+                f"{place}{op.name}: tile functions on nvidia have no code for it"
+            )
+        if constant:
+            return self._table(op, value, spread)
+        pointers = {operand: self.shared(operand) for operand in op.operands if operand.rank}
+        f = self.f
+
+        def element(place: Sequence[int]) -> Register:
+            emitter = ElementEmitter(f, self.facts.region, ())
+            for operand in op.operands:
+                if operand.rank:
+                    emitter.bind(operand, pointers[operand])
+                else:
+                    emitter.overrides[operand] = _given(self.scalar(operand))
+            index = tuple(self.block.index(spread, place))
+            held = self.block.inside(spread, place)
+            index = tuple(at.within(0, n - 1) for at, n in zip(index, value.dims, strict=True))
+            mask = Mask(held, 0) if held is not None else None
+            return emitter.at(value, index, 1, mask)
+
+        return [None if place is None else element(place) for place in spread.places]
+
+    def _table(self, op: Op, value: Value, spread: Spread) -> Tile:
+        """A constant of many numbers, read from where the module holds it."""
+        dense = op.attributes["value"]
+        base = self.block.unit.module.data(dense.array.tobytes())
+
+        def element(place: Sequence[int]) -> Register:
+            at = self.block.scalar(linear(self.block.index(spread, place), value.dims))
+            held = self.block.inside(spread, place)
+            if held is not None:
+                at = self.f.select(held, at, 0)
+            pointer = self.f.pointer(base, self._scaled(at, value), "i8")
+            return self.block.load(pointer, value.element, 1, False)[0]
+
+        return [None if place is None else element(place) for place in spread.places]
+
+    # Registers as lists of LLVM values, for loops and branches.
+
+    def opened(self, value: Value, spread: Spread | None) -> list[llvm.Value]:
+        """The LLVM values of a scalar, or of a tile in a layout."""
+        if spread is None:
+            return flat([self.scalar(value)])
+        return flat([one for one in self.tile(value, spread) if one is not None])
+
+    def closed(self, value: Value, spread: Spread | None, values: Sequence[llvm.Value]) -> None:
+        """States that a value is made of LLVM values."""
+        like = elements.register_constant(value.element, value.element.dtype.type(0), 1)
+        if spread is None:
+            self.scope.scalars[value] = unflat(values, [like])[0]
+            return
+        registers = iter(unflat(values, [like] * len(spread.alive)))
+        tile: Tile = [None if place is None else next(registers) for place in spread.places]
+        self.scope.tiles.setdefault(value, {})[spread] = tile
+
+
+def _given(register: Register) -> Override:
+    return lambda index, width: register
+
+
+def _last_uses(region: Region) -> dict[Op, list[Value]]:
+    """For each operation the values of this region that nothing behind it uses."""
+    last: dict[Value, Op] = {}
+    for op in region.ops:
+        for value in (*op.operands, *(v for inner in op.regions for v in inner.captures())):
+            last[value] = op
+    returned, ops = set(region.results), set(region.ops)
+    found: dict[Op, list[Value]] = {}
+    for value, op in last.items():
+        own = value.owner is region or value.op in ops
+        if own and value not in returned:
+            found.setdefault(op, []).append(value)
+    return found

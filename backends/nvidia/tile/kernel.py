@@ -1,0 +1,60 @@
+"""Kernels of tile functions: `emit(kernel_call, target)`."""
+
+from __future__ import annotations
+
+import math
+
+from ....hlo.graph import Op
+from ..frame import Parameter, Unfit, Unit, blocks
+from ..launch import KernelCode, Launch, Memory
+from ..target import Target
+from .emitter import Emitter
+
+MOST_TILE = 1 << 18  # elements of a tile
+
+
+def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
+    """The kernel of a kernel_call: a block of threads for each place of its grid. `shares`: a
+    result may lie in the memory of an operand."""
+    for inner in op.regions[0].walk():
+        for value in inner.results:
+            if math.prod(value.dims) > MOST_TILE:
+                raise Unfit(f"a tile of {math.prod(value.dims)} elements")
+    emitter = Emitter(op, target, shares)
+    emitter.body()
+    block = emitter.block
+    launches = _starts(op, block.unit)
+    tiles = math.prod(op.grid)
+    launch = block.entry.finish(max(1, tiles), block.arena.size)
+    if tiles:
+        launches.append(launch)
+    moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
+    flops = op.definition.flops(op)
+    return block.unit.code(launches, flops, moved, notes=tuple(emitter.notes))
+
+
+def _starts(op: Op, unit: Unit) -> list[Launch]:
+    """Launches that copy inputs to the results that start as them."""
+    launches = []
+    inputs = len(op.operands)
+    for number, start in enumerate(op.starts):
+        size = op.operands[start].tensor.bytes if start >= 0 else 0
+        if not size:
+            continue
+        result = Memory(inputs + number)
+        entry = unit.kernel(
+            f"start{number}",
+            [
+                Parameter("source", Memory(start), unique=False),
+                Parameter("target", result, unique=False),
+            ],
+        )
+        width = next(n for n in (16, 8, 4, 2, 1) if size % n == 0)
+        f = entry.function
+        kind = f"<{width // 4} x i32>" if width > 4 else f"i{8 * width}"
+        with entry.guarded(entry.position(), size // width):
+            at = f.mul(entry.position(), width)
+            source, target = (f.pointer(pointer, at, "i8") for pointer in entry.pointers)
+            f.store(f.load(kind, source, align=width), target, align=width)
+        launches.append(entry.finish(blocks(size // width, entry.threads)))
+    return launches

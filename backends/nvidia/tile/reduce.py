@@ -1,0 +1,219 @@
+"""Sums over dims of a tile: registers, then lanes, then warps, in a fixed tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ....hlo.graph import Op
+from ... import llvm
+from ...llvm import elements
+from ...llvm.elements import Pair, Register
+from ...llvm.elementwise import scalar_region
+from ...llvm.index import Axis, Indexer, Scopes, delinear, linear, of_axis
+from ...plain.monoid import Reduction, flat, unflat
+from ..frame import shuffle
+from .emitter import Emitter, Tile
+from .spread import LANE_BITS, Spread
+
+
+def reduce(e: Emitter, op: Op) -> None:
+    """reduce, of a tree where its body is one operation, else in the order of the elements."""
+    reduction = Reduction(op)
+    if reduction.single is None or len(op.results) != 1 or not op.operands[0].rank:
+        _in_order(e, op, reduction)
+        return
+    operand = op.operands[0]
+    source = e.spread(operand)
+    spread, numbers = source.without(op.dimensions)
+    tile = _registers(e, reduction, source, spread, numbers)
+    tile = _lanes(e, reduction, op, source, tile)
+    tile = _warps(e, reduction, op, source, spread, tile)
+    initial = reduction.initial[0]
+    if not reduction.is_identity(initial):
+        first = reduction.read(e.f, [e.scalar(initial)])
+        tile = [one and reduction.combine(e.f, first, [one], 1)[0] for one in tile]
+    tile = [one and reduction.finished(e.f, [one])[0] for one in tile]
+    e.set(op.result, spread, tile)
+
+
+def _registers(
+    e: Emitter, reduction: Reduction, source: Spread, spread: Spread, numbers: Sequence[int]
+) -> Tile:
+    """What each thread has of each sum."""
+    f, op = e.f, reduction.op
+    tile = e.tile(op.operands[0], source)
+    parts: list[list[Register]] = [[] for _ in range(spread.count)]
+    for number, place in enumerate(source.places):
+        if place is None:
+            continue
+        register = tile[number]
+        assert register is not None
+        values = reduction.read(f, [register])
+        held = e.block.inside(source, place, op.dimensions)
+        if held is not None:
+            values = reduction.masked(f, held, values, 1)
+        parts[numbers[number]].append(values[0])
+    neutral = reduction.identity(1)[0]
+    found: Tile = []
+    for place, own in zip(spread.places, parts, strict=True):
+        found.append(None if place is None else _joined(e, reduction, own or [neutral]))
+    return found
+
+
+def _joined(e: Emitter, reduction: Reduction, values: list[Register]) -> Register:
+    """Neighbours first: a tree whose depth is the logarithm."""
+    while len(values) > 1:
+        pairs = [
+            reduction.combine(e.f, [values[n]], [values[n + 1]], 1)[0]
+            for n in range(0, len(values) - 1, 2)
+        ]
+        values = pairs + values[len(pairs) * 2 :]
+    return values[0]
+
+
+def _summed(op: Op, source: Spread, bit: int) -> bool:
+    return any(source.threads[bit][d] for d in op.dimensions)
+
+
+def _lanes(e: Emitter, reduction: Reduction, op: Op, source: Spread, tile: Tile) -> Tile:
+    for bit in range(min(LANE_BITS, len(source.threads))):
+        if _summed(op, source, bit):
+            tile = [
+                one and reduction.combine(e.f, [one], [exchanged(e, one, 1 << bit)], 1)[0]
+                for one in tile
+            ]
+    return tile
+
+
+def exchanged(e: Emitter, register: Register, mask: int) -> Register:
+    """The register of the lane whose number differs in the bits of a mask."""
+    if isinstance(register, Pair):
+        return Pair(*(shuffle(e.f, "bfly", part, mask) for part in register))
+    return shuffle(e.f, "bfly", register, mask)
+
+
+def _warps(
+    e: Emitter, reduction: Reduction, op: Op, source: Spread, spread: Spread, tile: Tile
+) -> Tile:
+    """Sums of warps, through shared memory; every thread adds them in the same order."""
+    bits = [bit for bit in range(LANE_BITS, len(source.threads)) if _summed(op, source, bit)]
+    if not bits:
+        return tile
+    f, block = e.f, e.block
+    warps = 1 << len(bits)
+    size, parts = _stored(e, reduction)
+    total = math.prod(spread.dims)
+    piece = block.arena.take(warps * total * size * parts)
+    base = e.pointer(piece)
+    steps = [0] * len(source.threads)
+    for number, bit in enumerate(bits):
+        steps[bit] = 1 << number
+    warp = f.cast("zext", block.bits(block.thread, steps), "i64")
+    own = f.pointer(base, f.mul(warp, total * size * parts), "i8")
+    # One lane of a warp writes each sum; warps that hold the same write the same.
+    lanes = sum(1 << bit for bit in range(LANE_BITS) if not any(spread.threads[bit]))
+    first = None
+    if lanes:
+        first = f.compare("eq", f.land(block.thread, lanes), 0)
+    block.hazards.write(piece)
+    for number in spread.alive:
+        place, register = spread.places[number], tile[number]
+        assert place is not None and register is not None
+        at = block.scalar(linear(block.index(spread, place), spread.dims))
+        held = block.both(first, block.inside(spread, place))
+        pointer = f.pointer(own, f.mul(at, size * parts), "i8")
+        e.guarded(held, lambda p=pointer, r=register: _write(e, p, r, size))
+    block.hazards.read(piece)
+    found: Tile = [None] * spread.count
+    for number in spread.alive:
+        place, like = spread.places[number], tile[number]
+        assert place is not None and like is not None
+        at = block.scalar(linear(block.index(spread, place), spread.dims))
+        held = block.inside(spread, place)
+        if held is not None:
+            at = f.select(held, at, 0)
+        pointer = f.pointer(base, f.mul(at, size * parts), "i8")
+        values: list[Register] = []
+        for warp_number in range(warps):
+            there = f.pointer(pointer, warp_number * total * size * parts, "i8")
+            values.append(_read(e, there, like, size))
+        found[number] = _joined(e, reduction, values)
+    block.arena.give(piece)
+    return found
+
+
+def _stored(e: Emitter, reduction: Reduction) -> tuple[int, int]:
+    """Bytes of a part of a sum, and parts of it."""
+    element = reduction.elements[0]
+    kind = elements.register_type(element)
+    return max(1, llvm.bits_of(kind) // 8), 2 if element.is_complex else 1
+
+
+def _write(e: Emitter, pointer: llvm.Value, register: Register, size: int) -> None:
+    f = e.f
+    for number, part in enumerate(flat([register])):
+        if part.type == "i1":
+            part = f.cast("zext", part, "i8")
+        f.store(part, f.pointer(pointer, number * size, "i8"))
+
+
+def _read(e: Emitter, pointer: llvm.Value, like: Register, size: int) -> Register:
+    f = e.f
+    parts = []
+    for number, part in enumerate(flat([like])):
+        at = f.pointer(pointer, number * size, "i8")
+        if part.type == "i1":
+            parts.append(f.compare("ne", f.load("i8", at), 0))
+        else:
+            parts.append(f.load(part.type, at))
+    return unflat(parts, [like])[0]
+
+
+def _in_order(e: Emitter, op: Op, reduction: Reduction) -> None:
+    """Each thread walks all elements of its sums in shared memory, from the initial values on."""
+    f, block = e.f, e.block
+    dims = op.operands[0].dims
+    summed = tuple(op.dimensions)
+    kept = [d for d in range(len(dims)) if d not in summed]
+    pointers = [e.shared(value) for value in reduction.inputs]
+    first = reduction.read(f, [e.scalar(value) for value in reduction.initial])
+    spread = e.assignment.blocked(op.results[0].dims)
+    if not op.results[0].rank:
+        spread = Spread((), (), ((),) * len(spread.threads))
+    tiles: list[Tile] = [[None] * spread.count for _ in op.results]
+    inner = [dims[d] for d in summed]
+    for number in spread.alive:
+        place = spread.places[number]
+        assert place is not None
+        index = block.index(spread, place)
+        held = block.inside(spread, place)
+        with f.for_range(0, math.prod(inner), 1, flat(first)) as loop:
+            scopes = Scopes(f)
+            at = of_axis(Axis(loop.index, max(1, math.prod(inner))))
+            walked = delinear(Indexer(scopes), at, inner, 1)
+            whole = dict(zip([*kept, *summed], [*index, *walked], strict=True))
+            flat_place = block.scalar(linear([whole[d] for d in range(len(dims))], dims))
+            if held is not None:
+                flat_place = f.select(held, flat_place, 0)
+            values: list[Register] = []
+            for pointer, value in zip(pointers, reduction.inputs, strict=True):
+                where = f.pointer(pointer, f.mul(flat_place, value.element.itemsize), "i8")
+                values += block.load(where, value.element, 1, False)
+            old = unflat(loop.carried, first)
+            new = _step(e, reduction, old, reduction.read(f, values))
+            loop.carry(*flat(new))
+        for tile, one in zip(
+            tiles, reduction.finished(f, unflat(loop.results, first)), strict=True
+        ):
+            tile[number] = one
+    for value, tile in zip(op.results, tiles, strict=True):
+        e.set(value, spread, tile)
+
+
+def _step(
+    e: Emitter, reduction: Reduction, old: Sequence[Register], new: Sequence[Register]
+) -> list[Register]:
+    if reduction.single is not None:
+        return reduction.combine(e.f, old, new, 1)
+    return scalar_region(e.f, reduction.body, [*old, *new], 1)

@@ -1,0 +1,86 @@
+"""Shared memory of a block: places by live range, and barriers where an access needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from .. import frame
+
+LINE = 128  # bytes: all banks once; swizzled rows begin there
+
+
+class Piece(NamedTuple):
+    """Bytes [start, start + size) of a memory; `memory` None is shared memory."""
+
+    memory: Hashable
+    start: int
+    size: int
+
+    def touches(self, other: Piece) -> bool:
+        if self.memory is not other.memory:
+            return False
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+class Arena:
+    """Offsets of pieces, first fit. `size` is the most that was ever taken."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._taken: dict[int, int] = {}
+
+    def take(self, size: int, line: int = LINE) -> Piece:
+        """A piece of that many bytes."""
+        size = -(-size // LINE) * LINE
+        start = 0
+        for other in sorted(self._taken):
+            if start + size <= other:
+                break
+            start = max(start, -(-(other + self._taken[other]) // line) * line)
+        self._taken[start] = size
+        self.size = max(self.size, start + size)
+        return Piece(None, start, size)
+
+    def give(self, piece: Piece) -> None:
+        """Takes a piece back."""
+        del self._taken[piece.start]
+
+
+EVERYTHING = 1 << 62
+
+
+class Hazards:
+    """What was read and written since all threads met. An access that another thread's access
+    must not overtake puts a barrier before itself."""
+
+    def __init__(self, entry: frame.Entry) -> None:
+        self.entry = entry
+        self.barriers = 0
+        self._read: list[Piece] = []
+        self._written: list[Piece] = []
+        self._unknown = False
+
+    def read(self, piece: Piece) -> None:
+        """Threads are about to read what others may have written."""
+        if self._unknown or any(piece.touches(other) for other in self._written):
+            self.meet()
+        self._read.append(piece)
+
+    def write(self, piece: Piece) -> None:
+        """Threads are about to write what others may still read, or have written."""
+        if self._unknown or any(piece.touches(o) for o in (*self._read, *self._written)):
+            self.meet()
+        self._written.append(piece)
+
+    def meet(self) -> None:
+        """A barrier of the block."""
+        frame.barrier(self.entry.function)
+        self.barriers += 1
+        self._read.clear()
+        self._written.clear()
+        self._unknown = False
+
+    def forget(self) -> None:
+        """Control comes from several places: anything may have been touched."""
+        self._unknown = True

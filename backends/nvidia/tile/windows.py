@@ -1,0 +1,273 @@
+"""Windows of memory: loads with fills, masked and combining stores, gathers and scatters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from ....hlo.build import make_op
+from ....hlo.graph import Op, Value, arguments
+from ....hlo.types import TensorType
+from ... import llvm
+from ...llvm import arithmetic, elements
+from ...llvm.elements import Pair, Register
+from .emitter import Emitter, Tile
+from .shared import EVERYTHING, Piece
+from .spread import Spread
+
+_ATOMIC = {
+    # Element type and combination -> the operation of `atomicrmw`, where its meaning is ours.
+    ("i32", "add"): "add", ("i64", "add"): "add", ("float", "add"): "fadd",
+    ("double", "add"): "fadd",
+}  # fmt: skip
+
+
+class Access:
+    """One memory operation: where its elements lie, and which of them do."""
+
+    def __init__(self, e: Emitter, op: Op, tile: Value, spread: Spread) -> None:
+        self.e, self.op, self.tile, self.spread = e, op, tile, spread
+        self.f = e.f
+        self.memory = op.operands[0]
+        self.element = self.memory.element
+        rank = self.memory.rank
+        values = op.offsets[:rank]
+        self.affine = [e.facts.offsets.of(value) for value in values]
+        self.offsets = [e.integer(value) for value in values]
+        self.strides = [math.prod(self.memory.dims[d + 1 :]) for d in range(rank)]
+        self.axis: int | None = op.axis if op.name in ("tile_gather", "tile_scatter") else None
+        self.rows: Tile = []
+        self.row_numbers: tuple[int, ...] = ()
+        if self.axis is not None:
+            axis = self.axis
+            number = 1 if op.name == "tile_gather" else 2
+            rows, self.row_numbers = spread.project(
+                (spread.dims[axis],), lambda basis: (basis[axis],)
+            )
+            self.rows = e.tile(op.operands[number], rows)
+        self._tests: dict[tuple[int, int | str], llvm.Value] = {}
+
+    @cached_property
+    def width(self) -> int:
+        """Neighbours of one access: aligned, and all inside or all outside."""
+        if not self.memory.rank or self.axis == self.memory.rank - 1:
+            return 1
+        width = self.spread.vector(max(1, 16 // self.element.itemsize))
+        last = self.affine[-1]
+        numbers = [last.constant, self.memory.dims[-1], self.tile.dims[-1]]
+        numbers += [factor for _, factor in last.terms]
+        while width > 1 and any(n % width for n in numbers):
+            width //= 2
+        return width
+
+    def guards(self, d: int) -> bool:
+        """Whether the window may reach outside along dim d."""
+        low, high = self.e.facts.offsets.range(self.affine[d])
+        return low < 0 or high + self.tile.dims[d] > self.memory.dims[d]
+
+    def inside(self, number: int) -> llvm.Value | None:
+        """Whether a register's element lies in the memory and in the tile; None: always."""
+        place = self.spread.places[number]
+        assert place is not None
+        held = self.e.block.inside(self.spread, place)
+        for d in range(self.memory.rank):
+            if d == self.axis or self.guards(d):
+                held = self.e.block.both(held, self._test(d, place[d], number))
+        return held
+
+    def _test(self, d: int, at: int, number: int) -> llvm.Value:
+        row = self._row(number) if d == self.axis else None
+        key = (d, row.name if row is not None else at)
+        found = self._tests.get(key)
+        if found is None:
+            place = row
+            if place is None:
+                index = self.e.block.part(self.spread, d) + at
+                place = self.f.add(self.offsets[d], self.e.block.scalar(index))
+            found = self._tests[key] = self.f.compare("ult", place, self.memory.dims[d])
+        return found
+
+    def _row(self, number: int) -> llvm.Value:
+        """The place along the axis that a gather or scatter goes to."""
+        assert self.axis is not None
+        row = self.rows[self.row_numbers[number]]
+        assert isinstance(row, llvm.Value)
+        return self.f.add(self.f.cast("sext", row, "i64"), self.offsets[self.axis])
+
+    @cached_property
+    def base(self) -> llvm.Value:
+        """The address of the first element of the window, for this thread."""
+        f, block = self.f, self.e.block
+        uniform: llvm.Value = llvm.constant("i64", 0)
+        own: llvm.Value = llvm.constant("i64", 0)
+        for d, stride in enumerate(self.strides):
+            if d == self.axis:
+                continue
+            uniform = f.add(uniform, f.mul(self.offsets[d], stride))
+            own = f.add(own, f.mul(block.scalar(block.part(self.spread, d)), stride))
+        size = self.element.itemsize
+        pointer = f.pointer(block.memory[self.memory], f.mul(uniform, size), "i8")
+        return f.pointer(pointer, f.mul(own, size), "i8")
+
+    def pointer(self, number: int) -> llvm.Value:
+        """The address of a register's element."""
+        place = self.spread.places[number]
+        assert place is not None
+        f, size = self.f, self.element.itemsize
+        constant = sum(
+            at * stride
+            for d, (at, stride) in enumerate(zip(place, self.strides, strict=True))
+            if d != self.axis
+        )
+        pointer = f.pointer(self.base, constant * size, "i8")
+        if self.axis is not None:
+            far = f.mul(self._row(number), self.strides[self.axis] * size)
+            pointer = f.pointer(pointer, far, "i8")
+        return pointer
+
+    @property
+    def piece(self) -> Piece:
+        return Piece(self.memory, 0, EVERYTHING)
+
+
+def load(e: Emitter, op: Op) -> None:
+    """tile_load and tile_gather, in the layout of their first user."""
+    spread = e.spread(op.result)
+    if op.result.rank == 0:
+        spread = Spread((), (), ((),) * len(e.assignment.blocked((1,)).threads))
+    e.set(op.result, spread, loaded(e, op, spread))
+
+
+def loaded(e: Emitter, op: Op, spread: Spread) -> Tile:
+    """The window in a layout; elements outside of the memory are `fill`."""
+    f, access = e.f, Access(e, op, op.result, spread)
+    if access.memory in e.facts.results:
+        e.block.hazards.read(access.piece)
+    element = access.element
+    number = element.dtype.type(op.fill) if not element.is_bool else bool(op.fill)
+    fill = elements.register_constant(element, number, 1)
+    tile: Tile = [None] * spread.count
+    empty = not math.prod(access.memory.dims)
+    width = access.width
+    for first in range(0, spread.count, width):
+        if spread.places[first] is None:
+            continue
+        if empty:
+            tile[first : first + width] = [fill] * width
+            continue
+        held = access.inside(first)
+        pointer = access.pointer(first)
+        if held is not None:
+            # Outside, the first element of the memory is read, and forgotten.
+            pointer = f.select(held, pointer, e.block.memory[access.memory])
+        registers = e.block.load(pointer, element, width, True)
+        if held is not None:
+            registers = [arithmetic.select(f, held, one, fill) for one in registers]
+        tile[first : first + width] = registers
+    return tile
+
+
+def store(e: Emitter, op: Op) -> None:
+    """tile_store and tile_scatter."""
+    value = op.operands[1]
+    spread = e.spread(value)
+    if value.rank == 0:
+        spread = Spread((), (), ((),) * len(e.assignment.blocked((1,)).threads))
+    tile = e.tile(value, spread)
+    access = Access(e, op, value, spread)
+    if not op.combine:
+        e.block.hazards.write(access.piece)
+    owner = e.block.owner(spread)
+    masks: Tile = []
+    if op.name == "tile_store" and op.masked:
+        mask = op.operands[-1]
+        masks = e.tile(mask, spread)
+    width = 1 if op.combine or masks else access.width
+    for first in range(0, spread.count, width):
+        if spread.places[first] is None:
+            continue
+        held = e.block.both(owner, access.inside(first))
+        if masks:
+            wanted = masks[first]
+            assert isinstance(wanted, llvm.Value)
+            held = e.block.both(held, wanted)
+        registers = [one for one in tile[first : first + width] if one is not None]
+        code = _storing(e, access, first, registers, op.combine)
+        e.guarded(held, code)
+
+
+def _storing(
+    e: Emitter, access: Access, first: int, registers: Sequence[Register], combine: str
+) -> Callable[[], None]:
+    # The address is computed outside of the test, where others share it.
+    pointer = access.pointer(first)
+    if not combine:
+        return lambda: e.block.store(pointer, registers, access.element, True)
+    return lambda: combined(e, pointer, registers[0], access.element, combine)
+
+
+def combined(
+    e: Emitter, pointer: llvm.Value, register: Register, element: object, combine: str
+) -> None:
+    """memory = memory combined with a register, whatever other threads do there meanwhile."""
+    f = e.f
+    kind = elements.memory_type(f, element)
+    if isinstance(register, Pair):
+        if combine != "add":
+            raise arithmetic.unsupported(_operation(combine, element))
+        for number, part in enumerate(register):
+            at = f.pointer(pointer, number, kind)
+            f.line(f"{_unused(f)} = atomicrmw fadd {at}, {part} monotonic")
+        return
+    operation = _ATOMIC.get((kind, combine))
+    bits = llvm.bits_of(kind)
+    if operation is None and element.is_integer and bits == element.bits and bits >= 32:  # type: ignore[attr-defined]
+        sign = "" if element.kind == "int" else "u"  # type: ignore[attr-defined]
+        operation = f"{sign}{'max' if combine == 'maximum' else 'min'}"
+    if operation is not None and bits == element.itemsize * 8:  # type: ignore[attr-defined]
+        raw = elements.narrow(f, register, element)
+        f.line(f"{_unused(f)} = atomicrmw {operation} {pointer}, {raw} monotonic")
+        return
+    _exchange(e, pointer, register, element, combine)
+
+
+def _exchange(
+    e: Emitter, pointer: llvm.Value, register: llvm.Value, element: object, combine: str
+) -> None:
+    """Reads, combines, and writes where nobody has written meanwhile; else again."""
+    f = e.f
+    op = _operation(combine, element)
+    kind = elements.memory_type(f, element)
+    word = f"i{llvm.bits_of(kind)}"
+    first = f.load(word, pointer)
+    before, again, done = f.block, f.label(), f.label()
+    f.jump(again)
+    f.start_block(again)
+    old = f.emit(word, "")
+    place = len(f._lines) - 1
+    wide = elements.widen(f, f.bitcast(old, kind), element)
+    new = arithmetic.apply(f, op, [wide, register])
+    assert isinstance(new, llvm.Value)
+    raw = f.bitcast(elements.narrow(f, new, element), word)
+    both = f.emit(
+        f"{{ {word}, i1 }}",
+        f"cmpxchg {pointer}, {word} {old.name}, {raw} monotonic monotonic",
+    )
+    seen = f.emit(word, f"extractvalue {both}, 0")
+    written = f.emit("i1", f"extractvalue {both}, 1")
+    latch = f.block
+    f._lines[place] = (
+        f"{old.name} = phi {word} [ {first.name}, %{before} ], [ {seen.name}, %{latch} ]"
+    )
+    f.branch(written, done, again)
+    f.start_block(done)
+
+
+def _operation(combine: str, element: object) -> Op:
+    scalar = TensorType((), element)  # type: ignore[arg-type]
+    return make_op(combine, arguments([scalar, scalar]))
+
+
+def _unused(f: llvm.Function) -> str:
+    return f"%{f.label()}"

@@ -1,0 +1,62 @@
+"""Single operations as kernels: how they are told apart, and what none of them computes."""
+
+from __future__ import annotations
+
+from ...hlo.build import Builder
+from ...hlo.errors import CompilerBug, UnsupportedError
+from ...hlo.graph import Op, Region, arguments
+from ...hlo.types import TensorType
+from ..llvm import arithmetic
+
+# Operations that no kernel computes, and why.
+LIMITATIONS = {
+    "uniform_quantize": "quantised values are integers before kernels are made",
+    "uniform_dequantize": "quantised values are integers before kernels are made",
+    "get_dimension_size": "static sizes are folded before kernels are made",
+    "set_dimension_size": "sizes that change at run time have no kernels yet",
+    "dynamic_reshape": "shapes must be constants",
+    "dynamic_broadcast_in_dim": "shapes must be constants",
+    "dynamic_iota": "shapes must be constants",
+}
+
+
+def check(op: Op, target: str) -> None:
+    """UnsupportedError unless all values are tensors of known sizes."""
+    for value in (*op.operands, *op.results):
+        if not isinstance(value.type, TensorType) or not value.type.is_static:
+            place = f"{op.origin[0]}: " if op.origin else ""
+            raise UnsupportedError(
+                f"{place}{op.name}: target {target} needs static tensors, not {value.type}"
+            )
+
+
+def as_region(op: Op) -> Region:
+    """The operation alone in a region."""
+    own = arguments([value.type for value in op.operands])
+    single = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
+    return Region(own, (single,), single.results)
+
+
+def single(op: Op) -> Op:
+    """The operation itself, or the only one inside a fusion."""
+    if op.name != "fusion":
+        # Each operand is an argument of the kernel, also where one value stands twice.
+        return as_region(op).ops[0]
+    ops = op.regions[0].ops
+    if len(ops) != 1 or ops[0].operands != op.regions[0].arguments:
+        raise CompilerBug(f"an opaque kernel must hold one operation, not {len(ops)}")
+    return ops[0]
+
+
+def explained(op: Op) -> Region | None:
+    """The region of simpler operations that the room gives for this one."""
+    builder = Builder()
+    values = builder.arguments([value.type for value in op.operands])
+    found = op.definition.decompose(builder, op, *values)
+    return None if found is None else builder.region(found)
+
+
+def missing(op: Op) -> UnsupportedError:
+    """The error for an operation that no kernel computes."""
+    reason = LIMITATIONS.get(op.name)
+    return UnsupportedError(f"{arithmetic.unsupported(op)}{f': {reason}' if reason else ''}")

@@ -1,0 +1,173 @@
+"""What a GPU's device asks of its driver: CUDA's (cuda.py), or a simulator's.
+
+Streams, events, modules and graphs are the driver's own objects. A stream works in order; calls
+that name one return at once where the driver can. Sizes are bytes, addresses are numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .architectures import Architecture
+
+Bytes = np.ndarray[Any, Any]
+Counters = Mapping[str, int]
+
+
+class OutOfMemory(Exception):  # noqa: N818  # a signal to the device, which knows what needs it
+    """The driver has no such memory; `free` and `total` are bytes of the device."""
+
+    def __init__(self, size: int, free: int, total: int) -> None:
+        super().__init__(f"no {size} bytes")
+        self.size, self.free, self.total = size, free, total
+
+
+class Limits(NamedTuple):
+    """What one launch may ask of a device."""
+
+    shared_bytes: int  # dynamic shared memory of a block
+    cluster: int  # blocks
+    threads: int = 1024  # of a block
+    grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+
+
+class Code(NamedTuple):
+    """A module: PTX text, or a cubin of one architecture."""
+
+    data: bytes | memoryview
+    architecture: Architecture
+    is_ptx: bool
+
+    def __str__(self) -> str:
+        return f"{'PTX' if self.is_ptx else 'the cubin'} for {self.architecture}"
+
+
+class Start(NamedTuple):
+    """How an entry is started: extents x, y, z of blocks, threads and a cluster's blocks."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    shared_bytes: int
+
+
+class Box(NamedTuple):
+    """A tensor map but for its address; see specs/plan.proto, `LaunchTensorMap`."""
+
+    element: str
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+class Driver(Protocol):
+    """One device. All methods may be called from any thread that has called `enter`."""
+
+    name: str  # "NVIDIA H100 80GB HBM3"
+    ordinal: int
+    capability: tuple[int, int]
+    limits: Limits
+    captures: bool  # launches can be recorded as graphs
+    poisons: bool  # memory without defined contents shall be overwritten: see `fill`
+
+    def enter(self) -> None:
+        """Make the device current on this thread."""
+        ...
+
+    # Memory.
+
+    def allocate(self, size: int, stream: Any) -> int:
+        """The address of memory that the stream's later work may use; OutOfMemory."""
+        ...
+
+    def free(self, address: int, stream: Any) -> None:
+        """Give memory back once the stream's earlier work is done."""
+        ...
+
+    def host_memory(self, size: int) -> Bytes:
+        """Memory of the host, uint8, that copies need not stage."""
+        ...
+
+    def free_host_memory(self, memory: Bytes) -> None: ...
+
+    def upload(self, address: int, source: Bytes, stream: Any) -> None:
+        """From a C-contiguous array of the host, which may be changed once the stream is done; at
+        once where it is no `host_memory`."""
+        ...
+
+    def download(self, target: Bytes, address: int, stream: Any) -> None: ...
+
+    def copy(self, target: int, source: int, size: int, stream: Any) -> None: ...
+
+    def fill(self, address: int, size: int, stream: Any) -> None:
+        """Overwrite with the byte 0xFF, which makes every float NaN."""
+        ...
+
+    # Order.
+
+    def create_stream(self) -> Any: ...
+
+    def destroy_stream(self, stream: Any) -> None: ...
+
+    def synchronize(self, stream: Any) -> None:
+        """Return when the stream's work is done; an error of any of it is raised here at last."""
+        ...
+
+    def record(self, stream: Any, timed: bool = False) -> Any:
+        """A new event: all of the stream's work until now."""
+        ...
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """The stream's later work waits for the event. `stream` may be another library's."""
+        ...
+
+    def settle(self, event: Any) -> None:
+        """Return when the event has come."""
+        ...
+
+    def elapsed(self, begin: Any, end: Any) -> float:
+        """Microseconds between two timed events that have come."""
+        ...
+
+    def destroy_event(self, event: Any) -> None: ...
+
+    # Work.
+
+    def load(self, code: Code) -> Any:
+        """A module; UserError with the log where the driver's compiler refuses PTX."""
+        ...
+
+    def unload(self, module: Any) -> None: ...
+
+    def entry(self, module: Any, start: Start) -> Any:
+        """An entry of a module that can be started so; UserError where there is none."""
+        ...
+
+    def tensor_map(self, box: Box, address: int) -> bytes:
+        """The 128 bytes of a tensor map over memory at this address."""
+        ...
+
+    def prepare(self, entry: Any, start: Start, arguments: Sequence[bytes]) -> Any:
+        """A start of an entry with the bytes of each of its parameters."""
+        ...
+
+    def launch(self, prepared: Any, stream: Any) -> Counters | None:
+        """Start it; what was counted, where the driver counts."""
+        ...
+
+    def begin_capture(self, stream: Any) -> None:
+        """Launches on the stream are recorded, not started, until `end_capture`."""
+        ...
+
+    def end_capture(self, stream: Any) -> Any:
+        """What was recorded, as a graph."""
+        ...
+
+    def replay(self, graph: Any, stream: Any) -> None: ...
+
+    def destroy_graph(self, graph: Any) -> None: ...

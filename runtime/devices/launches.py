@@ -1,0 +1,299 @@
+"""A plan's steps as a GPU's device walks them, checked against the memory that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...hlo.errors import UserError
+from ...hlo.types import element_type
+from ...specs.generated import plan_pb2
+from .driver import Box, Limits, Start
+from .limits import check_buffers, malformed
+
+ALIGNMENT = 256  # of whatever a device allocates
+ARENA, SCRATCH, WEIGHTS, CALL = range(4)  # bases: CALL and on are arguments, then results
+_MAP_ALIGNMENT = 16
+_PARAMETER_BYTES = 32764  # of an entry, in all
+_SWIZZLES = (0, 32, 64, 128)
+
+
+class Where(NamedTuple):
+    """An address: `offset` bytes behind base number `base`."""
+
+    base: int
+    offset: int
+
+
+class Mapped(NamedTuple):
+    """A tensor map as a launch's argument."""
+
+    box: Box
+    where: Where
+
+
+Parameter = bytes | Where | Mapped
+
+
+class Started(NamedTuple):
+    """One launch of a step."""
+
+    start: Start
+    parameters: tuple[Parameter, ...]
+
+
+class Work(NamedTuple):
+    """A step that runs a kernel; `dead`: (offset, bytes) of the arena that nobody reads after it."""
+
+    kernel: str
+    launches: tuple[Started, ...]
+    dead: tuple[tuple[int, int], ...]
+
+
+class Choose(NamedTuple):
+    """Continues at targets[value]: a boolean's or a clamped index's, `size` bytes at `where`."""
+
+    where: Where
+    size: int
+    targets: tuple[int, ...]
+
+
+class Jump(NamedTuple):
+    target: int
+
+
+Step = Work | Choose | Jump
+
+
+class Program(NamedTuple):
+    """A plan ready for a driver: `weights`: name -> offset behind WEIGHTS."""
+
+    steps: tuple[Step, ...]
+    weights: Mapping[str, int]
+    weight_bytes: int
+    inputs: tuple[int, ...]  # bytes of each
+    outputs: tuple[int, ...]
+    results: tuple[Where, ...]  # where each result lies when all steps are done
+    scratch_bytes: int
+
+
+def decode(plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray]) -> Program:
+    """The plan's steps; UserError where it contradicts itself or names weights that are not there."""
+    try:
+        return _Reader(plan, weights).read()
+    except (IndexError, OverflowError) as error:
+        raise malformed(f"it names what it does not hold ({error})") from error
+
+
+def check_device(program: Program, limits: Limits, device: str) -> None:
+    """UserError where a launch asks for more than the device has."""
+    for step in program.steps:
+        if not isinstance(step, Work):
+            continue
+        for start, _ in step.launches:
+            if start.shared_bytes > limits.shared_bytes:
+                raise UserError(
+                    f"kernel {step.kernel} needs {start.shared_bytes} bytes of shared memory, "
+                    f"{device} gives a block {limits.shared_bytes}; compile it for this device"
+                )
+            if _volume(start.cluster) > limits.cluster:
+                raise UserError(
+                    f"kernel {step.kernel} runs in clusters of {_volume(start.cluster)} blocks, "
+                    f"{device} takes at most {limits.cluster}; compile it for this device"
+                )
+
+
+class _Reader:
+    """Decodes one plan."""
+
+    def __init__(self, plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray]) -> None:
+        self.plan, self.given = plan, weights
+        self.weights: dict[str, int] = {}
+        self.weight_bytes = 0
+
+    def read(self) -> Program:
+        plan = self.plan
+        check_buffers(plan)
+        self.homes = [self.home(buffer) for buffer in plan.buffers]
+        dead = self.dying()
+        steps = tuple(self.step(index, step, dead) for index, step in enumerate(plan.steps))
+        for step in steps:
+            targets = step.targets if isinstance(step, Choose) else ()
+            targets = (step.target,) if isinstance(step, Jump) else targets
+            if any(target > len(steps) for target in targets):
+                raise malformed("a jump leads out of its steps")
+        return Program(
+            steps,
+            self.weights,
+            self.weight_bytes,
+            tuple(plan.buffers[index].bytes for index in plan.inputs),
+            tuple(plan.buffers[index].bytes for index in plan.outputs),
+            tuple(self.homes[index] for index in plan.outputs),
+            max((kernel.scratch_bytes for kernel in plan.kernels), default=0),
+        )
+
+    def home(self, buffer: plan_pb2.Buffer) -> Where:
+        """Where a buffer begins."""
+        if buffer.place == plan_pb2.ARENA:
+            return Where(ARENA, buffer.offset)
+        if buffer.place == plan_pb2.INPUT:
+            return Where(CALL + buffer.index, 0)
+        if buffer.place == plan_pb2.OUTPUT:
+            return Where(CALL + len(self.plan.inputs) + buffer.index, 0)
+        if buffer.place == plan_pb2.WEIGHT:
+            return Where(WEIGHTS, self.weight(buffer))
+        raise malformed(f"a buffer has the place {buffer.place}")
+
+    def weight(self, buffer: plan_pb2.Buffer) -> int:
+        """The offset of a weight among all weights on the device."""
+        known = self.weights.get(buffer.weight)
+        array = self.given.get(buffer.weight)
+        if array is None:
+            raise UserError(f"the bundle holds no weight '{buffer.weight}' that its plan names")
+        if array.nbytes != buffer.bytes or not array.flags.c_contiguous:
+            raise UserError(
+                f"weight '{buffer.weight}' has {array.nbytes} bytes, the plan needs "
+                f"{buffer.bytes} contiguous ones"
+            )
+        if known is None:
+            known = self.weights[buffer.weight] = self.weight_bytes
+            self.weight_bytes += aligned(array.nbytes)
+        return known
+
+    def dying(self) -> dict[int, list[tuple[int, int]]]:
+        """Step -> the arena's buffers of which it is the last reader or writer."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for buffer in self.plan.buffers:
+            if buffer.place == plan_pb2.ARENA and buffer.bytes:
+                found.setdefault(buffer.last_step, []).append((buffer.offset, buffer.bytes))
+        return found
+
+    def step(self, index: int, step: plan_pb2.Step, dead: Mapping[int, Sequence]) -> Step:
+        action = step.WhichOneof("action")
+        if action == "run":
+            kernel = self.plan.kernels[step.run.kernel]
+            slots = [self.slot(argument) for argument in step.run.arguments]
+            launches = tuple(_launch(launch, slots, kernel) for launch in kernel.launches)
+            return Work(kernel.name, launches, tuple(dead.get(index, ())))
+        if action == "branch_if_false":
+            where, room = self.slot(step.branch_if_false.condition)
+            if room < 1:
+                raise malformed("a condition lies outside its buffer")
+            return Choose(where, 1, (step.branch_if_false.target, index + 1))
+        if action == "switch":
+            where, room = self.slot(step.switch.index)
+            if room < 4 or not step.switch.targets:
+                raise malformed("a switch has no index, or nowhere to go")
+            return Choose(where, 4, tuple(step.switch.targets))
+        if action == "jump":
+            return Jump(step.jump.target)
+        raise malformed(f"step {index} has no action")
+
+    def slot(self, argument: plan_pb2.Argument) -> tuple[Where, int]:
+        """Where an argument of a step begins, and how many bytes are there."""
+        home, size = self.homes[argument.buffer], self.plan.buffers[argument.buffer].bytes
+        if argument.offset > size:
+            raise malformed("an argument lies outside its buffer")
+        return Where(home.base, home.offset + argument.offset), size - argument.offset
+
+
+def _launch(
+    launch: plan_pb2.Launch, slots: Sequence[tuple[Where, int]], kernel: plan_pb2.Kernel
+) -> Started:
+    start = Start(
+        launch.entry,
+        _extent(launch.grid),
+        _extent(launch.block),
+        _extent(launch.cluster or (1, 1, 1)),
+        launch.shared_bytes,
+    )
+    limits = Limits(0, 16)
+    fits = _volume(start.block) <= limits.threads and start.block[2] <= 64
+    fits &= all(a <= b for a, b in zip(start.grid, limits.grid, strict=True))
+    fits &= _volume(start.cluster) <= limits.cluster
+    if not fits or any(a % b for a, b in zip(start.grid, start.cluster, strict=True)):
+        raise malformed(f"kernel {kernel.name} cannot be started in blocks of its size")
+    parameters = tuple(_parameter(one, slots, kernel) for one in launch.arguments)
+    sizes = {bytes: len, Where: lambda _: 8, Mapped: lambda _: 128}
+    if sum(sizes[type(one)](one) for one in parameters) > _PARAMETER_BYTES:
+        raise malformed(f"kernel {kernel.name} has too many parameters")
+    return Started(start, parameters)
+
+
+def _parameter(
+    argument: plan_pb2.LaunchArgument,
+    slots: Sequence[tuple[Where, int]],
+    kernel: plan_pb2.Kernel,
+) -> Parameter:
+    kind = argument.WhichOneof("value")
+    if kind == "immediate":
+        return argument.immediate
+    if kind == "memory":
+        return _memory(argument.memory, slots, kernel)[0]
+    if kind == "tensor_map":
+        return _tensor_map(argument.tensor_map, slots, kernel)
+    raise malformed(f"a parameter of kernel {kernel.name} has no value")
+
+
+def _memory(
+    memory: plan_pb2.LaunchMemory,
+    slots: Sequence[tuple[Where, int]],
+    kernel: plan_pb2.Kernel,
+) -> tuple[Where, int]:
+    """Where a parameter points, and how many bytes are there."""
+    where, room = (
+        (Where(SCRATCH, 0), kernel.scratch_bytes) if memory.scratch else slots[memory.slot]
+    )
+    if memory.offset > room:
+        raise malformed(f"a parameter of kernel {kernel.name} points outside its memory")
+    return Where(where.base, where.offset + memory.offset), room - memory.offset
+
+
+def _tensor_map(
+    message: plan_pb2.LaunchTensorMap,
+    slots: Sequence[tuple[Where, int]],
+    kernel: plan_pb2.Kernel,
+) -> Mapped:
+    where, room = _memory(message.memory, slots, kernel)
+    box = Box(
+        message.element_type,
+        tuple(message.dims),
+        tuple(message.strides),
+        tuple(message.box),
+        message.swizzle,
+    )
+    try:
+        size = element_type(box.element).dtype.itemsize
+    except (UserError, KeyError, ValueError):
+        raise malformed(f"it names the element type {box.element[:40]!r}") from None
+    rank = len(box.dims)
+    legal = 1 <= rank <= 5 and len(box.strides) == rank - 1 and len(box.box) == rank
+    legal = legal and all(1 <= dim <= 1 << 32 for dim in box.dims)
+    legal = legal and all(1 <= extent <= 256 for extent in box.box)
+    legal = legal and not any(stride % 16 or stride >= 1 << 40 for stride in box.strides)
+    legal = legal and box.swizzle in _SWIZZLES and box.box[0] * size % 16 == 0
+    legal = legal and (not box.swizzle or box.box[0] * size <= box.swizzle)
+    if not legal or where.offset % _MAP_ALIGNMENT:
+        raise malformed(f"kernel {kernel.name} maps a box that no GPU can copy")
+    far = sum((dim - 1) * stride for dim, stride in zip(box.dims[1:], box.strides, strict=True))
+    if far + box.dims[0] * size > room:
+        raise malformed(f"kernel {kernel.name} maps a box outside its memory")
+    return Mapped(box, where)
+
+
+def _extent(values: Sequence[int]) -> tuple[int, int, int]:
+    if len(values) != 3 or min(values) < 1:
+        raise malformed("an extent is not three positive numbers")
+    x, y, z = values
+    return x, y, z
+
+
+def _volume(extent: tuple[int, int, int]) -> int:
+    return extent[0] * extent[1] * extent[2]
+
+
+def aligned(size: int) -> int:
+    """The size rounded up, so that what follows is aligned."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
