@@ -139,6 +139,7 @@ def _compile(source_module: Module, backend: Backend, options: Options, say: Pro
     from .optimizer.encode import stored_module, used_weights
     from .optimizer.meanwhile import computed
     from .optimizer.passes.mask_bounded import MaskBounded
+    from .optimizer.passes.use_references import UseReferences
     from .optimizer.pipeline import run_pipeline, simplify_pipeline
     from .optimizer.schedule import require_static, schedule
     from .runtime.program import Program
@@ -149,7 +150,10 @@ def _compile(source_module: Module, backend: Backend, options: Options, say: Pro
     first, second = simplify_pipeline(options), lowering_passes(backend, options)
     disable = _named(options.disable, first, second)
     simple = run_pipeline(source_module, first, on_pass=say, disable=disable[0])
-    fused = run_pipeline(simple, second, on_pass=say, disable=disable[1])
+    lowered = UseReferences(backend.lacks)(simple)
+    if lowered is not simple:
+        lowered = run_pipeline(lowered, first, disable=disable[0])
+    fused = run_pipeline(lowered, second, on_pass=say, disable=disable[1])
     stored = stored_module(simple, fused)
     read_by_kernels = [
         fused.weights[name] for name in sorted(used_weights(fused.functions.values()))

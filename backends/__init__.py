@@ -21,7 +21,8 @@ class Backend:
     """One target. `build` gives a plan_pb2.Plan and an image; UnsupportedError lists every
     operation without a kernel. `packing` says how a contraction wants a weight to lie in memory.
     `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
-    threads, what depends on no program. `assemble`: an image in machine code, by architecture."""
+    threads, what depends on no program. `assemble`: an image in machine code, by architecture.
+    `lacks`: why no code of a foreign_call runs on the target, "" if one does."""
 
     name: str
     build: Callable[[Schedule, tuple[str, ...]], tuple[Any, bytes]]
@@ -30,6 +31,7 @@ class Backend:
     machine: str = ""  # that machine's name, with a digest where it is no typical one
     choices: Choices | None = None
     begin: Callable[[], None] = lambda: None
+    lacks: Callable[[Op], str] = lambda op: ""
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None
 
 

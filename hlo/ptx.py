@@ -162,14 +162,16 @@ def _architecture(text: str) -> tuple[int, str] | None:
     return None if match is None else (int(match[1]), match[2])
 
 
-def body(text: str, prefix: str) -> tuple[str, dict[str, str]]:
-    """The module without header, comments and debug information, to stand behind another one:
-    every name of the module gets the prefix. The new names by the old ones."""
+def renamed(text: str, prefix: str) -> str:
+    """The module without comments and debug information, and with the prefix before every name of
+    its own, so that it can stand beside others."""
     module = declared(text)
-    names = {name: f"{prefix}{name}" for name in sorted(module.names)}
-    scanner = _Scanner(text)
-    kept = "".join(names.get(token, token) for token in scanner.kept())
-    return re.sub(r"\n\s*\n+", "\n", kept).strip() + "\n", names
+    major, minor = module.version
+    head = f".version {major}.{minor}\n.target {module.target}\n.address_size 64\n"
+    kept = "".join(
+        f"{prefix}{token}" if token in module.names else token for token in _Scanner(text).kept()
+    )
+    return head + re.sub(r"\n\s*\n+", "\n", kept).strip() + "\n"
 
 
 class _Scanner:

@@ -55,7 +55,8 @@ class Variant:
     """A program made ready for one target: a serialised girih.Plan and its code.
 
     `weights` are arrays that only this variant uses (packed or folded); it looks a name up here
-    first, then among the bundle's weights.
+    first, then among the bundle's weights. The image of a GPU is PTX text, and `cubins` are machine
+    code of it by architecture ("sm_90a").
     """
 
     plan: bytes
@@ -64,6 +65,7 @@ class Variant:
     native: bool = False
     triple: str = ""
     features: tuple[str, ...] = ()
+    cubins: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -167,12 +169,13 @@ def _write_weights(
 def _write_variant(
     archive: ArchiveWriter, target: str, variant: Variant, features: set[str]
 ) -> dict[str, Any]:
-    folder = f"variants/{target}"
+    folder = f"variants/{target.replace(':', '-')}"
     archive.add(f"{folder}/plan.pb", variant.plan)
     described: dict[str, Any] = {"target": target, "plan": f"{folder}/plan.pb"}
     if len(variant.image):
-        archive.add(f"{folder}/image.bin", variant.image, PAGE_ALIGNMENT)
-        described["image"] = f"{folder}/image.bin"
+        image = f"{folder}/{'kernels.ptx' if target.startswith('nvidia:') else 'image.bin'}"
+        archive.add(image, variant.image, PAGE_ALIGNMENT)
+        described["image"] = image
     if variant.weights:
         features.add("variants.weights")
         member = f"{folder}/weights.safetensors"
@@ -180,6 +183,14 @@ def _write_variant(
     described["native"] = variant.native
     described["triple"] = variant.triple
     described["features"] = list(variant.features)
+    if variant.cubins:
+        described["cubins"] = [
+            {"architecture": name, "member": f"{folder}/{name}.cubin"}
+            for name in sorted(variant.cubins)
+        ]
+        for one in described["cubins"]:
+            code = variant.cubins[one["architecture"]]
+            archive.add(one["member"], code, PAGE_ALIGNMENT)
     return described
 
 
@@ -355,9 +366,13 @@ class Bundle:
                 image=self.member(str(image)) if image else b"",
                 weights=self._read_weights(described.get("weights")),
                 # Code without a declaration is code: the manifest cannot talk us into running it.
-                native=bool(described.get("native")) or bool(image),
+                native=bool(described.get("native") or image or described.get("cubins")),
                 triple=str(described.get("triple", "")),
                 features=tuple(map(str, described.get("features", ()))),
+                cubins={
+                    str(one["architecture"]): self.member(str(one["member"]))
+                    for one in described.get("cubins", ())
+                },
             )
 
     def _read_weights(self, described: Any) -> Arrays:

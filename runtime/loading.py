@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
 from . import devices
-from .bundle import Bundle
+from .bundle import Bundle, Variant
 from .extras import is_installed
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ def load(
     source: str | os.PathLike[str] | bytes,
     *,
     target: str | None = None,
+    device: int | None = None,
+    simulate: bool = False,
     threads: int | None = None,
     pin: bool = False,
     allow_native: bool = False,
@@ -26,21 +28,25 @@ def load(
 ) -> Program:
     """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
 
-    target: which variant, where there are several. threads: at most this many workers; default all
+    target: which variant, where there are several: "cpu", "nvidia:sm_90a", or "nvidia"; by default
+    the best that this machine can run, and `Program.reason` says why. device: the number of the GPU;
+    default the first that can run a variant. simulate: run a GPU's code in the simulator, which
+    finds faults and counts, and needs no GPU. threads: at most this many workers; default all
     cores. pin: keep each worker but the caller's thread on a core of its own. allow_native: run
     machine code although this user did not compile it. verify: whose digests are compared before
     the first result is given: members that are "used" (weights in the background), "all" members,
     or, "lazy", not even the weights.
     """
     bundle = Bundle(source, verify)
-    chosen = devices.choose_target(bundle.variants, target, bundle.label)
+    choice = _choose(bundle, target, device, simulate)
+    chosen = choice.target
     pending = bundle.start_verifying(chosen)
     from .plans import check_version, parse_plan
     from .program import Program  # imports numpy, while the weights are being hashed
 
     variant = bundle.variants[chosen]
     plan = parse_plan(variant, bundle.label)
-    native = variant.native or plan.target in devices.NATIVE
+    native = variant.native or devices.family(plan.target) in devices.NATIVE
     if native and not (allow_native or bundle.is_trusted):
         reason = "its machine code was not compiled by this user"
         remedy = "pass allow_native=True (--allow-native) if you trust where it comes from"
@@ -51,9 +57,28 @@ def load(
     except UserError as error:
         return _compile_anew(bundle, chosen, threads, pin, str(error), "")
     try:
-        return Program(bundle, chosen, threads=threads, pin=pin, plan=plan, pending=pending)
+        return Program(
+            bundle,
+            chosen,
+            threads=threads,
+            pin=pin,
+            plan=plan,
+            pending=pending,
+            driver=choice.driver,
+            reason=choice.reason,
+        )
     except (UserError, ValueError) as error:
         raise UserError(f"{bundle.label}: {error}") from error
+
+
+def _choose(bundle: Bundle, target: str | None, device: int | None, simulate: bool) -> Choice:
+    """The variant that runs, and its device."""
+    if not simulate and not any(devices.family(name) == "nvidia" for name in bundle.variants):
+        if device is not None:
+            raise UserError(f"{bundle.label}: it holds no code for a GPU, so device is not needed")
+        chosen = devices.choose_target(bundle.variants, target, bundle.label)
+        return _PlainChoice(chosen)
+    from . import devices
 
 
 def _compile_anew(
@@ -73,7 +98,19 @@ def _compile_anew(
 
     if pending := bundle.start_verifying(target):
         pending.wait()
-    fresh = compile_program(decode_module(bundle), target=target)
+    module = decode_module(bundle)
+    if remedy:
+        _refuse_native_kernels(module, f"{bundle.label}: {reason}; {remedy}")
+    fresh = compile_program(module, target=target)
     return Program(
         fresh.parts, target, threads=threads, pin=pin, module=fresh.module, plan=fresh.plan
     )
+
+
+def _refuse_native_kernels(module: Any, reason: str) -> None:
+    """UserError if the program has a user's kernel in machine code, C or LLVM IR: compiling it anew
+    would run code of whom nobody trusts."""
+    for op in module.walk():
+        codes = op.codes if op.name == "foreign_call" else ()
+        if any(isinstance(code, dict) and code.get("target") == "cpu" for code in codes):
+            raise UserError(f"{reason} (it holds the code of kernel '{op.kernel}')")

@@ -35,6 +35,7 @@ def backend(options: Options, tuner: Tuner | None = None) -> Backend:
     from .build import begin_executor, build
     from .cache import open_cache
     from .contract.packing import packing_for
+    from .foreign import lacks
     from .machines import label, machine_of
 
     target, disk = target_of(options), open_cache(options.cache)
@@ -59,4 +60,7 @@ def backend(options: Options, tuner: Tuner | None = None) -> Backend:
         workers = f"{options.threads} threads" if options.threads else "all cores"
         tuner.machine = f"{host_name()}, {workers}"
         choices = CpuChoices(tuner, target, packing if options.pack_weights else None)
-    return Backend("cpu", build_for_target, packing, model, label(model), choices, begin)
+    return Backend(
+        "cpu", build_for_target, packing, model, label(model), choices, begin,
+        lambda op: lacks(op, target.general),
+    )  # fmt: skip

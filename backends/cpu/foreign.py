@@ -1,4 +1,4 @@
-"""Kernels that were written elsewhere: LLVM IR or objects of the plain ABI become part of the image.
+"""Kernels that were written elsewhere: LLVM IR or objects of the plain ABI join the image.
 
 The code is the user's, so everything that is wrong with it is a UserError here, before it is
 linked: an object's tables are checked, LLVM IR is compiled in a process of its own.

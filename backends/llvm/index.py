@@ -320,7 +320,7 @@ class Indexer:
             same = width == 1 or self._same_quotient(index, divisor, width)
             with self.scopes.place(depth):
                 if same:
-                    value = self.function.udiv(self.scalar(index), divisor)
+                    value = self._divided(self.scalar(index), index, divisor)
                 else:
                     value = self.function.udiv(self.vector(index, width), divisor)
             atom = Axis(value, extent, SAME if same else GENERAL, min(depth, self.scopes.depth))
@@ -328,6 +328,13 @@ class Indexer:
             found = atom, rest
             self.scopes.known(depth)[key] = found
         return found
+
+    def _divided(self, value: llvm.Value, index: Affine, divisor: int) -> llvm.Value:
+        """value // divisor; a GPU divides 64 bits in many instructions, 32 in a few."""
+        f = self.function
+        if f.module.architecture != "nvptx64" or not 0 <= index.low <= index.high < 2**32:
+            return f.udiv(value, divisor)
+        return f.cast("zext", f.udiv(f.cast("trunc", value, "i32"), divisor), "i64")
 
     @staticmethod
     def _same_quotient(index: Affine, divisor: int, width: int) -> bool:

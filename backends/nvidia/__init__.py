@@ -28,6 +28,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     if tuner is not None and tuner.measure:
         raise UserError("target nvidia: kernels are not timed yet; leave measure out")
     from ..cpu.cache import open_cache
+    from . import foreign
     from .build import build, cubins
 
     found, disk = target_of(name), open_cache(options.cache)
@@ -39,4 +40,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         return cubins(image, found)
 
     simulated = name.partition(":")[0] == SIMULATED
-    return Backend(found.name, build_for_target, assemble=None if simulated else assemble)
+    return Backend(
+        found.name, build_for_target, assemble=None if simulated else assemble,
+        lacks=lambda op: foreign.lacks(op, found),
+    )  # fmt: skip

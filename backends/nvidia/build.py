@@ -125,6 +125,8 @@ def merged(texts: Sequence[str], architecture: Architecture) -> str:
 
 def _compiled(code: KernelCode, symbol: str, architecture: Architecture) -> str:
     """The PTX of a kernel, all of its names beginning with `symbol`."""
+    if not code.launches:  # nothing to compute
+        return ""
     if code.language == "ptx":
         from ...hlo.ptx import renamed
 

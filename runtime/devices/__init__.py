@@ -14,10 +14,19 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-# Target -> where its variant class is.
-TARGETS = {"cpu": ("cpu", "CpuVariant"), "null": ("null", "NullVariant")}
-# Targets whose plans steer machine code: even a plan without an image is native there.
-NATIVE = ("cpu",)
+# Family of targets -> where its variant class is; a target is "family" or "family:architecture".
+TARGETS = {
+    "cpu": ("cpu", "CpuVariant"),
+    "nvidia": ("nvidia", "NvidiaVariant"),
+    "null": ("null", "NullVariant"),
+}
+# Families whose plans steer machine code: even a plan without an image is native there.
+NATIVE = ("cpu", "nvidia")
+
+
+def family(target: str) -> str:
+    """The family of a target: "nvidia" of "nvidia:sm_90a"."""
+    return target.partition(":")[0]
 
 
 class Device(NamedTuple):
@@ -27,11 +36,22 @@ class Device(NamedTuple):
     outputs, profile) reads `inputs` and fills `outputs`, all C-contiguous and of the plan's types,
     and returns the events of a profiled call. bind(context, inputs, outputs) gives a function that
     does the same on the same arrays each time.
+
+    A device with memory of its own never writes the arrays that it reads. It has borrow(value): an
+    array of another library in that memory, to be passed for an array; and run_on_device(context,
+    inputs, gives): the results, of these shapes and types, in that memory.
     """
 
     context: Callable[[], Any]
     run: Callable[[Any, Sequence[Array], Sequence[Array], bool], Sequence[Any]]
     bind: Callable[[Any, Sequence[Array], Sequence[Array]], Callable[[], Any]]
+    borrow: Callable[[Any], Any] | None = None
+    run_on_device: Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]] | None = None
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether arrays of the host are copied to it and back."""
+        return self.borrow is not None
 
 
 def check_machine(plan: Any) -> None:
@@ -46,16 +66,33 @@ def open_device(
     weights: Mapping[str, Array],
     threads: int | None,
     pin: bool = False,
+    cubins: Mapping[str, Any] | None = None,
+    driver: Any = None,
 ) -> Device:
-    """The plan on this machine; UserError if the machine cannot run it."""
-    if plan.target not in TARGETS:
+    """The plan on this machine; UserError if the machine cannot run it.
+
+    `driver`: the GPU of a plan for one; None looks for it at the first call. `cubins`: machine code
+    of the image by architecture.
+    """
+    if family(plan.target) not in TARGETS:
         raise UserError(
             f"this girih runs the targets {', '.join(TARGETS)}; the program is for {plan.target!r}"
         )
-    name, variant = TARGETS[plan.target]
+    name, variant = TARGETS[family(plan.target)]
     module = importlib.import_module(f".{name}", __name__)
+    if name == "nvidia":
+        find = _first_gpu if driver is None else lambda: driver
+        opened = module.NvidiaVariant(plan, image, weights, cubins or {}, find)
+        bind = _binder(module.run)
+        return Device(opened.context, module.run, bind, opened.borrow, module.run_on_device)
     opened = getattr(module, variant)(plan, image, weights, threads, pin)
     return Device(opened.context, module.run, getattr(module, "bind", _binder(module.run)))
+
+
+def _first_gpu() -> Any:
+    from .cuda import find_gpus
+
+    return find_gpus()[0]
 
 
 def _binder(run: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
@@ -68,7 +105,7 @@ def choose_target(
 ) -> str:
     """The target to run: the one asked for, the first of `TARGETS` that is there, or the first."""
     if target is None:
-        known = [name for name in TARGETS if name in variants]
+        known = [name for one in TARGETS for name in variants if family(name) == one]
         target = next(iter(known or variants), None)
         if target is None:
             raise UserError(f"{label}: it holds no compiled variant; compile it again")

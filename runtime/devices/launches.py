@@ -45,7 +45,7 @@ class Started(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A step that runs a kernel; `dead`: (offset, bytes) of the arena that nobody reads after it."""
+    """A step that runs a kernel; `dead`: (offset, bytes) of the arena, not read after it."""
 
     kernel: str
     launches: tuple[Started, ...]
@@ -80,7 +80,7 @@ class Program(NamedTuple):
 
 
 def decode(plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray]) -> Program:
-    """The plan's steps; UserError where it contradicts itself or names weights that are not there."""
+    """The plan's steps; UserError where it contradicts itself or lacks weights."""
     try:
         return _Reader(plan, weights).read()
     except (IndexError, OverflowError) as error:
@@ -243,9 +243,9 @@ def _memory(
     kernel: plan_pb2.Kernel,
 ) -> tuple[Where, int]:
     """Where a parameter points, and how many bytes are there."""
-    where, room = (
-        (Where(SCRATCH, 0), kernel.scratch_bytes) if memory.scratch else slots[memory.slot]
-    )
+    where, room = Where(SCRATCH, 0), kernel.scratch_bytes
+    if not memory.scratch:
+        where, room = slots[memory.slot]
     if memory.offset > room:
         raise malformed(f"a parameter of kernel {kernel.name} points outside its memory")
     return Where(where.base, where.offset + memory.offset), room - memory.offset

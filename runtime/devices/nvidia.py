@@ -238,12 +238,13 @@ class NvidiaContext:
         addresses = self._upload(inputs)
         first = CALL + len(inputs)
         program, results = self.variant.program, []
-        for size, where, (shape, dtype) in zip(
-            program.outputs, program.results, gives, strict=True
-        ):
-            given = inputs[where.base - CALL] if CALL <= where.base < first else None
-            in_place = isinstance(given, View) and given.given
-            memory = given if in_place else Memory(self.stream, size)
+        for number, (shape, dtype) in enumerate(gives):
+            base = program.results[number].base
+            given = inputs[base - CALL] if CALL <= base < first else None
+            if isinstance(given, View) and given.given:
+                memory = given
+            else:
+                memory = Memory(self.stream, program.outputs[number])
             results.append(DeviceArray(memory, shape, dtype))
             addresses.append(memory.address)
         bases = self._bases(addresses)

@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 3472f5a51b13f1f65b505f3f82a7f762c4118546edff99c95ac59c6a8fd1cb25); do not edit.
+# Generated from specs/bundle.proto (sha256 cea8536407357c2d7fa201bdc7b0c29f074562f92cf34b9fafc7146fe46ea424); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -70,7 +70,7 @@ class Seal(_message.Message):
     def __init__(self, algorithm: _Optional[str] = ..., key: _Optional[str] = ..., mac: _Optional[str] = ...) -> None: ...
 
 class BundleVariant(_message.Message):
-    __slots__ = ("target", "plan", "image", "native", "triple", "features", "weights")
+    __slots__ = ("target", "plan", "image", "native", "triple", "features", "weights", "cubins")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class BundleVariant(_message.Message):
     TRIPLE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    CUBINS_FIELD_NUMBER: _ClassVar[int]
     target: str
     plan: str
     image: str
@@ -85,7 +86,16 @@ class BundleVariant(_message.Message):
     triple: str
     features: _containers.RepeatedScalarFieldContainer[str]
     weights: WeightFile
-    def __init__(self, target: _Optional[str] = ..., plan: _Optional[str] = ..., image: _Optional[str] = ..., native: _Optional[bool] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ...) -> None: ...
+    cubins: _containers.RepeatedCompositeFieldContainer[BundleCubin]
+    def __init__(self, target: _Optional[str] = ..., plan: _Optional[str] = ..., image: _Optional[str] = ..., native: _Optional[bool] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ..., cubins: _Optional[_Iterable[_Union[BundleCubin, _Mapping]]] = ...) -> None: ...
+
+class BundleCubin(_message.Message):
+    __slots__ = ("architecture", "member")
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    architecture: str
+    member: str
+    def __init__(self, architecture: _Optional[str] = ..., member: _Optional[str] = ...) -> None: ...
 
 class Signatures(_message.Message):
     __slots__ = ("entries",)

@@ -60,6 +60,10 @@ CHLO = ("chlo.erf", "chlo.erfc", "chlo.asin", "chlo.acosh", "chlo.atanh", "chlo.
 Arrays = list[np.ndarray[Any, Any]]
 
 
+def _is(value: Value, name: str) -> bool:
+    return value.op is not None and value.op.name == name
+
+
 class Writer:
     """Writes operations into `b`; `values` are what they may use."""
 
@@ -127,6 +131,8 @@ class Writer:
         if name == "sqrt" and x.element.is_complex:
             # XLA:CPU takes -1 - 0i for -1 + 0i, on the other side of the branch cut.
             x = self.b("add", x, self.b.constant(np.full(x.dims, 0.5j, x.tensor.dtype), x.tensor))
+        if name == "log" and _is(x, "power"):
+            name = "exponential"  # XLA:CPU takes y * log(abs(x)) for log(x ** y)
         return self.b(name, x)
 
     def binary(self) -> Value:
@@ -176,6 +182,8 @@ class Writer:
 
     def bitcast(self) -> Value | None:
         x = self.one_of("float int uint")
+        if _is(x, "convolution"):
+            return None  # XLA:CPU forgets the order of its dimensions
         same = [e for e in (*INTEGERS, *FLOATS) if e.bits == x.element.bits]
         element = self.chance.choice(same)
         if element.is_float and not x.element.is_float:

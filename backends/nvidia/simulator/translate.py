@@ -261,12 +261,14 @@ class Emitter:
                 sources.append(self._source(operand, kind))
         result = self.fresh()
         self.line(f"I, {result} = S.operate(I, {node.number}, [{', '.join(sources)}])")
-        position = 0
-        for operand, kind in bound.targets:
-            for item in operand.items if isinstance(operand, Vector) else (operand,):
-                if not isinstance(item, Sink):
-                    self.define(item, kind, f"{result}[{position}]")
-                position += 1
+        for position, (operand, kind) in enumerate(bound.targets):
+            value = f"{result}[{position}]"
+            if isinstance(operand, Vector):
+                for number, item in enumerate(operand.items):
+                    if not isinstance(item, Sink):
+                        self.define(item, kind, f"{value}[{number}]")
+            elif not isinstance(operand, Sink):
+                self.define(operand, kind, value)
 
     def _source(self, operand: Operand, kind: str) -> str:
         if kind != "address":

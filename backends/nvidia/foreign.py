@@ -1,0 +1,77 @@
+"""Kernels that were written elsewhere: PTX with its launches, as the user's record has them."""
+
+from __future__ import annotations
+
+from ...hlo import ptx
+from ...hlo.errors import UnsupportedError, UserError
+from ...hlo.foreign import Argument, Buffer, DeviceCode, Number, read_codes
+from ...hlo.foreign import TensorMap as TensorMapRecord
+from ...hlo.graph import Op
+from .launch import Argument as LaunchArgument
+from .launch import Immediate, KernelCode, Launch, Memory, TensorMap
+from .target import Target
+
+
+def lacks(op: Op, target: Target) -> str:
+    """Why no code of a foreign_call runs on the target; "" if one does."""
+    codes = [code for code in read_codes(op.codes) if isinstance(code, DeviceCode)]
+    reasons = [_misfit(code, target) for code in codes]
+    if "" in reasons:
+        return ""
+    return "; ".join(reasons) or "it has no code for NVIDIA GPUs"
+
+
+def _misfit(code: DeviceCode, target: Target) -> str:
+    wanted = ptx.declared(code.ptx).target
+    name = target.architecture.name
+    if not ptx.runs_on(wanted, name):
+        return f"its PTX is for {wanted}, not {name}"
+    limit = target.architecture.shared_bytes
+    most = max((launch.shared for launch in code.launches), default=0)
+    return f"it needs {most} bytes of shared memory, {name} has {limit}" if most > limit else ""
+
+
+def emit(op: Op, target: Target) -> KernelCode:
+    """The first code that fits; UnsupportedError if there is none, UserError for a wrong one."""
+    try:
+        reason = lacks(op, target)
+        if reason:
+            raise UnsupportedError(f"{_place(op)}: {reason}")
+        codes = [code for code in read_codes(op.codes) if isinstance(code, DeviceCode)]
+        code = next(code for code in codes if not _misfit(code, target))
+        ptx.check(code)
+    except UnsupportedError:
+        raise
+    except UserError as error:
+        raise UserError(f"{_place(op)}: {error}") from error
+    launches = tuple(
+        Launch(
+            one.entry, one.grid, one.block, tuple(map(_argument, one.arguments)), one.shared,
+            one.cluster,
+        )
+        for one in code.launches
+        if 0 not in one.grid
+    )  # fmt: skip
+    moved = float(sum(value.tensor.bytes for value in (*op.operands, *op.results)))
+    flops = sum(inner.definition.flops(inner) for region in op.regions for inner in region.ops)
+    return KernelCode(code.ptx, launches, flops, moved, code.scratch, language="ptx")
+
+
+def _place(op: Op) -> str:
+    place = f"{op.origin[0].file}:{op.origin[0].line}: " if op.origin else ""
+    return f"{place}kernel '{op.kernel}'"
+
+
+def _argument(argument: Argument) -> LaunchArgument:
+    if isinstance(argument, Number):
+        return Immediate(argument.data)
+    if isinstance(argument, TensorMapRecord):
+        return TensorMap(
+            _memory(argument.buffer), argument.element, argument.dims, argument.strides,
+            argument.box, argument.swizzle,
+        )  # fmt: skip
+    return _memory(argument)
+
+
+def _memory(buffer: Buffer) -> Memory:
+    return Memory(buffer.slot, buffer.offset)

@@ -1,0 +1,485 @@
+"""Tile values in the registers of a warp group, as the results of `wgmma` lie there.
+
+A thread has of each 64 x N block the rows r and r + 8 and of every 8 columns two neighbours. So has
+it of every other tile value; what has no rows is the same in all rows, what has no columns the same
+in all columns. Elements are computed when they are asked for, and once in each scope.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ....hlo.errors import CompilerBug
+from ....hlo.graph import Op, Value, constant_of
+from ....hlo.ops.bodies import monoid
+from ....hlo.types import BF16, F16, F32, I32
+from ... import llvm
+from ...llvm import Function, arithmetic, elements
+from ..frame import Unfit, shuffle
+from .analysis import COLUMN, ROW, Roles, Work, through
+from .instructions import exponential2, pack
+
+Element = llvm.Value
+Fetch = Callable[[int, int], Element]
+
+LOG2_E = 1.4426950408889634
+_FOLDS = frozenset({"add", "maximum", "minimum", "multiply", "and", "or"})
+_HALVES = {BF16: "bfloat", F16: "half"}
+_CHAINS = 4  # independent sums of a thread
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a thread stands in its tile: i32 of its first row and its first column, and for how
+    many blocks of 64 rows."""
+
+    row: Element
+    column: Element
+    blocks: int
+
+
+class Registers:
+    """One tile value of a thread: `rows` x `columns` elements, 1 where it is the same in all."""
+
+    _serials = itertools.count()
+
+    def __init__(
+        self, owner: Evaluator, rows: int, columns: int, fetch: Fetch, word: Fetch | None = None
+    ) -> None:
+        self.owner, self.rows, self.columns = owner, rows, columns
+        self._fetch, self._word = fetch, word
+        self._serial = next(Registers._serials)
+
+    def at(self, i: int, j: int) -> Element:
+        """The element in the register form of its type."""
+        i, j = min(i, self.rows - 1), min(j, self.columns - 1)
+        return self.owner.once((self._serial, i, j), lambda: self._fetch(i, j))
+
+    def word(self, i: int, pair: int, element: Any) -> Element:
+        """Two neighbours of a row as 16-bit floats in one word."""
+        word = self._word
+        if word is not None:
+            return self.owner.once((self._serial, i, pair, "word"), lambda: word(i, pair))
+        f, kind = self.owner.function, _HALVES[element]
+        return pack(f, self.at(i, 2 * pair), self.at(i, 2 * pair + 1), kind)
+
+    def all(self) -> list[Element]:
+        """Every element, in the order of accumulators where it has rows and columns."""
+        if self.rows > 1 and self.columns > 1:
+            return [self.at(i, j) for i, j in accumulator_order(self.rows, self.columns)]
+        return [self.at(i, j) for i in range(self.rows) for j in range(self.columns)]
+
+
+def accumulator_order(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """(row, column) of each accumulator, block after block."""
+    for block in range(0, rows, 2):
+        for eight in range(0, columns, 2):
+            for half in (0, 1):
+                yield block + half, eight
+                yield block + half, eight + 1
+
+
+class Evaluator:
+    """Computes tile values of one role of a kernel.
+
+    `bound` values (what loops carry, ids of tiles) are given; `products` gives what a product is.
+    Without a place only numbers can be computed.
+    """
+
+    def __init__(
+        self, function: Function, work: Work, pointers: dict[int, Element], place: Place | None
+    ) -> None:
+        self.function, self.work, self.pointers, self.place = function, work, pointers, place
+        self.scopes: list[dict[Any, Any]] = [{}]
+        self.product: Callable[[Op, Roles], Registers] | None = None
+
+    # Scopes: what is computed inside one is forgotten behind it.
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        self.scopes.append({})
+        yield
+        self.scopes.pop()
+
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        for scope in reversed(self.scopes):
+            if key in scope:
+                return scope[key]
+        found = compute()
+        self.scopes[-1][key] = found
+        return found
+
+    def bind(self, value: Value, registers: Registers) -> None:
+        self.scopes[-1][(value, self.roles(value))] = registers
+
+    def roles(self, value: Value) -> Roles:
+        return self.work.roles.get(value, ("",) * value.rank)
+
+    def counts(self, value: Value, roles: Roles) -> tuple[int, int]:
+        """Rows and columns of a thread."""
+        rows = columns = 1
+        for size, role in zip(value.dims, roles, strict=True):
+            if role == ROW and self.place is not None:
+                rows = 2 * self.place.blocks
+            elif role == COLUMN:
+                columns = size // 4
+        return rows, columns
+
+    def given(self, value: Value, found: Sequence[Element]) -> Registers:
+        """Registers of elements that stand in the order of `Registers.all`."""
+        rows, columns = self.counts(value, self.roles(value))
+        if rows > 1 and columns > 1:
+            table = dict(zip(accumulator_order(rows, columns), found, strict=True))
+        else:
+            places = [(i, j) for i in range(rows) for j in range(columns)]
+            table = dict(zip(places, found, strict=True))
+        return Registers(self, rows, columns, lambda i, j: table[i, j])
+
+    def scalar(self, value: Value) -> Element:
+        """A value that all threads share."""
+        return self.tile(value, ("",) * value.rank).at(0, 0)
+
+    def tile(self, value: Value, roles: Roles | None = None) -> Registers:
+        """The registers of a value."""
+        wanted = self.roles(value) if roles is None else roles
+        return self.once((value, wanted), lambda: self._tile(value, wanted))
+
+    def _tile(self, value: Value, roles: Roles) -> Registers:
+        op = value.op
+        if op is None:
+            raise CompilerBug(f"nothing gives {value} in a pipeline")
+        if self.work.of(value) is not None or op.name == "tile_for":
+            if self.product is None:
+                raise CompilerBug(f"{value} is no number of the tile")
+            return self.product(op, roles)
+        rule = _RULES.get(op.name)
+        if rule is not None:
+            return rule(self, op, roles)
+        return self._elementwise(op, roles)
+
+    def _make(self, value: Value, roles: Roles, fetch: Fetch) -> Registers:
+        rows, columns = self.counts(value, roles)
+        return Registers(self, rows, columns, fetch)
+
+    # Rules.
+
+    def _elementwise(self, op: Op, roles: Roles) -> Registers:
+        operands = [
+            self.tile(v, roles if v.rank == len(roles) else ("",) * v.rank) for v in op.operands
+        ]
+        return self._make(
+            op.result, roles,
+            lambda i, j: _plain(
+                arithmetic.apply(self.function, op, [one.at(i, j) for one in operands])
+            ),
+        )  # fmt: skip
+
+    def _constant(self, op: Op, roles: Roles) -> Registers:
+        dense = constant_of(op.result)
+        assert dense is not None
+        number = _plain(elements.register_constant(dense.type.element, dense.splat_value, 1))
+        return Registers(self, 1, 1, lambda i, j: number)
+
+    def _iota(self, op: Op, roles: Roles) -> Registers:
+        role = roles[op.iota_dimension]
+        element = op.result.element
+
+        def fetch(i: int, j: int) -> Element:
+            place = self.row(i) if role == ROW else self.column(j) if role == COLUMN else None
+            number = place if place is not None else llvm.constant("i32", 0)
+            return _plain(arithmetic.convert(self.function, number, I32, element))
+
+        return self._make(op.result, roles, fetch)
+
+    def row(self, i: int) -> Element:
+        """The tile's row of a thread's row."""
+        assert self.place is not None
+        start = self.place.row
+        offset = 64 * (i // 2) + 8 * (i % 2)
+        return self.once(("row", i), lambda: self.function.add(start, offset))
+
+    def column(self, j: int) -> Element:
+        assert self.place is not None
+        start = self.place.column
+        offset = 8 * (j // 2) + j % 2
+        return self.once(("column", j), lambda: self.function.add(start, offset))
+
+    def _moved(self, op: Op, roles: Roles) -> Registers:
+        """Dims that change their places change nothing in registers."""
+        source = self.tile(op.operands[0], through(op, roles, False))
+        rows, columns = self.counts(op.result, roles)
+        return Registers(self, rows, columns, source.at, source._word)
+
+    def _convert(self, op: Op, roles: Roles) -> Registers:
+        element, source_element = op.result.element, op.operands[0].element
+        if element not in _HALVES or source_element is not F32:
+            return self._elementwise(op, roles)
+        f = self.function
+        source = self.tile(op.operands[0], roles)
+        kind = _HALVES[element]
+
+        def word(i: int, pair: int) -> Element:
+            return pack(f, source.at(i, 2 * pair), source.at(i, 2 * pair + 1), kind)
+
+        def fetch(i: int, j: int) -> Element:
+            narrow = f.cast("fptrunc", source.at(i, j), kind)
+            return f.cast("fpext", narrow, "float")
+
+        rows, columns = self.counts(op.result, roles)
+        if columns == 1:
+            return Registers(self, rows, columns, fetch)
+        return Registers(self, rows, columns, fetch, word)
+
+    def _exponential(self, op: Op, roles: Roles) -> Registers:
+        """By the special function unit: 2**(x log2 e)."""
+        if op.result.element is not F32:
+            return self._elementwise(op, roles)
+        f = self.function
+        source = self.tile(op.operands[0], roles)
+        return self._make(
+            op.result, roles, lambda i, j: exponential2(f, f.mul(source.at(i, j), LOG2_E))
+        )
+
+    def _divide(self, op: Op, roles: Roles) -> Registers:
+        """By what is the same along a row: one reciprocal, then products."""
+        if op.result.element is not F32:
+            return self._elementwise(op, roles)
+        f = self.function
+        left = self.tile(op.operands[0], roles)
+        spread = op.operands[1].op
+        if spread is None or spread.name != "broadcast_in_dim" or COLUMN not in roles:
+            return self._elementwise(op, roles)
+        inner = self.tile(spread.operands[0], through(spread, roles, False))
+        if inner.columns != 1:
+            return self._elementwise(op, roles)
+        one = llvm.constant("float", 1.0)
+        rows = Registers(self, inner.rows, 1, lambda i, j: f.div(one, inner.at(i, 0)))
+        return self._make(op.result, roles, lambda i, j: f.mul(left.at(i, j), rows.at(i, 0)))
+
+    def _reduce(self, op: Op, roles: Roles) -> Registers:
+        """Along columns: the thread's own first, then those of the four lanes of a row."""
+        f = self.function
+        inner = through(op, roles, False)
+        source = self.tile(op.operands[0], inner)
+        initial = self.scalar(op.operands[1])
+        columns = self.counts(op.operands[0], inner)[1]
+        element = op.result.element
+        name = monoid(op.regions[0])
+
+        def join(a: Element, b: Element) -> Element:
+            return _folded(f, name, element, a, b)
+
+        along = COLUMN in inner and COLUMN not in roles
+
+        def fetch(i: int, j: int) -> Element:
+            if not along:
+                return join(source.at(i, j), initial)
+            chains: list[Element] = []
+            for column in range(columns):
+                one = source.at(i, column)
+                if column < _CHAINS:
+                    chains.append(one)
+                else:
+                    chains[column % _CHAINS] = join(chains[column % _CHAINS], one)
+            while len(chains) > 1:
+                chains = [
+                    join(*chains[n : n + 2]) if n + 1 < len(chains) else chains[n]
+                    for n in range(0, len(chains), 2)
+                ]
+            total = chains[0]
+            for distance in (1, 2):
+                total = join(total, shuffle(f, "bfly", total, distance))
+            total = join(total, initial)
+            return elements.rounded(f, total, element) if element.is_float else total
+
+        return self._make(op.result, roles, fetch)
+
+    def _tile_id(self, op: Op, roles: Roles) -> Registers:
+        raise CompilerBug("a tile's number is not bound")
+
+    def _load(self, op: Op, roles: Roles) -> Registers:
+        """A window straight from global memory, element for element or in pairs of columns."""
+        f, memory = self.function, op.operands[0]
+        element = memory.element
+        kind = elements.memory_type(f, element)
+        window = Window(self, memory, op.offsets, op.sizes, roles)
+        base = self.pointers[memory.index]
+        fill = _plain(elements.register_constant(element, element.dtype.type(op.fill), 1))
+
+        def pair(i: int, first: int) -> Element:
+            index, inside = window.at(i, first)
+            if inside is not None:
+                index = f.select(inside, index, 0)
+            address = f.pointer(base, index, kind)
+            both = f.load(llvm.vector(2, kind), address, align=2 * llvm.bits_of(kind) // 8)
+            return both
+
+        def fetch(i: int, j: int) -> Element:
+            index, inside = window.at(i, j)
+            if window.pairs:
+                both = self.once((window, i, j // 2), lambda: pair(i, j - j % 2))
+                raw = f.extract(both, j % 2)
+            else:
+                if inside is not None:
+                    index = f.select(inside, index, 0)
+                raw = f.load(kind, f.pointer(base, index, kind))
+            found = _plain(elements.widen(f, raw, element))
+            return found if inside is None else f.select(inside, found, fill)
+
+        return self._make(op.result, roles, fetch)
+
+
+class Window:
+    """Places in memory of a window's elements, as i64, and whether they are inside of it."""
+
+    def __init__(
+        self,
+        owner: Evaluator,
+        memory: Value,
+        offsets: Sequence[Value],
+        sizes: Sequence[int],
+        roles: Roles,
+    ) -> None:
+        self.owner, self.memory, self.roles = owner, memory, roles
+        known = owner.work.offsets
+        places = [known.of(value) for value in offsets]
+        self.starts = [owner.scalar(value) for value in offsets]
+        self.sure = [
+            known.inside(place, size, dim)
+            for place, size, dim in zip(places, sizes, memory.dims, strict=True)
+        ]
+        # Whether a thread's two neighbours of a row are neighbours in memory, and aligned.
+        last = memory.rank - 1
+        even = last >= 0 and places[last].constant % 2 == 0
+        even = even and all(factor % 2 == 0 for _, factor in places[last].terms)
+        row = memory.dims[last] if last >= 0 else 1
+        self.pairs = even and row % 2 == 0 and roles[last] == COLUMN
+
+    def at(self, i: int, j: int) -> tuple[Element, Element | None]:
+        """(the element's number in memory, whether it is there; None where it surely is)."""
+        f, owner = self.owner.function, self.owner
+        index: Element = llvm.constant("i64", 0)
+        inside: Element | None = None
+        stride = 1
+        for dim in reversed(range(self.memory.rank)):
+            size, role = self.memory.dims[dim], self.roles[dim]
+
+            def place(dim: int = dim, role: str = role) -> Element:
+                start = self.starts[dim]
+                if role == ROW:
+                    return f.add(start, owner.row(i))
+                return f.add(start, owner.column(j)) if role == COLUMN else start
+
+            number = i if role == ROW else j if role == COLUMN else 0
+            at = owner.once((self, dim, number), place)
+            wide = owner.once((self, dim, number, stride), lambda a=at, s=stride: self._scaled(a, s))
+            index = f.add(index, wide)
+            if not self.sure[dim]:
+                here = owner.once(
+                    (self, dim, number, "in"), lambda a=at, n=size: f.compare("ult", a, n)
+                )
+                inside = here if inside is None else f.land(inside, here)
+            stride *= size
+        return index, inside
+
+    def _scaled(self, at: Element, stride: int) -> Element:
+        f = self.owner.function
+        return f.mul(f.cast("sext", at, "i64"), stride)
+
+
+def _plain(register: elements.Register) -> Element:
+    assert isinstance(register, llvm.Value)
+    return register
+
+
+def _folded(f: Function, name: str | None, element: Any, a: Element, b: Element) -> Element:
+    if name == "add":
+        return f.lor(a, b) if element.is_bool else f.add(a, b)
+    if name == "multiply":
+        return f.land(a, b) if element.is_bool else f.mul(a, b)
+    if name in ("and", "or"):
+        return f.land(a, b) if name == "and" else f.lor(a, b)
+    if element.is_bool:
+        return f.lor(a, b) if name == "maximum" else f.land(a, b)
+    if element.is_float:
+        return f.intrinsic(f"llvm.{name}", a.type, a, b)
+    signed = element.kind == "int"
+    return f.max(a, b, signed=signed) if name == "maximum" else f.min(a, b, signed=signed)
+
+
+_RULES: dict[str, Callable[[Evaluator, Op, Roles], Registers]] = {
+    "constant": Evaluator._constant,
+    "iota": Evaluator._iota,
+    "broadcast_in_dim": Evaluator._moved,
+    "reshape": Evaluator._moved,
+    "transpose": Evaluator._moved,
+    "convert": Evaluator._convert,
+    "exponential": Evaluator._exponential,
+    "divide": Evaluator._divide,
+    "reduce": Evaluator._reduce,
+    "tile_id": Evaluator._tile_id,
+    "tile_load": Evaluator._load,
+}
+
+
+def supported(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles]]:
+    """What a value of these roles is computed from; Unfit where threads cannot compute it."""
+    for size, role in zip(value.dims, roles, strict=True):
+        if role == ROW and size != work.rows:
+            raise Unfit(f"{size} rows beside {work.rows}")
+        if role == COLUMN and size % 8:
+            raise Unfit(f"{size} columns are no multiple of 8")
+    if value.element.is_complex or value.element.kind == "quantized":
+        raise Unfit(f"it computes with {value.element}")
+    op, product = value.op, work.of(value)
+    if product is not None:
+        needed = [(product.addend, roles)] if product.addend is not None else []
+        if isinstance(product.left, Value):
+            needed.append((product.left, work.roles[product.left]))
+        return needed
+    if op is None or op.name == "tile_for":
+        return _carried(work, value, roles)
+    if op.name == "constant":
+        dense = constant_of(value)
+        if dense is None or not dense.is_splat:
+            raise Unfit("a constant that is not one number")
+        return []
+    if op.name in ("tile_id", "iota"):
+        return []
+    if op.name == "tile_load":
+        return [(offset, ()) for offset in op.offsets]
+    if op.name in ("broadcast_in_dim", "reshape", "transpose"):
+        return [(op.operands[0], through(op, roles, False))]
+    if op.name == "reduce":
+        return _reduced(op, roles)
+    if op.definition.pattern == "elementwise" and arithmetic.supports(op):
+        return [(v, roles if v.rank == len(roles) else ("",) * v.rank) for v in op.operands]
+    raise Unfit(f"{op.name} is not computed in registers of a product")
+
+
+def _reduced(op: Op, roles: Roles) -> list[tuple[Value, Roles]]:
+    if len(op.operands) != 2 or monoid(op.regions[0]) not in _FOLDS:
+        raise Unfit("a reduction of several operands or by a function of its own")
+    inner = through(op, roles, False)
+    if any(inner[dim] == ROW for dim in op.dimensions):
+        raise Unfit("a reduction over rows, which different warps have")
+    return [(op.operands[0], inner), (op.operands[1], ())]
+
+
+def _carried(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles]]:
+    loop = work.loop
+    if loop is None:
+        raise CompilerBug(f"nothing gives {value}")
+    body = loop.regions[0]
+    if value is body.arguments[0]:
+        return []
+    number = value.index if value.op is not None else value.index - 1
+    if value.rank and work.roles.get(value) != roles:
+        raise Unfit("what the loop carries is spread over threads in two ways")
+    return [(loop.operands[2 + number], roles), (body.results[number], roles)]
+
+

@@ -1,0 +1,351 @@
+"""How a tile function runs on the machine: roles, rings, budgets of registers, order of tiles.
+
+One warp group copies, one to three multiply. Panels of the loop lie in rings: stages that are
+filled and released in turn. A product is issued, and its result awaited as late as its style allows:
+
+CHAIN       products that only add to sums: the next one is issued before the last one is done
+ROTATE      a product of a value that was computed from another product: that of the round before
+            runs while the round's own values are computed
+SEQUENCE    each is awaited at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ....hlo.graph import Op, Value
+from ..frame import Unfit
+from ..target import Architecture
+from .analysis import COLUMN, ROW, Panel, Product, Roles, Work, mapped, splat_of, trips
+from .instructions import ROWS, WARPGROUP
+
+_ALIGNMENT = 1024  # of panels: one period of the widest swizzle
+_BARRIER = 8  # bytes
+_MOST_STAGES = 8
+_MOST_ACCUMULATORS = 208  # registers of a thread that products may hold at once
+_GROUP = {1: 16, 2: 8}  # rows of tiles that are walked together, by blocks of a cluster
+# Registers of a thread of (the copying, a multiplying) warp group, by multiplying groups: those of
+# all threads are 64 K.
+_BUDGETS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
+_BUDGETS_WIDE = {1: (24, 240), 2: (24, 240), 3: (32, 160)}
+
+
+class Style(Enum):
+    CHAIN = "chain"
+    ROTATE = "rotate"
+    SEQUENCE = "sequence"
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """Stages of panels that are filled together, at `offset`; its barriers stand at `barriers`:
+    first those that say "full", one per stage, then those that say "empty"."""
+
+    panels: tuple[Panel, ...]
+    stages: int
+    offset: int
+    barriers: int
+    moves: bool
+    shares: tuple[int, ...]  # of each panel: blocks of the cluster that bring it together
+
+    @property
+    def stage_bytes(self) -> int:
+        return _stage_bytes(self.panels)
+
+    def place(self, panel: Panel) -> int:
+        """The panel's offset in a stage."""
+        at = 0
+        for one in self.panels:
+            if one is panel:
+                return at
+            at += _padded(one.bytes)
+        raise KeyError(panel)
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A store through shared memory: chunks of `swizzle` bytes a row, `chunks` of them at a time."""
+
+    store: Op
+    order: tuple[int, ...]
+    outer_place: int
+    swizzle: int
+    chunks: int
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """The decisions; offsets and sizes in bytes of shared memory."""
+
+    work: Work
+    style: Style
+    groups: int  # warp groups that multiply
+    rings: tuple[Ring, ...]
+    heads: tuple[Product, ...]  # of the loop; ROTATE: those of windows alone
+    tails: tuple[Product, ...]
+    stores: dict[Op, Staged]  # those that are not here are direct
+    staging: int  # offset
+    staging_bytes: int  # of one group
+    shared_bytes: int
+    budget: tuple[int, int]
+    cluster: int
+    cluster_axis: int
+    across: tuple[int, ...]  # axes of the grid, slowest first
+    grouped: int  # how many tiles along the second to last axis are walked together, 0 for all
+    blocks: int
+    ping_pong: bool
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (1 + self.groups)
+
+    @property
+    def rows(self) -> int:
+        """Rows of one warp group."""
+        return self.work.rows // self.groups
+
+    @property
+    def tiles(self) -> int:
+        """Of the whole grid, in clusters."""
+        total = 1
+        for size in self.work.kernel.grid:
+            total *= size
+        return total // self.cluster
+
+    def ring(self, panel: Panel) -> Ring:
+        return next(ring for ring in self.rings if panel in ring.panels)
+
+
+def schedule(work: Work, architecture: Architecture) -> Schedule:
+    """The schedule of a tile function; Unfit where the machine is too small for it."""
+    style, heads, tails = _style(work)
+    groups = _groups(work, style, heads, tails)
+    cluster, axis = _cluster(work, style, architecture)
+    stores = _stores(work, groups)
+    rows = work.rows // groups
+    staging = max((rows * s.swizzle * s.chunks for s in stores.values()), default=0)
+    fixed = groups * staging
+    bundles = _bundles(work, style, heads, tails)
+    stages = _stages(work, bundles, architecture.shared_bytes - fixed)
+    rings: list[Ring] = []
+    offset = barriers = 0
+    starts = []
+    for (panels, moves), count in zip(bundles, stages, strict=True):
+        starts.append((panels, moves, count, offset, barriers))
+        offset += count * _stage_bytes(panels)
+        barriers += 2 * count * _BARRIER
+    base = offset + fixed
+    for panels, moves, count, at, barrier in starts:
+        shares = tuple(
+            cluster if cluster > 1 and axis not in work.depends(p.op.offsets) else 1 for p in panels
+        )
+        rings.append(Ring(panels, count, at, base + barrier, moves, shares))
+    across, grouped = _order(work, cluster, axis)
+    total = base + barriers
+    clusters = _tiles(work) // cluster
+    wide = style is Style.ROTATE
+    return Schedule(
+        work, style, groups, tuple(rings), heads, tails, stores, offset, staging, total,
+        (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis, across, grouped,
+        cluster * min(clusters, architecture.multiprocessors // cluster),
+        wide and groups == 2,
+    )  # fmt: skip
+
+
+def _tiles(work: Work) -> int:
+    total = 1
+    for size in work.kernel.grid:
+        total *= size
+    return total
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _stage_bytes(panels: Sequence[Panel]) -> int:
+    return sum(_padded(panel.bytes) for panel in panels)
+
+
+# Styles.
+
+
+def _style(work: Work) -> tuple[Style, tuple[Product, ...], tuple[Product, ...]]:
+    inner = work.inner
+    if work.loop is None or not inner:
+        return Style.SEQUENCE, inner, ()
+    least = trips(work)
+    runs = least is not None and least[0] >= 1
+    if runs and all(_chains(work, product) for product in inner):
+        return Style.CHAIN, inner, ()
+    heads = tuple(p for p in inner if isinstance(p.left, Panel) and p.addend is None)
+    tails = tuple(p for p in inner if p not in heads)
+    if runs and heads and len(tails) == 1 and _rotates(work, heads, tails[0]):
+        return Style.ROTATE, heads, tails
+    return Style.SEQUENCE, inner, ()
+
+
+def _chains(work: Work, product: Product) -> bool:
+    """Whether the product only adds windows' product to a sum that the loop carries."""
+    loop = work.loop
+    assert loop is not None
+    body, addend = loop.regions[0], product.addend
+    if addend is None or not isinstance(product.left, Panel) or addend.owner is not body:
+        return False
+    return (
+        addend.index > 0
+        and body.results[addend.index - 1] is product.result
+        and len(body.uses[addend]) == 1
+        and len(body.uses[product.result]) == 1
+    )
+
+
+def _rotates(work: Work, heads: Sequence[Product], tail: Product) -> bool:
+    """Whether the tail's result is only carried on, so that it may come a round later."""
+    loop = work.loop
+    assert loop is not None
+    body = loop.regions[0]
+    uses = body.uses[tail.result]
+    return (
+        isinstance(tail.left, Value)
+        and len(uses) == 1
+        and uses[0][0] is None
+        and not ({p for h in heads for p in h.panels} & set(tail.panels))
+    )
+
+
+def carried_zero(work: Work, product: Product) -> bool:
+    """Whether the sum that a product adds to starts as zeros."""
+    loop, addend = work.loop, product.addend
+    assert loop is not None and addend is not None
+    number = splat_of(loop.operands[2 + addend.index - 1])
+    return number is not None and number == 0
+
+
+# Machine.
+
+
+def _groups(
+    work: Work, style: Style, heads: Sequence[Product], tails: Sequence[Product]
+) -> int:
+    """Warp groups that multiply: enough for the sums to fit their registers."""
+    blocks = work.rows // ROWS
+    live = sum(product.columns for product in work.products) // 2
+    if style is Style.ROTATE:  # results, and operands of 16 bits
+        live = sum(p.columns for p in heads) // 2 + sum(p.columns + p.depth // 2 for p in tails) // 2
+    for groups in (2, 3, 1):
+        if blocks % groups == 0 and blocks // groups * live <= _MOST_ACCUMULATORS:
+            if blocks == 1 or groups > 1:
+                if groups < 3 or blocks // groups * live <= 136:
+                    return groups
+    raise Unfit(f"sums of {work.rows} rows and {2 * live} columns do not fit the registers")
+
+
+def _cluster(work: Work, style: Style, architecture: Architecture) -> tuple[int, int]:
+    """(blocks of a cluster, the axis of the grid along which they stand): neighbours share panels
+    of the loop that do not depend on that axis. Only where tiles come in several waves."""
+    alone = (1, -1)
+    if style is not Style.CHAIN or not architecture.clusters:
+        return alone
+    if _tiles(work) < 2 * architecture.multiprocessors:
+        return alone
+    assert work.loop is not None
+    bounds = work.depends(work.loop.operands[:2])
+    panels = [panel for panel in work.panels if panel.moves]
+    best = alone
+    most = 0
+    for axis, size in enumerate(work.kernel.grid):
+        if size % 2 or axis in bounds:
+            continue
+        shared = [p for p in panels if axis not in work.depends(p.op.offsets)]
+        bytes_ = sum(panel.bytes for panel in shared)
+        if bytes_ > most and all(panel.outer % 16 == 0 for panel in shared):
+            best, most = (2, axis), bytes_
+    return best
+
+
+def _order(work: Work, cluster: int, axis: int) -> tuple[tuple[int, ...], int]:
+    """(axes of the grid, slowest first; how many of the last but one are walked together)."""
+    axes = list(range(len(work.kernel.grid)))
+    moving = [panel for panel in work.panels if panel.moves]
+    lefts, rights = set(), set()
+    for product in work.inner:
+        if isinstance(product.left, Panel):
+            lefts |= work.depends(product.left.op.offsets)
+        rights |= work.depends(product.right.op.offsets)
+    rows = [a for a in axes if a in lefts and a not in rights]
+    columns = [a for a in axes if a in rights and a not in lefts]
+    if not moving or len(rows) != 1 or len(columns) != 1:
+        return tuple(axes), 0
+    rest = [a for a in axes if a not in (*rows, *columns)]
+    return (*rest, rows[0], columns[0]), _GROUP[cluster]
+
+
+def _bundles(
+    work: Work, style: Style, heads: Sequence[Product], tails: Sequence[Product]
+) -> list[tuple[tuple[Panel, ...], bool]]:
+    """Panels that are filled together: those that stay, then those of heads and of tails."""
+    staying = tuple(panel for panel in work.panels if not panel.moves)
+    found: list[tuple[tuple[Panel, ...], bool]] = [((panel,), False) for panel in staying]
+    for products in (heads, tails) if style is not Style.SEQUENCE else [(p,) for p in heads]:
+        known = {panel for panels, _ in found for panel in panels}
+        panels = tuple(
+            dict.fromkeys(p for one in products for p in one.panels if p.moves and p not in known)
+        )
+        if panels:
+            found.append((panels, True))
+    return found
+
+
+def _stages(
+    work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int
+) -> list[int]:
+    """Stages of each ring: one for what stays, and for the others as many as fit."""
+    known = trips(work)
+    least = 2 if known is None or known[1] > 1 else 1
+    counts = [least if moves else 1 for _, moves in bundles]
+    sizes = [_stage_bytes(panels) for panels, _ in bundles]
+    free -= 2 * _BARRIER * sum(_MOST_STAGES if moves else 1 for _, moves in bundles)
+
+    def used() -> int:
+        return sum(count * size for count, size in zip(counts, sizes, strict=True))
+
+    if used() > free:
+        raise Unfit(f"its windows need {used()} bytes of shared memory, {free} are there")
+    growing = True
+    while growing:
+        growing = False
+        for place, (_, moves) in enumerate(bundles):
+            if moves and counts[place] < _MOST_STAGES and used() + sizes[place] <= free:
+                counts[place] += 1
+                growing = True
+    return counts
+
+
+def _stores(work: Work, groups: int) -> dict[Op, Staged]:
+    """The stores that go through shared memory and the copy engine."""
+    found: dict[Op, Staged] = {}
+    for store in work.stores:
+        staged = _staged(work, store, work.rows // groups)
+        if staged is not None:
+            found[store] = staged
+    return found
+
+
+def _staged(work: Work, store: Op, rows: int) -> Staged | None:
+    memory, value = store.operands[:2]
+    roles: Roles = work.roles[value]
+    order, outer_place, reason = mapped(memory, value.dims)
+    if reason or memory.element.bits not in (16, 32) or not memory.element.is_float:
+        return None
+    if roles[order[0]] != COLUMN or roles[order[outer_place]] != ROW or rows > 256:
+        return None
+    width = memory.element.bits // 8
+    columns = value.dims[order[0]]
+    swizzle = next((s for s in (128, 64, 32) if columns * width % s == 0), 0)
+    if not swizzle or columns % 16:
+        return None
+    chunks = columns * width // swizzle
+    return Staged(store, order, outer_place, swizzle, 2 if chunks % 2 == 0 else 1)

@@ -1,0 +1,247 @@
+"""Runs the threads of a batch: which block of the program next, for which threads.
+
+Independent kernels (no barriers, no warp-synchronous instructions): all threads of many CTAs are
+one vector, and the threads of the lowest rank run first. Cooperative kernels: warps at the same
+place run as one vector; a warp whose threads have diverged runs those of its lowest rank; with a
+seed the place is drawn among all that can run.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from ....hlo.errors import UserError
+from .engine import EXIT, Batch, Park
+from .flow import Block
+
+FAIRNESS = 256  # every so many turns somebody else than the lowest rank gets one
+
+
+def _count(S: Batch, block: Block, size: int) -> None:
+    report = S.report
+    count = S.program.counts[block.rank]
+    report.vector_instructions += count
+    report.instructions += count * size
+    if report.vector_instructions > S.launch.limit:
+        line = block.nodes[0].instruction.line if block.nodes else 0
+        if not line and block.instruction is not None:
+            line = block.instruction.line
+        raise UserError(
+            f"kernel '{S.launch.entry}' does not end: {S.launch.limit} vector instructions were "
+            f"executed, now at PTX line {line}; give a higher limit if it needs more"
+        )
+
+
+def _split(S: Batch, block: Block, I: Any, outcome: Any) -> list[tuple[int, Any]]:
+    """Where the threads `I` go from the end of `block`: (rank, threads), rank EXIT for the end."""
+    if block.kind == "jump":
+        return [(block.successors[0], I)]
+    if block.kind == "exit":
+        return [(EXIT, I)]
+    if block.kind == "branch":
+        taken, other = block.successors
+        if not outcome.ndim:
+            return [(taken if outcome else other, I)]
+        count = int(np.count_nonzero(outcome))
+        if count == outcome.size:
+            return [(taken, I)]
+        if count == 0:
+            return [(other, I)]
+        threads = S.threads(I)
+        return [(taken, threads[outcome]), (other, threads[~outcome])]
+    if not outcome.ndim:
+        if not 0 <= int(outcome) < len(block.successors):
+            _bad_index(S, block)
+        return [(block.successors[int(outcome)], I)]
+    threads = S.threads(I)
+    parts = []
+    for value in np.unique(outcome):
+        if not 0 <= value < len(block.successors):
+            _bad_index(S, block)
+        parts.append((block.successors[int(value)], threads[outcome == value]))
+    return parts
+
+
+def _bad_index(S: Batch, block: Block) -> None:
+    line = block.instruction.line if block.instruction else 0
+    raise UserError(f"PTX line {line}: brx.idx with an index outside of its table")
+
+
+# ---------------------------------------------------------------- independent threads
+
+
+def run_independent(S: Batch) -> None:
+    """Runs the batch to its end; its threads know nothing of each other."""
+    program = S.program
+    blocks, latches = program.flow.blocks, program.flow.latches
+    waiting: dict[int, list[np.ndarray]] = {}
+    heap: list[int] = []
+    rank, I, turn = 0, None, 0
+    while True:
+        block = blocks[rank]
+        function = program.function(rank, I is not None)
+        _count(S, block, S.size(I))
+        parts = _split(S, block, I, function(S, I))
+        if len(parts) == 1 and parts[0][0] != EXIT:
+            rank, I = parts[0]
+            if not heap or rank < heap[0]:
+                rank = latches.get(rank, rank)
+                turn += 1
+                if not heap or turn % FAIRNESS:
+                    continue
+        left = False
+        for rank, threads in parts if len(parts) > 1 or parts[0][0] == EXIT else ((rank, I),):
+            if rank == EXIT:
+                left = True
+                S.live_count -= S.size(threads)
+            else:
+                found = waiting.get(rank)
+                if found is None:
+                    waiting[rank] = [S.threads(threads)]
+                    heappush(heap, rank)
+                else:
+                    found.append(S.threads(threads))
+        if not heap:
+            break
+        if turn and not turn % FAIRNESS:
+            turn += 1
+            rank = heap.pop(int(S.random.integers(len(heap))))
+            heapify(heap)
+        else:
+            rank = heappop(heap)
+        groups = waiting.pop(rank)
+        I = groups[0] if len(groups) == 1 else np.sort(np.concatenate(groups), kind="stable")
+        rank = latches.get(rank, rank)
+        if left and not heap and I.size <= S.T // 2:
+            S.compact(I)
+        if I.size == S.T:
+            I = None
+
+
+# ---------------------------------------------------------------- warps and barriers
+
+
+def run_cooperative(S: Batch) -> None:
+    """Runs the batch to its end; raises on deadlock."""
+    program = S.program
+    blocks, latches = program.flow.blocks, program.flow.latches
+    parked: list[Park] = []
+    turn = 0
+    rank, I = 0, (None if S.live_count == S.T else np.nonzero(S.live)[0])
+    whole = True  # I holds all live threads of its warps
+    while True:
+        turn += 1
+        steps = 0
+        while True:
+            block = blocks[rank]
+            function = program.function(rank, I is not None or block.blocking)
+            threads = S.thread_numbers if I is None and block.blocking else I
+            _count(S, block, S.size(I))
+            if block.blocking:
+                S.block_of[S.threads(I)] = rank
+            parts = _split(S, block, I, function(S, threads))
+            if S.parks:
+                break
+            if len(parts) > 1 or not whole or parts[0][0] == EXIT:
+                break
+            rank = parts[0][0]
+            rank = latches.get(rank, rank)
+            steps += 1
+            if steps == FAIRNESS or (S.seed and not S.random.integers(16)):
+                parts = [(rank, I)]
+                break
+        for following, threads in parts:
+            if following == EXIT:
+                _leave(S, S.threads(threads))
+            else:
+                S.block_of[S.threads(threads)] = following
+        if S.parks:
+            for park in S.parks:
+                if park.again:
+                    S.block_of[park.threads] = rank
+            parked += S.parks
+            S.parks = []
+        if S.live_count == 0 and not parked:
+            break
+        chosen = _choose(S, parked, turn)
+        if chosen is None:
+            break
+        rank, I, whole = chosen
+        rank = latches.get(rank, rank)
+    for finish in S.at_exit:
+        finish(S)
+
+
+def _leave(S: Batch, threads: np.ndarray) -> None:
+    S.block_of[threads] = EXIT
+    S.live[threads] = False
+    S.live_count -= threads.size
+
+
+def _choose(S: Batch, parked: list[Park], turn: int) -> tuple[int, Any, bool] | None:
+    """The next place and its threads; None when all have left."""
+    while True:
+        _wake(parked)
+        ranks = S.block_of.reshape(-1, 32)
+        lowest = ranks.min(1)
+        if parked:
+            for park in parked:
+                lowest[park.threads >> 5] = EXIT
+        candidates = np.unique(lowest)
+        if candidates[-1] == EXIT:
+            candidates = candidates[:-1]
+        if candidates.size:
+            break
+        if S.pending:
+            S.pending.pop(int(S.random.integers(len(S.pending))) if S.seed else 0)()
+            continue
+        if not parked:
+            return None
+        _deadlock(S, parked)
+    if candidates.size > 1 and (S.seed or not turn % 16):
+        rank = int(candidates[S.random.integers(candidates.size)])
+    else:
+        rank = int(candidates[0])
+    warps = lowest == rank
+    members = (ranks == rank) & warps[:, None]
+    live = ranks[warps] < EXIT
+    count = int(np.count_nonzero(members))
+    whole = count == int(np.count_nonzero(live))
+    if count == S.T:
+        return rank, None, True
+    return rank, np.nonzero(members.reshape(-1))[0], whole
+
+
+def _wake(parked: list[Park]) -> None:
+    if not parked:
+        return
+    kept = []
+    for park in parked:
+        ready = park.ready()
+        if isinstance(ready, np.ndarray) and ready.ndim:
+            park.threads = park.threads[~ready]
+            if park.threads.size:
+                kept.append(park)
+        elif not ready:
+            kept.append(park)
+    parked[:] = kept
+
+
+def _deadlock(S: Batch, parked: list[Park]) -> None:
+    lines = []
+    for park in parked:
+        instruction = park.node.instruction
+        for warp in np.unique(park.threads >> 5):
+            lines.append((int(warp), f"{park.text}, at PTX line {instruction.line}: {instruction.text}"))
+    lines.sort()
+    shown = [
+        f"    block {S.index_of(int(S.cta_numbers[warp * 32 // S.threads_per_cta]))} "
+        f"warp {warp % (S.threads_per_cta // 32)} waits for {text}"
+        for warp, text in lines[:64]
+    ]
+    if len(lines) > 64:
+        shown.append(f"    and {len(lines) - 64} more warps")
+    S.fault("deadlock", "no warp can go on\n" + "\n".join(shown), parked[0].node.number)

@@ -1,0 +1,129 @@
+"""Who still reads or writes shared memory behind the threads' backs.
+
+Per byte of a cluster's shared memory: `dirty` (a thread wrote it and has not passed a proxy fence),
+`arriving` (a copy in flight will write it), `leaving` (a copy or a product in flight will read it).
+Loads and stores of threads, and the issue of asynchronous operations, are checked against these, so
+a missing wait is found even where the order of this run happens to hide it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .schedule import At, Batch
+
+POISON = 0xFF  # not-a-number in every float type
+
+
+class Traffic:
+    """`index` everywhere: places in `state.shared` (CTA number * stride + offset)."""
+
+    def __init__(self, state: Batch) -> None:
+        self.state = state
+        size = state.shared.size
+        self.dirty = np.zeros(size, np.int32)  # thread + 1
+        self.arriving = np.zeros(size, np.int16)
+        self.leaving = np.zeros(size, np.int16)
+        self.at: At | None = None
+        state.on_shared_store.append(self.stored)
+        state.on_shared_load.append(self.loaded)
+
+    @staticmethod
+    def of(state: Batch) -> Traffic:
+        found = state.data.get("traffic")
+        if found is None:
+            found = state.data["traffic"] = Traffic(state)
+        return found
+
+    def _bytes(self, cta: Any, offset: Any, nbytes: int) -> np.ndarray:
+        start = np.atleast_1d(np.asarray(cta) * self.state.shared_stride + np.asarray(offset))
+        return start[:, None] + np.arange(nbytes)
+
+    def stored(self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int) -> str | None:
+        """A thread stores; the text of a fault, or None."""
+        index = self._bytes(cta, offset, nbytes)
+        owner = np.broadcast_to(threads + 1, index.shape[:1])
+        if self.leaving[index].any():
+            return "store into shared memory that an asynchronous operation in flight still reads"
+        if self.arriving[index].any():
+            return "store into the destination of a copy in flight"
+        self.dirty[index] = owner[:, None]
+        return None
+
+    def loaded(self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int) -> str | None:
+        """A thread loads."""
+        if self.arriving[self._bytes(cta, offset, nbytes)].any():
+            return "load from the destination of a copy in flight, which nobody has waited for"
+        return None
+
+    def fence(self, threads: np.ndarray) -> None:
+        """What these threads have written may be read by copies and products from now on."""
+        mine = np.isin(self.dirty, threads + 1)
+        self.dirty[mine] = 0
+
+    # What the issue of an asynchronous operation checks and claims.
+
+    def begin_read(self, at: At, index: np.ndarray, what: str) -> None:
+        if at.state.checks:
+            if self.dirty[index].any():
+                at.fault(
+                    "proxy",
+                    f"{what} reads shared memory that threads wrote without fence.proxy.async "
+                    "after it",
+                )
+            if self.arriving[index].any():
+                at.fault("race", f"{what} reads the destination of a copy in flight")
+        self.leaving[index] += 1
+
+    def end_read(self, index: np.ndarray) -> None:
+        self.leaving[index] -= 1
+
+    def begin_write(self, at: At, index: np.ndarray, what: str) -> None:
+        """Poisons the destination."""
+        if at.state.checks:
+            if self.leaving[index].any():
+                at.fault(
+                    "race", f"{what} overwrites shared memory that an operation in flight still reads"
+                )
+            if self.arriving[index].any():
+                at.fault("race", f"{what} writes where another copy in flight writes")
+        self.arriving[index] += 1
+        self.dirty[index] = 0
+        self.state.shared[index] = POISON
+
+    def end_write(self, index: np.ndarray, data: np.ndarray) -> None:
+        self.arriving[index] -= 1
+        self.state.shared[index] = data
+
+
+def spread(at: At, value: Any) -> np.ndarray:
+    """A source as one element per thread, also where it is the same for all."""
+    return np.broadcast_to(value, at.threads.shape)
+
+
+def global_bytes(at: At, address: int, nbytes: int, what: str) -> np.ndarray:
+    """Bytes of global memory; a fault where they are not all inside one allocation."""
+    found = at.state.memory.span(address, nbytes)
+    if found is None:
+        at.fault("bounds", f"{what} of {nbytes} bytes at {address:#x} leaves its allocation")
+        return np.zeros(nbytes, np.uint8)
+    return found
+
+
+def shared_place(at: At, address: np.ndarray, nbytes: int, align: int, what: str,
+                 threads: np.ndarray | None = None) -> np.ndarray:  # fmt: skip
+    """Places in `state.shared` of shared (cluster) addresses, checked."""
+    state = at.state
+    cta, offset = state.locate_shared(at.threads if threads is None else threads, address)
+    size = state.shared_bytes
+    wrong = (offset < 0) | (offset + nbytes > size)
+    if wrong.any():
+        first = int(offset[wrong][0])
+        at.fault("bounds", f"{what} of {nbytes} bytes at {first}, the block has {size} bytes")
+    if align > 1 and (offset % align).any():
+        first = int(offset[offset % align != 0][0])
+        at.fault("alignment", f"{what} at shared address {first}, which is no multiple of {align}")
+    return cta * state.shared_stride + offset

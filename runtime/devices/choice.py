@@ -1,0 +1,98 @@
+"""Which variant of a bundle runs here, on which device, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...hlo.errors import UserError
+from . import choose_target, family
+from .architectures import FAMILY, architecture_of
+from .driver import Driver
+
+Capability = tuple[int, int]
+
+
+class Choice(NamedTuple):
+    """A variant; `driver`: the GPU that it runs on, None for other targets."""
+
+    target: str
+    driver: Driver | None
+    reason: str
+
+
+def choose(
+    variants: Mapping[str, Any],
+    target: str | None,
+    label: str,
+    find_gpus: Callable[[], Sequence[Driver]],
+) -> Choice:
+    """The variant of a bundle that is asked for, or the best one of this machine: machine code for
+    a GPU that is here, else PTX that its driver compiles, else the CPU's. GPUs are only looked for
+    where the bundle has code for some. UserError says all reasons why nothing runs.
+    """
+    names = [name for name in variants if family(name) == FAMILY]
+    if not names or (target is not None and family(target) != FAMILY):
+        chosen = choose_target(variants, target, label)
+        return Choice(chosen, None, "it was asked for" if target else "there is no other")
+    if target is not None and target != FAMILY:
+        names = [choose_target(variants, target, label)]
+    try:
+        gpus = find_gpus()
+    except UserError as error:
+        return _without_gpu(variants, target, label, str(error))
+    for gpu in gpus:
+        fitting = [
+            rank for name in names if (rank := _rank(name, variants[name], gpu.capability))
+        ]
+        if fitting:
+            _, name, code = max(fitting)
+            here = "sm_{}{}".format(*gpu.capability)
+            return Choice(name, gpu, f"{code} runs on {gpu.name} ({here})")
+    found = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in gpus)
+    reason = f"{' and '.join(names)} do not run on {found}" if found else "there is no GPU"
+    return _without_gpu(variants, target, label, reason)
+
+
+def _rank(target: str, variant: Any, capability: Capability) -> tuple[Any, str, str] | None:
+    """How well a variant's code fits a GPU: the greater the better; None if not at all."""
+    best: tuple[Any, str, str] | None = None
+    for name in variant.cubins:
+        made_for = architecture_of(f"{FAMILY}:{name}")
+        if made_for is not None and made_for.runs_binary_on(capability):
+            best = max(best or ((), "", ""), ((2, made_for), target, f"the cubin for {name}"))
+    made_for = architecture_of(target)
+    if best is None and made_for is not None and made_for.compiles_for(capability):
+        return (1, made_for), target, f"PTX for {made_for}"
+    return best
+
+
+def _without_gpu(
+    variants: Mapping[str, Any], target: str | None, label: str, reason: str
+) -> Choice:
+    if target is None and "cpu" in variants:
+        return Choice("cpu", None, f"no GPU takes the bundle's other code: {reason}")
+    raise UserError(
+        f"{label}: {reason}; install what is missing, pass simulate=True (--simulate) to run it in "
+        "the simulator, or add another variant: girih retarget FILE --add cpu"
+    )
+
+
+def simulated(
+    variants: Mapping[str, Any],
+    target: str | None,
+    label: str,
+    make: Callable[[str], Driver],
+) -> Choice:
+    """The variant that is asked for, or the newest one for a GPU, on a simulated device."""
+    names = [name for name in variants if family(name) == FAMILY]
+    if target is not None and target != FAMILY:
+        names = [choose_target(variants, target, label)]
+    found = [(architecture, name) for name in names if (architecture := architecture_of(name))]
+    if not found:
+        raise UserError(
+            f"{label}: it holds no code for a GPU, so there is nothing to simulate; add some: "
+            "girih retarget FILE --add nvidia:sm_90a"
+        )
+    name = max(found)[1]
+    return Choice(name, make(name), "it is simulated, as asked")
