@@ -6,6 +6,7 @@ source -> import_model -> Module -> simplify -> encode -> fuse -> schedule -> bu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from .backends import Backend
     from .optimizer.passes import Pass
     from .optimizer.tuning import Ready, Tuner, Tuning
+    from .runtime.bundle import Parts
     from .runtime.program import Program
 
 _ZIP = b"PK"
+SIMULATED = "ptx-sim"  # a target: code for NVIDIA's GPUs that the simulator runs
 Progress = Callable[[str], None]
 
 
@@ -70,15 +73,24 @@ def export_stablehlo(
 def compile(  # noqa: A001 - the public name of the API
     source: Any,
     *example_inputs: Any,
-    target: str = "cpu",
+    target: str | Sequence[str] = "cpu",
     options: Options | None = None,
     progress: Progress | None = None,
     **keywords: Any,
 ) -> Program:
-    """A program for `target` ("cpu", or "null": everything but code) from any source.
+    """A program for `target` from any source.
 
+    target: "cpu"; "nvidia:sm_90a", or another architecture of NVIDIA, which needs no GPU; "ptx-sim"
+        or "ptx-sim:sm_80", the same code run by the simulator; "null", everything but code. Of
+        several, the first one runs, and a bundle holds all.
     progress: called with the name of each stage when it begins.
     """
+    if not isinstance(target, str):
+        first, *others = dict.fromkeys(target)
+        program = compile(
+            source, *example_inputs, target=first, options=options, progress=progress, **keywords
+        )
+        return with_targets(program, others, options, progress)
     options = options or Options()
     say = progress or (lambda stage: None)
     from .backends import find
@@ -90,7 +102,7 @@ def compile(  # noqa: A001 - the public name of the API
     say("import")
     module = import_model(source, *example_inputs, **keywords)
     with collection_paused():
-        return _compile(module, backend, options, say)
+        return _compile(module, backend, options, say, target.startswith(SIMULATED))
 
 
 def _tuner(source: Any, options: Options) -> Tuner | None:
@@ -135,7 +147,9 @@ def _read_tuning(path: str) -> Tuning:
     return from_text(data, path)
 
 
-def _compile(source_module: Module, backend: Backend, options: Options, say: Progress) -> Program:
+def _compile(
+    source_module: Module, backend: Backend, options: Options, say: Progress, simulate: bool
+) -> Program:
     from .optimizer.encode import stored_module, used_weights
     from .optimizer.meanwhile import computed
     from .optimizer.passes.mask_bounded import MaskBounded
@@ -170,6 +184,7 @@ def _compile(source_module: Module, backend: Backend, options: Options, say: Pro
         plan, image = backend.build(steps, notes)
     if options.strict:
         _refuse_notes(plan)
+    cubins = backend.assemble(image) if backend.assemble is not None else {}
     say("package")
     constants = {name: dense.array for name, dense in steps.constants.items()}
     for name in steps.weights:
@@ -178,8 +193,9 @@ def _compile(source_module: Module, backend: Backend, options: Options, say: Pro
     return Program.from_parts(
         stored,
         signature_of(stored),
-        {target: (plan, image, constants)},
+        {target: (plan, image, constants, cubins)},
         target=target,
+        driver=simulated_gpu(target) if simulate else None,
         threads=options.threads,
         pin=options.pin,
         tuning=None if tuner is None else tuner.tuning.to_json(),
@@ -191,6 +207,65 @@ def _compile(source_module: Module, backend: Backend, options: Options, say: Pro
             }
         },
     )
+
+
+def with_targets(
+    program: Program,
+    targets: Sequence[str],
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> Program:
+    """The same program, whose bundle has code for these targets as well."""
+    parts = program.parts
+    for target in targets:
+        parts = add_variant(parts, program.module, target, options, progress)
+    return program.with_parts(parts)
+
+
+def add_variant(
+    parts: Parts,
+    module: Module,
+    target: str,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> Parts:
+    """A program's parts with code for `target` added, compiled from its `module`; code that is
+    there already is made anew. Without options, those that the program was compiled with."""
+    import numpy as np
+
+    from .runtime.program import copied_parts
+
+    if options is None:
+        known = parts.provenance.get("options", {})
+        options = Options(numerics=str(known.get("numerics", Options.numerics)))
+    made = compile(module, target=target, options=options, progress=progress)
+    variant = made.parts.variants[made.target]
+    given = {**made.parts.weights, **variant.weights}
+    own = {}
+    for name in {buffer.weight for buffer in made.plan.buffers if buffer.weight}:
+        array, stored = given[name], parts.weights.get(name)
+        same = stored is not None and (stored.dtype, stored.shape) == (array.dtype, array.shape)
+        if not same or not np.array_equal(_bits(stored), _bits(array)):
+            own[name] = array
+    variants = {**parts.variants, made.target: replace(variant, weights=own)}
+    return copied_parts(parts, variants=variants)
+
+
+def _bits(array: Any) -> Any:
+    import numpy as np
+
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def simulated_gpu(target: str) -> Any:
+    """A simulated device for a target such as "nvidia:sm_90a": a runtime/devices/driver.py
+    `Driver`."""
+    from .backends.nvidia.simulator.driver import SimulatedGpu
+    from .backends.nvidia.target import target as find_target
+    from .runtime.devices.driver import OutOfMemory
+
+    name = target.partition(":")[2]
+    return SimulatedGpu(find_target(name).architecture, OutOfMemory)
 
 
 def lowering_passes(backend: Backend, options: Options) -> list[Pass]:

@@ -52,7 +52,10 @@ AllowNative = Annotated[
         "for bundles whose origin you trust.",
     ),
 ]
-Target = Annotated[str, typer.Option("--target", help="What to compile for: cpu, or null.")]
+Target = Annotated[
+    str,
+    typer.Option("--target", help="What to compile for: cpu, nvidia:sm_90a, ptx-sim or null."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -102,7 +105,14 @@ def compile_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The bundle to write.", show_default=False)
     ],
-    target: Target = "cpu",
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            help="What to compile for: cpu (the default), nvidia:sm_90a or another architecture of "
+            "NVIDIA, null. May be repeated: the bundle then holds code for each.",
+        ),
+    ] = None,
     settings: Settings = None,
     matmul_precision: Annotated[
         str | None,
@@ -151,6 +161,8 @@ def compile_command(
       girih compile models.py:classifier -o classifier.girih
 
       girih compile model.pt2 -o tuned.girih --measure 4
+
+      girih compile model.pt2 -o model.girih --target nvidia:sm_90a --target cpu
     """
     from .compiling import compile_source
 
@@ -158,7 +170,9 @@ def compile_command(
     chosen += [f"measure={measure}"] if measure else []
     chosen += [f"tuning={tuning}"] if tuning else []
     chosen += ["locked=true"] if locked else []
-    compile_source(source, output, target, [*(settings or []), *chosen], checks, as_json)
+    compile_source(
+        source, output, targets or ["cpu"], [*(settings or []), *chosen], checks, as_json
+    )
 
 
 @app.command()
@@ -176,6 +190,26 @@ def run(
         Path | None,
         typer.Option("--profile", help="Write a trace for ui.perfetto.dev; print kernel times."),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            help="Which of the bundle's variants; default: the best that this machine can run.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        int | None,
+        typer.Option("--device", min=0, help="The number of the GPU.", show_default=False),
+    ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate",
+            help="Run a GPU's code in the simulator, without a GPU: slow, but it finds faults, with "
+            "their source lines, and counts instructions, memory traffic and bank conflicts.",
+        ),
+    ] = False,
     threads: Threads = None,
     allow_native: AllowNative = False,
     as_json: Json = False,
@@ -189,8 +223,10 @@ def run(
       girih run model.girih input_ids=ids.npy attention_mask=mask.npy
 
       girih run model.girih --random --repeat 20 --profile trace.json
+
+      girih run model.girih --random --simulate
     """
-    from .running import run_bundle
+    from .running import Place, run_bundle
 
     run_bundle(
         bundle,
@@ -199,7 +235,7 @@ def run(
         output,
         repeat,
         profile,
-        threads,
+        Place(target, device, simulate, threads),
         allow_native,
         as_json,
     )
@@ -424,6 +460,42 @@ def doctor(
     from .doctor import diagnose
 
     raise typer.Exit(diagnose(file, compile_too, as_json))
+
+
+@app.command()
+def retarget(
+    bundle: BundlePath,
+    add: Annotated[
+        list[str],
+        typer.Option(
+            "--add",
+            help="A target, such as nvidia:sm_90a or cpu; may be repeated.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where to write; default: the same file.", show_default=False
+        ),
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Add code for other targets to a bundle, from the program in it; needs no GPU.
+
+    Code that the bundle has for a target is made anew. Weights that all targets read in the same
+    form stay stored once.
+
+    Examples:
+
+      girih retarget model.girih --add nvidia:sm_90a
+
+      girih retarget model.girih --add nvidia:sm_80 --add cpu -o everywhere.girih
+    """
+    from .retargeting import retarget_bundle
+
+    retarget_bundle(bundle, add, output, settings or [], as_json)
 
 
 @app.command()

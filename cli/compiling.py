@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def compile_source(
     source: str,
     output: Path,
-    target: str,
+    targets: Sequence[str],
     settings: Sequence[str],
     checks: int,
     as_json: bool,
@@ -33,7 +33,7 @@ def compile_source(
     with _Stage("import", times):
         module = import_source(source)
     with _Stage("compile", times) as stage:
-        program = compile_program(module, target=target, options=options, progress=stage.update)
+        program = compile_program(module, target=targets, options=options, progress=stage.update)
     if checks:
         with _Stage("golden checks", times):
             program = program.with_golden(_golden(module, program, checks))
@@ -45,6 +45,7 @@ def compile_source(
             {
                 "bundle": str(output),
                 "bytes": written,
+                "targets": sorted(program.parts.variants),
                 "seconds": times,
                 "kernels": len(program.plan.kernels),
                 "steps": len(program.plan.steps),
@@ -54,7 +55,8 @@ def compile_source(
             }
         )
     show.console.print(
-        f"{output}: {show.size(written)}, {len(program.plan.kernels)} kernels, "
+        f"{output}: {show.size(written)} for {', '.join(sorted(program.parts.variants))}, "
+        f"{len(program.plan.kernels)} kernels, "
         f"{len(program.plan.steps)} steps, arena {show.size(program.memory.arena_bytes)}"
     )
     for note in (*module.notes, *program.plan.notes):

@@ -284,7 +284,7 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
         )
     except UserError as error:
         return findings.add(place, error, "compile the program again")
-    if target not in devices.TARGETS:
+    if devices.family(target) not in devices.TARGETS:
         known = ", ".join(devices.TARGETS)
         return findings.add(place, f"this girih runs only {known}", "compile it for this machine")
     for check in (check_version, devices.check_machine):

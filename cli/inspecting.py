@@ -8,7 +8,7 @@ from typing import Any
 
 from ..hlo.errors import UserError
 from ..runtime.bundle import Bundle
-from ..runtime.loading import load
+from ..runtime.loading import choose_variant, load
 from ..runtime.plans import parse_plan
 from ..runtime.profile import origin_text
 from ..runtime.program import Memory
@@ -42,6 +42,10 @@ def inspect_bundle(path: Path, kernels: int, members: bool, as_json: bool) -> No
         show.table(("", "name", "type", ""), rows, title=f"\nentry point {name}")
     for target, variant in data["variants"].items():
         _show_variant(target, variant, kernels)
+    if len(data["variants"]) > 1 or data["runs"]["target"] is None:
+        runs = data["runs"]
+        here = f"{runs['target']} runs here" if runs["target"] else "nothing runs here"
+        show.console.print(f"\n{here}: {runs['reason']}")
     tuned = data["tuning"]
     if tuned:
         listed = sorted(tuned.values(), key=lambda entry: -entry["measured"])[:kernels]
@@ -64,11 +68,14 @@ def inspect_bundle(path: Path, kernels: int, members: bool, as_json: bool) -> No
 
 
 def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
+    cubins = [f"{name} {show.size(size)}" for name, size in variant["cubins"].items()]
     facts = [
         ("code", f"{show.size(variant['image_bytes'])} {variant['triple']}"),
-        ("processor features", " ".join(variant["features"]) or "none"),
+        ("machine code for", ", ".join(cubins)),
+        ("features", " ".join(variant["features"]) or "none"),
         ("steps", variant["steps"]),
     ]
+    facts = [(name, fact) for name, fact in facts if fact != ""]
     facts += [(name.replace("_", " "), show.size(v)) for name, v in variant["memory"].items()]
     show.facts(facts, title=f"\nvariant {target}")
     listed = sorted(variant["kernels"], key=lambda k: -max(k["flops"], k["bytes"]))[:kernels]
@@ -84,11 +91,23 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
             rows,
             title=f"\n{len(rows)} of {total} kernels, the largest first",
         )
+    launched = [k for k in listed if k["launches"]]
+    if launched:
+        show.table(
+            ("kernel", ">blocks", ">threads", ">cluster", ">shared", "arguments"),
+            [(k["name"], *_launch_row(launch)) for k in launched for launch in k["launches"]],
+            title="\ntheir launches",
+        )
     for note in variant["notes"]:
         show.console.print(f"note: {note}")
     for kernel in variant["kernels"]:
         for note in kernel["notes"]:
             show.console.print(f"note: {kernel['name']}: {note}")
+
+
+def _launch_row(launch: dict[str, Any]) -> tuple[str, ...]:
+    extents = ("x".join(map(str, launch[name])) for name in ("grid", "block", "cluster"))
+    return *extents, show.size(launch["shared_bytes"]), " ".join(launch["arguments"])
 
 
 def _operations(names: list[str]) -> str:
@@ -135,9 +154,19 @@ def describe(bundle: Bundle) -> dict[str, Any]:
             for name, signature in bundle.signatures.items()
         },
         "variants": {target: _describe_variant(bundle, target) for target in bundle.variants},
+        "runs": _runs(bundle),
         "tuning": dict(_tuning(bundle)),
         "members": dict(bundle.members),
     }
+
+
+def _runs(bundle: Bundle) -> dict[str, str | None]:
+    """The variant that `girih run` takes on this machine, and why."""
+    try:
+        target, _, reason = choose_variant(bundle)
+    except UserError as error:
+        return {"target": None, "reason": str(error).removeprefix(f"{bundle.label}: ")}
+    return {"target": target, "reason": reason}
 
 
 def _tuning(bundle: Bundle) -> dict[str, Any]:
@@ -171,6 +200,7 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
         "triple": variant.triple,
         "features": list(variant.features),
         "image_bytes": len(variant.image),
+        "cubins": {name: len(code) for name, code in sorted(variant.cubins.items())},
         "weight_bytes": sum(array.nbytes for array in variant.weights.values()),
         "steps": len(plan.steps),
         "memory": {field.name: getattr(plan.memory, field.name) for field in fields(Memory)},
@@ -185,10 +215,28 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
                 "flops": sum(run.flops for run in runs.get(index, ())),
                 "bytes": sum(run.bytes for run in runs.get(index, ())),
                 "notes": list(kernel.notes),
+                "launches": [_describe_launch(launch) for launch in kernel.launches],
             }
             for index, kernel in enumerate(plan.kernels)
         ],
         "notes": list(plan.notes),
+    }
+
+
+def _describe_launch(launch: Any) -> dict[str, Any]:
+    arguments = []
+    for argument in launch.arguments:
+        kind = argument.WhichOneof("value")
+        memory = argument.memory if kind == "memory" else argument.tensor_map.memory
+        place = "scratch" if memory.scratch else f"argument {memory.slot}"
+        arguments.append({"tensor_map": f"box of {place}", "memory": place}.get(kind, "number"))
+    return {
+        "entry": launch.entry,
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "cluster": list(launch.cluster) or [1, 1, 1],
+        "shared_bytes": launch.shared_bytes,
+        "arguments": arguments,
     }
 
 

@@ -6,14 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..hlo.signature import Signature, spell
 from ..runtime.loading import load
+from ..runtime.profile import Profile
 from ..runtime.program import Program
 from . import arrays, show
+
+
+class Place(NamedTuple):
+    """Where a bundle runs; see `girih.load`."""
+
+    target: str | None = None
+    device: int | None = None
+    simulate: bool = False
+    threads: int | None = None
 
 
 def run_bundle(
@@ -23,29 +33,32 @@ def run_bundle(
     output: Path | None,
     repeat: int,
     profile: Path | None,
-    threads: int | None,
+    place: Place,
     allow_native: bool,
     as_json: bool,
 ) -> None:
     """Load, run, and show or save the results."""
     begin = perf_counter()
-    program = load(bundle, threads=threads, allow_native=allow_native, verify="all")
+    program = load(bundle, **place._asdict(), allow_native=allow_native, verify="all")
     values = arrays.collect_inputs(program.signature, inputs, seed)
     positional, keywords = arrays.as_call(program.signature, values)
     outputs = program(*positional, **keywords)
     first = (perf_counter() - begin) * 1e6
     times = _times(program, values, repeat)
     traced = None
-    if profile is not None:
+    if profile is not None or place.simulate:
         positional, keywords = arrays.as_call(program.signature, [np.array(v) for v in values])
         traced = program.profile(*positional, **keywords)
-        traced.save(profile)
+        if profile is not None:
+            traced.save(profile)
     found = dict(zip(_result_names(program.signature), _flat(program, outputs), strict=True))
     if output is not None:
         arrays.write_file(output, found)
     if as_json:
         data: dict[str, Any] = {
             "bundle": str(bundle),
+            "target": program.target,
+            "reason": program.reason,
             "outputs": [_summary(name, array) for name, array in found.items()],
             "load_to_first_result_us": first,
             "times_us": times,
@@ -55,12 +68,29 @@ def run_bundle(
         return show.print_json(data)
     rows = [_row(name, array) for name, array in found.items()]
     show.table(("result", "type", ">minimum", ">mean", ">maximum", "values"), rows)
+    show.console.print(f"ran {program.target}: {program.reason}")
     show.console.print(f"load to first result {show.time(first)}")
     if times:
         spread = f"{show.time(min(times))} to {show.time(max(times))}"
         show.console.print(f"median of {len(times)} runs {show.time(median(times))} ({spread})")
-    if traced is not None:
-        show.console.print(f"\n{traced}\nopen {profile} at https://ui.perfetto.dev")
+    if traced is not None and place.simulate:
+        _show_counters(traced)
+    elif traced is not None:
+        show.console.print(f"\n{traced}")
+    if profile is not None:
+        show.console.print(f"open {profile} at https://ui.perfetto.dev")
+
+
+def _show_counters(profile: Profile) -> None:
+    """What the simulator counted in each kernel, the longest first."""
+    kernels = [kernel for kernel in profile.kernels() if kernel.counters]
+    names = list(dict.fromkeys(name for kernel in kernels for name in kernel.counters))
+    rows = [
+        (k.kernel, k.calls, *(k.counters.get(name, 0) for name in names), k.origin)
+        for k in sorted(kernels, key=lambda k: -k.counters.get("instructions", 0))
+    ]
+    titles = [f">{name.replace('_', ' ')}" for name in names]
+    show.table(("kernel", ">calls", *titles, "source"), rows, title="\nsimulated, no faults found")
 
 
 def _times(program: Program, values: Sequence[Any], repeat: int) -> list[float]:

@@ -7,7 +7,7 @@ Arrays are taken as they are, without a copy: numpy's, and those of any library 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,24 @@ class Leaf:
         if usable and (flags.writeable or not (giving and self.overwritten)):
             return array, False
         return np.array(array, order="C", copy=True), True
+
+    def accept_view(self, value: Any, borrow: Callable[[Any], Any], giving: bool) -> Any:
+        """The value in the memory of the program's device; None where it is the host's.
+
+        `giving`: the plan may overwrite it, if it does so at all.
+        """
+        from .devices.arrays import is_on_gpu
+
+        if not is_on_gpu(value):
+            return None
+        try:
+            view = borrow(value)
+        except (ValueError, TypeError) as error:
+            raise self.refuse(str(error)) from error
+        if view.dtype != self.dtype or view.shape != self.shape:
+            raise self.refuse(f"got {view.dtype.name}[{','.join(map(str, view.shape))}]")
+        view.given = giving and self.overwritten
+        return view
 
     def _to_array(self, value: Any) -> Array:
         if isinstance(value, np.ma.MaskedArray):
@@ -135,14 +153,24 @@ class Leaf:
         return UserError(f"{self.path}: expected {self}, {reason}{'; ' if remedy else ''}{remedy}")
 
 
-def check_donations(leaves: Sequence[Leaf], arrays: Sequence[Array]) -> None:
-    """UserError if memory that may be overwritten is passed a second time."""
+def check_donations(leaves: Sequence[Leaf], arrays: Sequence[Any]) -> None:
+    """UserError if memory that may be overwritten is passed a second time. `arrays`: of the host,
+    or views of a device's memory."""
     for index, leaf in enumerate(leaves):
         if not leaf.overwritten or not arrays[index].nbytes:
             continue
         for other, array in enumerate(arrays):
-            if other != index and np.may_share_memory(arrays[index], array):
+            if other != index and _may_share(arrays[index], array):
                 raise UserError(
                     f"{leaf.path} is donated and its memory is overwritten, but "
                     f"{leaves[other].path} lies in the same memory; pass a copy of one of them"
                 )
+
+
+def _may_share(one: Any, other: Any) -> bool:
+    hosts = isinstance(one, np.ndarray), isinstance(other, np.ndarray)
+    if all(hosts):
+        return np.may_share_memory(one, other)
+    if any(hosts):
+        return False
+    return one.address < other.address + other.nbytes and other.address < one.address + one.nbytes

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
 from . import devices
-from .bundle import Bundle, Variant
+from .bundle import Bundle
 from .extras import is_installed
 
 if TYPE_CHECKING:
+    from .devices.driver import Driver
     from .program import Program
 
 
@@ -29,7 +30,7 @@ def load(
     """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
 
     target: which variant, where there are several: "cpu", "nvidia:sm_90a", or "nvidia"; by default
-    the best that this machine can run, and `Program.reason` says why. device: the number of the GPU;
+    the best that this machine can run, and `Program.reason` says why. device: a GPU's number;
     default the first that can run a variant. simulate: run a GPU's code in the simulator, which
     finds faults and counts, and needs no GPU. threads: at most this many workers; default all
     cores. pin: keep each worker but the caller's thread on a core of its own. allow_native: run
@@ -38,8 +39,7 @@ def load(
     or, "lazy", not even the weights.
     """
     bundle = Bundle(source, verify)
-    choice = _choose(bundle, target, device, simulate)
-    chosen = choice.target
+    chosen, driver, reason = choose_variant(bundle, target, device, simulate)
     pending = bundle.start_verifying(chosen)
     from .plans import check_version, parse_plan
     from .program import Program  # imports numpy, while the weights are being hashed
@@ -48,14 +48,14 @@ def load(
     plan = parse_plan(variant, bundle.label)
     native = variant.native or devices.family(plan.target) in devices.NATIVE
     if native and not (allow_native or bundle.is_trusted):
-        reason = "its machine code was not compiled by this user"
+        problem = "its machine code was not compiled by this user"
         remedy = "pass allow_native=True (--allow-native) if you trust where it comes from"
-        return _compile_anew(bundle, chosen, threads, pin, reason, remedy)
+        return _compile_anew(bundle, chosen, threads, pin, problem, remedy, driver)
     try:
         check_version(plan)
         devices.check_machine(plan)
     except UserError as error:
-        return _compile_anew(bundle, chosen, threads, pin, str(error), "")
+        return _compile_anew(bundle, chosen, threads, pin, str(error), "", driver)
     try:
         return Program(
             bundle,
@@ -64,34 +64,50 @@ def load(
             pin=pin,
             plan=plan,
             pending=pending,
-            driver=choice.driver,
-            reason=choice.reason,
+            driver=driver,
+            reason=reason,
         )
     except (UserError, ValueError) as error:
         raise UserError(f"{bundle.label}: {error}") from error
 
 
-def _choose(bundle: Bundle, target: str | None, device: int | None, simulate: bool) -> Choice:
-    """The variant that runs, and its device."""
-    if not simulate and not any(devices.family(name) == "nvidia" for name in bundle.variants):
-        if device is not None:
-            raise UserError(f"{bundle.label}: it holds no code for a GPU, so device is not needed")
-        chosen = devices.choose_target(bundle.variants, target, bundle.label)
-        return _PlainChoice(chosen)
-    from . import devices
+def choose_variant(
+    bundle: Bundle, target: str | None = None, device: int | None = None, simulate: bool = False
+) -> tuple[str, Driver | None, str]:
+    """The variant that runs, its GPU if it needs one, and why."""
+    variants, label = bundle.variants, bundle.label
+    has_gpu_code = any(devices.family(name) == "nvidia" for name in variants)
+    if not has_gpu_code and device is None and not simulate:
+        reason = "it was asked for" if target else "there is no other"
+        return devices.choose_target(variants, target, label), None, reason
+    from .devices.choice import choose, simulated
+
+    if simulate:
+        from ..compiler import simulated_gpu
+
+        return simulated(variants, target, label, simulated_gpu)
+    from .devices.cuda import find_gpus
+
+    return choose(variants, target, label, lambda: find_gpus(device))
 
 
 def _compile_anew(
-    bundle: Bundle, target: str, threads: int | None, pin: bool, reason: str, remedy: str
+    bundle: Bundle,
+    target: str,
+    threads: int | None,
+    pin: bool,
+    problem: str,
+    remedy: str,
+    driver: Driver | None,
 ) -> Program:
     """The program, compiled on this machine from its source form, with a warning that says so."""
-    if target != "cpu" or not is_installed("llvmlite"):
+    if devices.family(target) not in devices.NATIVE or not is_installed("llvmlite"):
         remedies = [remedy] if remedy else []
         remedies.append("install girih[cpu] so that the program is compiled anew")
-        raise UserError(f"{bundle.label}: {reason}; {', or '.join(remedies)}")
+        raise UserError(f"{bundle.label}: {problem}; {', or '.join(remedies)}")
     advice = f"; {remedy}" if remedy else ""
     warnings.warn(
-        f"{bundle.label}: {reason}, so the program is compiled anew{advice}", stacklevel=3
+        f"{bundle.label}: {problem}, so the program is compiled anew{advice}", stacklevel=3
     )
     from ..compiler import compile as compile_program
     from .program import Program, decode_module
@@ -100,10 +116,17 @@ def _compile_anew(
         pending.wait()
     module = decode_module(bundle)
     if remedy:
-        _refuse_native_kernels(module, f"{bundle.label}: {reason}; {remedy}")
+        _refuse_native_kernels(module, f"{bundle.label}: {problem}; {remedy}")
     fresh = compile_program(module, target=target)
     return Program(
-        fresh.parts, target, threads=threads, pin=pin, module=fresh.module, plan=fresh.plan
+        fresh.parts,
+        target,
+        threads=threads,
+        pin=pin,
+        module=fresh.module,
+        plan=fresh.plan,
+        driver=driver,
+        reason="it was compiled anew",
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class Event:
     step: int
     ops: tuple[str, ...] = ()
     origin: str = ""
+    counters: Mapping[str, int] = field(default_factory=dict)  # what a simulator counted
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class KernelTotal:
     flops: float
     bytes: float
     origin: str
+    counters: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def gigaflops(self) -> float:
@@ -69,6 +71,7 @@ class Profile:
             step=item.step,
             ops=tuple(kernel.ops),
             origin=origin_text(kernel),
+            counters=getattr(item, "counters", {}),
         )
 
     @property
@@ -85,6 +88,11 @@ class Profile:
             turn = seen.get((event.step, event.worker), 0)  # a loop runs a step several times
             seen[event.step, event.worker] = turn + 1
             slowest[event.step, turn] = max(slowest.get((event.step, turn), 0.0), event.duration)
+        counters: dict[int, dict[str, int]] = {}
+        for event in self.events:
+            counted = counters.setdefault(self._plan.steps[event.step].run.kernel, {})
+            for name, count in event.counters.items():
+                counted[name] = counted.get(name, 0) + count
         totals: dict[int, list[float]] = {}
         for (step, _), time in slowest.items():
             run = self._plan.steps[step].run
@@ -100,6 +108,7 @@ class Profile:
                 flops=flops,
                 bytes=moved,
                 origin=origin_text(self._plan.kernels[index]),
+                counters=counters[index],
             )
             for index, (calls, time, flops, moved) in totals.items()
         ]
@@ -134,6 +143,7 @@ class Profile:
                     "step": event.step,
                     "ops": " ".join(event.ops),
                     "origin": event.origin,
+                    **event.counters,
                 },
             }
             for event in self.events

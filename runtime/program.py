@@ -16,6 +16,7 @@ import numpy as np
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature, StructureError
 from . import devices
+from .aliases import Aliases, find_aliases, like
 from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
 from .inputs import Leaf, check_donations
 from .plans import parse_plan
@@ -63,10 +64,14 @@ class Program:
         module: Module | None = None,
         plan: plan_pb2.Plan | None = None,
         pending: PendingCheck | None = None,
+        driver: Any = None,
+        reason: str = "it was compiled for it",
     ) -> None:
         """A program of these parts; users call `girih.compile` or `girih.load`.
 
         `pending`: a check of the weights that has to end well before the first result is given.
+        `driver`: the GPU of a program for one; None looks for it at the first call. `reason`: why
+        this target was chosen.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
@@ -80,14 +85,20 @@ class Program:
         results = tuple(Leaf(result) for result in signature.results)
         self._check_plan(results)
         weights = {**parts.weights, **variant.weights}
-        self._aliases = self._find_aliases(weights)
-        overwritten = {argument for _, argument in self._aliases.donated}
+        aliases = find_aliases(self._plan, signature.arguments, weights)
+        overwritten = {argument for _, argument in aliases.donated}
+        self._can_be_given = bool(overwritten)
         self._leaves = tuple(
             Leaf(argument, index in overwritten)
             for index, argument in enumerate(signature.arguments)
         )
         used = _used_weights(self._plan, weights)
-        self._device = devices.open_device(self._plan, variant.image, used, threads, pin)
+        self._device = devices.open_device(
+            self._plan, variant.image, used, threads, pin, variant.cubins, driver
+        )
+        # A device with memory of its own copies results out of whatever they lie in.
+        self._aliases = Aliases((), ()) if self._device.has_memory else aliases
+        self._driver, self._reason = driver, reason
         self._contexts: deque[Any] = deque()
         self._copies = 0
         self._copies_lock = threading.Lock()
@@ -118,10 +129,12 @@ class Program:
         provenance: Mapping[str, Any] | None = None,
         debug: Mapping[str, bytes] | None = None,
         tuning: Mapping[str, Any] | None = None,
+        driver: Any = None,
     ) -> Program:
         """The program that a compiler has just made; `save` and `load` give an equal one.
 
-        variants: target -> (plan_pb2.Plan, image) or (plan, image, weights of this variant alone).
+        variants: target -> (plan_pb2.Plan, image), with the weights of this variant alone, and its
+        cubins by architecture, behind them where there are some. driver: the GPU; None finds it.
         weights: name -> array; for a Module, by default all of its weights and their aliases.
         Arrays in the same memory are stored once.
         """
@@ -140,7 +153,9 @@ class Program:
         )
         chosen = devices.choose_target(parts.variants, target)
         plan = variants[chosen][0]
-        return Program(parts, chosen, threads=threads, pin=pin, module=module, plan=plan)
+        return Program(
+            parts, chosen, threads=threads, pin=pin, module=module, plan=plan, driver=driver
+        )
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Run the program; inputs and result have the structure that `signature` says.
@@ -170,6 +185,26 @@ class Program:
         their memory, the result is that memory, and no copy is made."""
         return self._pack(self._run(self._arrays(inputs, keywords, True), giving=True)[0])
 
+    def on_device(self, *inputs: Any, donate: bool = False, **keywords: Any) -> Any:
+        """Like a call, but results stay in the GPU's memory, as `DeviceArray`s: they speak DLPack
+        and `__cuda_array_interface__`, are taken as inputs, and `.numpy()` copies them. Returns
+        before the work is done.
+
+        donate: donated arguments that lie in that memory are given up, as by `donate`.
+        """
+        if self._device.run_on_device is None:
+            raise UserError(
+                f"on_device: a program for {self._target!r} has no memory of its own; call it"
+            )
+        arrays = self._arrays(inputs, keywords, donate)
+        context = self._take_context()
+        gives = [(result.shape, result.dtype) for result in self._results]
+        results = self._device.run_on_device(context, arrays, gives)
+        self._contexts.append(context)
+        if self._pending is not None:
+            self._settle()
+        return self._pack(results)
+
     def prepare(
         self, *inputs: Any, outputs: Sequence[Array] | None = None, **keywords: Any
     ) -> PreparedCall:
@@ -196,7 +231,7 @@ class Program:
         self._settle()
         bound, before = list(arrays), []
         for result, argument in self._aliases.donated:
-            bound[argument] = _like(given[result], arrays[argument])
+            bound[argument] = like(given[result], arrays[argument])
             before.append((bound[argument], arrays[argument]))
         fill = functools.partial(self._aliases.fill, bound, given) if self._aliases.copied else None
         run = self._device.bind(self._device.context(), bound, given)
@@ -236,6 +271,11 @@ class Program:
         return self._target
 
     @property
+    def reason(self) -> str:
+        """Why this target runs, where a bundle has several."""
+        return self._reason
+
+    @property
     def plan(self) -> plan_pb2.Plan:
         """Kernels, steps and buffers: the message of specs/plan.proto."""
         return self._plan
@@ -261,7 +301,8 @@ class Program:
 
     @property
     def copies(self) -> int:
-        """How many inputs had to be copied so far: not contiguous, or donated but read-only."""
+        """How many inputs had to be copied so far: not contiguous, or donated but read-only. What
+        goes to a GPU's memory does not count."""
         return self._copies
 
     def with_checks(self, *cases: Sequence[Any], tolerance: float = 1e-3) -> Program:
@@ -276,11 +317,21 @@ class Program:
             checks.append(Check(tuple(arrays), tuple(outputs), tolerance))
         return self.with_golden(checks)
 
+    def with_parts(self, parts: Parts) -> Program:
+        """The same program of other parts, which have its target."""
+        self._settle()
+        return Program(
+            parts,
+            self._target,
+            module=self._module,
+            plan=self._plan,
+            driver=self._driver,
+            reason=self._reason,
+        )
+
     def with_golden(self, checks: Sequence[Check]) -> Program:
         """The same program with these golden flat inputs and outputs added."""
-        self._settle()
-        parts = copied_parts(self._parts, checks=(*self._parts.checks, *checks))
-        return Program(parts, self._target, module=self._module, plan=self._plan)
+        return self.with_parts(copied_parts(self._parts, checks=(*self._parts.checks, *checks)))
 
     def run_checks(self) -> list[tuple[float, float]]:
         """(error, tolerance) of each golden case; the error is relative to max |golden output|."""
@@ -317,7 +368,7 @@ class Program:
         """The call's flat arguments as arrays that kernels can read; with `giving`, donated ones
         as arrays that they may write."""
         values = self._values(inputs, keywords)
-        giving = giving and bool(self._aliases.donated)
+        giving = giving and self._can_be_given
         if not giving and self._are_ready(values):
             return values
         arrays = self._accepted(values, giving)
@@ -331,6 +382,11 @@ class Program:
         for leaf, value, default in zip(self._leaves, values, self._defaults, strict=True):
             if value is None and default is not None:
                 value = default
+            if self._device.borrow is not None and not isinstance(value, np.ndarray):
+                view = leaf.accept_view(value, self._device.borrow, giving)
+                if view is not None:
+                    arrays.append(view)
+                    continue
             array, copied = leaf.accept(value, giving)
             copies += copied
             arrays.append(array)
@@ -379,15 +435,12 @@ class Program:
             inputs = list(inputs)
             for result, argument in self._aliases.donated:
                 if giving:
-                    outputs[result] = _like(inputs[argument], outputs[result])
+                    outputs[result] = like(inputs[argument], outputs[result])
                 else:
-                    copy = _like(outputs[result], inputs[argument])
+                    copy = like(outputs[result], inputs[argument])
                     copy[...] = inputs[argument]
                     inputs[argument] = copy
-        try:
-            context = self._contexts.pop()
-        except IndexError:
-            context = self._device.context()
+        context = self._take_context()
         events = self._device.run(context, inputs, outputs, profile)
         self._contexts.append(context)  # after an error it is not: its state is unknown
         if self._pending is not None:
@@ -396,7 +449,14 @@ class Program:
             self._aliases.fill(inputs, outputs)
         return outputs, events
 
-    def _pack(self, outputs: list[Array]) -> Any:
+    def _take_context(self) -> Any:
+        """A context that no other call uses; it is given back where the call succeeds."""
+        try:
+            return self._contexts.pop()
+        except IndexError:
+            return self._device.context()
+
+    def _pack(self, outputs: list[Any]) -> Any:
         if self._outputs_are_flat_list:
             return outputs
         if self._signature.state:
@@ -421,41 +481,6 @@ class Program:
                     "compile the program again"
                 )
 
-    def _find_aliases(self, weights: Mapping[str, Array]) -> _Aliases:
-        """Results that the plan does not compute into an output buffer of their own."""
-        from ..specs.generated import plan_pb2
-
-        arguments = self._signature.arguments
-        donated: list[tuple[int, int]] = []
-        copied: list[tuple[int, str, Any]] = []
-        for result, index in enumerate(self._plan.outputs):
-            buffer = self._plan.buffers[index]
-            if buffer.place == plan_pb2.OUTPUT and buffer.index != result:
-                copied.append((result, "output", buffer.index))
-            elif buffer.place == plan_pb2.INPUT and arguments[buffer.index].donated:
-                donated.append((result, buffer.index))
-            elif buffer.place == plan_pb2.INPUT:
-                copied.append((result, "input", buffer.index))
-            elif buffer.place == plan_pb2.WEIGHT:
-                copied.append((result, "weight", _weight(weights, buffer)))
-            elif buffer.place != plan_pb2.OUTPUT:
-                raise UserError(f"the plan leaves result {result} in the arena; compile it again")
-        return _Aliases(donated, copied)
-
-
-@dataclass(frozen=True)
-class _Aliases:
-    """Results that are a donated argument's memory, or copies made after the run."""
-
-    donated: list[tuple[int, int]]
-    copied: list[tuple[int, str, Any]]
-
-    def fill(self, inputs: Sequence[Array], outputs: list[Array]) -> None:
-        for result, kind, source in self.copied:
-            values = {"output": outputs, "input": inputs}.get(kind)
-            array = source if values is None else values[source]
-            outputs[result][...] = _like(array, outputs[result])
-
 
 def decode_module(parts: Parts) -> Module:
     """The program's source form, with its weights."""
@@ -475,7 +500,10 @@ def copied_parts(parts: Parts, **changed: Any) -> MemoryParts:
 
 
 def _variant(
-    plan: plan_pb2.Plan, image: bytes | memoryview, weights: Mapping[str, Array] | None = None
+    plan: plan_pb2.Plan,
+    image: bytes | memoryview,
+    weights: Mapping[str, Array] | None = None,
+    cubins: Mapping[str, Any] | None = None,
 ) -> Variant:
     return Variant(
         plan=plan.SerializeToString(deterministic=True),
@@ -484,6 +512,7 @@ def _variant(
         native=len(image) > 0,
         triple=plan.triple,
         features=tuple(plan.features),
+        cubins=dict(cubins or {}),
     )
 
 
@@ -499,21 +528,6 @@ def _module_weights(module: Module) -> dict[str, Array]:
         arrays[name] = weight.array
         arrays.update(dict.fromkeys(weight.aliases, weight.array))
     return arrays
-
-
-def _like(array: Array, model: Array) -> Array:
-    """The array's bytes with the type and shape of `model`, which has as many."""
-    if array.dtype == model.dtype and array.shape == model.shape:
-        return array
-    return array.reshape(-1).view(model.dtype).reshape(model.shape)
-
-
-def _weight(weights: Mapping[str, Array], buffer: plan_pb2.Buffer) -> Array:
-    """The weight that a buffer names."""
-    array = weights.get(buffer.weight)
-    if array is None or array.nbytes != buffer.bytes:
-        raise UserError(f"the plan names a weight {buffer.weight!r} that is not there")
-    return array
 
 
 def _used_weights(plan: plan_pb2.Plan, weights: Mapping[str, Array]) -> dict[str, Array]:

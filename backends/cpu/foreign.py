@@ -23,6 +23,7 @@ _SECONDS = 120
 _ELF_HEADER, _SECTION_HEADER, _SYMBOL = 64, 64, 24
 _SYMTAB, _NOBITS, _ALLOC = 2, 8, 2
 _LARGEST_ALIGNMENT = 4096
+_DAMAGE = (struct.error, LookupError, MemoryError, OverflowError, ValueError)
 _HELPERS = """
 define hidden ptr @memcpy(ptr %a, ptr %b, i64 %c) { ret ptr %a }
 define hidden ptr @memmove(ptr %a, ptr %b, i64 %c) { ret ptr %a }
@@ -58,9 +59,9 @@ def emit(op: Op, target: Target) -> KernelCode:
     code = next(code for code in codes if not _misfit(code, target))
     try:
         made = _object(code, target)
-        link([_helpers(target), renamed(made, code.entry, code.entry)])
-    except (CompilerBug, UserError) as error:
-        raise UserError(f"{_place(op)}: {str(error).removeprefix('image: ')}") from error
+        _link(made, code.entry, target)
+    except UserError as error:
+        raise UserError(f"{_place(op)}: {error}") from error
     moved = float(sum(value.tensor.bytes for value in (*op.operands, *op.results)))
     flops = sum(inner.definition.flops(inner) for region in op.regions for inner in region.ops)
     return KernelCode(
@@ -71,6 +72,16 @@ def emit(op: Op, target: Target) -> KernelCode:
 def _place(op: Op) -> str:
     place = f"{op.origin[0].file}:{op.origin[0].line}: " if op.origin else ""
     return f"{place}kernel '{op.kernel}'"
+
+
+def _link(data: bytes, entry: str, target: Target) -> None:
+    """UserError where the object cannot become part of an image."""
+    try:
+        link([_helpers(target), renamed(data, entry, entry)])
+    except CompilerBug as error:
+        raise UserError(str(error).removeprefix("image: ")) from error
+    except _DAMAGE as error:
+        raise UserError(f"its object is damaged: {error}") from error
 
 
 @functools.lru_cache(maxsize=8)
@@ -110,14 +121,7 @@ def _compiled(text: str, entry: str, target: Target) -> bytes:
 
 def renamed(data: bytes, entry: str, symbol: str) -> bytes:
     """The object with `entry` called `symbol` and every other name of its own local, so that no two
-    kernels meet; UserError for an object that is damaged or does not define `entry`."""
-    try:
-        return _renamed(data, entry, symbol)
-    except (struct.error, LookupError, ValueError, OverflowError) as error:
-        raise UserError(f"its object is damaged: {error}") from error
-
-
-def _renamed(data: bytes, entry: str, symbol: str) -> bytes:
+    kernels meet; UserError, or one of `_DAMAGE`, for an object without it or that is none."""
     if data[:6] != b"\x7fELF\x02\x01" or len(data) < _ELF_HEADER:
         raise UserError("its object is no little-endian ELF64 file")
     made = bytearray(data)

@@ -37,7 +37,7 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
         return own(alone, target)
     simpler = explained(alone)
     if simpler is None:
-        raise missing(alone)
+        raise missing(alone, "cpu")
     return composite.emit(simpler, target, alone.definition.flops(alone))
 
 

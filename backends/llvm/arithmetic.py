@@ -72,10 +72,13 @@ def supports(op: Op) -> bool:
     return name in (_FLOAT if element.is_float else _BOOL if element.is_bool else _INTEGER)
 
 
-def unsupported(op: Op) -> UnsupportedError:
+def unsupported(op: Op, target: str = "cpu") -> UnsupportedError:
+    """The error for an operation that a target has no code for."""
     place = f"{op.origin[0]}: " if op.origin else ""
     operands = ", ".join(str(value.type) for value in op.operands)
-    return UnsupportedError(f"{place}{op.name}: target cpu has no code for {op.name}({operands})")
+    return UnsupportedError(
+        f"{place}{op.name}: target {target} has no code for {op.name}({operands})"
+    )
 
 
 # Operations whose operands and result differ in type.

@@ -42,6 +42,11 @@ class Target(ABC):
     def lanes(self, element: str) -> int:
         """Lanes of one vector register of an LLVM element type."""
 
+    @property
+    def one_lane(self) -> bool:
+        """Whether code computes one element at a time, in many threads: then tiles are small."""
+        return self.step_lanes(32) == 1
+
     @abstractmethod
     def module(self) -> Module:
         """An empty module of this target."""

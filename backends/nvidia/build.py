@@ -50,7 +50,7 @@ class _Job:
         digest = hashlib.blake2b(code.text.encode(), digest_size=12).hexdigest()
         symbol = f"kernel_{digest}"
         if symbol not in self.texts:
-            self.texts[symbol] = pool().submit(_compiled, code, symbol, self.target.architecture)
+            self.texts[symbol] = pool().submit(compiled, code, symbol, self.target.architecture)
         facts = KernelFacts(
             1, code.scratch_bytes, code.flops, code.bytes, False, code.notes,
             launches=tuple(message(one, f"{symbol}_{one.symbol}") for one in code.launches),
@@ -123,7 +123,7 @@ def merged(texts: Sequence[str], architecture: Architecture) -> str:
     return "\n".join([*head, *lines]) + "\n"
 
 
-def _compiled(code: KernelCode, symbol: str, architecture: Architecture) -> str:
+def compiled(code: KernelCode, symbol: str, architecture: Architecture) -> str:
     """The PTX of a kernel, all of its names beginning with `symbol`."""
     if not code.launches:  # nothing to compute
         return ""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op
 from ...optimizer.schedule import may_overwrite
+from ..llvm import elementwise
 from ..plain.single import as_region, check
-from . import foreign, plain
+from . import foreign, plain, tile
+from .frame import Unfit
 from .launch import KernelCode
+from .loops import loop, reduce, rows
 from .target import Target
+
+_KINDS = {"loop": loop.emit, "rows": rows.emit, "reduce": reduce.emit}
+_CONTRACTIONS = ("dot_general", "convolution")
 
 
 def emit(op: Op, target: Target) -> KernelCode:
@@ -15,8 +22,36 @@ def emit(op: Op, target: Target) -> KernelCode:
     check(op, "nvidia")
     if op.name == "foreign_call":
         return foreign.emit(op, target)
+    if op.name == "kernel_call":
+        return _tiled(op, target)
     region = op.regions[0] if op.name == "fusion" else as_region(op)
-    return plain.emit(region, target, op.definition.flops(op), shared(op))
+    kind, flops = kind_of(op), op.definition.flops(op)
+    notes: tuple[str, ...] = ()
+    if kind in _KINDS:
+        try:
+            return _KINDS[kind](region, target, flops)
+        except Unfit as reason:
+            notes = (f"a thread for each element: {reason}",)
+    return plain.emit(region, target, flops, shared(op), notes)
+
+
+def _tiled(op: Op, target: Target) -> KernelCode:
+    try:
+        return tile.emit(op, target, bool(shared(op)))
+    except Unfit as reason:
+        place = f"{op.origin[0]}: " if op.origin else ""
+        raise UnsupportedError(f"{place}{op.kernel}: target nvidia: {reason}") from reason
+
+
+def kind_of(op: Op) -> str:
+    """The kind of a fusion, or the one that a single operation would be."""
+    if op.name == "fusion":
+        return op.kind
+    if op.name in _CONTRACTIONS:
+        return "contract"
+    if op.name == "reduce":
+        return "reduce"
+    return "loop" if elementwise.supports(op) else "opaque"
 
 
 def shared(op: Op) -> frozenset[tuple[int, int]]:

@@ -56,7 +56,7 @@ def explained(op: Op) -> Region | None:
     return None if found is None else builder.region(found)
 
 
-def missing(op: Op) -> UnsupportedError:
+def missing(op: Op, target: str) -> UnsupportedError:
     """The error for an operation that no kernel computes."""
-    reason = LIMITATIONS.get(op.name)
-    return UnsupportedError(f"{arithmetic.unsupported(op)}{f': {reason}' if reason else ''}")
+    reason, error = LIMITATIONS.get(op.name), arithmetic.unsupported(op, target)
+    return UnsupportedError(f"{error}: {reason}" if reason else str(error))

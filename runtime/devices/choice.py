@@ -28,13 +28,12 @@ def choose(
     find_gpus: Callable[[], Sequence[Driver]],
 ) -> Choice:
     """The variant of a bundle that is asked for, or the best one of this machine: machine code for
-    a GPU that is here, else PTX that its driver compiles, else the CPU's. GPUs are only looked for
-    where the bundle has code for some. UserError says all reasons why nothing runs.
+    a GPU that is here, else PTX that its driver compiles, else the CPU's. UserError says why
+    nothing runs.
     """
     names = [name for name in variants if family(name) == FAMILY]
-    if not names or (target is not None and family(target) != FAMILY):
-        chosen = choose_target(variants, target, label)
-        return Choice(chosen, None, "it was asked for" if target else "there is no other")
+    if target is not None and family(target) != FAMILY:
+        return Choice(choose_target(variants, target, label), None, "it was asked for")
     if target is not None and target != FAMILY:
         names = [choose_target(variants, target, label)]
     try:
@@ -42,15 +41,14 @@ def choose(
     except UserError as error:
         return _without_gpu(variants, target, label, str(error))
     for gpu in gpus:
-        fitting = [
-            rank for name in names if (rank := _rank(name, variants[name], gpu.capability))
-        ]
+        fitting = [rank for name in names if (rank := _rank(name, variants[name], gpu.capability))]
         if fitting:
             _, name, code = max(fitting)
             here = "sm_{}{}".format(*gpu.capability)
             return Choice(name, gpu, f"{code} runs on {gpu.name} ({here})")
     found = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in gpus)
-    reason = f"{' and '.join(names)} do not run on {found}" if found else "there is no GPU"
+    have = ", ".join(sorted(names)) or "no code for a GPU"
+    reason = f"it holds {have}, which does not run on {found}"
     return _without_gpu(variants, target, label, reason)
 
 

@@ -156,8 +156,8 @@ class Driver(Protocol):
         """A start of an entry with the bytes of each of its parameters."""
         ...
 
-    def launch(self, prepared: Any, stream: Any) -> Counters | None:
-        """Start it; what was counted, where the driver counts."""
+    def launch(self, prepared: Any, stream: Any, count: bool = False) -> Counters | None:
+        """Start it; with `count`, what a driver that can count has counted."""
         ...
 
     def begin_capture(self, stream: Any) -> None:

@@ -357,7 +357,7 @@ class NvidiaContext:
                 while end < len(steps) and isinstance(steps[end], Work):
                     end += 1
                 if profile or driver.poisons:
-                    marks += [self._step(bases, bound, at) for at in range(position, end)]
+                    marks += [self._step(bases, bound, at, profile) for at in range(position, end)]
                 elif not self._replay(bases, bound, position, end):
                     for at in range(position, end):
                         for prepared in self._prepared(bases, bound, at):
@@ -365,7 +365,9 @@ class NvidiaContext:
                 position = end
         return self._events(marks) if profile else []
 
-    def _step(self, bases: list[int], bound: _Bound, at: int) -> tuple[int, Any, Any, Counters]:
+    def _step(
+        self, bases: list[int], bound: _Bound, at: int, profile: bool
+    ) -> tuple[int, Any, Any, Counters]:
         """One step by itself: its number, the events around it and what was counted."""
         driver, stream = self.driver, self.stream.handle
         step = self.variant.program.steps[at]
@@ -375,7 +377,7 @@ class NvidiaContext:
         counters: dict[str, int] = {}
         begin = driver.record(stream, timed=True)
         for prepared in self._prepared(bases, bound, at):
-            for name, count in (driver.launch(prepared, stream) or {}).items():
+            for name, count in (driver.launch(prepared, stream, profile) or {}).items():
                 counters[name] = counters.get(name, 0) + count
         end = driver.record(stream, timed=True)
         if driver.poisons:

@@ -45,6 +45,7 @@ XLA_CANNOT = {
     "dynamic_conv": "not translated",
     "collective_broadcast": "XLA:CPU has no code for it",
     "collective_reduce": "younger than the StableHLO that jaxlib reads",
+    "foreign_call": "an operation of our own",
     "fusion": "an operation of our own",
     "kernel_call": "an operation of our own",
     "chlo.scan": "the text writer does not say operand segments",

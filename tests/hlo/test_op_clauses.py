@@ -445,6 +445,22 @@ def loads_a_tile(b: Any, x: Any, out: Any) -> list[Any]:
     return []
 
 
+LAUNCH = {"entry": "k", "grid": (1, 1, 1), "block": (1, 1, 1), "cluster": (1, 1, 1), "shared": 0}
+FAR: dict[str, Any] = {
+    "target": "nvidia", "language": "ptx", "code": "", "scratch": 0,
+    "launches": ({**LAUNCH, "arguments": ({"slot": 2, "offset": 0},)},),
+}  # fmt: skip
+NO_CODE: dict[str, Any] = {"kernel": "k", "codes": ()}
+SAME = build_region([t(2)], lambda b, x: [x])
+CALLS |= {
+    "foreign_call.C1": Call([t(2)], NO_CODE, [t(2)], lambda: [SAME, SAME]),
+    "foreign_call.C2": Call([t(3)], NO_CODE, [t(2)], lambda: [SAME]),
+    "foreign_call.C3": Call([t(2)], NO_CODE, [t(2)]),
+    "foreign_call.C4": Call([t(2)], {**NO_CODE, "codes": ({"target": "cpu"},)}, [t(2)]),
+    "foreign_call.C5": Call([t(2)], {**NO_CODE, "codes": (FAR,)}, [t(2)]),
+}
+
+
 GRID: dict[str, Any] = {"kernel": "k", "grid": (1,)}
 PLAIN = kernel(t(2), t(2))
 ROW: dict[str, Any] = {"axis": 0, "sizes": (2,)}

@@ -14,7 +14,7 @@ from girih.hlo.build import build_module, build_region
 from girih.hlo.errors import ExportBlockers, UserError
 from girih.hlo.graph import Module, Origin
 from girih.hlo.interpret import interpret
-from girih.hlo.ops import DEFINITIONS
+from girih.hlo.ops import DEFINITIONS, find
 from girih.hlo.ops.tile_examples import kernel_cases
 from girih.hlo.room import AttributeSpec
 from girih.hlo.text import print_module
@@ -111,6 +111,32 @@ def test_what_an_older_format_cannot_say_is_listed_with_place_and_remedy():
     assert kernels and all("reference=" in blocker.remedy for blocker in kernels)
     assert any(blocker.place == "model.py:7" for blocker in kernels)
     assert "tile_load" in {blocker.operation for blocker in caught.value.blockers}
+
+
+def with_foreign_kernel(reference: bool) -> Module:
+    (case,) = find("foreign_call").cases()
+    assert case.regions is not None
+    regions = case.regions() if reference else ()
+    kind = tensor_of(np.asarray(case.inputs[0]))
+
+    def body(b, x):
+        b.origin = (Origin("model.py", 7),)
+        y = b.op("foreign_call", [x], case.attributes, regions, [kind]).result
+        return [b("negate", y)]
+
+    return build_module([kind], body)
+
+
+def test_a_foreign_kernel_becomes_its_reference():
+    module = with_foreign_kernel(reference=True)
+    assert read_message(encode(module)).minimum_reader == "1.3"
+    older = decode(encode(module, "1.2"))
+    verify(older)
+    assert [op.name for op in older.walk()] == ["add", "negate"]
+    x = np.arange(5, dtype=np.float32)
+    np.testing.assert_array_equal(interpret(older, [x])[0], interpret(module, [x])[0])
+    with pytest.raises(ExportBlockers, match=r"model\.py:7.*foreign_kernel\(reference="):
+        encode(with_foreign_kernel(reference=False), "1.2")
 
 
 def asynchronous(body) -> Module:

@@ -51,9 +51,7 @@ class Group:
         lane = f.land(self.part.thread, lanes - 1)
         distance = 1
         while distance < lanes:
-            other = unflat(
-                [shuffle(f, "bfly", one, distance, WARP) for one in flat(own)], own
-            )
+            other = unflat([shuffle(f, "bfly", one, distance, WARP) for one in flat(own)], own)
             if reduction.single is not None:
                 own = reduction.combine(f, own, other, 1)
             else:

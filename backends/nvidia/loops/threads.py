@@ -26,13 +26,30 @@ class NarrowIndexer(Indexer):
         if not index.terms:
             return llvm.constant("i64", index.constant)
         if not fits(terms):
-            return super()._sum(_widened(f, index))
+            return super()._sum(self.widened(index))
         key = "wide", terms.key
         known = self.scopes.known(index.depth)
         if key not in known:
             opcode = "zext" if terms.low >= 0 else "sext"
             known[key] = f.cast(opcode, self.narrow(terms), "i64")
         return f.add(known[key], index.constant)
+
+    def widened(self, index: Affine) -> Affine:
+        """The index over axes of 64 bits."""
+        f, terms = self.function, []
+        for axis, factor in index.terms:
+            if axis.value.type == "i32":
+                key = "axis", axis.serial
+                known = self.scopes.known(axis.depth)
+                if key not in known:
+                    with self.scopes.place(axis.depth):
+                        wide = f.cast("zext", axis.value, "i64")
+                    own = Axis(wide, axis.extent, axis.lanes, axis.depth, axis.multiple)
+                    known = self.scopes.known(axis.depth)
+                    known[key] = own
+                axis = known[key]
+            terms.append((axis, factor))
+        return Affine(tuple(terms), index.constant, (index.low, index.high))
 
     def narrow(self, index: Affine) -> llvm.Value:
         """The i32 of lane 0, of an index that fits."""
@@ -90,17 +107,6 @@ def _resized(f: llvm.Function, value: llvm.Value, kind: str) -> llvm.Value:
     if value.type == kind:
         return value
     return f.cast("trunc" if llvm.bits_of(value.type) > llvm.bits_of(kind) else "zext", value, kind)
-
-
-def _widened(f: llvm.Function, index: Affine) -> Affine:
-    """The index over axes of 64 bits."""
-    terms = []
-    for axis, factor in index.terms:
-        if axis.value.type == "i32":
-            wide = f.cast("zext", axis.value, "i64")
-            axis = Axis(wide, axis.extent, axis.lanes, axis.depth, axis.multiple)
-        terms.append((axis, factor))
-    return Affine(tuple(terms), index.constant, (index.low, index.high))
 
 
 class ThreadEmitter(ElementEmitter):

@@ -96,6 +96,7 @@ class Evaluator:
         self.function, self.work, self.pointers, self.place = function, work, pointers, place
         self.scopes: list[dict[Any, Any]] = [{}]
         self.product: Callable[[Op, Roles], Registers] | None = None
+        self.ids: Sequence[Element] = ()  # of the tile, along each axis of the grid
 
     # Scopes: what is computed inside one is forgotten behind it.
 
@@ -299,7 +300,8 @@ class Evaluator:
         return self._make(op.result, roles, fetch)
 
     def _tile_id(self, op: Op, roles: Roles) -> Registers:
-        raise CompilerBug("a tile's number is not bound")
+        number = self.ids[op.axis]
+        return Registers(self, 1, 1, lambda i, j: number)
 
     def _load(self, op: Op, roles: Roles) -> Registers:
         """A window straight from global memory, element for element or in pairs of columns."""

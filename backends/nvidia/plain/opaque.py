@@ -20,7 +20,7 @@ def single(op: Op, target: Target) -> KernelCode:
     """The plain kernel of an operation alone."""
     emitter = EMITTERS.get(op.name)
     if emitter is None:
-        raise missing(op)
+        raise missing(op, "nvidia")
     return emitter(as_region(op).ops[0], target)
 
 

@@ -85,7 +85,7 @@ class Lowering:
         else:
             simpler = explained(op)
             if simpler is None:
-                raise missing(op)
+                raise missing(op, "nvidia")
             operands = [self.stored(value) for value in op.operands]
             places = dict(zip(simpler.arguments, operands, strict=True))
             Lowering(self.work, simpler, places, outputs).run()

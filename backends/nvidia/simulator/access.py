@@ -205,8 +205,11 @@ def load(
 ) -> Any:
     """One element of `kind` per thread. A uniform address gives a scalar."""
     pieces = RESOLVE[space](S, I, n, address, offset, kind, size)
-    if S.races and space in ("shared", ""):
-        S.races.read(S, I, n, pieces, size)
+    if space in ("shared", ""):
+        if S.races:
+            S.races.read(S, I, n, pieces, size)
+        if S.on_shared_load:
+            S.tell(S.on_shared_load, I, pieces, size, n)
     if len(pieces) == 1 and pieces[0][2] is None:
         return pieces[0][0].take(pieces[0][1])
     result = np.zeros(S.size(I), DTYPES[kind])
@@ -220,8 +223,11 @@ def load_vector(
 ) -> list[Any]:
     """`count` neighbouring elements per thread; `size` bytes in all."""
     pieces = RESOLVE[space](S, I, n, address, offset, kind, size)
-    if S.races and space in ("shared", ""):
-        S.races.read(S, I, n, pieces, size)
+    if space in ("shared", ""):
+        if S.races:
+            S.races.read(S, I, n, pieces, size)
+        if S.on_shared_load:
+            S.tell(S.on_shared_load, I, pieces, size, n)
     if len(pieces) == 1 and pieces[0][2] is None:
         elements, index, _ = pieces[0]
         return [elements.take(index + j) for j in range(count)]
@@ -248,7 +254,7 @@ def store(
         if S.races:
             S.races.write(S, I, n, pieces, size, values)
         if S.on_shared_store:
-            S.shared_stored(I, pieces, size)
+            S.tell(S.on_shared_store, I, pieces, size, n)
     for elements, index, chosen in pieces:
         for j, value in enumerate(values):
             if chosen is not None and value.ndim:
@@ -278,7 +284,7 @@ def atomic(
     count = S.size(I)
     pieces = RESOLVE[space](S, I, n, address, offset, kind, size)
     if S.on_shared_store and space in ("shared", ""):
-        S.shared_stored(I, pieces, size)
+        S.tell(S.on_shared_store, I, pieces, size, n)
     result = np.zeros(count, DTYPES[kind])
     for elements, index, chosen in pieces:
         members = np.arange(count) if chosen is None else chosen

@@ -66,7 +66,7 @@ class Park:
 
     threads: np.ndarray
     ready: Callable[[], Any]
-    text: str
+    text: str | Callable[[], str]
     again: bool
     node: Node
 
@@ -91,7 +91,11 @@ class At:
         self.state.fault(kind, message, self.node.number, threads)
 
     def park(
-        self, mask: np.ndarray, ready: Callable[[], Any], text: str, again: bool = False
+        self,
+        mask: np.ndarray,
+        ready: Callable[[], Any],
+        text: str | Callable[[], str],
+        again: bool = False,
     ) -> None:
         """Threads where `mask` stop here until `ready()`: one bool, or one for each of them."""
         self.state.parks.append(Park(self.threads[mask], ready, text, again, self.node))
@@ -138,7 +142,9 @@ class Batch:
         self.parks: list[Park] = []
         self.pending: list[Callable[[], Any]] = []
         self.at_exit: list[Callable[[Batch], Any]] = []
+        # called with (threads, cta, offset, nbytes per thread, number of the instruction)
         self.on_shared_store: list[Callable[..., Any]] = []
+        self.on_shared_load: list[Callable[..., Any]] = []
         self.races: Any = None
         self.data: dict[str, Any] = {}
         self.flying = 0
@@ -232,16 +238,17 @@ class Batch:
         start = int(np.atleast_1d(index)[0])
         return elements[start : start + nbytes]
 
-    def shared_stored(self, I: Any, pieces: list[Any], nbytes: int) -> None:
+    def tell(self, hooks: list[Any], I: Any, pieces: list[Any], nbytes: int, number: int) -> None:
+        """Calls the hooks of loads or stores for those pieces that lie in shared memory."""
         threads = self.threads(I)
         for elements, index, chosen in pieces:
             if not np.shares_memory(elements, self.shared):
                 continue
-            start = np.broadcast_to(index * elements.itemsize, threads.size)
             members = threads if chosen is None else threads[chosen]
+            start = np.broadcast_to(index * elements.itemsize, members.size)
             cta = start // self.shared_stride
-            for hook in self.on_shared_store:
-                hook(members, cta, start % self.shared_stride, nbytes)
+            for hook in hooks:
+                hook(members, cta, start % self.shared_stride, nbytes, number)
 
     # ------------------------------------------------------------ operations
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ....hlo.errors import UserError
 from .syntax import (
+    CARRY,
     Address,
     Function,
     Group,
@@ -271,6 +272,9 @@ def _node(instruction: Instruction, entry: Entry, number: int) -> Node:
     operands = instruction.operands
     writes = _numbers(operands[: entry.results])
     reads = _numbers(operands[entry.results :])
+    last = operands[-1] if operands else None
+    if isinstance(last, Register) and last.name == CARRY:
+        writes += (last.number,)
     if instruction.guard is not None and entry.kind == "expression":
         reads += (instruction.guard.number, *writes)
     return Node(instruction, entry, number, None, writes, reads)

@@ -21,7 +21,7 @@ from .syntax import Instruction, Operand, Vector
 from .table import Bound, operation
 
 if TYPE_CHECKING:
-    from .schedule import At
+    from .engine import At
 
 # Shapes that the ISA has, by the type of A.
 _SHAPES = {

@@ -234,8 +234,9 @@ def _deadlock(S: Batch, parked: list[Park]) -> None:
     lines = []
     for park in parked:
         instruction = park.node.instruction
-        for warp in np.unique(park.threads >> 5):
-            lines.append((int(warp), f"{park.text}, at PTX line {instruction.line}: {instruction.text}"))
+        text = park.text if isinstance(park.text, str) else park.text()
+        text = f"{text}, at PTX line {instruction.line}: {instruction.text}"
+        lines += [(int(warp), text) for warp in np.unique(park.threads >> 5)]
     lines.sort()
     shown = [
         f"    block {S.index_of(int(S.cta_numbers[warp * 32 // S.threads_per_cta]))} "

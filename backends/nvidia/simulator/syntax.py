@@ -20,6 +20,7 @@ SIZES = {
     "b128": 16,
     "pred": 0,
 }
+CARRY = "%cc"  # the carry flag, as the last operand of instructions that set or read it
 SPECIAL = re.compile(
     r"%(?:n?tid|n?ctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
     r"|%(?:laneid|n?warpid|n?smid|gridid|cluster_ctarank|cluster_nctarank|is_explicit_cluster"
@@ -271,6 +272,13 @@ class _Scope:
         return Variable(
             variable.space, name, variable.nbytes, variable.align, variable.initial, variable.words
         )
+
+    def carry(self) -> Operand:
+        if CARRY not in self.levels[0]:
+            register = Register(CARRY, len(self.function.registers), "b32")
+            self.function.registers.append(register)
+            self.levels[0][CARRY] = register
+        return self.levels[0][CARRY]
 
     def open(self) -> None:
         self.levels.append({})
@@ -609,6 +617,8 @@ def _body(reader: _Reader, module: Module, function: Function) -> None:
         if parts is None:
             parts = parts_of[opcode] = tuple(opcode.replace("::", "##").split("."))
             parts = parts_of[opcode] = tuple(part.replace("##", "::") for part in parts)
+        if "cc" in parts or parts[0] in ("addc", "subc", "madc"):
+            parsed += (scope.carry(),)
         instruction = Instruction(
             opcode, parsed, predicate, negated == "!", reader.line(start), source, "", parts
         )

@@ -2,7 +2,8 @@
 
 Three kinds. An *expression* writes Python source for a value without effects; an *effect* writes
 source that touches memory or other threads; an *operation* is a run-time function with declared
-sources and targets. The longest prefix wins: "mma.sync" before "mma". Functions are marked here
+sources and targets. The longest prefix wins: "mma.sync" before "mma"; "add:f32" stands for all
+forms of add that end in .f32. Functions are marked here
 and collected by `instructions.py` from the modules that it lists.
 """
 
@@ -76,9 +77,10 @@ def collect(rooms: Iterable[Any]) -> dict[str, Entry]:
 
 
 def find(table: dict[str, Entry], instruction: Instruction) -> Entry | None:
+    """By the longest dotted prefix, then by "name:type", then by the name alone."""
     parts = instruction.parts
-    for length in range(len(parts), 0, -1):
+    for length in range(len(parts), 1, -1):
         entry = table.get(".".join(parts[:length]))
         if entry is not None:
             return entry
-    return None
+    return table.get(f"{parts[0]}:{parts[-1]}") or table.get(parts[0])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from .schedule import At, Batch
+    from .engine import At, Batch
 
 POISON = 0xFF  # not-a-number in every float type
 
@@ -27,7 +27,6 @@ class Traffic:
         self.dirty = np.zeros(size, np.int32)  # thread + 1
         self.arriving = np.zeros(size, np.int16)
         self.leaving = np.zeros(size, np.int16)
-        self.at: At | None = None
         state.on_shared_store.append(self.stored)
         state.on_shared_load.append(self.loaded)
 
@@ -42,22 +41,27 @@ class Traffic:
         start = np.atleast_1d(np.asarray(cta) * self.state.shared_stride + np.asarray(offset))
         return start[:, None] + np.arange(nbytes)
 
-    def stored(self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int) -> str | None:
-        """A thread stores; the text of a fault, or None."""
+    def stored(
+        self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int, number: int
+    ) -> None:
+        """Threads store, by instruction `number`."""
         index = self._bytes(cta, offset, nbytes)
-        owner = np.broadcast_to(threads + 1, index.shape[:1])
-        if self.leaving[index].any():
-            return "store into shared memory that an asynchronous operation in flight still reads"
-        if self.arriving[index].any():
-            return "store into the destination of a copy in flight"
-        self.dirty[index] = owner[:, None]
-        return None
+        if self.state.checks:
+            if self.leaving[index].any():
+                text = "store into shared memory that an operation in flight still reads"
+                self.state.fault("race", text, number, threads)
+            if self.arriving[index].any():
+                text = "store into the destination of a copy in flight"
+                self.state.fault("race", text, number, threads)
+        self.dirty[index] = np.broadcast_to(threads + 1, index.shape[:1])[:, None]
 
-    def loaded(self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int) -> str | None:
-        """A thread loads."""
-        if self.arriving[self._bytes(cta, offset, nbytes)].any():
-            return "load from the destination of a copy in flight, which nobody has waited for"
-        return None
+    def loaded(
+        self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int, number: int
+    ) -> None:
+        """Threads load."""
+        if self.state.checks and self.arriving[self._bytes(cta, offset, nbytes)].any():
+            text = "load from the destination of a copy in flight"
+            self.state.fault("race", text, number, threads)
 
     def fence(self, threads: np.ndarray) -> None:
         """What these threads have written may be read by copies and products from now on."""

@@ -313,6 +313,7 @@ class Program:
     ) -> None:
         self.flow, self.places, self.globals, self.special = flow, places, globals_, special
         self.nodes = flow.nodes
+        self.call_parameters: set[str] = set()  # places of the calls' arguments, per thread
         self.cooperative = any(n.entry.cooperative for n in self.nodes)
         self.lockstep = all(n.entry.lockstep for n in self.nodes)
         self.operations = any(n.bound is not None and not n.entry.lockstep for n in self.nodes)

@@ -42,40 +42,51 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where an operand of a product comes from: `origin`, behind `dims` and a permutation.
-
-    The operand is reshape(origin, dims) permuted by `permutation`, where the reshape only adds or
-    drops dims of size 1. `window` is the load that `origin` is, None for computed values.
+    """Where an operand of a product comes from: `origin`, behind transposes and reshapes that add
+    or drop dims of size 1. `own` and `depth` are the dims of the origin that the result has, and
+    that is summed over; all others have size 1. `window` is the load that the origin is.
     """
 
     value: Value
     origin: Value
     window: Window | None
-    permutation: tuple[int, ...]
+    own: int
+    depth: int
 
     @property
-    def plain(self) -> bool:
-        return self.permutation == tuple(range(len(self.permutation)))
+    def along(self) -> bool:
+        """Whether rows of the origin run along the sum."""
+        return self.depth > self.own
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A dot_general with at most one dim each of rows, columns and summation.
+    """A dot_general with at most one dim each of rows, columns and summation that is not 1.
 
-    `accumulator` is the number of the loop's carried value that the product is added to, where
-    the sum is what the loop carries on (`sum` is that addition); None otherwise.
+    `row` and `column` are dims of the result. `accumulator` is the number of the loop's carried
+    value that the product is added to, where the sum is what the loop carries on (`sum` is that
+    addition); None otherwise.
     """
 
     op: Op
     left: Source
     right: Source
-    rows: int
-    columns: int
-    depth: int
-    left_depth_last: bool  # left is (rows, depth), not (depth, rows)
-    right_depth_last: bool  # right is (columns, depth), not (depth, columns)
+    row: int
+    column: int
     accumulator: int | None = None
     sum: Op | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.op.result.dims[self.row]
+
+    @property
+    def columns(self) -> int:
+        return self.op.result.dims[self.column]
+
+    @property
+    def depth(self) -> int:
+        return self.left.origin.dims[self.left.depth]
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,22 +185,26 @@ class Facts:
     def _product(self, op: Op, loop: Op | None) -> Product | None:
         """The product in its canonical form; None for batches and several dims of a kind."""
         left, right = op.operands
-        if left.rank != 2 or right.rank != 2 or op.result.rank != 2:
-            return None
-        ((left_depth,), (right_depth,)) = (
-            tuple(op.lhs_contracting_dimensions),
-            tuple(op.rhs_contracting_dimensions),
-        )
+        batches = len(op.attributes.get("lhs_batching_dimensions", ()))
+        sides: list[tuple[int, int, int]] = []  # own dim, summed dim, and dim of the result
+        first = batches
+        for value, side in ((left, "lhs"), (right, "rhs")):
+            taken = tuple(op.attributes.get(f"{side}_batching_dimensions", ()))
+            summed = tuple(op.attributes[f"{side}_contracting_dimensions"])
+            free = [d for d in range(value.rank) if d not in (*taken, *summed)]
+            own, depth = _only(value, free), _only(value, summed)
+            if own is None or depth is None or any(value.dims[d] != 1 for d in taken):
+                return None
+            sides.append((own, depth, first + free.index(own)))
+            first += len(free)
         number, total = self._accumulator(op, loop)
+        (row, left_depth, down), (column, right_depth, across) = sides
         return Product(
             op,
-            self.source(left, loop),
-            self.source(right, loop),
-            left.dims[1 - left_depth],
-            right.dims[1 - right_depth],
-            left.dims[left_depth],
-            left_depth == 1,
-            right_depth == 1,
+            self.source(left, row, left_depth, loop),
+            self.source(right, column, right_depth, loop),
+            down,
+            across,
             number,
             total,
         )
@@ -213,26 +228,42 @@ class Facts:
             return None, None
         return number, total
 
-    def source(self, value: Value, loop: Op | None = None) -> Source:
-        """Follows an operand through transposes and dims of size 1 to where it is made."""
+    def source(self, value: Value, own: int, depth: int, loop: Op | None = None) -> Source:
+        """Follows an operand's two dims to where it is made."""
         origin = value
-        permutation = tuple(range(value.rank))
         while origin.op is not None:
             op = origin.op
-            if op.name == "transpose" and op.result.rank == value.rank:
-                # value[i] = origin[...]: dim d of the operand is dim permutation[d] of the origin.
-                permutation = tuple(op.permutation[d] for d in permutation)
-            elif op.name == "reshape" and _squeezed(op.operands[0].dims) == _squeezed(origin.dims):
-                if any(n == 1 for n in origin.dims) and op.operands[0].rank != origin.rank:
-                    if 1 in value.dims:
-                        break
+            if op.name == "transpose":
+                own, depth = op.permutation[own], op.permutation[depth]
+            elif op.name == "reshape":
+                before = op.operands[0]
+                moved = [_moved(origin, before, d) for d in (own, depth)]
+                if moved[0] is None or moved[1] is None:
+                    break
+                own, depth = moved[0], moved[1]
             else:
                 break
             origin = op.operands[0]
         window = None
         if origin.op is not None and origin.op.name == "tile_load":
             window = self.window(origin.op, loop)
-        return Source(value, origin, window, permutation)
+        return Source(value, origin, window, own, depth)
+
+
+def _only(value: Value, dims: Sequence[int]) -> int | None:
+    """The one of these dims that is not 1 (the last of them if all are); None if there are more."""
+    large = [d for d in dims if value.dims[d] != 1]
+    if len(large) > 1 or not dims:
+        return None
+    return large[0] if large else dims[-1]
+
+
+def _moved(after: Value, before: Value, d: int) -> int | None:
+    """Which dim of a reshape's operand dim d of the result is, where only 1s come and go."""
+    if _squeezed(after.dims) != _squeezed(before.dims) or after.dims[d] == 1:
+        return None
+    place = sum(n != 1 for n in after.dims[:d])
+    return [e for e, n in enumerate(before.dims) if n != 1][place]
 
 
 def _squeezed(dims: Sequence[int]) -> tuple[int, ...]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from ....hlo.graph import Op, Region, Value
-from ...llvm import elementwise
+from ...llvm import elements, elementwise
 from ..target import WARP, Target
 from .analysis import Facts
 from .matrix import Plan, plan
@@ -41,6 +42,8 @@ class Assignment:
         self.matrix: dict[Op, Plan] = {}
         self.threads = self._threads()
         self._plan_products()
+        self.fused = self._sums()
+        self.direct = self._direct()
         self.spreads: dict[Value, Spread] = {}
         self._loads: list[Value] = []
         self._region(facts.region)
@@ -92,6 +95,57 @@ class Assignment:
         if op is None or depth > 16 or not is_elementwise(op):
             return False
         return any(self._reaches(operand, made, depth + 1) for operand in op.operands)
+
+    def _sums(self) -> dict[Op, Op]:
+        """Additions whose product starts from what it is added to, and their products."""
+        found: dict[Op, Op] = {}
+        for region in self._regions:
+            for op in region.ops:
+                if op.name != "dot_general" or elements.is_rounded(op.result.element):
+                    continue
+                users = region.uses.get(op.result, ())
+                if len(users) != 1 or users[0][0] is None or not op.result.rank:
+                    continue
+                user = users[0][0]
+                if user.name == "add" and user in region.ops and user not in found:
+                    found[user] = op
+        return found
+
+    def _direct(self) -> frozenset[Op]:
+        """Loads that matrix products alone read: they go to shared memory past registers."""
+        inputs = set(self.facts.inputs)
+        origins = {
+            source.window.op
+            for product in self.facts.products
+            if product.op in self.matrix
+            for source in (product.left, product.right)
+            if source.window is not None
+        }
+        return frozenset(
+            op
+            for op in origins
+            if op.operands[0] in inputs and op.fill == 0 and self._feeds_products(op.result)
+        )
+
+    def _feeds_products(self, value: Value) -> bool:
+        owner = value.op
+        regions = [r for r in self._regions if owner in r.ops]
+        for region in regions:
+            if value in region.results or any(
+                value in inner.captures() for op in region.ops for inner in op.regions
+            ):
+                return False
+            for user, _ in region.uses.get(value, ()):
+                if user is None or user not in self.matrix and user.name not in _MOVES:
+                    return False
+                if user.name in _MOVES and not self._feeds_products(user.result):
+                    return False
+        return True
+
+    @cached_property
+    def _regions(self) -> list[Region]:
+        inner = [region for op in self.facts.region.walk() for region in op.regions]
+        return [self.facts.region, *inner]
 
     # Layouts, in the order of the program.
 
@@ -234,3 +288,7 @@ def _same_size(op: Op) -> bool:
     """Whether a reshape only adds or drops dims of size 1."""
     before, after = op.operands[0].dims, op.result.dims
     return [n for n in before if n != 1] == [n for n in after if n != 1]
+
+
+def _is_splat(op: Op) -> bool:
+    return op.name == "constant" and op.attributes["value"].is_splat

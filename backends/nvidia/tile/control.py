@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ....hlo.graph import Op, Region, Value
 from ... import llvm
+from . import matrix, ring
 from .emitter import Emitter
 from .spread import Spread
 
@@ -41,17 +42,41 @@ def tile_for(e: Emitter, op: Op) -> None:
     start = _opened(e, op.operands[2:], spreads)
     counts = [len(values) for values in start]
     lower, upper = (e.integer(value) for value in op.operands[:2])
+    _hoist(e, op)
+    ahead = ring.ring(e, op)
+    carried = [one for some in start for one in some]
+    if ahead is not None:
+        ring.begin(e, ahead, lower, upper)
+        carried.append(llvm.constant("i32", 0))
     e.block.hazards.forget()
-    with f.for_range(lower, upper, op.step, [one for some in start for one in some]) as loop:
+    with f.for_range(lower, upper, op.step, carried) as loop:
         outer = e.enter()
         e.scope.scalars[region.arguments[0]] = f.cast("trunc", loop.index, "i32")
+        slots: list[llvm.Value] = []
+        if ahead is not None:
+            slots.append(ring.turn(e, ahead, loop.index, upper, loop.carried[-1]))
         _closed(e, region.arguments[1:], spreads, loop.carried, counts)
         e.region(region)
         following = _opened(e, region.results, spreads)
         e.leave(outer)
-        loop.carry(*(one for some in following for one in some))
+        loop.carry(*(one for some in following for one in some), *slots)
     e.block.hazards.forget()
+    if ahead is not None:
+        ring.end(e, ahead)
     _closed(e, op.results, spreads, loop.results, counts)
+
+
+def _hoist(e: Emitter, op: Op) -> None:
+    """Operands of products inside that the loop does not change lie in shared memory before it."""
+    inside = set(op.regions[0].walk())
+    for product in e.facts.products:
+        plan = e.assignment.matrix.get(product.op)
+        if product.op not in inside or plan is None:
+            continue
+        for source in (product.left, product.right):
+            owner = source.origin.op
+            if owner is not None and owner not in inside:
+                matrix.staged(e, source, plan.size)
 
 
 def while_loop(e: Emitter, op: Op) -> None:

@@ -19,12 +19,21 @@ from .spread import Spread
 
 
 def dot(e: Emitter, op: Op) -> None:
-    """dot_general, by matrix instructions where the assignment says so."""
-    plan = e.assignment.matrix.get(op)
-    if plan is not None:
-        e.set(op.result, plan.sums, matrix.product(e, plan))
+    """dot_general, by matrix instructions where the assignment says so; or an addition to what one
+    gives, which starts from the other operand."""
+    if op in e.assignment.fused.values():
         return
-    _patches(e, op)
+    product = e.assignment.fused.get(op, op)
+    plan = e.assignment.matrix.get(product)
+    spread = plan.sums if plan is not None else e.spread(product.result)
+    if not product.result.rank:
+        spread = e.uniform
+    start: Tile | None = None
+    if product is not op:
+        (other,) = (value for value in op.operands if value is not product.result)
+        start = e.tile(other, spread)
+    tile = matrix.product(e, plan, start) if plan else _patches(e, product, spread, start)
+    e.set(op.result, spread, tile)
 
 
 class _Side:
@@ -58,17 +67,16 @@ def sum_type(op: Op) -> Any:
     return op.result.element
 
 
-def _patches(e: Emitter, op: Op) -> None:
+def _patches(e: Emitter, op: Op, spread: Spread, first: Tile | None) -> Tile:
     f, block = e.f, e.block
     left, right = _Side(e, op, 0), _Side(e, op, 1)
-    spread = e.spread(op.result)
-    if op.result.rank == 0:
-        spread = Spread((), (), ((),) * len(e.assignment.blocked((1,)).threads))
     element = sum_type(op)
     inner = [left.value.dims[d] for d in left.contracted]
     depth = math.prod(inner)
     zero = elements.register_constant(element, element.dtype.type(0), 1)
     start: list[Register] = [zero] * len(spread.alive)
+    if first is not None:
+        start = [one for one in first if one is not None]
     with f.for_range(0, depth, 1, flat(start)) as loop:
         old = unflat(loop.carried, start)
         at = of_axis(Axis(loop.index, max(1, depth)))
@@ -93,7 +101,7 @@ def _patches(e: Emitter, op: Op) -> None:
     tile: Tile = [None] * spread.count
     for number, one in zip(spread.alive, unflat(loop.results, start), strict=True):
         tile[number] = elements.rounded(f, one, element) if isinstance(one, llvm.Value) else one
-    e.set(op.result, spread, tile)
+    return tile
 
 
 def _element(

@@ -1,7 +1,7 @@
 """Walks a tile function and emits it for one block of threads.
 
-A value is a scalar (equal in all threads), a tile in registers (`spread.Spread`), or both and a copy
-in shared memory where an operation needs elements of other threads. What is asked for in another
+A value is a scalar (equal in all threads) or a tile in registers (`spread.Spread`), with a copy in
+shared memory where an operation needs elements of other threads. What is asked for in another
 layout is made from what there is: constants and the like anew, registers renamed, else through
 shared memory. What was made is kept for the region it was made in.
 """
@@ -25,6 +25,7 @@ from ..target import Target
 from .analysis import Facts
 from .assign import Assignment, is_elementwise
 from .block import Block
+from .matrix import Rows
 from .shared import Piece
 from .spread import Spread
 
@@ -40,7 +41,16 @@ class Scope:
     tiles: dict[Value, dict[Spread, Tile]] = field(default_factory=dict)
     shared: dict[Value, Piece] = field(default_factory=dict)
     staged: dict[tuple[Value, str], Piece] = field(default_factory=dict)  # for matrix loads
+    rings: dict[Value, Rows] = field(default_factory=dict)  # stages that a ring has filled
     last: dict[Op, list[Value]] = field(default_factory=dict)
+
+    def ring(self, value: Value) -> Rows | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.rings:
+                return scope.rings[value]
+            scope = scope.outer
+        return None
 
     def scalar(self, value: Value) -> Register | None:
         scope: Scope | None = self
@@ -94,7 +104,8 @@ class Emitter:
         self.block = Block(kernel, target, self.assignment.threads, shares)
         self.f = self.block.f
         self.scope = Scope()
-        self.depth = 0  # regions around
+        bits = len(self.assignment.blocked((1,)).threads)
+        self.uniform = Spread((), (), ((),) * bits)  # of a scalar
         self.converted = 0  # layouts changed through shared memory
         self.notes: dict[str, None] = {}
 
@@ -109,7 +120,9 @@ class Emitter:
         self.scope.last = _last_uses(region)
         for op in region.ops:
             rule = RULES.get(op.name)
-            if rule is not None:
+            if op in self.assignment.fused:
+                RULES["dot_general"](self, op)
+            elif rule is not None:
                 rule(self, op)
             elif op.results and all(value.rank == 0 for value in (*op.results, *op.operands)):
                 self.scalar_op(op)
@@ -228,6 +241,11 @@ class Emitter:
         known = self.scope.any_tile(value)
         if known is None and self.scope.piece(value) is None:
             return self._computed(value, spread)
+        if known is not None and self._reloads(value):
+            from .windows import loaded
+
+            assert value.op is not None
+            return loaded(self, value.op, spread)
         if known is not None:
             renaming = known[0].renaming(spread)
             if renaming is not None:
@@ -240,6 +258,16 @@ class Emitter:
             return self._computed(value, spread)
         self.converted += known is not None
         return self.from_shared(value, spread)
+
+    def _reloads(self, value: Value) -> bool:
+        """Whether a small window of an input is read again rather than exchanged."""
+        op = value.op
+        return (
+            op is not None
+            and op.name == "tile_load"
+            and value.rank == 1
+            and op.operands[0] in self.facts.inputs
+        )
 
     def _computed(self, value: Value, spread: Spread) -> Tile:
         """A value that nothing has made yet, of its operands in fitting layouts."""
@@ -390,9 +418,7 @@ class Emitter:
     def by_index(self, op: Op) -> None:
         """An operation whose elements are computed at their index from shared memory."""
         for value in op.results:
-            spread = self.spread(value)
-            if value.rank == 0:
-                spread = Spread((), (), ((),) * len(self.assignment.blocked((1,)).threads))
+            spread = self.spread(value) if value.rank else self.uniform
             self.set(value, spread, self._elements(op, value, spread))
 
     def _elements(self, op: Op, value: Value, spread: Spread) -> Tile:

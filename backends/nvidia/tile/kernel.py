@@ -54,7 +54,7 @@ def _starts(op: Op, unit: Unit) -> list[Launch]:
         kind = f"<{width // 4} x i32>" if width > 4 else f"i{8 * width}"
         with entry.guarded(entry.position(), size // width):
             at = f.mul(entry.position(), width)
-            source, target = (f.pointer(pointer, at, "i8") for pointer in entry.pointers)
-            f.store(f.load(kind, source, align=width), target, align=width)
+            there, here = (f.pointer(pointer, at, "i8") for pointer in entry.pointers)
+            f.store(f.load(kind, there, align=width), here, align=width)
         launches.append(entry.finish(blocks(size // width, entry.threads)))
     return launches

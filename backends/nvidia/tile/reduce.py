@@ -178,9 +178,8 @@ def _in_order(e: Emitter, op: Op, reduction: Reduction) -> None:
     kept = [d for d in range(len(dims)) if d not in summed]
     pointers = [e.shared(value) for value in reduction.inputs]
     first = reduction.read(f, [e.scalar(value) for value in reduction.initial])
-    spread = e.assignment.blocked(op.results[0].dims)
-    if not op.results[0].rank:
-        spread = Spread((), (), ((),) * len(spread.threads))
+    value = op.results[0]
+    spread = e.assignment.blocked(value.dims) if value.rank else e.uniform
     tiles: list[Tile] = [[None] * spread.count for _ in op.results]
     inner = [dims[d] for d in summed]
     for number in spread.alive:

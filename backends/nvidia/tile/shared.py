@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
+from ... import llvm
 from .. import frame
 
 LINE = 128  # bytes: all banks once; swizzled rows begin there
@@ -57,6 +58,7 @@ class Hazards:
     def __init__(self, entry: frame.Entry) -> None:
         self.entry = entry
         self.barriers = 0
+        self.copies = False  # asynchronous ones are on their way
         self._read: list[Piece] = []
         self._written: list[Piece] = []
         self._unknown = False
@@ -74,7 +76,8 @@ class Hazards:
         self._written.append(piece)
 
     def meet(self) -> None:
-        """A barrier of the block."""
+        """A barrier of the block; what was copied has arrived."""
+        self._arrive()
         frame.barrier(self.entry.function)
         self.barriers += 1
         self._read.clear()
@@ -83,4 +86,13 @@ class Hazards:
 
     def forget(self) -> None:
         """Control comes from several places: anything may have been touched."""
+        self._arrive()
         self._unknown = True
+
+    def _arrive(self) -> None:
+        if self.copies:
+            f = self.entry.function
+            f.call("llvm.nvvm.cp.async.commit.group", "void", declare=True)
+            none = llvm.constant("i32", 0)
+            f.call("llvm.nvvm.cp.async.wait.group", "void", none, declare=True)
+        self.copies = False

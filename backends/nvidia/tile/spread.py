@@ -186,7 +186,7 @@ class Cutter:
         """Up to so many bits along dim d."""
         found = []
         for _ in range(min(bits, self.left[d])):
-            found.append(tuple(self.step[d] if e == d else 0 for e in range(len(self.dims))))
+            found.append(step(self.dims, d, self.step[d]))
             self.step[d] *= 2
             self.left[d] -= 1
         return found
@@ -226,23 +226,47 @@ def patches(dims: Sequence[int], threads: int) -> Spread:
     return Spread(tuple(dims), (*registers, *cutter.rest()), tuple(held))
 
 
-def accumulator(rows: int, columns: int, warps: tuple[int, int]) -> Spread:
+def accumulator(dims: Sequence[int], row: int, column: int, warps: tuple[int, int]) -> Spread:
     """The sums of matrix instructions of 16 rows and 8 columns: m16n8, for warps (down, across).
 
     Thread 4 i + j of a warp holds columns 2 j and 2 j + 1 of rows i and i + 8 (PTX ISA, "Matrix
-    Fragments for mma.m16n8k16"). Dims below an instruction's are padded to it.
+    Fragments for mma.m16n8k16"). Dims `row` and `column` are padded to an instruction's.
     """
-    row_bits, column_bits = max(4, log2(rows)), max(3, log2(columns))
+    row_bits, column_bits = max(4, log2(dims[row])), max(3, log2(dims[column]))
     down, across = log2(warps[0]), log2(warps[1])
-    row_steps = [(1 << bit, 0) for bit in range(row_bits)]
-    column_steps = [(0, 1 << bit) for bit in range(column_bits)]
+    none = (0,) * len(dims)
+    row_steps = [step(dims, row, 1 << bit) for bit in range(row_bits)]
+    column_steps = [step(dims, column, 1 << bit) for bit in range(column_bits)]
     lanes = [column_steps[1], column_steps[2], *row_steps[:3]]
     own_rows = min(down, row_bits - 4)
     own_columns = min(across, column_bits - 3)
-    warp_rows = row_steps[4 : 4 + own_rows] + [(0, 0)] * (down - own_rows)
+    warp_rows = row_steps[4 : 4 + own_rows] + [none] * (down - own_rows)
     high = column_steps[column_bits - own_columns :]
-    warp_columns = high + [(0, 0)] * (across - own_columns)
+    warp_columns = high + [none] * (across - own_columns)
     registers = [column_steps[0], row_steps[3]]
     registers += column_steps[3 : column_bits - own_columns]
     registers += row_steps[4 + own_rows :]
-    return Spread((rows, columns), tuple(registers), (*lanes, *warp_rows, *warp_columns))
+    return Spread(tuple(dims), tuple(registers), (*lanes, *warp_rows, *warp_columns))
+
+
+def fragment(
+    dims: Sequence[int], row: int, depth: int, size: int, warps: tuple[int, int]
+) -> Spread:
+    """The left operand of matrix instructions in registers: 16 rows by 32 bytes along the sum, 4
+    bytes in a register (PTX ISA, as above)."""
+    packs = log2(4 // size)
+    row_bits = max(4, log2(dims[row]))
+    depth_bits = max(log2(32 // size), log2(dims[depth]))
+    rows = [step(dims, row, 1 << bit) for bit in range(row_bits)]
+    along = [step(dims, depth, 1 << bit) for bit in range(depth_bits)]
+    down, across = log2(warps[0]), log2(warps[1])
+    own = min(down, row_bits - 4)
+    registers = [*along[:packs], rows[3], along[packs + 2], *along[packs + 3 :], *rows[4 + own :]]
+    threads = [*along[packs : packs + 2], *rows[:3], *rows[4 : 4 + own]]
+    threads += [(0,) * len(dims)] * (down - own + across)
+    return Spread(tuple(dims), tuple(registers), tuple(threads))
+
+
+def step(dims: Sequence[int], d: int, size: int) -> Basis:
+    """A step along one dim."""
+    return tuple(size if e == d else 0 for e in range(len(dims)))

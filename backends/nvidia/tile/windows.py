@@ -26,7 +26,14 @@ _ATOMIC = {
 class Access:
     """One memory operation: where its elements lie, and which of them do."""
 
-    def __init__(self, e: Emitter, op: Op, tile: Value, spread: Spread) -> None:
+    def __init__(
+        self,
+        e: Emitter,
+        op: Op,
+        tile: Value,
+        spread: Spread,
+        offsets: Sequence[llvm.Value] | None = None,
+    ) -> None:
         self.e, self.op, self.tile, self.spread = e, op, tile, spread
         self.f = e.f
         self.memory = op.operands[0]
@@ -34,7 +41,7 @@ class Access:
         rank = self.memory.rank
         values = op.offsets[:rank]
         self.affine = [e.facts.offsets.of(value) for value in values]
-        self.offsets = [e.integer(value) for value in values]
+        self.offsets = list(offsets or [e.integer(value) for value in values])
         self.strides = [math.prod(self.memory.dims[d + 1 :]) for d in range(rank)]
         self.axis: int | None = op.axis if op.name in ("tile_gather", "tile_scatter") else None
         self.rows: Tile = []
@@ -133,9 +140,9 @@ class Access:
 
 def load(e: Emitter, op: Op) -> None:
     """tile_load and tile_gather, in the layout of their first user."""
-    spread = e.spread(op.result)
-    if op.result.rank == 0:
-        spread = Spread((), (), ((),) * len(e.assignment.blocked((1,)).threads))
+    if op in e.assignment.direct:
+        return  # products copy it to shared memory
+    spread = e.spread(op.result) if op.result.rank else e.uniform
     e.set(op.result, spread, loaded(e, op, spread))
 
 
@@ -171,9 +178,7 @@ def loaded(e: Emitter, op: Op, spread: Spread) -> Tile:
 def store(e: Emitter, op: Op) -> None:
     """tile_store and tile_scatter."""
     value = op.operands[1]
-    spread = e.spread(value)
-    if value.rank == 0:
-        spread = Spread((), (), ((),) * len(e.assignment.blocked((1,)).threads))
+    spread = e.spread(value) if value.rank else e.uniform
     tile = e.tile(value, spread)
     access = Access(e, op, value, spread)
     if not op.combine:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+
 from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import elements
 from ...llvm.arithmetic import select
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask, scalar_region
-from ...llvm.index import Affine, Axis, linear, of_axis
+from ...llvm.index import Affine, Axis, delinear, linear, of_axis
 from ...llvm.target import KernelCode, Target
+from ..frame import tile_range
 from ..monoid import flat, unflat
 from .frame import frame_of, nest
 from .window import per_dim
 
 
 def emit(op: Op, target: Target) -> KernelCode:
-    """One worker, source elements in their order."""
+    """Source elements in their order. Where dims of the window are 1, what lies apart along them
+    are tiles, if tiles should be small; else one worker does it all."""
     frame, emitter = frame_of(op, target)
     f, scopes = frame.function, frame.scopes
     source, values, initial = op.operands
@@ -28,13 +33,31 @@ def emit(op: Op, target: Target) -> KernelCode:
     sizes = per_dim(op.window_dimensions, rank, 1)
     strides = per_dim(op.window_strides, rank, 1)
     padding = per_dim(op.padding, rank, (0, 0))
-    with scopes.branch(f.compare("slt", frame.begin, frame.end)):
-        count = source.tensor.size
+    apart = [
+        d
+        for d in range(rank)
+        if target.one_lane and (sizes[d], strides[d], *padding[d]) == (1, 1, 0, 0)
+    ]
+    count = source.tensor.size
+    extents = [source.dims[d] for d in apart]
+    tiles = math.prod(extents)
+
+    def inside_tile(dims: Sequence[int], outer: Sequence[Affine]) -> Iterator[tuple[Affine, ...]]:
+        """The indices of an array whose dims `apart` stand."""
+        with nest(scopes, [1 if d in apart else size for d, size in enumerate(dims)]) as inner:
+            index = dict(enumerate(inner)) | dict(zip(apart, outer, strict=True))
+            yield tuple(index[d] for d in range(rank))
+
+    with (
+        tile_range(frame, 0, tiles) as (low, high),
+        scopes.loop(low, high, extent=tiles) as (tile, _),
+    ):
+        outer = delinear(emitter.indexer, tile, extents, 1)
         first = emitter.value(initial, (), 1)
-        with scopes.loop(0, count, extent=count) as (at, _):
-            emitter.store(output, first, element, at)
+        for at in inside_tile(source.dims, outer):
+            emitter.store(output, first, element, linear(at, source.dims))
         if values.tensor.size:
-            with nest(scopes, values.dims) as index:
+            for index in inside_tile(values.dims, outer):
                 zero = elements.register_constant(source.element, source.element.dtype.type(0), 1)
                 start: list[Register] = [zero, llvm.constant("i64", -1)]
                 chosen = list(start)
@@ -85,4 +108,4 @@ def emit(op: Op, target: Target) -> KernelCode:
                     new = emitter.value(values, index, 1)
                     (result,) = scalar_region(f, op.regions[1], [old, new], 1)
                     emitter.store(output, result, element, hit)
-    return frame.finish(1, op.definition.flops(op), parallel=False)
+    return frame.finish(tiles, op.definition.flops(op), parallel=False)

@@ -63,6 +63,8 @@ class _Window:
 
     def general(self) -> KernelCode:
         *outer, inner = self.dims or (1,)
+        if self.target.one_lane:
+            outer, inner = list(self.dims), 1
         rows = math.prod(outer)
         width = self.width
         if self.target.vector_bits < 512:
@@ -160,12 +162,13 @@ class _Window:
         f = self.f
         last = len(self.dims) - 1
         others = [d for d in range(len(self.dims)) if d != dimension]
-        lined = [d for d in others if d != last]
+        lined = others if self.target.one_lane else [d for d in others if d != last]
         length = self.dims[dimension]
         extents = [self.dims[d] for d in lined]
         rows = math.prod(extents)
-        inner = 1 if dimension == last else self.dims[last]
-        width = 1 if dimension == last else self.width
+        across = dimension != last and not self.target.one_lane
+        inner = self.dims[last] if across else 1
+        width = self.width if across else 1
         while width > inner:
             width //= 2
         with (
@@ -174,7 +177,7 @@ class _Window:
         ):
             place = dict(zip(lined, delinear(self.emitter.indexer, row, extents, 1), strict=True))
             for j, lanes, _, mask in steps(self.scopes, self.target, 0, inner, inner, width, 1):
-                if dimension != last:
+                if across:
                     place[last] = j
                 values = self.initial(lanes)
                 with self.scopes.loop(0, length, 1, flat(values), extent=length) as (at, loop):

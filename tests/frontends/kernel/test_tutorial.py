@@ -1,9 +1,10 @@
-"""docs/kernels.md runs as it stands, in a process of its own kind: a file."""
+"""docs/kernels.md and docs/foreign_kernels.md run as they stand, as files."""
 
 from __future__ import annotations
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def test_tutorial(tmp_path, capsys):
     assert shown is not None
     message, *source = shown.groups()
     assert all(line in printed for line in (message.split(": ", 1)[1], *source))
+
+
+def test_tutorial_of_foreign_kernels(tmp_path):
+    pytest.importorskip("jax")
+    if shutil.which("cc") is None or shutil.which("nvcc") is None:
+        pytest.skip("there is no C compiler, or none of CUDA")
+    text = (ROOT / "docs" / "foreign_kernels.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    path = tmp_path / "foreign_kernels.py"
+    path.write_text("\n\n".join(blocks), encoding="utf-8")
+    runpy.run_path(str(path))
 
 
 def test_the_definition_names_every_function():

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .matrix import unsupported
-from .syntax import Address, Instruction, Operand, Register, Sink
+from .syntax import Address, Instruction, Operand, Sink
 from .table import Bound, operation
 from .traffic import shared_place, spread
 
 if TYPE_CHECKING:
-    from .schedule import At, Batch
+    from .engine import At, Batch
 
 MOST_ARRIVALS = (1 << 20) - 1
 
@@ -188,11 +188,10 @@ def mbarrier_wait(instruction: Instruction) -> Bound:
             def ready() -> bool:
                 return any(barrier.phase != phase for barrier, phase in waiting)
 
-            def text() -> str:
-                return (
-                    f"mbarrier at shared address {offset}, phase {first.phase}: {first.pending} of "
-                    f"{first.count} arrivals and {first.bytes} bytes are missing"
-                )
+            text = (
+                f"the mbarrier at shared address {offset}, phase {first.phase}: {first.pending} of "
+                f"{first.count} arrivals and {first.bytes} bytes were missing"
+            )
 
             at.park(stuck, ready, text, again=True)
         return (done,)
@@ -225,7 +224,3 @@ def copies_arrive(instruction: Instruction) -> Bound:
             when_landed(at, int(thread), landed)
 
     return Bound(run, ((instruction.operands[0], "address"),))
-
-
-def is_register(operand: Operand) -> bool:
-    return isinstance(operand, Register)

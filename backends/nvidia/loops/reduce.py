@@ -1,0 +1,340 @@
+"""`reduce` fusions: one pass over the inputs, any dims reduced, producers computed on the fly.
+
+If the last dim is reduced, the lanes of a group run along it (`line`); if it is kept, along what is
+kept (`columns`). Where there are too few results for the machine, several blocks divide the reduced
+elements; their partial results lie in scratch, and a second launch joins them in a fixed order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ....hlo.graph import Region, Value
+from ... import llvm
+from ...llvm.elements import Register, register_type
+from ...llvm.index import SAME, Affine, Axis, delinear, of_axis
+from ...plain.frame import computable
+from ...plain.monoid import Reduction, flat, spread, unflat
+from ...plain.probe import collapse, probe
+from ..frame import Unfit, blocks
+from ..launch import KernelCode
+from ..target import WARP, Target
+from . import columns, rows
+from .columns import Columns
+from .groups import Group, restored, stored
+from .head import Kernel, Part, nothing
+from .line import Line
+from .threads import ACCESS_BYTES, ThreadEmitter
+
+COPIES = 4  # elements of a column that a turn of a loop reads
+
+
+def emit(region: Region, target: Target, flops: float) -> KernelCode:
+    """The kernel of a `reduce` fusion's region: reductions of one shape, no operations after."""
+    reductions = [Reduction(op) for op in region.ops if op.name == "reduce"]
+    results = {result for r in reductions for result in r.op.results}
+    shapes = {(r.inputs[0].dims, tuple(sorted(r.op.dimensions))) for r in reductions}
+    if len(shapes) != 1 or not set(region.results) <= results:
+        raise Unfit("reductions of several shapes, or operations after them")
+    if _nested(reductions):
+        raise Unfit("a reduction of a reduction")
+    if not computable(region):
+        raise Unfit("an operation that is not computed element by element")
+    if not all(root.tensor.size for root in region.results):
+        return nothing(region, target, flops)
+    if not math.prod(reductions[0].inputs[0].dims):
+        raise Unfit("a reduction of nothing")
+    return _Reduce(region, target, reductions).emit(flops)
+
+
+def _nested(reductions: Sequence[Reduction]) -> bool:
+    """Whether one reduction reads another's result."""
+    seen: set[Value] = set()
+    stack = [value for r in reductions for value in r.op.operands]
+    while stack:
+        value = stack.pop()
+        if value in seen or value.op is None:
+            continue
+        if value.op.name == "reduce":
+            return True
+        seen.add(value)
+        stack.extend(value.op.operands)
+    return False
+
+
+class _Reduce:
+    """kept, reduced: groups of dims that run as one, as positions in `groups`."""
+
+    def __init__(self, region: Region, target: Target, reductions: list[Reduction]) -> None:
+        self.region, self.target, self.reductions = region, target, reductions
+        self.kernel = Kernel(region, target)
+        self.dims = reductions[0].inputs[0].dims
+        self.over = frozenset(reductions[0].op.dimensions)
+        inputs = [value for r in reductions for value in r.inputs]
+        found = probe(
+            Region(region.arguments, region.ops, inputs), (0,) * len(self.dims), self.dims
+        )
+        groups = [part for group in collapse(self.dims, found) for part in self.split(group)]
+        self.groups = [group for group in groups if self.extent(group) > 1] or groups[:1]
+        self.kept = [group for group in self.groups if not self.kind(group)]
+        self.reduced = [group for group in self.groups if self.kind(group)]
+        self.columns = math.prod(map(self.extent, self.kept))
+        self.length = math.prod(map(self.extent, self.reduced))
+        if self.columns * self.length >= 2**31 and max(self.columns, self.length) >= 2**31:
+            raise Unfit("more elements than 32 bits count")
+        long = [value for value in region.arguments if value.tensor.size >= self.length]
+        self.sizes = [value.element.itemsize for value in long or inputs]
+
+    def split(self, group: list[int]) -> list[list[int]]:
+        """A group of dims cut where kept and reduced dims meet; dims of size 1 go anywhere."""
+        parts: list[list[int]] = []
+        for dim in group:
+            if parts and self.dims[dim] == 1:
+                continue
+            if parts and self.kind(parts[-1]) == (dim in self.over):
+                parts[-1].append(dim)
+            elif parts and self.extent(parts[-1]) == 1:
+                parts[-1] = [dim]
+            else:
+                parts.append([dim])
+        return parts
+
+    def kind(self, group: Sequence[int]) -> bool:
+        """Whether a group is reduced."""
+        return bool(group) and group[0] in self.over
+
+    def extent(self, group: Sequence[int]) -> int:
+        return math.prod(self.dims[d] for d in group)
+
+    def emit(self, flops: float) -> KernelCode:
+        if self.groups and not self.kind(self.groups[-1]) and self.columns > 1:
+            self.down()
+        else:
+            self.along()
+        return self.kernel.finish(flops)
+
+    # Elements.
+
+    def index(
+        self, emitter: ThreadEmitter, kept: Affine, reduced: Affine, width: int
+    ) -> tuple[Affine, ...]:
+        """The index of an input's element by its numbers among the kept and the reduced ones."""
+        at = [Affine((), 0)] * len(self.dims)
+        for groups, place in ((self.kept, kept), (self.reduced, reduced)):
+            dims = [d for group in groups for d in group]
+            found = delinear(emitter.indexer, place, [self.dims[d] for d in dims], width)
+            for d, one in zip(dims, found, strict=True):
+                at[d] = one
+        return tuple(at)
+
+    def read(
+        self,
+        emitter: ThreadEmitter,
+        reduction: Reduction,
+        kept: Affine,
+        reduced: Affine,
+        width: int,
+    ) -> list[Register]:
+        at = self.index(emitter, kept, reduced, width)
+        registers = [emitter.value(value, at, width) for value in reduction.inputs]
+        return reduction.read(emitter.function, registers)
+
+    def width(self, group: Sequence[int]) -> int:
+        """Neighbours along a group that a thread takes at once."""
+        widest = min(ACCESS_BYTES // min(self.sizes), 2 * ACCESS_BYTES // max(self.sizes), 8)
+        return math.gcd(max(1, widest), self.extent(group))
+
+    def store(
+        self,
+        part: Part,
+        emitter: ThreadEmitter,
+        totals: Sequence[list[Register]],
+        place: Affine,
+        width: int,
+    ) -> None:
+        """The results: initial values joined in, rounded."""
+        f = part.function
+        for reduction, total in zip(self.reductions, totals, strict=True):
+            values: Sequence[Register] = total
+            if not all(map(reduction.is_identity, reduction.initial)):
+                registers = [emitter.value(value, (), 1) for value in reduction.initial]
+                first = spread(f, reduction.read(f, registers), width)
+                values = reduction.combine(f, first, values, width)
+            values = reduction.finished(f, values)
+            for result, register in zip(reduction.op.results, values, strict=True):
+                for number, root in enumerate(self.region.results):
+                    if root is result:
+                        pointer = part.outputs[number]
+                        emitter.store(pointer, register, root.element, place, width)
+
+    # The last dim is reduced.
+
+    def along(self) -> None:
+        """A group of threads per result, or several groups."""
+        width = self.width(self.reduced[-1]) if self.reduced else 1
+        cut = rows.choose(self.region, self.columns, self.length, self.target)
+        copies = cut.copies(self.length, width)
+        parts = 1
+        busy = self.target.architecture.multiprocessors * rows.BUSY
+        if copies and self.columns * cut.threads < busy:
+            share = cut.threads * cut.kept
+            wanted = -(-2 * busy // (self.columns * cut.threads))
+            parts = max(1, min(wanted, self.length // share))
+            chunks = -(-self.length // (parts * cut.threads * width))
+            parts = -(-self.length // (chunks * cut.threads * width))
+        each = 1 if cut.warps > 1 else max(1, rows.THREADS // cut.lanes)
+        part = self.kernel.entry("reduce", max(WARP, cut.threads * each), self.partial(parts))
+        f, scopes = part.function, part.scopes
+        emitter = part.emitter()
+        group = Group(part, cut.lanes, cut.warps)
+        number, block = None, part.block
+        if parts > 1:
+            number = f.udiv(block, self.columns)
+            block = f.sub(block, f.mul(number, self.columns))
+        kept, present = block, None
+        if each > 1:
+            kept = f.add(f.mul(block, each), f.udiv(part.thread, cut.lanes))
+        if self.columns % each:
+            present = f.compare("ult", kept, self.columns)
+            kept = f.min(kept, self.columns - 1, signed=False)
+        line = Line(part, group, self.length, width, copies, parts, number)
+        place = of_axis(Axis(kept, self.columns, SAME, scopes.depth))
+
+        def read(reduction: Reduction, at: Affine, lanes: int) -> list[Register]:
+            return self.read(emitter, reduction, place, at, lanes)
+
+        totals = line.fold(self.reductions, read)
+        first = f.compare("eq", f.add(f.mul(group.warp, WARP), group.lane), 0)
+        if present is not None:
+            first = f.land(first, present)
+        with scopes.branch(first):
+            if number is None:
+                self.store(part, emitter, totals, place, 1)
+            else:
+                self.keep(part, emitter, totals, place, number, 1)
+        part.finish(blocks(self.columns, each) * parts)
+        if parts > 1:
+            self.rest(parts)
+
+    # The last dim is kept.
+
+    def down(self) -> None:
+        """Threads run along the results."""
+        width = self.width(self.kept[-1])
+        busy = self.target.architecture.multiprocessors * rows.BUSY
+        while width > 1 and self.columns // width < WARP:
+            width //= 2
+        cut = columns.choose(self.columns, self.length, width, busy, COPIES, True)
+        part = self.kernel.entry("reduce", cut.threads, self.partial(cut.parts))
+        emitter = part.emitter()
+        fold = Columns(part, self.columns, self.length, cut)
+
+        def read(reduction: Reduction, kept: Affine, at: Affine, lanes: int) -> list[Register]:
+            return self.read(emitter, reduction, kept, at, lanes)
+
+        totals = fold.totals(self.reductions, read)
+        self.conclude(part, emitter, fold, totals)
+        if cut.parts > 1:
+            self.rest(cut.parts)
+
+    def conclude(
+        self, part: Part, emitter: ThreadEmitter, fold: Columns, totals: Sequence[list[Register]]
+    ) -> None:
+        """Results, or partial ones, of the threads that have them."""
+        width = fold.cut.width
+
+        def write() -> None:
+            if fold.cut.parts == 1:
+                self.store(part, emitter, totals, fold.place, width)
+            else:
+                self.keep(part, emitter, totals, fold.place, fold.number, width)
+
+        first = fold.first()
+        if first is None:
+            write()
+        else:
+            with part.scopes.branch(first):
+                write()
+        part.finish(fold.blocks)
+
+    # Partial results: registers by (component, part, result).
+
+    def partial(self, parts: int) -> list:
+        """The parameter of the partial results, where there are any."""
+        if parts == 1:
+            return []
+        self.parts = parts
+        self.offsets, offset = [], 0
+        for kind in self.kinds():
+            self.offsets.append(offset)
+            size = max(1, llvm.bits_of(kind) // 8)
+            offset += -(-size * parts * self.columns // 256) * 256
+        self.memory = self.kernel.scratch_memory(offset)
+        return [self.memory]
+
+    def kinds(self) -> list[str]:
+        """The LLVM type of every component of what is accumulated."""
+        found = []
+        for reduction in self.reductions:
+            for element in reduction.elements:
+                kind = register_type(element)
+                found += [kind] * (2 if element.is_complex else 1)
+        return found
+
+    def keep(
+        self,
+        part: Part,
+        emitter: ThreadEmitter,
+        totals: Sequence[list[Register]],
+        place: Affine,
+        number: llvm.Value,
+        width: int,
+    ) -> None:
+        f = part.function
+        at = of_axis(Axis(number, self.parts, SAME, part.scopes.depth)) * self.columns + place
+        values = [one for total in totals for one in flat(total)]
+        for value, offset in zip(values, self.offsets, strict=True):
+            raw = stored(f, value)
+            base = f.pointer(part.extra[0], offset, "i8")
+            if width == 1:
+                f.store(raw, f.pointer(base, emitter.indexer.scalar(at), raw.type))
+            else:
+                emitter.store_neighbours(base, raw, raw.element, at)
+
+    def rest(self, parts: int) -> None:
+        """The second launch: partial results joined."""
+        busy = self.target.architecture.multiprocessors * rows.BUSY
+        cut = columns.choose(self.columns, parts, 1, busy, COPIES, False)
+        part = self.kernel.entry("join", cut.threads, [self.memory])
+        emitter = part.emitter()
+        f = part.function
+        fold = Columns(part, self.columns, parts, cut)
+        kinds = self.kinds()
+        first: dict[Reduction, int] = {}
+        count = 0
+        for reduction in self.reductions:
+            first[reduction] = count
+            count += sum(2 if element.is_complex else 1 for element in reduction.elements)
+
+        def read(reduction: Reduction, kept: Affine, at: Affine, lanes: int) -> list[Register]:
+            del lanes
+            place = emitter.indexer.scalar(at * self.columns + kept)
+            like = self.like(reduction)
+            parts = []
+            for number in range(first[reduction], first[reduction] + len(flat(like))):
+                kind = kinds[number]
+                base = f.pointer(part.extra[0], self.offsets[number], "i8")
+                raw_kind = "i8" if kind == "i1" else kind
+                raw = f.load(raw_kind, f.pointer(base, place, raw_kind))
+                parts.append(restored(f, raw, kind))
+            return unflat(parts, like)
+
+        totals = fold.totals(self.reductions, read)
+        self.conclude(part, emitter, fold, totals)
+
+    def like(self, reduction: Reduction) -> list[Register]:
+        """Registers of the make that the reduction accumulates."""
+        from ...plain.probe import dummy
+
+        return [dummy(element) for element in reduction.elements]

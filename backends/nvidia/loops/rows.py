@@ -1,0 +1,189 @@
+"""`rows` fusions: reductions over trailing dims with what surrounds them.
+
+A row belongs to a few lanes of a warp, to a warp, or to a block, by its length. Passes follow each
+other as `plain.passes` orders them; a row that fits stays in registers from its first pass to its
+last, a longer one is read again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....hlo.graph import Region, Value
+from ... import llvm
+from ...llvm.elements import Register
+from ...llvm.elementwise import Override, splat
+from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
+from ...plain.frame import computable
+from ...plain.monoid import Reduction
+from ...plain.passes import Pass, outer_rank, plan
+from ..frame import Unfit, blocks
+from ..launch import KernelCode
+from ..target import WARP, Target
+from .groups import Group
+from .head import Kernel, nothing
+from .line import Line
+from .threads import ACCESS_BYTES
+
+KEPT = 32  # 32-bit words of a row that a thread keeps in registers
+LONGEST = 16  # warps of a row
+THREADS = 128  # of a block whose warps have rows of their own
+BUSY = 512  # threads that a multiprocessor needs to hide the latency of memory
+FLIGHT = 64  # bytes of one operand that a turn of a loop asks for
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How many threads share a row: `lanes` of a warp and `warps`; elements of their vectors."""
+
+    lanes: int
+    warps: int
+    width: int
+    kept: int  # elements that a thread may keep
+
+    @property
+    def threads(self) -> int:
+        return self.lanes * self.warps
+
+    def copies(self, count: int, width: int) -> int:
+        """Vectors per turn of the loop over a row; 0: no loop."""
+        if count <= self.threads * self.kept:
+            return 0
+        return max(1, self.kept // 2 // width)
+
+
+def choose(region: Region, rows: int, count: int, target: Target) -> Cut:
+    """The cut of rows of so many elements."""
+    long = [value for value in region.arguments if value.tensor.size >= count] or [*region.results]
+    sizes = [value.element.itemsize for value in (*long, *region.results)]
+    words = max(1, max(sizes) // 4)
+    kept = max(4, KEPT // words)
+    width = max(1, min(ACCESS_BYTES // min(sizes), 2 * ACCESS_BYTES // max(sizes), 8))
+    width = math.gcd(width, count)
+    lanes, warps = 1, 1
+    while lanes < WARP and lanes * width < count:
+        lanes *= 2
+    busy = target.architecture.multiprocessors * BUSY
+    while lanes == WARP and warps < LONGEST:
+        share = WARP * warps
+        if count <= share * kept and (rows * share >= busy or count <= share * width):
+            break
+        warps *= 2
+    return Cut(lanes, warps, width, kept)
+
+
+def emit(region: Region, target: Target, flops: float) -> KernelCode:
+    """The kernel of a `rows` fusion's region."""
+    outer = outer_rank(region)
+    if outer is None:
+        raise Unfit("reductions that are not over the same rows")
+    if any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands):
+        raise Unfit("reductions of nothing")
+    if not computable(region):
+        raise Unfit("an operation that is not computed element by element")
+    if not all(root.tensor.size for root in region.results):
+        return nothing(region, target, flops)
+    return _Rows(region, target, outer).emit(flops)
+
+
+class _Rows:
+    def __init__(self, region: Region, target: Target, outer: int) -> None:
+        self.region, self.outer = region, outer
+        self.kernel = Kernel(region, target)
+        self.dims = region.results[0].dims[:outer]
+        self.rows = math.prod(self.dims)
+        self.passes = plan(region, outer, lambda count: True)
+        longest = max(math.prod(step.inner) for step in self.passes)
+        self.cut = cut = choose(region, self.rows, longest, target)
+        self.each = 1 if cut.warps > 1 else max(1, THREADS // cut.lanes)  # rows of a block
+        threads = max(WARP, cut.threads * self.each)
+        self.part = self.kernel.entry("rows", threads)
+        self.f, self.scopes = self.part.function, self.part.scopes
+        self.emitter = self.part.emitter()
+        self.group = Group(self.part, cut.lanes, cut.warps)
+        self.lines: dict[int, Line] = {}
+
+    def emit(self, flops: float) -> KernelCode:
+        f = self.f
+        row = self.part.block
+        if self.each > 1:
+            row = f.add(f.mul(row, self.each), f.udiv(self.part.thread, self.cut.lanes))
+        self.present: llvm.Value | None = None
+        if self.rows % self.each:
+            # The threads of rows that do not exist work on the last one and store nothing.
+            self.present = f.compare("ult", row, self.rows)
+            row = f.min(row, self.rows - 1, signed=False)
+        place = of_axis(Axis(row, self.rows, SAME, self.scopes.depth))
+        self.row = delinear(self.emitter.indexer, place, self.dims, 1)
+        for step in self.passes:
+            self.run(step)
+        self.part.finish(blocks(self.rows, self.each))
+        return self.kernel.finish(flops)
+
+    def line(self, step: Pass) -> Line:
+        count = math.prod(step.inner)
+        if count not in self.lines:
+            width = math.gcd(self.cut.width, count)
+            copies = self.cut.copies(count, width)
+            self.lines[count] = Line(self.part, self.group, count, width, copies)
+        return self.lines[count]
+
+    def run(self, step: Pass) -> None:
+        line = self.line(step)
+        if step.reductions:
+
+            def read(reduction: Reduction, place: Affine, width: int) -> list[Register]:
+                return self.read(step, reduction, place, width)
+
+            totals = line.fold(step.reductions, read)
+            for reduction, total in zip(step.reductions, totals, strict=True):
+                self.conclude(reduction, total)
+        if step.roots:
+            for place, guard in line.places():
+                self.store(step, place, line.width, guard)
+
+    def index(self, step: Pass, place: Affine, width: int) -> tuple[Affine, ...]:
+        return (*self.row, *delinear(self.emitter.indexer, place, step.inner, width))
+
+    def read(self, step: Pass, reduction: Reduction, place: Affine, width: int) -> list[Register]:
+        at = self.index(step, place, width)
+        registers = [self.emitter.value(value, at, width) for value in reduction.inputs]
+        return reduction.read(self.f, registers)
+
+    def conclude(self, reduction: Reduction, total: Sequence[Register]) -> None:
+        """Joins the initial values and makes the results known."""
+        if not all(map(reduction.is_identity, reduction.initial)):
+            total = reduction.combine(self.f, self.initial(reduction), total, 1)
+        rounded = reduction.finished(self.f, total)
+        for result, register in zip(reduction.op.results, rounded, strict=True):
+            self.emitter.overrides[result] = self.given(register)
+
+    def initial(self, reduction: Reduction) -> list[Register]:
+        registers = [self.emitter.value(value, (), 1) for value in reduction.initial]
+        return reduction.read(self.f, registers)
+
+    def given(self, register: Register) -> Override:
+        return lambda index, width: splat(self.f, register, width)
+
+    def store(self, step: Pass, place: Affine, width: int, guard: llvm.Value | None) -> None:
+        at = self.index(step, place, width)
+        roots: list[tuple[int, Value, Register]] = []
+        for number in step.roots:
+            root = self.region.results[number]
+            roots.append((number, root, self.emitter.value(root, at, width)))
+        if self.present is not None:
+            guard = self.present if guard is None else self.f.land(guard, self.present)
+        if guard is None:
+            self.write(roots, at, width)
+        else:
+            with self.scopes.branch(guard):
+                self.write(roots, at, width)
+
+    def write(
+        self, roots: Sequence[tuple[int, Value, Register]], at: tuple[Affine, ...], width: int
+    ) -> None:
+        for number, root, register in roots:
+            pointer = self.part.outputs[number]
+            self.emitter.store(pointer, register, root.element, linear(at, root.dims), width)

@@ -1,0 +1,471 @@
+"""sort and top_k: stable merges by rank.
+
+Each level merges neighbouring runs of `size` records: an element's place is its place in its own
+run plus the number of the other run's elements that stand before it, which a binary search counts.
+So every element is a thread's, any comparator will do, and a level costs one barrier. Up to SEGMENT
+records are sorted in shared memory by a block; longer lines go on with a launch per level in global
+memory. top_k keeps the first k of every segment, as often as it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ....hlo.graph import Op, arguments
+from ....hlo.types import TensorType
+from ... import llvm
+from ...llvm.elements import Register
+from ...llvm.elementwise import Override
+from ...llvm.index import Axis, of_axis
+from ...plain.opaque.frame import lazy_region
+from ...plain.opaque.order import Key, key_bits, key_of
+from ...plain.single import as_region
+from ..frame import GRID, Parameter, Unfit, barrier, blocks
+from ..launch import KernelCode
+from ..target import WARP, Target
+from .head import Kernel, Part, nothing
+from .threads import ThreadEmitter
+
+SEGMENT = 2048  # records that a block sorts
+THREADS = 512  # of such a block, at most
+FLAT = 256  # threads of a block of a level in global memory
+
+Record = list[llvm.Value]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of an array along a dimension: `count` of them, `length` elements `stride` apart."""
+
+    count: int
+    length: int
+    stride: int
+
+    @staticmethod
+    def of(dims: Sequence[int], dimension: int) -> Lines:
+        length = dims[dimension] if dims else 1
+        stride = math.prod(dims[dimension + 1 :])
+        return Lines(math.prod(dims) // length, length, stride)
+
+    def place(self, f: llvm.Function, line: llvm.Value, position: llvm.Value) -> llvm.Value:
+        """Where an element of a line lies, i64."""
+        wide, at = f.cast("zext", line, "i64"), f.cast("zext", position, "i64")
+        if self.stride == 1:
+            return f.add(f.mul(wide, self.length), at)
+        outer = f.udiv(wide, self.stride)
+        inner = f.sub(wide, f.mul(outer, self.stride))
+        base = f.add(f.mul(outer, self.length * self.stride), inner)
+        return f.add(base, f.mul(at, self.stride))
+
+
+class Order:
+    """How records are made and compared in one entry; a record ends with a position (i32).
+
+    With a key of 32 bits, a record is one i64: the key above the position. With one of 64 bits, it
+    is the key and the position; else the position alone, and the comparator reads the operands.
+    """
+
+    def __init__(self, part: Part, op: Op, lines: Lines, key: Key | None) -> None:
+        self.part, self.op, self.lines, self.key = part, op, lines, key
+        self.f, self.emitter = part.function, part.emitter()
+
+    @staticmethod
+    def kinds(key: Key | None) -> list[str]:
+        """The types of a record's components."""
+        if key is None:
+            return ["i32"]
+        return ["i64"] if key_bits(key.value.element) == 32 else ["i64", "i32"]
+
+    def load(self, number: int, line: llvm.Value, position: llvm.Value) -> Register:
+        """An element of an operand."""
+        value = self.op.operands[number]
+        at = self.lines.place(self.f, line, position)
+        axis = Axis(at, value.tensor.size, depth=self.part.scopes.depth)
+        pointer = self.part.pointers[number]
+        return self.emitter.load(pointer, value.element, of_axis(axis))
+
+    def record(self, line: llvm.Value, position: llvm.Value) -> Record:
+        """The record of a position of a line."""
+        if self.key is None:
+            return [position]
+        f = self.f
+        word = self.key.words(f, lambda number, width: self.load(number, line, position), 1)
+        if llvm.bits_of(word.type) == 64:
+            return [word, position]
+        high = f.shl(f.cast("zext", word, "i64"), 32)
+        return [f.lor(high, f.cast("zext", position, "i64"))]
+
+    def position(self, record: Record) -> llvm.Value:
+        return self.f.cast("trunc", record[-1], "i32")
+
+    def before(self, line: llvm.Value, other: Record, own: Record, left: llvm.Value) -> llvm.Value:
+        """Whether another run's record stands before the own one; `left`: whether the own run is
+        the earlier one, whose records come first among equals."""
+        f = self.f
+        if self.key is None:
+            after = self.less(line, own, other)
+            return f.select(left, self.less(line, other, own), f.lnot(after))
+        if len(own) == 1:
+            return f.compare("ult", other[0], own[0])
+        same = f.land(f.compare("eq", other[0], own[0]), f.compare("ult", other[1], own[1]))
+        return f.lor(f.compare("ult", other[0], own[0]), same)
+
+    def less(self, line: llvm.Value, left: Record, right: Record) -> llvm.Value:
+        """The comparator."""
+
+        def given(number: int, record: Record) -> Override:
+            return lambda index, width: self.load(number, line, record[-1])
+
+        loads = [
+            given(number, record)
+            for number in range(len(self.op.operands))
+            for record in (left, right)
+        ]
+        (result,) = lazy_region(self.f, self.op.regions[0], loads, 1)
+        assert isinstance(result, llvm.Value)
+        return result
+
+
+class Store:
+    """Records in memory, component by component."""
+
+    def __init__(self, f: llvm.Function, kinds: Sequence[str], bases: Sequence[llvm.Value]) -> None:
+        self.f, self.kinds, self.bases = f, kinds, bases
+
+    def get(self, at: llvm.Value) -> Record:
+        wide = self.f.cast("zext", at, "i64")
+        return [
+            self.f.load(kind, self.f.pointer(base, wide, kind))
+            for kind, base in zip(self.kinds, self.bases, strict=True)
+        ]
+
+    def put(self, at: llvm.Value, record: Record) -> None:
+        wide = self.f.cast("zext", at, "i64")
+        for kind, base, value in zip(self.kinds, self.bases, record, strict=True):
+            self.f.store(value, self.f.pointer(base, wide, kind))
+
+
+def merged(
+    order: Order,
+    line: llvm.Value,
+    source: Store,
+    first: llvm.Value,
+    place: llvm.Value,
+    length: llvm.Operand,
+    size: llvm.Value,
+    rounds: llvm.Operand,
+) -> tuple[llvm.Value, Record]:
+    """Where the record at `place` of the line that begins at `first` goes, when runs of `size`
+    (i32, a power of two) are merged, and the record. `rounds`: 1 + log2(size)."""
+    f = order.f
+    start = f.land(place, f.neg(f.mul(size, 2)))
+    left = f.compare("eq", f.land(place, size), 0)
+    other = f.select(left, f.add(start, size), start)
+    there = f.max(f.min(f.sub(length, other), size), 0)
+    own = source.get(f.add(first, place))
+    zero = llvm.constant("i32", 0)
+    with f.for_range(zero, f.lift(rounds, "i32"), 1, [zero, size], at_least_once=True) as loop:
+        count, step = loop.carried
+        further = f.add(count, step)
+        inside = f.compare("ule", further, there)
+        # What lies behind the run's end is not asked for: the own record stands in for it.
+        at = f.select(inside, f.sub(f.add(other, further), 1), place)
+        ahead = order.before(line, source.get(f.add(first, at)), own, left)
+        taken = f.land(inside, ahead)
+        loop.carry(f.select(taken, further, count), f.lshr(step, 1))
+    count = loop.results[0]
+    within = f.land(place, f.sub(size, 1))
+    return f.add(f.add(start, within), count), own
+
+
+@contextmanager
+def turns(part: Part, items: int) -> Iterator[llvm.Value]:
+    """The numbers of a block's items, a few for each thread."""
+    f, threads = part.function, part.threads
+    zero = llvm.constant("i32", 0)
+    rounds = llvm.constant("i32", -(-items // threads))
+    with f.for_range(zero, rounds) as loop:
+        item = f.add(part.thread, f.mul(loop.index, threads))
+        if items % threads:
+            with f.if_then(f.compare("ult", item, items)):
+                yield item
+        else:
+            yield item
+
+
+@dataclass(frozen=True)
+class Segments:
+    """What blocks sort: `lines` lines of `length` records; `each` lines of a block, or `parts`
+    blocks of `size` records of a line."""
+
+    lines: int
+    length: int
+
+    @property
+    def size(self) -> int:
+        return min(self.length, SEGMENT)
+
+    @property
+    def parts(self) -> int:
+        return -(-self.length // SEGMENT)
+
+    @property
+    def each(self) -> int:
+        return max(1, min(SEGMENT // 4 // self.size, self.lines)) if self.parts == 1 else 1
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.lines // self.each) * self.parts
+
+    @property
+    def threads(self) -> int:
+        items = self.each * self.size
+        return min(THREADS, -(-items // WARP) * WARP)
+
+
+Source = Callable[[llvm.Value, llvm.Value], Record]  # the record at (line, place)
+Sink = Callable[[llvm.Value, llvm.Value, Record], None]  # takes the record at (line, place)
+
+
+def sort_segments(
+    part: Part,
+    order: Order,
+    segments: Segments,
+    kinds: Sequence[str],
+    source: Source,
+    sink: Sink,
+    kept: int,
+) -> None:
+    """The code of a block: reads its segments' records, sorts them in shared memory, hands the
+    first `kept` of each on, with their places in the line of the kept ones."""
+    f = part.function
+    size, items = segments.size, segments.size * segments.each
+    stores = []
+    for _ in range(2):
+        bases = []
+        for kind in kinds:
+            nbytes = llvm.bits_of(kind) // 8
+            bases.append(part.at(part.shared(nbytes * items)))
+        stores.append(bases)
+    number = part.block
+    piece: llvm.Value = llvm.constant("i32", 0)
+    if segments.parts > 1:
+        line = f.udiv(number, segments.parts)
+        piece = f.sub(number, f.mul(line, segments.parts))
+        number = line
+    first_line = f.mul(number, segments.each)
+    begin = f.mul(piece, size)
+    length: llvm.Operand = size
+    if segments.length % size:
+        length = f.min(f.sub(segments.length, begin), size)
+
+    def split(item: llvm.Value) -> tuple[llvm.Value, llvm.Value]:
+        """(line in the block, place in the segment)"""
+        if segments.each == 1:
+            return llvm.constant("i32", 0), item
+        own = f.udiv(item, size)
+        return own, f.sub(item, f.mul(own, size))
+
+    @contextmanager
+    def items_of() -> Iterator[tuple[llvm.Value, llvm.Value, llvm.Value]]:
+        """(item, its line, its place) of those that exist."""
+        with turns(part, items) as item:
+            own, place = split(item)
+            line = f.add(first_line, own)
+            inside = None
+            if segments.lines % segments.each:
+                inside = f.compare("ult", line, segments.lines)
+            if isinstance(length, llvm.Value):
+                inside = f.compare("ult", place, length)
+            if inside is None:
+                yield item, line, place
+            else:
+                with f.if_then(inside):
+                    yield item, line, place
+
+    front = Store(f, kinds, stores[0])
+    with items_of() as (item, line, place):
+        front.put(item, source(line, f.add(begin, place)))
+    barrier(f)
+    levels = max(0, (size - 1).bit_length())
+    zero = llvm.constant("i32", 0)
+    final = stores[0]
+    if levels:
+        pairs = [*stores[0], *stores[1]]
+        with f.for_range(zero, llvm.constant("i32", levels), 1, pairs) as loop:
+            here, there = loop.carried[: len(kinds)], loop.carried[len(kinds) :]
+            run = f.shl(llvm.constant("i32", 1), loop.index)
+            with items_of() as (item, line, place):
+                first = f.sub(item, place)
+                to, record = merged(
+                    order, line, Store(f, kinds, here), first, place, length, run,
+                    f.add(loop.index, 1),
+                )  # fmt: skip
+                Store(f, kinds, there).put(f.add(first, to), record)
+            barrier(f)
+            loop.carry(*there, *here)
+        final = loop.results[: len(kinds)]
+    back = Store(f, kinds, final)
+    share = min(kept, size)
+    with items_of() as (item, line, place):
+        at = f.add(f.mul(piece, share), place)
+        if share < size:
+            with f.if_then(f.compare("ult", place, share)):
+                sink(line, at, back.get(item))
+        else:
+            sink(line, at, back.get(item))
+
+
+class _Sorter:
+    """The launches of one operation."""
+
+    def __init__(self, op: Op, target: Target, key: Key | None) -> None:
+        self.region = as_region(op)
+        self.op, self.key = self.region.ops[0], key
+        self.kernel = Kernel(self.region, target)
+        self.kinds = Order.kinds(key)
+
+    def buffer(self, count: int) -> list[Parameter]:
+        """Scratch for so many records, as parameters."""
+        return [
+            self.kernel.scratch_memory(count * (llvm.bits_of(kind) // 8)) for kind in self.kinds
+        ]
+
+    def store(self, part: Part, first: int) -> Store:
+        return Store(part.function, self.kinds, part.extra[first : first + len(self.kinds)])
+
+
+def emit(op: Op, target: Target) -> KernelCode:
+    """The kernel of a sort."""
+    if not op.operands[0].tensor.size:
+        return nothing(as_region(op), target, 0.0)
+    dims = op.operands[0].dims
+    lines = Lines.of(dims, op.dimension % len(dims) if dims else 0)
+    total = lines.count * lines.length
+    if total > GRID:
+        raise Unfit("more elements than 32 bits count")
+    sorter = _Sorter(op, target, key_of(op.regions[0]))
+    op, kernel = sorter.op, sorter.kernel
+    segments = Segments(lines.count, lines.length)
+    alone = segments.parts == 1
+    buffers = [] if alone else [sorter.buffer(total), sorter.buffer(total)]
+    part = kernel.entry("sort", segments.threads, [] if alone else buffers[0])
+    order = Order(part, op, lines, sorter.key)
+
+    def moved(order: Order, line: llvm.Value, place: llvm.Value, record: Record) -> None:
+        """Stores the elements of a record where it stands."""
+        part, position = order.part, order.position(record)
+        to = lines.place(part.function, line, place)
+        values = [order.load(number, line, position) for number in range(len(op.operands))]
+        for value, operand, pointer in zip(values, op.operands, part.outputs, strict=True):
+            axis = Axis(to, total, depth=part.scopes.depth)
+            order.emitter.store(pointer, value, operand.element, of_axis(axis))
+
+    def sink(line: llvm.Value, place: llvm.Value, record: Record) -> None:
+        if alone:
+            moved(order, line, place, record)
+        else:
+            f = part.function
+            at = f.add(f.mul(line, lines.length), place)
+            sorter.store(part, 0).put(at, record)
+
+    sort_segments(part, order, segments, sorter.kinds, order.record, sink, lines.length)
+    part.finish(segments.blocks)
+    size = SEGMENT
+    while size < lines.length:
+        last = 2 * size >= lines.length
+        extra = buffers[0] if last else [*buffers[0], *buffers[1]]
+        part = kernel.entry(f"merge{size}", FLAT, extra)
+        order = Order(part, op, lines, sorter.key)
+        f = part.function
+        item = f.add(f.mul(part.block, FLAT), part.thread)
+        with f.if_then(f.compare("ult", item, total)):
+            line = f.udiv(item, lines.length)
+            first = f.mul(line, lines.length)
+            to, record = merged(
+                order, line, sorter.store(part, 0), first, f.sub(item, first), lines.length,
+                llvm.constant("i32", size), size.bit_length(),
+            )  # fmt: skip
+            if last:
+                moved(order, line, to, record)
+            else:
+                sorter.store(part, len(sorter.kinds)).put(f.add(first, to), record)
+        part.finish(blocks(total, FLAT))
+        buffers.reverse()
+        size *= 2
+    return kernel.finish(op.definition.flops(op))
+
+
+def emit_top(op: Op, target: Target) -> KernelCode:
+    """The kernel of a top_k: values, positions = the k largest of each row."""
+    x, k = op.operands[0], op.k
+    if not op.results[0].tensor.size:
+        return nothing(as_region(op), target, 0.0)
+    rows, length = math.prod(x.dims[:-1]), x.dims[-1]
+    if length > SEGMENT and 2 * k > SEGMENT:
+        raise Unfit(f"more than {SEGMENT // 2} results of a long row")
+    if rows * length > GRID:
+        raise Unfit("more elements than 32 bits count")
+    (one,) = arguments([TensorType((), x.element)])
+    sorter = _Sorter(op, target, Key(one, (one,), True))
+    op, kernel = sorter.op, sorter.kernel
+    lines = Lines(rows, length, 1)
+    given: list[Parameter] = []
+    count, number = length, 0
+    while True:
+        segments = Segments(rows, count)
+        # Every segment but a line's last one hands on k records.
+        rest = count - (segments.parts - 1) * segments.size
+        following = (segments.parts - 1) * min(k, segments.size) + min(k, rest)
+        last = segments.parts == 1
+        taken = [] if last else sorter.buffer(rows * following)
+        part = kernel.entry(f"top{number}", segments.threads, [*given, *taken])
+        order = Order(part, op, lines, sorter.key)
+        f = part.function
+        top = _Top(part, order, sorter, count, following, len(given), k)
+        source = top.kept if given else order.record
+        sink = top.result if last else top.keep
+        sort_segments(part, order, segments, sorter.kinds, source, sink, k)
+        part.finish(segments.blocks)
+        if last:
+            return kernel.finish(op.definition.flops(op))
+        given, count, number = taken, following, number + 1
+
+
+@dataclass(frozen=True)
+class _Top:
+    """Where one launch of a top_k reads records and writes them."""
+
+    part: Part
+    order: Order
+    sorter: _Sorter
+    count: int
+    following: int
+    first: int  # number of the parameters of the records written
+    k: int
+
+    @property
+    def emitter(self) -> ThreadEmitter:
+        return self.order.emitter
+
+    def kept(self, line: llvm.Value, place: llvm.Value) -> Record:
+        f = self.part.function
+        return self.sorter.store(self.part, 0).get(f.add(f.mul(line, self.count), place))
+
+    def keep(self, line: llvm.Value, place: llvm.Value, record: Record) -> None:
+        f = self.part.function
+        at = f.add(f.mul(line, self.following), place)
+        self.sorter.store(self.part, self.first).put(at, record)
+
+    def result(self, line: llvm.Value, place: llvm.Value, record: Record) -> None:
+        f, op = self.part.function, self.sorter.op
+        position = self.order.position(record)
+        at = f.add(f.mul(f.cast("zext", line, "i64"), self.k), f.cast("zext", place, "i64"))
+        axis = Axis(at, op.results[0].tensor.size, depth=self.part.scopes.depth)
+        value = self.order.load(0, line, position)
+        self.emitter.store(self.part.outputs[0], value, op.results[0].element, of_axis(axis))
+        number: llvm.Value = position
+        self.emitter.store(self.part.outputs[1], number, op.results[1].element, of_axis(axis))

@@ -1,0 +1,1 @@
+"""The strategy of Hopper: copies and products in flight at once, by roles of warp groups."""

@@ -1,0 +1,507 @@
+"""The role that multiplies: warp groups issue products, compute between them, and release stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....hlo.errors import CompilerBug
+from ....hlo.graph import Op, Region
+from ....hlo.graph import Value as Tile
+from ... import llvm
+from ...llvm import Function, Value, elements
+from . import instructions as hopper
+from .analysis import Panel, Product, Roles
+from .registers import Evaluator, Registers
+from .rings import Role, rolled
+from .schedule import Ring, Schedule, Style, carried_zero
+
+Words = list[list[list[Value]]]  # of a left operand: by block and step, four words
+
+
+class Consumer(Role):
+    """`group` is the number of the warp group among those that multiply, `leader` one thread of
+    it. `pending` products may be in flight only inside of one of the methods below."""
+
+    def __init__(
+        self, f: Function, plan: Schedule, evaluator: Evaluator, group: Value, leader: Value,
+        thread: Value,
+    ) -> None:  # fmt: skip
+        super().__init__(f, plan, evaluator, 0)
+        self.group, self.leader, self.thread = group, leader, thread
+        self.base = hopper.address(f, hopper.shared(f, 0))
+        self.blocks = plan.rows // hopper.ROWS
+        self.waited: set[Ring] = set()
+        evaluator.product = self.value
+
+    def value(self, op: Op, roles: Roles) -> Registers:
+        """A product outside of the loop, which the evaluator asks for."""
+        product = self.plan.work.of(op.results[0])
+        if product is None:
+            raise CompilerBug(f"{op.name} is asked for before it ran")
+        return self.now(product)
+
+    # Tiles.
+
+    def run_loop(self) -> None:
+        """Runs the loop of the tile and binds its results."""
+        loop = self.plan.work.loop
+        if loop is None:
+            return
+        if self.plan.style is Style.CHAIN:
+            self.chain(loop)
+        elif self.plan.style is Style.ROTATE:
+            self.rotate(loop)
+        else:
+            self.sequence(loop)
+
+    def begin_tile(self) -> None:
+        """Waits for what stays for the whole tile, and computes the products before the loop."""
+        self.waited.clear()
+        loop = self.plan.work.loop
+        ops = self.plan.work.kernel.regions[0].ops
+        before = set(ops[: ops.index(loop)]) if loop is not None else set()
+        for product in self.plan.work.outer:
+            if product.op in before:
+                self.evaluator.tile(product.result)
+
+    def end_tile(self) -> None:
+        """Gives back what stayed for the whole tile."""
+        for ring in self.plan.rings:
+            if not ring.moves:
+                self.wait(ring)
+                self.release(ring)
+                self.advance(ring)
+
+    # Rings.
+
+    def wait(self, ring: Ring) -> None:
+        """Waits until the ring's stage is full; once a tile for what stays."""
+        if not ring.moves:
+            if ring in self.waited:
+                return
+            self.waited.add(ring)
+        stage, parity = self.states[ring]
+        hopper.barrier_wait(self.f, self.full(ring, stage), parity)
+
+    def wait_staying(self) -> None:
+        """Waits for what the loop reads again and again."""
+        read = {panel for product in self.plan.work.inner for panel in product.panels}
+        for ring in self.plan.rings:
+            if not ring.moves and read & set(ring.panels):
+                self.wait(ring)
+
+    def wait_for(self, products: Sequence[Product]) -> list[Ring]:
+        """Waits for all panels of products; the rings of the loop among theirs."""
+        panels = [panel for product in products for panel in product.panels]
+        rings = list(dict.fromkeys(self.plan.ring(panel) for panel in panels))
+        for ring in rings:
+            self.wait(ring)
+        return [ring for ring in rings if ring.moves]
+
+    def release(self, ring: Ring, stage: Value | None = None) -> None:
+        """Says that this warp group reads a stage no more; to all blocks that fill it."""
+        f = self.f
+        barrier = self.empty(ring, self.states[ring][0] if stage is None else stage)
+        if max(ring.shares) == 1:
+            with f.if_then(self.leader):
+                hopper.barrier_arrive(f, barrier)
+        else:
+            with f.if_then(f.compare("ult", self.thread, self.plan.cluster)):
+                hopper.barrier_arrive(f, barrier, self.thread)
+
+    def before(self, ring: Ring) -> Value:
+        """The stage before the current one."""
+        f, (stage, _) = self.f, self.states[ring]
+        if ring.stages == 1:
+            return stage
+        return f.select(f.compare("eq", stage, 0), ring.stages - 1, f.sub(stage, 1))
+
+    # Products.
+
+    def issue(
+        self,
+        product: Product,
+        accumulators: Sequence[Value],
+        keep: Value | bool,
+        words: Words | None = None,
+    ) -> list[Value]:
+        """Starts one product of the current stages; its accumulators while they are in flight."""
+        f, kind = self.f, product.kind
+        right = self.descriptor(product.right, product.right_depth_first, None)
+        left = None
+        if isinstance(product.left, Panel):
+            left = self.descriptor(product.left, product.left_depth_first, self.group)
+        found: list[Value] = []
+        each = product.columns // 2
+        for block in range(self.blocks):
+            steps: list[hopper.Step] = []
+            for step in range(product.depth // kind.depth):
+                b = self.stepped(right, product.right, product.right_depth_first, step, 0)
+                a: Any
+                if left is None:
+                    assert words is not None
+                    a = words[block][step]
+                else:
+                    assert isinstance(product.left, Panel)
+                    a = self.stepped(left, product.left, product.left_depth_first, step, block)
+                steps.append(hopper.Step(a, b, keep if step == 0 else True))
+            found += hopper.matrix_multiply(
+                f, kind, product.columns, accumulators[block * each : (block + 1) * each], steps,
+                left_depth_first=product.left_depth_first,
+                right_depth_first=product.right_depth_first,
+            )  # fmt: skip
+        return found
+
+    def descriptor(self, panel: Panel, depth_first: bool, group: Value | None) -> Value:
+        """The descriptor of a panel's current stage, from the warp group's own rows on."""
+        f = self.f
+        ring = self.plan.ring(panel)
+        start = self.stage_offset(ring, self.states[ring][0])
+        at = f.add(f.add(start, ring.place(panel)), self.base)
+        if group is not None:
+            rows = self.plan.rows
+            chunk = panel.outer * panel.swizzle * rows // panel.chunk
+            at = f.add(at, f.mul(group, chunk if depth_first else rows * panel.swizzle))
+        leading = panel.outer * panel.swizzle if depth_first else 16
+        return hopper.descriptor(f, at, leading, 8 * panel.swizzle, panel.swizzle)
+
+    def stepped(
+        self, start: Value, panel: Panel, depth_first: bool, step: int, block: int
+    ) -> Value:
+        """The descriptor of one step along the depth, of one block of 64 rows."""
+        chunk = panel.outer * panel.swizzle
+        if depth_first:
+            depth = hopper.KINDS[panel.element].depth
+            offset = step * depth * panel.swizzle + block * chunk * (hopper.ROWS // panel.chunk)
+        else:
+            at = step * 32
+            offset = at // panel.swizzle * chunk + at % panel.swizzle
+            offset += block * hopper.ROWS * panel.swizzle
+        return self.f.add(start, offset >> 4)
+
+    def words(self, product: Product) -> Words | None:
+        """A left operand of registers, as the product takes it: its words are where the
+        accumulators of a product before left its elements."""
+        if isinstance(product.left, Panel):
+            return None
+        tile = self.evaluator.tile(product.left)
+        element = product.left.element
+        return [
+            [
+                [
+                    tile.word(2 * block + half, 2 * step + eight, element)
+                    for eight in (0, 1)
+                    for half in (0, 1)
+                ]
+                for step in range(product.depth // product.kind.depth)
+            ]
+            for block in range(self.blocks)
+        ]
+
+    def start(self, product: Product) -> tuple[list[Value], bool]:
+        """What a product adds to, and whether that counts."""
+        if product.addend is None:
+            count = self.blocks * product.columns // 2
+            return [llvm.poison("float")] * count, False
+        return self.evaluator.tile(product.addend).all(), True
+
+    def now(self, product: Product) -> Registers:
+        """A product that is awaited at once."""
+        f = self.f
+        accumulators, keep = self.start(product)
+        words = self.words(product)
+        moving = self.wait_for([product])
+        hopper.matrix_fence(f)
+        found = self.issue(product, accumulators, keep, words)
+        hopper.matrix_commit(f)
+        found = hopper.matrix_wait(f, 0, found)
+        for ring in moving:
+            self.release(ring)
+            self.advance(ring)
+        return self.given(product, found)
+
+    def given(self, product: Product, found: Sequence[Value]) -> Registers:
+        """A product's registers; in a narrower type where it has one."""
+        registers = self.evaluator.given(product.result, found)
+        element = product.result.element
+        if element.bits == 32:
+            return registers
+        rounded = [elements.rounded(self.f, value, element) for value in found]
+        return self.evaluator.given(product.result, rounded)
+
+    # Loops.
+
+    def bounds(self, loop: Op) -> tuple[Value, Value]:
+        lower, upper = (self.evaluator.scalar(value) for value in loop.operands[:2])
+        return lower, upper
+
+    def enter(self, loop: Op, index: Value) -> None:
+        """Binds the variable of a round."""
+        value = loop.regions[0].arguments[0]
+        self.evaluator.bind(value, self.evaluator.given(value, [index]))
+
+    def chain(self, loop: Op) -> None:
+        """Products that only add up: each round's are issued while the last ones still run."""
+        f, products, body = self.f, self.plan.heads, loop.regions[0]
+        places = [p.addend.index - 1 for p in products if p.addend is not None]
+        lower, upper = self.bounds(loop)
+        (ring,) = [ring for ring in self.plan.rings if ring.moves]
+        self.wait_staying()
+        starts: list[Value] = []
+        for product, place in zip(products, places, strict=True):
+            if carried_zero(self.plan.work, product):
+                starts += [llvm.poison("float")] * (self.blocks * product.columns // 2)
+            else:
+                starts += self.whole(body.arguments[1 + place], loop.operands[2 + place])
+        with f.for_range(
+            lower, upper, loop.step, [*self.flat([ring]), *starts],
+            at_least_once=True, metadata=rolled(f),
+        ) as inner:  # fmt: skip
+            sums = list(self.resume([ring], inner.carried))
+            later = f.compare("ne", inner.index, lower)
+            again = f.cast("zext", later, "i32")
+            self.wait(ring)
+            hopper.matrix_fence(f)
+            flying: list[Value] = []
+            for product in products:
+                count = self.blocks * product.columns // 2
+                keep = again if carried_zero(self.plan.work, product) else True
+                flying += self.issue(product, sums[len(flying) : len(flying) + count], keep)
+            hopper.matrix_commit(f)
+            flying = hopper.matrix_wait(f, 1, flying)
+            with f.if_then(later):
+                self.release(ring, self.before(ring))
+            self.advance(ring)
+            inner.carry(*self.flat([ring]), *flying)
+        sums = hopper.matrix_wait(f, 0, self.resume([ring], inner.results))
+        self.release(ring, self.before(ring))
+        for product, place in zip(products, places, strict=True):
+            count = self.blocks * product.columns // 2
+            result = loop.results[place]
+            self.evaluator.bind(result, self.evaluator.given(result, sums[:count]))
+            sums = sums[count:]
+
+    def sequence(self, loop: Op) -> None:
+        """Each product is awaited where it stands."""
+        f, evaluator, body = self.f, self.evaluator, loop.regions[0]
+        products = self.plan.heads
+        moving = [ring for ring in self.plan.rings if ring.moves]
+        self.wait_staying()
+        lower, upper = self.bounds(loop)
+        arguments = body.arguments[1:]
+        start = [
+            element
+            for argument, value in zip(arguments, loop.operands[2:], strict=True)
+            for element in self.whole(argument, value)
+        ]
+        with f.for_range(
+            lower, upper, loop.step, [*self.flat(moving), *start], metadata=rolled(f)
+        ) as inner:
+            carried = list(self.resume(moving, inner.carried))
+            with evaluator.scope():
+                self.enter(loop, inner.index)
+                self.unpack(arguments, carried)
+                for product in products:
+                    evaluator.bind(product.result, self.now(product))
+                found = [
+                    element
+                    for argument, value in zip(arguments, body.results, strict=True)
+                    for element in self.whole(argument, value)
+                ]
+            inner.carry(*self.flat(moving), *found)
+        self.unpack(loop.results, list(self.resume(moving, inner.results)))
+
+    def rotate(self, loop: Op) -> None:
+        """The tail of a round runs while the next round's values are computed.
+
+        A round issues its own heads and the tail of the round before, computes from the heads what
+        does not need that tail, and only then waits for it.
+        """
+        f, evaluator, body = self.f, self.evaluator, loop.regions[0]
+        heads, (tail,) = self.plan.heads, self.plan.tails
+        assert isinstance(tail.left, Tile)
+        arguments = body.arguments[1:]
+        number = body.results.index(tail.result)
+        late = _depends(body, arguments[number])
+        early = [
+            n for n, value in enumerate(body.results) if n != number and value not in late
+        ]
+        rest = [n for n in range(len(arguments)) if n != number and n not in early]
+        kept = [*early, *rest]
+        head_rings = self._rings(heads)
+        tail_rings = self._rings([tail])
+        moving = [*head_rings, *tail_rings]
+        self.wait_staying()
+        lower, upper = self.bounds(loop)
+
+        def enter(index: Value, found: dict[int, list[Value]]) -> None:
+            self.enter(loop, index)
+            for n, elements_ in found.items():
+                evaluator.bind(arguments[n], evaluator.given(arguments[n], elements_))
+
+        def compute(which: Sequence[int]) -> list[list[Value]]:
+            return [self.whole(arguments[n], body.results[n]) for n in which]
+
+        def prepare() -> tuple[list[Value], list[Value]]:
+            """What the tail takes: its left operand's words, and what it adds to."""
+            words = self.words(tail)
+            assert words is not None
+            return [w for block in words for step in block for w in step], self.start(tail)[0]
+
+        # The first round, without its tail.
+        initial = {n: self.whole(a, loop.operands[2 + n]) for n, a in enumerate(arguments)}
+        with evaluator.scope():
+            enter(lower, initial)
+            self.heads(heads, head_rings)
+            values = compute(kept)
+            words, sums = prepare()
+        flat = [element for value in values for element in value]
+        first = f.add(lower, loop.step)
+        with f.for_range(
+            first, upper, loop.step, [*self.flat(moving), *words, *sums, *flat],
+            metadata=rolled(f),
+        ) as inner:  # fmt: skip
+            given = list(self.resume(moving, inner.carried))
+            words, given = given[: len(words)], given[len(words) :]
+            sums, given = given[: len(sums)], given[len(sums) :]
+            carried = dict(zip(kept, _split(given, values), strict=True))
+            with evaluator.scope():
+                enter(inner.index, carried)
+                self.take_turn()
+                flying = self.start_heads(heads, head_rings)
+                over = self.start_tail(tail, tail_rings, sums, words)
+                self.give_turn()
+                self.bind_heads(heads, hopper.matrix_wait(f, 1, flying))
+                self.leave(head_rings)
+                soon = compute(early)
+                hopper.pin(f, [e for value in soon for e in value if e.type == "float"])
+                over = hopper.matrix_wait(f, 0, over)
+                self.leave(tail_rings)
+                value = arguments[number]
+                evaluator.bind(value, evaluator.given(value, over))
+                next_values = [*soon, *compute(rest)]
+                next_words, next_sums = prepare()
+            found = [element for one in next_values for element in one]
+            inner.carry(*self.flat(moving), *next_words, *next_sums, *found)
+        given = list(self.resume(moving, inner.results))
+        words, given = given[: len(words)], given[len(words) :]
+        sums, given = given[: len(sums)], given[len(sums) :]
+        over = hopper.matrix_wait(f, 0, self.start_tail(tail, tail_rings, sums, words))
+        self.leave(tail_rings)
+        for n, found in zip(kept, _split(given, values), strict=True):
+            evaluator.bind(loop.results[n], evaluator.given(loop.results[n], found))
+        result = loop.results[number]
+        evaluator.bind(result, evaluator.given(result, over))
+
+    def _rings(self, products: Sequence[Product]) -> list[Ring]:
+        """The rings of the loop that products read."""
+        panels = [panel for product in products for panel in product.panels if panel.moves]
+        return list(dict.fromkeys(self.plan.ring(panel) for panel in panels))
+
+    def leave(self, rings: Sequence[Ring]) -> None:
+        """Releases the stages that were just read."""
+        for ring in rings:
+            self.release(ring)
+            self.advance(ring)
+
+    def start_heads(self, heads: Sequence[Product], rings: Sequence[Ring]) -> list[Value]:
+        """Starts the products of windows alone."""
+        for ring in rings:
+            self.wait(ring)
+        hopper.matrix_fence(self.f)
+        flying: list[Value] = []
+        for product in heads:
+            flying += self.issue(product, *self.start(product))
+        hopper.matrix_commit(self.f)
+        return flying
+
+    def bind_heads(self, heads: Sequence[Product], found: Sequence[Value]) -> None:
+        for product in heads:
+            count = self.blocks * product.columns // 2
+            self.evaluator.bind(product.result, self.given(product, found[:count]))
+            found = found[count:]
+
+    def heads(self, heads: Sequence[Product], rings: Sequence[Ring]) -> None:
+        """The products of windows alone, awaited."""
+        found = hopper.matrix_wait(self.f, 0, self.start_heads(heads, rings))
+        self.bind_heads(heads, found)
+        self.leave(rings)
+
+    def start_tail(
+        self, tail: Product, rings: Sequence[Ring], sums: Sequence[Value], flat: Sequence[Value]
+    ) -> list[Value]:
+        """Starts the product of a computed operand, of the round before."""
+        for ring in rings:
+            self.wait(ring)
+        steps = tail.depth // tail.kind.depth
+        words = [
+            [list(flat[4 * (block * steps + step) :][:4]) for step in range(steps)]
+            for block in range(self.blocks)
+        ]
+        hopper.matrix_fence(self.f)
+        found = self.issue(tail, sums, tail.addend is not None, words)
+        hopper.matrix_commit(self.f)
+        return found
+
+    # Two warp groups take turns: one multiplies while the other computes.
+
+    def take_turn(self) -> None:
+        if self.plan.ping_pong:
+            hopper.meet(self.f, self._turn(self.group), 2 * hopper.WARPGROUP)
+
+    def give_turn(self) -> None:
+        if self.plan.ping_pong:
+            other = self.f.xor(self.group, 1)
+            hopper.announce(self.f, self._turn(other), 2 * hopper.WARPGROUP)
+
+    def _turn(self, group: Value) -> Value:
+        return self.f.add(group, 1 + self.plan.groups)
+
+    def begin(self) -> None:
+        """Before all tiles: the first turn is the first warp group's."""
+        if self.plan.ping_pong:
+            with self.f.if_then(self.f.compare("eq", self.group, 0)):
+                hopper.announce(self.f, 1 + self.plan.groups, 2 * hopper.WARPGROUP)
+
+    def end(self) -> None:
+        """Behind all tiles: the turn that nobody took is taken."""
+        if self.plan.ping_pong:
+            with self.f.if_then(self.f.compare("eq", self.group, 0)):
+                hopper.meet(self.f, 1 + self.plan.groups, 2 * hopper.WARPGROUP)
+
+    def whole(self, like: Tile, value: Tile) -> list[Value]:
+        """All registers of a value, as many as `like` has."""
+        evaluator = self.evaluator
+        roles = evaluator.roles(like)
+        tile = evaluator.tile(value, roles)
+        rows, columns = evaluator.counts(like, roles)
+        spread = Registers(evaluator, rows, columns, tile.at)
+        return spread.all()
+
+    def unpack(self, values: Sequence[Tile], found: list[Value]) -> None:
+        """Binds values to registers that stand one behind the other."""
+        for value in values:
+            rows, columns = self.evaluator.counts(value, self.evaluator.roles(value))
+            count = rows * columns
+            self.evaluator.bind(value, self.evaluator.given(value, found[:count]))
+            found = found[count:]
+
+
+def _depends(body: Region, value: Tile) -> set[Tile]:
+    """Everything that is computed from a value."""
+    found = {value}
+    for op in body.ops:
+        if any(operand in found for operand in op.operands):
+            found.update(op.results)
+    return found
+
+
+def _split(flat: Sequence[Value], like: Sequence[Sequence[Value]]) -> list[list[Value]]:
+    """Lists of the same lengths as those of `like`."""
+    found: list[list[Value]] = []
+    start = 0
+    for one in like:
+        found.append(list(flat[start : start + len(one)]))
+        start += len(one)
+    return found

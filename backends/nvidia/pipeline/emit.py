@@ -1,0 +1,139 @@
+"""A tile function as a kernel of Hopper's roles: one warp group copies, the others multiply."""
+
+from __future__ import annotations
+
+from ....hlo.graph import Op
+from ... import llvm
+from ..frame import Parameter, Unit, barrier
+from ..launch import Argument, KernelCode, Memory
+from ..target import Target
+from . import instructions as hopper
+from .analysis import analyse, tensor_map
+from .consumer import Consumer
+from .epilogue import Epilogue
+from .producer import Producer
+from .registers import Evaluator, Place
+from .schedule import Schedule, schedule
+
+
+def emit(op: Op, target: Target, *, tf32: bool = False) -> KernelCode:
+    """The kernel of a kernel_call; Unfit, with the reason, where it is none for the pipeline."""
+    plan = plan_of(op, target, tf32=tf32)
+    return _Kernel(plan, target).code()
+
+
+def plan_of(op: Op, target: Target, *, tf32: bool = False) -> Schedule:
+    """What would run; Unfit as `emit`."""
+    return schedule(analyse(op, tf32=tf32), target.architecture)
+
+
+class _Kernel:
+    def __init__(self, plan: Schedule, target: Target) -> None:
+        self.plan, self.work = plan, plan.work
+        self.unit = Unit(target)
+        parameters = self.parameters()
+        self.entry = self.unit.kernel(
+            "pipeline", parameters, plan.threads, minimum_blocks=1, cluster=(plan.cluster, 1, 1)
+        )
+        self.f = self.entry.function
+        values = dict(zip((p.label for p in parameters), self.entry.pointers, strict=True))
+        panels = list(plan.work.panels)
+        self.maps = {panel: values[f"panel{n}"] for n, panel in enumerate(panels)}
+        self.store_maps = {store: values[f"store{n}"] for n, store in enumerate(plan.stores)}
+        self.pointers = {slot: values[f"memory{slot}"] for slot in self.direct_slots()}
+
+    def parameters(self) -> list[Parameter]:
+        plan = self.plan
+        found: list[Parameter] = []
+        for number, panel in enumerate(plan.work.panels):
+            ring = plan.ring(panel)
+            share = ring.shares[ring.panels.index(panel)]
+            found.append(Parameter(f"panel{number}", panel.tensor_map(share)))
+        for number, (store, staged) in enumerate(plan.stores.items()):
+            memory = store.operands[0]
+            box = staged.swizzle // (memory.element.bits // 8), plan.rows
+            argument: Argument = tensor_map(
+                memory, memory.index, staged.order, staged.swizzle, box, staged.outer_place
+            )
+            found.append(Parameter(f"store{number}", argument))
+        inputs = len(self.work.kernel.operands)
+        for slot in self.direct_slots():
+            readonly = slot < inputs
+            found.append(Parameter(f"memory{slot}", Memory(slot), readonly, unique=False))
+        return found
+
+    def direct_slots(self) -> list[int]:
+        """Memories that threads read or write without the copy engine."""
+        panels = {panel.op for panel in self.work.panels}
+        slots: set[int] = set()
+        for op in self.work.kernel.regions[0].walk():
+            if op.name == "tile_load" and op not in panels:
+                slots.add(op.operands[0].index)
+            if op.name == "tile_store" and op not in self.plan.stores:
+                slots.add(op.operands[0].index)
+        return sorted(slots)
+
+    def code(self) -> KernelCode:
+        f, plan = self.f, self.plan
+        thread = self.entry.thread()
+        self.begin(thread)
+        group = hopper.uniform(f, f.lshr(thread, 7))
+        branch = f.if_else(f.compare("eq", group, 0))
+        with branch.then():
+            self.produce(thread)
+        with branch.otherwise():
+            self.consume(thread, f.sub(group, 1))
+        if plan.cluster > 1:  # its blocks reach into each other's shared memory until here
+            hopper.cluster_arrive(f)
+            hopper.cluster_wait(f)
+        launch = self.entry.finish(plan.blocks, plan.shared_bytes)
+        kernel = self.work.kernel
+        moved = sum(value.tensor.bytes for value in (*kernel.operands, *kernel.results))
+        return self.unit.code([launch], kernel.definition.flops(kernel), moved)
+
+    def begin(self, thread: llvm.Value) -> None:
+        """One thread starts all barriers; everybody waits for that."""
+        f, plan = self.f, self.plan
+        with f.if_then(f.compare("eq", thread, 0)):
+            for value in (*self.maps.values(), *self.store_maps.values()):
+                hopper.prefetch_map(f, value)
+            for ring in plan.rings:
+                readers = plan.groups * max(ring.shares)
+                for number in range(2 * ring.stages):
+                    at = hopper.shared(f, ring.barriers + 8 * number)
+                    hopper.barrier_start(f, at, 1 if number < ring.stages else readers)
+            hopper.barriers_started(f)
+        if plan.cluster > 1:
+            hopper.cluster_arrive(f, relaxed=True)
+            hopper.cluster_wait(f)
+        else:
+            barrier(f)
+
+    def produce(self, thread: llvm.Value) -> None:
+        f, plan = self.f, self.plan
+        hopper.give_registers(f, plan.budget[0])
+        with f.if_then(f.compare("ult", thread, 32)), f.if_then(hopper.elect(f)):
+            evaluator = Evaluator(f, self.work, self.pointers, None)
+            Producer(f, plan, evaluator, 1).run(self.maps)
+
+    def consume(self, thread: llvm.Value, group: llvm.Value) -> None:
+        f, plan = self.f, self.plan
+        hopper.take_registers(f, plan.budget[1])
+        own = f.land(thread, hopper.WARPGROUP - 1)
+        lane, warp = f.land(thread, 31), f.lshr(own, 5)
+        row = f.add(f.mul(warp, 16), f.lshr(lane, 2))
+        row = f.add(row, f.mul(group, plan.rows))
+        column = f.shl(f.land(lane, 3), 1)
+        place = Place(row, column, plan.rows // hopper.ROWS)
+        evaluator = Evaluator(f, self.work, self.pointers, place)
+        leader = f.compare("eq", own, 0)
+        consumer = Consumer(f, plan, evaluator, group, leader, own)
+        epilogue = Epilogue(consumer, self.store_maps, lane, warp)
+        consumer.begin()
+        with consumer.each_tile():
+            consumer.begin_tile()
+            consumer.run_loop()
+            epilogue.run()
+            consumer.end_tile()
+        consumer.end()
+        epilogue.drain()

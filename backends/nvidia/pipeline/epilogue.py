@@ -1,0 +1,176 @@
+"""Results leave the registers: through swizzled shared memory and the copy engine, or directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....hlo.graph import Op
+from ... import llvm
+from ...llvm import Value, elements
+from . import instructions as hopper
+from .analysis import COLUMN, ROW
+from .consumer import Consumer
+from .registers import Registers, Window
+from .schedule import Staged
+
+
+class Epilogue:
+    """Stores of one warp group. `maps` are the tensor maps of staged stores."""
+
+    def __init__(self, consumer: Consumer, maps: dict[Op, Value], lane: Value, warp: Value) -> None:
+        self.consumer, self.maps = consumer, maps
+        self.f, self.plan, self.evaluator = consumer.f, consumer.plan, consumer.evaluator
+        f = self.f
+        self.lane = lane
+        own = f.mul(consumer.group, self.plan.staging_bytes)
+        self.start = f.add(own, self.plan.staging)
+        self.warp = warp
+        self.barrier = f.add(consumer.group, 1)
+
+    def run(self) -> None:
+        for store in self.plan.work.stores:
+            staged = self.plan.stores.get(store)
+            tile = self.evaluator.tile(store.operands[1])
+            if staged is None:
+                self.direct(store, tile)
+            else:
+                self.staged(staged, tile)
+
+    def drain(self) -> None:
+        """Shared memory has to outlive the copies that read it."""
+        if self.plan.stores:
+            with self.f.if_then(self.consumer.leader):
+                hopper.copies_read(self.f)
+
+    # Through shared memory.
+
+    def staged(self, staged: Staged, tile: Registers) -> None:
+        f, store = self.f, staged.store
+        width = store.operands[0].element.bits // 8
+        columns = store.operands[1].dims[staged.order[0]]
+        chunk = staged.swizzle // width
+        offsets = [
+            self.evaluator.scalar(store.operands[2 + dim]) for dim in staged.order
+        ]
+        place = staged.outer_place
+        offsets[place] = f.add(offsets[place], f.mul(self.consumer.group, self.plan.rows))
+        size = self.plan.rows * staged.swizzle
+        leader = self.consumer.leader
+        write = self._halves(staged, tile) if width == 2 else self._words(staged, tile)
+        for first in range(0, columns, staged.chunks * chunk):
+            with f.if_then(leader):
+                hopper.copies_read(f)
+            hopper.meet(f, self.barrier, hopper.WARPGROUP)
+            for number in range(staged.chunks):
+                write(first + number * chunk, number * size)
+            hopper.publish(f)
+            hopper.meet(f, self.barrier, hopper.WARPGROUP)
+            with f.if_then(leader):
+                for number in range(staged.chunks):
+                    column = first + number * chunk
+                    at = hopper.shared(f, f.add(self.start, number * size))
+                    inner = f.add(offsets[0], llvm.constant("i32", column))
+                    hopper.copy_out(f, at, self.maps[store], [inner, *offsets[1:]])
+                hopper.copies_commit(f)
+
+    def _halves(self, staged: Staged, tile: Registers) -> Callable[[int, int], None]:
+        """16-bit elements: each `stmatrix` writes 16 rows x 16 columns."""
+        f, element = self.f, staged.store.operands[0].element
+        pitch = staged.swizzle
+        row = f.add(f.mul(self.warp, 16), f.land(self.lane, 15))
+        at = f.mul(row, pitch)
+        turn = f.land(f.lshr(at, 7), pitch // 16 - 1)
+        half = f.lshr(self.lane, 4)
+        bases = [
+            f.add(f.add(self.start, at), f.shl(f.xor(f.lor(half, 2 * pair), turn), 4))
+            for pair in range(pitch // 32)
+        ]
+
+        def write(column: int, offset: int) -> None:
+            for pair, base in enumerate(bases):
+                eight = column // 8 + 2 * pair
+                for block in range(self.consumer.blocks):
+                    words = [
+                        tile.word(2 * block + h, eight + e, element) for e in (0, 1) for h in (0, 1)
+                    ]
+                    target = f.add(base, offset + block * hopper.ROWS * pitch)
+                    hopper.store_matrices(f, hopper.shared(f, target), words)
+
+        return write
+
+    def _words(self, staged: Staged, tile: Registers) -> Callable[[int, int], None]:
+        """32-bit elements: two neighbours at a time."""
+        f = self.f
+        pitch = staged.swizzle
+        row = f.add(f.mul(self.warp, 16), f.lshr(self.lane, 2))
+        at = f.mul(row, pitch)  # rows 8 apart are turned alike
+        turn = f.land(f.lshr(at, 7), pitch // 16 - 1)
+        four = f.land(self.lane, 3)
+        low = f.shl(f.land(four, 1), 3)
+        half = f.lshr(four, 1)
+        bases = [
+            f.add(
+                f.add(self.start, at), f.lor(f.shl(f.xor(f.lor(half, 2 * eight), turn), 4), low)
+            )
+            for eight in range(pitch // 32)
+        ]
+        apart = 8 * pitch
+        turned = (apart >> 7) & (pitch // 16 - 1)
+
+        def write(column: int, offset: int) -> None:
+            for number, base in enumerate(bases):
+                j = column // 4 + 2 * number
+                for i in range(2 * self.consumer.blocks):
+                    pair = f.insert(llvm.poison("<2 x float>"), tile.at(i, j), 0)
+                    pair = f.insert(pair, tile.at(i, j + 1), 1)
+                    moved = i // 2 * hopper.ROWS * pitch + i % 2 * apart
+                    place = f.xor(base, turned << 4) if i % 2 and turned else base
+                    target = hopper.shared(f, f.add(place, offset + moved))
+                    f.store(pair, target, align=8)
+
+        return write
+
+    # Directly.
+
+    def direct(self, store: Op, tile: Registers) -> None:
+        """Each thread stores its own elements where they are inside of the memory."""
+        f, memory, value = self.f, store.operands[0], store.operands[1]
+        roles = self.evaluator.roles(value)
+        window = Window(self.evaluator, memory, store.operands[2:], value.dims, roles)
+        base = self.evaluator.pointers[memory.index]
+        element = memory.element
+        kind = elements.memory_type(f, element)
+        rows, columns = self.evaluator.counts(value, roles)
+        everywhere = [ROW in roles, COLUMN in roles]
+        if all(everywhere):
+            self._elements(window, base, kind, element, tile, rows, columns)
+            return
+        # One thread of those that have the same element.
+        own = f.land(self.lane, 3) if everywhere[0] else self.consumer.thread
+        if everywhere[1]:
+            own = f.land(self.consumer.thread, 124)
+            own = f.lor(own, self.consumer.group)
+        with f.if_then(f.compare("eq", own, 0)):
+            self._elements(window, base, kind, element, tile, rows, columns)
+
+    def _elements(
+        self, window: Window, base: Value, kind: str, element: object, tile: Registers, rows: int,
+        columns: int,
+    ) -> None:  # fmt: skip
+        f = self.f
+        with self.evaluator.scope():
+            for i in range(rows):
+                for j in range(0, columns, 2 if window.pairs else 1):
+                    index, inside = window.at(i, j)
+                    raw = elements.narrow(f, tile.at(i, j), element)
+                    align = max(1, llvm.bits_of(kind) // 8)
+                    if window.pairs:
+                        other = elements.narrow(f, tile.at(i, j + 1), element)
+                        pair = f.insert(llvm.poison(llvm.vector(2, raw.type)), raw, 0)
+                        raw, align = f.insert(pair, other, 1), 2 * align
+                    address = f.pointer(base, index, kind)
+                    if inside is None:
+                        f.store(raw, address, align=align)
+                    else:
+                        with f.if_then(inside):
+                            f.store(raw, address, align=align)

@@ -1,0 +1,73 @@
+"""The role that copies: one thread starts the copies of all panels, tile after tile."""
+
+from __future__ import annotations
+
+from ... import llvm
+from ...llvm import Value
+from . import instructions as hopper
+from .analysis import Panel
+from .rings import Role, rolled
+from .schedule import Ring
+
+
+class Producer(Role):
+    """Fills the rings in the order in which they are read. `maps` are the panels' tensor maps."""
+
+    maps: dict[Panel, Value]
+
+    def run(self, maps: dict[Panel, Value]) -> None:
+        self.maps = maps
+        with self.each_tile():
+            for ring in self.plan.rings:
+                if not ring.moves:
+                    self.fill(ring)
+            self.loop()
+
+    def loop(self) -> None:
+        loop = self.plan.work.loop
+        moving = [ring for ring in self.plan.rings if ring.moves]
+        if loop is None or not moving:
+            return
+        f = self.f
+        lower, upper = (self.evaluator.scalar(value) for value in loop.operands[:2])
+        with f.for_range(
+            lower, upper, loop.step, self.flat(moving), metadata=rolled(f)
+        ) as inner:
+            self.resume(moving, inner.carried)
+            with self.evaluator.scope():
+                index = loop.regions[0].arguments[0]
+                self.evaluator.bind(index, self.evaluator.given(index, [inner.index]))
+                for ring in moving:
+                    self.fill(ring)
+            inner.carry(*self.flat(moving))
+        self.resume(moving, inner.results)
+
+    def fill(self, ring: Ring) -> None:
+        """Waits for the ring's next stage and starts its copies."""
+        f = self.f
+        stage, parity = self.states[ring]
+        hopper.barrier_wait(f, self.empty(ring, stage), parity)
+        full = self.full(ring, stage)
+        hopper.barrier_expect(f, full, sum(panel.bytes for panel in ring.panels))
+        start = self.stage_offset(ring, stage)
+        for panel, share in zip(ring.panels, ring.shares, strict=True):
+            self.copy(panel, f.add(start, ring.place(panel)), full, share)
+        self.advance(ring)
+
+    def copy(self, panel: Panel, at: Value, full: Value, share: int) -> None:
+        """Starts the copies of one panel, or of this block's part of it for the whole cluster."""
+        f, load = self.f, panel.op
+        coordinates = [self.evaluator.scalar(load.offsets[dim]) for dim in panel.order]
+        blocks = 0
+        if share > 1:
+            rows = panel.outer // share
+            place = panel.outer_place
+            coordinates[place] = f.add(coordinates[place], f.mul(self.rank, rows))
+            at = f.add(at, f.mul(self.rank, rows * panel.swizzle))
+            blocks = (1 << share) - 1
+        for chunk in range(panel.chunks):
+            target = hopper.shared(f, f.add(at, chunk * panel.outer * panel.swizzle))
+            inner = f.add(coordinates[0], llvm.constant("i32", chunk * panel.chunk))
+            hopper.copy_in(
+                f, target, full, self.maps[panel], [inner, *coordinates[1:]], blocks
+            )

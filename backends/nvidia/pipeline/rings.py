@@ -1,0 +1,141 @@
+"""Code that both roles share: the tiles that a block walks, and the state of its rings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ... import llvm
+from ...llvm import Function, Value
+from ..frame import special
+from . import instructions as hopper
+from .registers import Evaluator
+from .schedule import Ring, Schedule
+
+State = tuple[Value, Value]  # (stage, parity of its phase), i32
+
+
+
+def rolled(f: Function) -> str:
+    """Metadata of loops that LLVM must not unroll or peel: asynchronous code is scheduled."""
+    f.module.declare(
+        "loop metadata",
+        '!0 = distinct !{!0, !1, !2}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
+        '!2 = !{!"llvm.loop.peeled.count", i32 0}',
+    )
+    return "!llvm.loop !0"
+
+
+class Role:
+    """One role of the kernel while it is written: its function, evaluator and rings."""
+
+    def __init__(self, f: Function, plan: Schedule, evaluator: Evaluator, parity: int) -> None:
+        self.f, self.plan, self.evaluator = f, plan, evaluator
+        start = llvm.constant("i32", 0), llvm.constant("i32", parity)
+        self.states: dict[Ring, State] = dict.fromkeys(plan.rings, start)
+        self.rank = special(f, "cluster.ctarank") if plan.cluster > 1 else llvm.constant("i32", 0)
+
+    # Rings.
+
+    def flat(self, rings: Sequence[Ring]) -> list[Value]:
+        """Their states as values that a loop carries."""
+        return [value for ring in rings for value in self.states[ring]]
+
+    def resume(self, rings: Sequence[Ring], values: Sequence[Value]) -> Sequence[Value]:
+        """Takes the states from carried values; the values behind them."""
+        for number, ring in enumerate(rings):
+            self.states[ring] = values[2 * number], values[2 * number + 1]
+        return values[2 * len(rings) :]
+
+    def full(self, ring: Ring, stage: Value) -> Value:
+        return self._barrier(ring.barriers, stage)
+
+    def empty(self, ring: Ring, stage: Value) -> Value:
+        return self._barrier(ring.barriers + 8 * ring.stages, stage)
+
+    def _barrier(self, offset: int, stage: Value) -> Value:
+        f = self.f
+        at = f.mul(stage, 8) if stage.number is not None else f.shl(stage, 3)
+        return hopper.shared(f, f.add(at, offset))
+
+    def stage_offset(self, ring: Ring, stage: Value) -> Value:
+        """Where a stage begins in shared memory, i32."""
+        return self.f.add(self.f.mul(stage, ring.stage_bytes), ring.offset)
+
+    def advance(self, ring: Ring) -> None:
+        """The next stage; behind the last one the first again, with the other parity."""
+        f = self.f
+        stage, parity = self.states[ring]
+        if ring.stages == 1:
+            self.states[ring] = stage, f.xor(parity, 1)
+            return
+        following = f.add(stage, 1)
+        wraps = f.compare("eq", following, ring.stages)
+        self.states[ring] = (
+            f.select(wraps, 0, following) if following.number is None else following,
+            f.xor(parity, f.cast("zext", wraps, "i32")),
+        )
+
+    # Tiles.
+
+    @contextmanager
+    def each_tile(self) -> Iterator[None]:
+        """The code inside is for each tile of this block, in an order that reuses the cache."""
+        f, plan = self.f, self.plan
+        name = "clusterid.x" if plan.cluster > 1 else "ctaid.x"
+        first = special(f, name)
+        if plan.tiles * plan.cluster <= plan.blocks:
+            with self.evaluator.scope():
+                self.evaluator.ids = self.places(first)
+                yield
+            return
+        stride = plan.blocks // plan.cluster
+        last = llvm.constant("i32", plan.tiles)
+        carried = self.flat(plan.rings)
+        with f.for_range(
+            first, last, stride, carried, at_least_once=True, metadata=rolled(f)
+        ) as loop:
+            self.resume(plan.rings, loop.carried)
+            with self.evaluator.scope():
+                self.evaluator.ids = self.places(loop.index)
+                yield
+            loop.carry(*self.flat(plan.rings))
+        self.resume(plan.rings, loop.results)
+
+    def places(self, number: Value) -> list[Value]:
+        """The tile's place along each axis of the grid."""
+        f, plan = self.f, self.plan
+        sizes = list(plan.work.kernel.grid)
+        if plan.cluster > 1:
+            sizes[plan.cluster_axis] //= plan.cluster
+        found: dict[int, Value] = {}
+        axes = list(plan.across)
+        if plan.grouped:
+            rows, columns = axes[-2:]
+            both = sizes[rows] * sizes[columns]
+            inner = f.urem(number, both) if len(axes) > 2 else number
+            found |= self._grouped(inner, rows, columns, sizes)
+            number = f.udiv(number, both) if len(axes) > 2 else number
+            axes = axes[:-2]
+        for axis in reversed(axes):
+            outermost = axis == axes[0]
+            found[axis] = number if outermost else f.urem(number, sizes[axis])
+            number = number if outermost else f.udiv(number, sizes[axis])
+        if plan.cluster > 1:
+            axis = plan.cluster_axis
+            found[axis] = f.add(f.mul(found[axis], plan.cluster), self.rank)
+        return [found[axis] for axis in range(len(sizes))]
+
+    def _grouped(
+        self, number: Value, rows: int, columns: int, sizes: Sequence[int]
+    ) -> dict[int, Value]:
+        """Some rows of tiles are walked down before the next column, so that their panels and
+        those of a few columns stay in the cache."""
+        f, most = self.f, self.plan.grouped
+        whole = most * sizes[columns]
+        group, rest = f.udiv(number, whole), f.urem(number, whole)
+        start = f.mul(group, most)
+        height = llvm.constant("i32", most)
+        if sizes[rows] % most:
+            height = f.min(f.sub(llvm.constant("i32", sizes[rows]), start), most)
+        return {rows: f.add(start, f.urem(rest, height)), columns: f.udiv(rest, height)}

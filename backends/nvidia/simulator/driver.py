@@ -1,0 +1,189 @@
+"""A GPU that is simulated: the `Driver` of runtime/devices/driver.py on `launch`.
+
+Streams are in order because everything is done at once. Memory that has no defined contents holds
+0xFF bytes: the runtime fills the arena, results and scratch so before they are used, and buffers
+when they die. Memory that was given back is never handed out again, so its use is a fault.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....hlo.errors import CompilerBug, UserError
+from ..target import Architecture
+from .launch import launch, parse
+from .memory import GlobalMemory
+from .syntax import Module
+from .tensor_maps import encode_tensor_map
+
+MEMORY_BYTES = 8 << 30  # of a simulated device: a mistake shall not take all of the host's
+_CLUSTER = 16
+_POISON = 0xFF
+
+
+class Limits(NamedTuple):
+    """What one launch may ask of the device."""
+
+    shared_bytes: int
+    cluster: int
+    threads: int = 1024
+    grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+
+
+class SimulatedGpu:
+    """One simulated device. `mode` and `seed`: see `launch`; `out_of_memory`: the runtime's error
+    class for memory that is lacking (size, free, total)."""
+
+    captures = False
+    poisons = True
+    ordinal = 0
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        out_of_memory: type[Exception],
+        mode: str = "lazy",
+        seed: int = 0,
+    ) -> None:
+        self.name = f"a simulated {architecture.name}"
+        self.capability = divmod(architecture.version, 10)
+        self.limits = Limits(architecture.shared_bytes, _CLUSTER if architecture.clusters else 1)
+        self.mode, self.seed = mode, seed
+        self.memory = GlobalMemory()
+        self._out_of_memory = out_of_memory
+        self._sizes: dict[int, int] = {}
+        self._lock = threading.RLock()
+
+    def enter(self) -> None:
+        """Every thread may use it."""
+
+    # Memory.
+
+    def allocate(self, size: int, stream: Any) -> int:
+        with self._lock:
+            free = MEMORY_BYTES - sum(self._sizes.values())
+            if size > free:
+                raise self._out_of_memory(size, free, MEMORY_BYTES)
+            address = self.memory.allocate(size)
+            self._sizes[address] = size
+        return address
+
+    def free(self, address: int, stream: Any) -> None:
+        with self._lock:
+            self.memory.free(address)
+            del self._sizes[address]
+
+    def host_memory(self, size: int) -> np.ndarray[Any, Any]:
+        return np.empty(size, np.uint8)
+
+    def free_host_memory(self, memory: np.ndarray[Any, Any]) -> None:
+        """The host's own collection does it."""
+
+    def upload(self, address: int, source: np.ndarray[Any, Any], stream: Any) -> None:
+        self._span(address, source.nbytes)[...] = source.reshape(-1).view(np.uint8)
+
+    def download(self, target: np.ndarray[Any, Any], address: int, stream: Any) -> None:
+        target.reshape(-1).view(np.uint8)[...] = self._span(address, target.nbytes)
+
+    def copy(self, target: int, source: int, size: int, stream: Any) -> None:
+        self._span(target, size)[...] = self._span(source, size)
+
+    def fill(self, address: int, size: int, stream: Any) -> None:
+        self._span(address, size)[...] = _POISON
+
+    def _span(self, address: int, size: int) -> np.ndarray[Any, Any]:
+        with self._lock:
+            found = self.memory.span(address, size) if size else np.empty(0, np.uint8)
+        if found is None:
+            raise CompilerBug(f"{size} bytes at {address:#x} are outside the simulated memory")
+        return found
+
+    # Order: all is done when a call returns.
+
+    def create_stream(self) -> int:
+        return 0
+
+    def destroy_stream(self, stream: Any) -> None:
+        """Nothing was made."""
+
+    def synchronize(self, stream: Any) -> None:
+        """Nothing is under way."""
+
+    def record(self, stream: Any, timed: bool = False) -> float:
+        return perf_counter()
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """It has come."""
+
+    def settle(self, event: Any) -> None:
+        """It has come."""
+
+    def elapsed(self, begin: float, end: float) -> float:
+        return 1e6 * (end - begin)
+
+    def destroy_event(self, event: Any) -> None:
+        """It is a number."""
+
+    # Work.
+
+    def load(self, code: Any) -> Module:
+        if not code.is_ptx:
+            raise CompilerBug("machine code cannot be simulated")
+        try:
+            return parse(bytes(code.data).decode())
+        except UnicodeDecodeError as error:
+            raise UserError(f"the program's PTX is no text ({error})") from error
+
+    def unload(self, module: Module) -> None:
+        """Modules are shared."""
+
+    def entry(self, module: Module, start: Any) -> tuple[Module, str]:
+        if start.entry not in module.entries:
+            raise UserError(f"the program's code has no entry {start.entry!r}; compile it again")
+        return module, start.entry
+
+    def tensor_map(self, box: Any, address: int) -> bytes:
+        return encode_tensor_map(
+            box.element, address, box.dims, box.strides, box.box, swizzle=box.swizzle
+        )
+
+    def prepare(self, entry: tuple[Module, str], start: Any, arguments: Sequence[bytes]) -> Any:
+        return entry, start, tuple(arguments)
+
+    def launch(self, prepared: Any, stream: Any, count: bool = False) -> dict[str, int]:
+        (module, entry), start, arguments = prepared
+        with self._lock:
+            report = launch(
+                module,
+                entry,
+                start.grid,
+                start.block,
+                arguments,
+                self.memory,
+                cluster=start.cluster,
+                shared_bytes=start.shared_bytes,
+                mode=self.mode,
+                seed=self.seed,
+                counters=count,
+            )
+        for fault in report.faults:
+            warnings.warn(str(fault), stacklevel=2)
+        return {"instructions": report.instructions, **report.counters}
+
+    def begin_capture(self, stream: Any) -> None:
+        raise CompilerBug("a simulated GPU records no graphs")
+
+    def end_capture(self, stream: Any) -> Any:
+        raise CompilerBug("a simulated GPU records no graphs")
+
+    def replay(self, graph: Any, stream: Any) -> None:
+        raise CompilerBug("a simulated GPU records no graphs")
+
+    def destroy_graph(self, graph: Any) -> None:
+        raise CompilerBug("a simulated GPU records no graphs")

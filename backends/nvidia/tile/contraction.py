@@ -1,0 +1,113 @@
+"""Contractions as tile functions: products and convolutions with what is fused around them.
+
+A fusion becomes the kernel_call that computes a tile of its result, walking along the sum. Tile
+sizes come from a small model: waves of blocks times the longer of arithmetic and operand traffic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ....hlo.graph import Op, Region, Value
+from ....optimizer.tiles.build import Group, build_kernel, make_group
+from ....optimizer.tiles.streaming import Stream, streams
+from ....optimizer.tiles.write import Unwritable, writable
+from ..atoms import matrix_atoms
+from ..frame import Unfit
+from ..launch import KernelCode
+from ..target import Architecture, Target
+from . import kernel
+
+_SIDES = (16, 32, 64, 128)
+_STEP_BYTES = 128  # of a row of an operand, in one turn of the loop
+_SCALAR_RATE = 64.0  # multiply-adds per clock and multiprocessor without matrix instructions
+_TRAFFIC = 64.0  # bytes per clock and multiprocessor from the L2 cache
+_FIXED = 2000.0  # clocks of a block around its loop
+_TRIES = 6
+CONTRACTIONS = ("dot_general", "convolution")
+
+
+def emit(op: Op, region: Region, target: Target, shares: bool = False) -> KernelCode:
+    """The kernel of a fusion around one contraction; Unfit where it has no tile function."""
+    call = as_call(op, region, target)
+    return kernel.emit(call, target, shares)
+
+
+def as_call(op: Op, region: Region, target: Target) -> Op:
+    """The kernel_call of a fusion around one contraction."""
+    main = [inner for inner in region.ops if inner.name in CONTRACTIONS]
+    if len(main) != 1:
+        raise Unfit(f"{len(main)} contractions in one kernel")
+    unwritable = [inner for inner in region.ops if not writable(inner)]
+    if unwritable:
+        raise Unfit(f"{unwritable[0].name} has no form on tiles")
+    roots = region.results
+    if any(root.dims != roots[0].dims or root.owner is region for root in roots):
+        raise Unfit("results of several shapes")
+    if not all(roots[0].dims):
+        raise Unfit("an empty result")
+    group = make_group(region.ops, region.arguments, roots)
+    (contraction,) = (inner for inner in group.ops if inner.name == main[0].name)
+    stream, step = _stream(group, contraction)
+    for sizes in _sizes(group.roots[0].dims, contraction, target.architecture):
+        try:
+            call = build_kernel(group, op.operands, sizes, "contraction", stream, step)
+        except Unwritable:
+            continue
+        return call
+    raise Unfit("no tile of its result stands alone")
+
+
+def _stream(group: Group, contraction: Op) -> tuple[Stream | None, int]:
+    """How the sum is walked, and how much of it in one turn."""
+    element = contraction.operands[0].element
+    step = max(8, _STEP_BYTES // element.itemsize)
+    for stream in streams(group.ops, group.roots):
+        if contraction in stream.inner and stream.extent > step:
+            return stream, step
+    return None, 0
+
+
+def _sizes(
+    dims: Sequence[int], contraction: Op, architecture: Architecture
+) -> Iterator[tuple[int, ...]]:
+    """Tile sizes of a result, best first."""
+    left, right = contraction.operands[0], contraction.operands[1]
+    rate = _rate(left, right, contraction.result, architecture)
+    depth = max(1.0, contraction.definition.flops(contraction) / 2 / contraction.result.tensor.size)
+    scored: list[tuple[float, tuple[int, ...]]] = []
+    for rows in _SIDES:
+        for columns in _SIDES:
+            sizes = _cut(dims, rows, columns)
+            tiles = math.prod(-(-n // size) for n, size in zip(dims, sizes, strict=True))
+            own = max(rows, 16), max(columns, 8)
+            # A block keeps a multiprocessor half busy: two of them share it.
+            arithmetic = own[0] * own[1] / rate * depth
+            traffic = (own[0] + own[1]) * left.element.itemsize / _TRAFFIC * depth
+            waves = -(-tiles // (architecture.multiprocessors * 2))
+            scored.append((waves * (max(arithmetic, traffic) + _FIXED), sizes))
+    known: dict[tuple[int, ...], None] = {}
+    for _, sizes in sorted(scored):
+        known[sizes] = None
+    yield from [*known][:_TRIES]
+
+
+def _rate(left: Value, right: Value, result: Value, architecture: Architecture) -> float:
+    wide = "f32" if result.element.is_float else str(result.element)
+    atoms = matrix_atoms(architecture, str(left.element), str(right.element), wide)
+    rates = [atom.rate(architecture) for atom in atoms if not atom.asynchronous]
+    return max(rates, default=_SCALAR_RATE)
+
+
+def _cut(dims: Sequence[int], rows: int, columns: int) -> tuple[int, ...]:
+    """A tile of about so many rows and columns: the last dim is columns, those before are rows."""
+    sizes = [1] * len(dims)
+    if dims:
+        sizes[-1] = min(columns, dims[-1])
+    left = rows
+    for d in range(len(dims) - 2, -1, -1):
+        sizes[d] = min(left, dims[d])
+        # Rows of several images, say, only if each is whole.
+        left = left // dims[d] if sizes[d] == dims[d] else 1
+    return tuple(sizes)

@@ -1,0 +1,106 @@
+"""Windows of global memory copied to shared memory, asynchronously where the machine can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....hlo.graph import Op
+from ... import llvm
+from .emitter import Emitter
+from .matrix import Rows, coordinates, offset_of, place_of
+from .spread import Cutter, Spread, log2
+from .windows import Access
+
+ASYNCHRONOUS = (4, 8, 16)  # bytes of one copy
+
+
+def copy(
+    e: Emitter,
+    op: Op,
+    rows: Rows,
+    first: int,
+    second: int,
+    size: int,
+    offsets: Sequence[llvm.Value] | None = None,
+) -> None:
+    """A tile_load into rows of shared memory; what lies outside of memory or tile becomes 0.
+    `offsets`: the window's, where they are not those of the operation (i64)."""
+    f = e.f
+    spread = _spread(op, rows, first, second, size, e.block.threads)
+    access = Access(e, op, op.result, spread, offsets)
+    width = access.width
+    steps = [basis[first] for basis in spread.threads]
+    bytes_of = [basis[second] * size for basis in spread.threads]
+    thread = offset_of(e, rows, steps, bytes_of)
+    goes = e.target.architecture.async_copies and width * size in ASYNCHRONOUS
+    for number in range(0, spread.count, width):
+        place = coordinates(spread, number)
+        target = place_of(e, rows, thread, rows.offset(place[first], place[second] * size))
+        if spread.places[number] is None:
+            _clear(f, target, width * size)
+            continue
+        held = access.inside(number)
+        source = access.pointer(number)
+        if held is not None:
+            source = f.select(held, source, e.block.memory[access.memory])
+        if goes:
+            e.block.hazards.copies |= offsets is None
+            copy_async(f, target, source, width * size, held)
+        else:
+            _copy_now(f, target, source, held, width, size)
+
+
+def _spread(op: Op, rows: Rows, first: int, second: int, size: int, threads: int) -> Spread:
+    """Neighbouring threads copy neighbouring 16 bytes of the padded rows."""
+    padded = [1] * op.result.rank
+    padded[first], padded[second] = rows.rows, rows.row_bytes // size
+    cutter, bits = Cutter(padded), log2(threads)
+    registers = cutter.take(second, log2(16 // size))
+    held = cutter.take(second, bits)
+    held += cutter.take(first, bits - len(held))
+    held += [(0,) * len(padded)] * (bits - len(held))
+    registers += cutter.rest()
+    return Spread(op.result.dims, tuple(registers), tuple(held))
+
+
+def copy_async(
+    f: llvm.Function, target: llvm.Value, source: llvm.Value, size: int, held: llvm.Value | None
+) -> None:
+    """cp.async of `size` bytes; zeros where `held` does not hold."""
+    there = f.emit("ptr addrspace(1)", f"addrspacecast {source} to ptr addrspace(1)")
+    kind = "cg" if size == 16 else "ca"
+    name = f"llvm.nvvm.cp.async.{kind}.shared.global.{size}"
+    if held is None:
+        f.call(name, "void", target, there, declare=True)
+    else:
+        count = f.select(held, llvm.constant("i32", size), 0)
+        f.call(f"{name}.s", "void", target, there, count, declare=True)
+
+
+def commit(f: llvm.Function) -> None:
+    """The copies so far are a group."""
+    f.call("llvm.nvvm.cp.async.commit.group", "void", declare=True)
+
+
+def wait(f: llvm.Function, groups: int) -> None:
+    """Until all but the last `groups` groups of this thread have arrived."""
+    f.call("llvm.nvvm.cp.async.wait.group", "void", llvm.constant("i32", groups), declare=True)
+
+
+def _copy_now(
+    f: llvm.Function, target: llvm.Value, source: llvm.Value,
+    held: llvm.Value | None, width: int, size: int,
+) -> None:  # fmt: skip
+    kind = f"i{8 * size}"
+    vector = llvm.vector(width, kind)
+    value = f.load(vector, source, align=width * size)
+    if held is not None:
+        value = f.select(held, value, llvm.constant(vector, 0))
+    f.store(value, target, align=width * size)
+
+
+def _clear(f: llvm.Function, target: llvm.Value, size: int) -> None:
+    if size > 4:
+        f.store(llvm.Value(f"<{size // 4} x i32>", "zeroinitializer"), target, align=size)
+    else:
+        f.store(llvm.constant(f"i{8 * size}", 0), target, align=size)

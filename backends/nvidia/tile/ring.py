@@ -1,0 +1,140 @@
+"""Loads of a loop some turns ahead: a ring of stages in shared memory, filled by cp.async.
+
+In turn n the stage of turn n is multiplied while copies for turn n + stages - 1 are on their way.
+One barrier a turn says both that the stage has arrived everywhere and that the one which is filled
+next has been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....hlo.graph import Op, Value
+from ... import llvm
+from . import matrix
+from .analysis import MovingLoop, Source, Window
+from .copies import commit, copy, wait
+from .emitter import Emitter
+from .matrix import Rows
+
+MOST_STAGES = 4
+SHARE = 2  # blocks that a multiprocessor should hold at once
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """The loads of a loop that run ahead, and the rows that each of them fills in a stage."""
+
+    loop: MovingLoop
+    windows: tuple[Window, ...]
+    sources: tuple[Source, ...]
+    rows: tuple[Rows, ...]  # of stage 0
+    stages: int
+
+    @property
+    def bytes(self) -> tuple[int, ...]:
+        """Of one stage, for each load."""
+        return tuple(rows.rows * rows.row_bytes for rows in self.rows)
+
+
+def ring(e: Emitter, op: Op) -> Ring | None:
+    """The ring of a loop; None where nothing can run ahead."""
+    if not e.target.architecture.async_copies:
+        return None
+    (loop,) = (one for one in e.facts.loops if one.op is op)
+    if loop.trips is not None and loop.trips < 2:
+        return None
+    found: dict[Op, tuple[Window, Source]] = {}
+    for product in loop.products:
+        if product.op not in e.assignment.matrix:
+            continue
+        for source in (product.left, product.right):
+            window = source.window
+            if window is None or window.op not in e.assignment.direct:
+                continue
+            if window.op in loop.region.ops and window.steps is not None:
+                found.setdefault(window.op, (window, source))
+    if not found:
+        return None
+    size = {id(s): s.origin.element.itemsize for _, s in found.values()}
+    shapes = [matrix.rows_of(s, size[id(s)]) for _, s in found.values()]
+    total = sum(rows * row_bytes for rows, row_bytes in shapes)
+    budget = e.target.architecture.shared_bytes // SHARE
+    stages = min(MOST_STAGES, budget // total)
+    if loop.trips is not None:
+        stages = min(stages, loop.trips)
+    if stages < 2:
+        stages = 2 if 2 * total + e.block.arena.size <= e.target.architecture.shared_bytes else 0
+    if not stages:
+        return None
+    rows = []
+    for (_, source), (count, row_bytes) in zip(found.values(), shapes, strict=True):
+        piece = e.block.arena.take(stages * count * row_bytes, 1024)
+        e.scope.staged[source.origin, "ring"] = piece
+        e.block.hazards.write(piece)
+        rows.append(Rows(piece, count, row_bytes))
+    windows, sources = zip(*found.values(), strict=True)
+    return Ring(loop, windows, sources, tuple(rows), stages)
+
+
+def begin(e: Emitter, ring: Ring, lower: llvm.Value, upper: llvm.Value) -> None:
+    """Copies of the first turns."""
+    f = e.f
+    for turn in range(ring.stages - 1):
+        at = f.add(lower, turn * ring.loop.op.step)
+        with f.if_then(f.compare("slt", at, upper)):
+            _fill(e, ring, at, llvm.constant("i32", turn))
+        commit(f)
+
+
+def turn(
+    e: Emitter, ring: Ring, index: llvm.Value, upper: llvm.Value, slot: llvm.Value
+) -> llvm.Value:
+    """The head of a turn: `slot` has arrived, another one is filled. Returns the next slot."""
+    f = e.f
+    wait(f, ring.stages - 2)
+    e.block.hazards.meet()
+    ahead = f.add(index, (ring.stages - 1) * ring.loop.op.step)
+    last = f.select(f.compare("eq", slot, 0), ring.stages - 1, f.sub(slot, 1))
+    with f.if_then(f.compare("slt", ahead, upper)):
+        _fill(e, ring, ahead, last)
+    commit(f)
+    for source, rows, size in zip(ring.sources, ring.rows, ring.bytes, strict=True):
+        e.scope.rings[source.origin] = _stage(e, rows, slot, size)
+    following = f.add(slot, 1)
+    return f.select(f.compare("eq", following, ring.stages), 0, following)
+
+
+def end(e: Emitter, ring: Ring) -> None:
+    """No copy is on its way any more, and the stages are free."""
+    wait(e.f, 0)
+    for source in ring.sources:
+        e.block.arena.give(e.scope.staged.pop((source.origin, "ring")))
+
+
+def _stage(e: Emitter, rows: Rows, slot: llvm.Value, size: int) -> Rows:
+    return Rows(rows.piece, rows.rows, rows.row_bytes, e.f.mul(slot, size))
+
+
+def _fill(e: Emitter, ring: Ring, at: llvm.Value, slot: llvm.Value) -> None:
+    for window, source, rows, size in zip(
+        ring.windows, ring.sources, ring.rows, ring.bytes, strict=True
+    ):
+        offsets = _offsets(e, window, ring.loop.index, at)
+        first, second = matrix.axes(source)
+        stage = _stage(e, rows, slot, size)
+        copy(e, window.op, stage, first, second, source.origin.element.itemsize, offsets)
+
+
+def _offsets(e: Emitter, window: Window, index: Value, at: llvm.Value) -> Sequence[llvm.Value]:
+    """The offsets of a window in another turn of its loop, i64."""
+    f = e.f
+    found = []
+    for offset in window.offsets:
+        total: llvm.Value = llvm.constant("i64", offset.constant)
+        for variable, factor in offset.terms:
+            value = at if variable is index else e.integer(variable)
+            total = f.add(total, f.mul(value, factor))
+        found.append(total)
+    return found

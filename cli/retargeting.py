@@ -1,0 +1,68 @@
+"""`girih retarget`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..hlo.errors import UserError
+from ..runtime.bundle import Bundle, Parts, write
+from ..runtime.plans import parse_plan
+from ..runtime.program import decode_module
+from . import show
+from .compiling import read_options
+
+
+def retarget_bundle(
+    path: Path, targets: Sequence[str], output: Path | None, settings: Sequence[str], as_json: bool
+) -> None:
+    """Write the bundle again with code for more targets; nothing of it is run."""
+    from ..compiler import SIMULATED, add_variant
+
+    if wrong := [name for name in targets if name.startswith(SIMULATED)]:
+        raise UserError(
+            f"--add {wrong[0]}: that is a way to run code, not code of its own; add nvidia:sm_90a "
+            "and run it with --simulate"
+        )
+    bundle = Bundle(path)
+    bundle.verify_all()  # else damage would get a digest that fits
+    module = decode_module(bundle)
+    options = read_options(settings) if settings else None
+    parts: Parts = bundle
+    for target in dict.fromkeys(targets):
+        parts = add_variant(parts, module, target, options)
+    kept = [name for name in bundle.variants if parts.variants[name] is bundle.variants[name]]
+    foreign = [name for name in kept if bundle.variants[name].native and not bundle.is_trusted]
+    written = output or path
+    write(written, parts, seal=not foreign)
+    facts = {name: _facts(parts, name, name in kept) for name in sorted(parts.variants)}
+    if as_json:
+        return show.print_json(
+            {"bundle": str(written), "bytes": written.stat().st_size, "variants": facts}
+        )
+    for name, about in facts.items():
+        cubins = f" and machine code for {', '.join(about['cubins'])}" if about["cubins"] else ""
+        show.console.print(
+            f"{written}: {name} {'kept' if about['kept'] else 'compiled'}, {about['kernels']} "
+            f"kernels, {show.size(about['code_bytes'])}{cubins}"
+        )
+        for note in [] if about["kept"] else about["notes"]:
+            show.console.print(f"note: {name}: {note}")
+    if foreign:
+        show.console.print(
+            f"note: {', '.join(foreign)} was not compiled by you, so the bundle is not sealed"
+        )
+
+
+def _facts(parts: Parts, target: str, kept: bool) -> dict[str, Any]:
+    variant = parts.variants[target]
+    plan = parse_plan(variant)
+    return {
+        "kept": kept,
+        "kernels": len(plan.kernels),
+        "code_bytes": len(variant.image),
+        "cubins": sorted(variant.cubins),
+        "own_weight_bytes": sum(array.nbytes for array in variant.weights.values()),
+        "notes": list(plan.notes),
+    }

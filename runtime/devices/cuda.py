@@ -1,0 +1,330 @@
+"""CUDA's driver through cuda-python, imported only when a program for a GPU is run.
+
+Handles are numbers. Memory comes from the device's default pool, in the order of streams; streams
+do not wait for the default stream of other libraries. A device's primary context is used, which
+frameworks in the same process share.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...hlo.errors import CompilerBug, UserError
+from .driver import Box, Bytes, Code, Limits, OutOfMemory, Start
+
+OLDEST = 12000  # CUDA 12.0 knows clusters and tensor maps
+_LOG = 1 << 16
+_MAP_ALIGNMENT = 64
+_DEFAULT_SHARED = 48 << 10  # what an entry may have without being asked
+_PORTABLE_CLUSTER = 8
+_LARGE_CLUSTERS = ((9, 0), (10, 0))  # GPUs that take 16 blocks
+_REMEDY = "run the program on a machine with an NVIDIA GPU, or with simulate=True"
+
+# Element types whose bits the copy engine only moves, by size.
+_BY_SIZE = {1: "UINT8", 2: "UINT16", 4: "UINT32", 8: "UINT64"}
+_FLOATS = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64"}
+
+
+def find_gpus(number: int | None = None) -> list[CudaDriver]:
+    """All GPUs that this process may use, or the one with that number; UserError if there is none,
+    with what to do."""
+    count = _start()
+    if number is not None:
+        if not 0 <= number < count:
+            raise UserError(f"device {number}: this process sees GPUs 0 to {count - 1}")
+        return [_open(number)]
+    return [_open(ordinal) for ordinal in range(count)]
+
+
+@functools.cache
+def _bindings() -> Any:
+    """cuda-python's binding of the driver."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise UserError(
+            f"cuda-python is not installed ({error}); pip install 'girih[cuda]'"
+        ) from error
+    return driver
+
+
+@functools.cache
+def _start() -> int:
+    """Initialise CUDA; how many GPUs there are, at least one."""
+    cuda = _bindings()
+    try:
+        (error,) = cuda.cuInit(0)
+    except Exception as missing:  # the binding's own types differ between its versions
+        reason = (str(missing) or type(missing).__name__).splitlines()[0]
+        raise UserError(f"no NVIDIA driver can be loaded ({reason}); {_REMEDY}") from missing
+    names = cuda.CUresult
+    if error == names.CUDA_ERROR_NO_DEVICE:
+        raise UserError(
+            f"the NVIDIA driver finds no GPU (CUDA_VISIBLE_DEVICES may hide them); {_REMEDY}"
+        )
+    if error != names.CUDA_SUCCESS:
+        raise UserError(f"the NVIDIA driver cannot be used: {_text(cuda, error)}; {_REMEDY}")
+    version = _call("cuDriverGetVersion")
+    if version < OLDEST:
+        raise UserError(
+            f"the NVIDIA driver knows CUDA {_version(version)}, girih needs {_version(OLDEST)}; "
+            "install a newer driver"
+        )
+    count = _call("cuDeviceGetCount")
+    if not count:
+        raise UserError(f"the NVIDIA driver finds no GPU; {_REMEDY}")
+    return count
+
+
+@functools.cache
+def _open(ordinal: int) -> CudaDriver:
+    return CudaDriver(ordinal)
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _text(cuda: Any, error: Any) -> str:
+    """An error's name and meaning."""
+    _, meaning = cuda.cuGetErrorString(error)
+    said = meaning.decode() if isinstance(meaning, bytes) else str(meaning)
+    return f"{getattr(error, 'name', error)} ({said})"
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    """The result of a function of the driver; OutOfMemory, else a CompilerBug for what fails."""
+    cuda = _bindings()
+    error, *results = getattr(cuda, name)(*arguments)
+    if error != cuda.CUresult.CUDA_SUCCESS:
+        if error == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise OutOfMemory(0, *cuda.cuMemGetInfo()[1:])
+        raise CompilerBug(
+            f"{name} failed: {_text(cuda, error)}; an error of a kernel may show late, running the "
+            "program with simulate=True tells which one it is"
+        )
+    return results[0] if len(results) == 1 else results or None
+
+
+class CudaDriver:
+    """One GPU; the `Driver` of runtime/devices/driver.py."""
+
+    captures = True
+    poisons = False
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self._cuda = cuda = _bindings()
+        self._device = _call("cuDeviceGet", ordinal)
+        name = _call("cuDeviceGetName", 256, self._device)
+        self.name = (name.decode() if isinstance(name, bytes) else str(name)).rstrip("\0")
+        major = self._attribute("COMPUTE_CAPABILITY_MAJOR")
+        minor = self._attribute("COMPUTE_CAPABILITY_MINOR")
+        self.capability = major, minor
+        cluster = 16 if self.capability in _LARGE_CLUSTERS else _PORTABLE_CLUSTER
+        self.limits = Limits(
+            self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            cluster if self._attribute("CLUSTER_LAUNCH") else 1,
+        )
+        if not self._attribute("MEMORY_POOLS_SUPPORTED"):
+            raise UserError(f"{self.name} has no memory pools here; {_REMEDY}")
+        self._context = _call("cuDevicePrimaryCtxRetain", self._device)
+        self._shared: dict[int, int] = {}  # entry -> dynamic shared memory that it may have
+        self.enter()
+        # Memory that is given back stays in the pool: the next call takes it again.
+        _call(
+            "cuMemPoolSetAttribute",
+            _call("cuDeviceGetDefaultMemPool", self._device),
+            cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+            cuda.cuuint64_t(2**64 - 1),
+        )
+
+    def _attribute(self, name: str) -> int:
+        which = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return _call("cuDeviceGetAttribute", which, self._device)
+
+    def enter(self) -> None:
+        _call("cuCtxSetCurrent", self._context)
+
+    # Memory.
+
+    def allocate(self, size: int, stream: int) -> int:
+        try:
+            return int(_call("cuMemAllocAsync", size, stream))
+        except OutOfMemory as error:
+            raise OutOfMemory(size, error.free, error.total) from None
+
+    def free(self, address: int, stream: int) -> None:
+        _call("cuMemFreeAsync", address, stream)
+
+    def host_memory(self, size: int) -> Bytes:
+        address = int(_call("cuMemHostAlloc", size, 0))
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+    def free_host_memory(self, memory: Bytes) -> None:
+        _call("cuMemFreeHost", memory.ctypes.data)
+
+    def upload(self, address: int, source: Bytes, stream: int) -> None:
+        _call("cuMemcpyHtoDAsync", address, source.ctypes.data, source.nbytes, stream)
+
+    def download(self, target: Bytes, address: int, stream: int) -> None:
+        _call("cuMemcpyDtoHAsync", target.ctypes.data, address, target.nbytes, stream)
+
+    def copy(self, target: int, source: int, size: int, stream: int) -> None:
+        _call("cuMemcpyDtoDAsync", target, source, size, stream)
+
+    def fill(self, address: int, size: int, stream: int) -> None:
+        _call("cuMemsetD8Async", address, 0xFF, size, stream)
+
+    # Order.
+
+    def create_stream(self) -> int:
+        flags = self._cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
+        return int(_call("cuStreamCreate", int(flags)))
+
+    def destroy_stream(self, stream: int) -> None:
+        _call("cuStreamDestroy", stream)
+
+    def synchronize(self, stream: int) -> None:
+        _call("cuStreamSynchronize", stream)
+
+    def record(self, stream: int, timed: bool = False) -> int:
+        flags = self._cuda.CUevent_flags
+        flag = flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING
+        event = int(_call("cuEventCreate", int(flag)))
+        _call("cuEventRecord", event, stream)
+        return event
+
+    def wait(self, stream: int, event: int) -> None:
+        _call("cuStreamWaitEvent", stream, event, 0)
+
+    def settle(self, event: int) -> None:
+        _call("cuEventSynchronize", event)
+
+    def elapsed(self, begin: int, end: int) -> float:
+        return 1e3 * _call("cuEventElapsedTime", begin, end)
+
+    def destroy_event(self, event: int) -> None:
+        _call("cuEventDestroy", event)
+
+    # Work.
+
+    def load(self, code: Code) -> int:
+        cuda = self._cuda
+        log, errors = bytearray(_LOG), bytearray(_LOG)
+        options = cuda.CUjit_option
+        wanted = {
+            options.CU_JIT_INFO_LOG_BUFFER: log,
+            options.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: _LOG,
+            options.CU_JIT_ERROR_LOG_BUFFER: errors,
+            options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: _LOG,
+        }
+        image = bytes(code.data) + (b"\0" if code.is_ptx else b"")
+        keys, values = list(wanted), list(wanted.values())
+        error, module = cuda.cuModuleLoadDataEx(image, len(keys), keys, values)
+        if error != cuda.CUresult.CUDA_SUCCESS:
+            said = errors.split(b"\0")[0].decode(errors="replace").strip()
+            raise UserError(
+                f"the driver of {self.name} refuses {code}: {_text(cuda, error)}"
+                f"{'; its log: ' if said else ''}{said}; a newer driver may take it, or add code "
+                "for this GPU: girih retarget FILE --add nvidia:sm_{}{}".format(*self.capability)
+            )
+        return int(module)
+
+    def unload(self, module: int) -> None:
+        _call("cuModuleUnload", module)
+
+    def entry(self, module: int, start: Start) -> int:
+        cuda = self._cuda
+        error, function = cuda.cuModuleGetFunction(module, start.entry.encode())
+        if error != cuda.CUresult.CUDA_SUCCESS:
+            raise UserError(f"the program's code has no entry {start.entry!r}; compile it again")
+        entry, attributes = int(function), cuda.CUfunction_attribute
+        if start.shared_bytes > self._shared.get(entry, _DEFAULT_SHARED):
+            which = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _call("cuFuncSetAttribute", function, which, start.shared_bytes)
+            self._shared[entry] = start.shared_bytes
+        if np.prod(start.cluster) > _PORTABLE_CLUSTER:
+            which = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            _call("cuFuncSetAttribute", function, which, 1)
+        return entry
+
+    def tensor_map(self, box: Box, address: int) -> bytes:
+        cuda, wide, narrow = self._cuda, self._cuda.cuuint64_t, self._cuda.cuuint32_t
+        swizzles = cuda.CUtensorMapSwizzle
+        swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{box.swizzle}B' if box.swizzle else 'NONE'}"
+        made = _call(
+            "cuTensorMapEncodeTiled",
+            getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_map_type(box.element)}"),
+            len(box.dims),
+            address,
+            [wide(dim) for dim in box.dims],
+            [wide(stride) for stride in box.strides],
+            [narrow(extent) for extent in box.box],
+            [narrow(1) for _ in box.box],
+            cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(swizzles, swizzle),
+            cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        return ctypes.string_at(int(made.getPtr()), 128)
+
+    def prepare(self, entry: int, start: Start, arguments: Sequence[bytes]) -> Any:
+        cuda = self._cuda
+        config = cuda.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = start.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = start.block
+        config.sharedMemBytes = start.shared_bytes
+        if start.cluster != (1, 1, 1):
+            attribute = cuda.CUlaunchAttribute()
+            attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            value = attribute.value
+            value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = start.cluster
+            config.attrs = [attribute]
+            config.numAttrs = 1
+        offsets, end = [], 0
+        for argument in arguments:
+            offsets.append(end)
+            end += -(-len(argument) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        block = ctypes.create_string_buffer(end + _MAP_ALIGNMENT)
+        first = -(-ctypes.addressof(block) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        for offset, argument in zip(offsets, arguments, strict=True):
+            ctypes.memmove(first + offset, argument, len(argument))
+        pointers = (ctypes.c_void_p * max(1, len(offsets)))(*(first + at for at in offsets))
+        return config, entry, ctypes.addressof(pointers), (block, pointers)
+
+    def launch(self, prepared: Any, stream: int, count: bool = False) -> None:
+        config, entry, pointers, _ = prepared
+        config.hStream = stream
+        _call("cuLaunchKernelEx", config, entry, pointers, 0)
+
+    def begin_capture(self, stream: int) -> None:
+        mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        _call("cuStreamBeginCapture", stream, mode)
+
+    def end_capture(self, stream: int) -> int:
+        graph = _call("cuStreamEndCapture", stream)
+        try:
+            return int(_call("cuGraphInstantiate", graph, 0))
+        finally:
+            _call("cuGraphDestroy", graph)
+
+    def replay(self, graph: int, stream: int) -> None:
+        _call("cuGraphLaunch", graph, stream)
+
+    def destroy_graph(self, graph: int) -> None:
+        _call("cuGraphExecDestroy", graph)
+
+
+def _map_type(element: str) -> str:
+    """CUDA's name of an element type for tensor maps: floats by theirs, others by their size."""
+    if element in _FLOATS:
+        return _FLOATS[element]
+    from ...hlo.types import element_type
+
+    return _BY_SIZE[element_type(element).dtype.itemsize]

@@ -1,0 +1,125 @@
+"""Emits single kernels and runs them in the simulator, beside the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from girih.backends.nvidia import simulator
+from girih.backends.nvidia.compile import compile_ptx
+from girih.backends.nvidia.kernels import emit
+from girih.backends.nvidia.launch import Argument, Immediate, KernelCode, TensorMap
+from girih.backends.nvidia.target import Target, target
+from girih.hlo.build import make_op
+from girih.hlo.graph import Function, Module, Op, Region, arguments
+from girih.hlo.interpret import interpret
+from girih.hlo.types import tensor_of
+
+PATTERN = 0xA5
+TARGET = target("sm_90a")
+
+
+def operation(definition: Any, case: Any) -> Op:
+    """A room's example as an operation."""
+    operands = arguments([tensor_of(np.asarray(x)) for x in case.inputs])
+    regions = case.regions() if case.regions else ()
+    return make_op(definition.name, operands, case.attributes, regions, case.result_types)
+
+
+def fusion(kind: str, region: Region) -> Op:
+    """A fusion operation around a region, with fresh operands."""
+    operands = arguments(region.argument_types)
+    return make_op("fusion", operands, {"kind": kind}, (region,), region.result_types, check=False)
+
+
+def run(
+    op: Op,
+    inputs: Sequence[np.ndarray],
+    *,
+    code: KernelCode | None = None,
+    on: Target = TARGET,
+    shared: Sequence[tuple[int, int]] = (),
+    **options: Any,
+) -> list[np.ndarray]:
+    """The kernel's results. `shared`: (operand, result) that lie in the same memory; `options` go
+    to the simulator."""
+    code = code or emit(op, on)
+    results = [value.tensor for value in op.results]
+    if not code.launches:
+        assert not any(kind.bytes for kind in results)
+        return [np.empty(kind.dims, kind.dtype) for kind in results]
+    ptx = code.text if code.language == "ptx" else compile_ptx(code.text, on.architecture)
+    module = simulator.parse(ptx)
+    memory = simulator.GlobalMemory()
+    addresses = []
+    for array in inputs:
+        addresses.append(memory.allocate(max(1, array.nbytes)))
+        memory.write(addresses[-1], np.ascontiguousarray(array))
+    placed = {result: addresses[operand] for operand, result in shared}
+    for number, kind in enumerate(results):
+        if number in placed:
+            addresses.append(placed[number])
+            continue
+        addresses.append(memory.allocate(max(1, kind.bytes)))
+        memory.write(addresses[-1], np.full(kind.bytes, PATTERN, np.uint8))
+    scratch = memory.allocate(max(1, code.scratch_bytes))
+    memory.write(scratch, np.full(code.scratch_bytes, 0xFF, np.uint8))
+
+    def packed(argument: Argument) -> bytes:
+        if isinstance(argument, Immediate):
+            return argument.data
+        place = argument.memory if isinstance(argument, TensorMap) else argument
+        address = (scratch if place.slot < 0 else addresses[place.slot]) + place.offset
+        if not isinstance(argument, TensorMap):
+            return address.to_bytes(8, "little")
+        return simulator.encode_tensor_map(
+            argument.element, address, argument.dims, argument.strides, argument.box,
+            (1,) * len(argument.dims), 0, argument.swizzle, 0,
+        )  # fmt: skip
+
+    for launch in code.launches:
+        simulator.launch(
+            module, launch.symbol, launch.grid, launch.block, [*map(packed, launch.arguments)],
+            memory, cluster=launch.cluster, shared_bytes=launch.shared_bytes, **options,
+        )  # fmt: skip
+    return [
+        memory.read(address, kind.dtype, kind.dims)
+        for address, kind in zip(addresses[len(inputs) :], results, strict=True)
+    ]
+
+
+def expected(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What the interpreter computes."""
+    own = arguments([value.type for value in op.operands])
+    copy = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
+    module = Module({"main": Function("main", Region(own, (copy,), copy.results))})
+    return [np.asarray(result) for result in interpret(module, list(inputs))]
+
+
+def check(
+    op: Op,
+    inputs: Sequence[np.ndarray],
+    *,
+    tolerance: float = 0.0,
+    emitter: Callable[[], KernelCode] | None = None,
+    **options: Any,
+) -> list[np.ndarray]:
+    """Kernel and interpreter agree."""
+    results = run(op, inputs, code=emitter() if emitter else None, **options)
+    for got, wanted in zip(results, expected(op, inputs), strict=True):
+        compare(got, wanted, tolerance)
+    return results
+
+
+def compare(got: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
+    """Equal shapes and types, equal numbers within a relative tolerance."""
+    assert got.shape == wanted.shape and got.dtype == wanted.dtype
+    if tolerance == 0 and got.dtype.kind not in "fcV":
+        np.testing.assert_array_equal(got, wanted)
+        return
+    if got.dtype.kind == "V":
+        got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    scale = np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0)
+    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * scale)
