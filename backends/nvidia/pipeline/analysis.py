@@ -519,7 +519,9 @@ def through(op: Op, roles: Roles, forward: bool) -> Roles:
     if found.count("open") > 1:
         raise Unfit(f"a {op.name} makes two dims out of one")
     if "open" in found:
-        left = {ROW, COLUMN} - used - (gone if not forward or op.name == "broadcast_in_dim" else set())
+        left = (
+            {ROW, COLUMN} - used - (gone if not forward or op.name == "broadcast_in_dim" else set())
+        )
         if len(left) != 1:
             raise Unfit(f"a {op.name} has no place for its new dim")
         found[found.index("open")] = left.pop()

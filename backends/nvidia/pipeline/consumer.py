@@ -324,9 +324,7 @@ class Consumer(Role):
         arguments = body.arguments[1:]
         number = body.results.index(tail.result)
         late = _depends(body, arguments[number])
-        early = [
-            n for n, value in enumerate(body.results) if n != number and value not in late
-        ]
+        early = [n for n, value in enumerate(body.results) if n != number and value not in late]
         rest = [n for n in range(len(arguments)) if n != number and n not in early]
         kept = [*early, *rest]
         head_rings = self._rings(heads)

@@ -49,9 +49,7 @@ class Epilogue:
         width = store.operands[0].element.bits // 8
         columns = store.operands[1].dims[staged.order[0]]
         chunk = staged.swizzle // width
-        offsets = [
-            self.evaluator.scalar(store.operands[2 + dim]) for dim in staged.order
-        ]
+        offsets = [self.evaluator.scalar(store.operands[2 + dim]) for dim in staged.order]
         place = staged.outer_place
         offsets[place] = f.add(offsets[place], f.mul(self.consumer.group, self.plan.rows))
         size = self.plan.rows * staged.swizzle
@@ -109,9 +107,7 @@ class Epilogue:
         low = f.shl(f.land(four, 1), 3)
         half = f.lshr(four, 1)
         bases = [
-            f.add(
-                f.add(self.start, at), f.lor(f.shl(f.xor(f.lor(half, 2 * eight), turn), 4), low)
-            )
+            f.add(f.add(self.start, at), f.lor(f.shl(f.xor(f.lor(half, 2 * eight), turn), 4), low))
             for eight in range(pitch // 32)
         ]
         apart = 8 * pitch

@@ -297,7 +297,9 @@ def _struct(
 ) -> list[Value]:
     kind = "{" + ", ".join(["float"] * count) + "}"
     given = ", ".join(map(str, arguments))
-    whole = f.emit(kind, f'call {kind} asm sideeffect "{text}", "{constraints}"({given}) convergent')
+    whole = f.emit(
+        kind, f'call {kind} asm sideeffect "{text}", "{constraints}"({given}) convergent'
+    )
     return [f.emit("float", f"extractvalue {whole}, {number}") for number in range(count)]
 
 

@@ -30,9 +30,7 @@ class Producer(Role):
             return
         f = self.f
         lower, upper = (self.evaluator.scalar(value) for value in loop.operands[:2])
-        with f.for_range(
-            lower, upper, loop.step, self.flat(moving), metadata=rolled(f)
-        ) as inner:
+        with f.for_range(lower, upper, loop.step, self.flat(moving), metadata=rolled(f)) as inner:
             self.resume(moving, inner.carried)
             with self.evaluator.scope():
                 index = loop.regions[0].arguments[0]
@@ -68,6 +66,4 @@ class Producer(Role):
         for chunk in range(panel.chunks):
             target = hopper.shared(f, f.add(at, chunk * panel.outer * panel.swizzle))
             inner = f.add(coordinates[0], llvm.constant("i32", chunk * panel.chunk))
-            hopper.copy_in(
-                f, target, full, self.maps[panel], [inner, *coordinates[1:]], blocks
-            )
+            hopper.copy_in(f, target, full, self.maps[panel], [inner, *coordinates[1:]], blocks)

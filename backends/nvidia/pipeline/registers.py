@@ -378,7 +378,9 @@ class Window:
 
             number = i if role == ROW else j if role == COLUMN else 0
             at = owner.once((self, dim, number), place)
-            wide = owner.once((self, dim, number, stride), lambda a=at, s=stride: self._scaled(a, s))
+            wide = owner.once(
+                (self, dim, number, stride), lambda a=at, s=stride: self._scaled(a, s)
+            )
             index = f.add(index, wide)
             if not self.sure[dim]:
                 here = owner.once(
@@ -483,5 +485,3 @@ def _carried(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles]
     if value.rank and work.roles.get(value) != roles:
         raise Unfit("what the loop carries is spread over threads in two ways")
     return [(loop.operands[2 + number], roles), (body.results[number], roles)]
-
-

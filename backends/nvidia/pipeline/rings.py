@@ -15,7 +15,6 @@ from .schedule import Ring, Schedule
 State = tuple[Value, Value]  # (stage, parity of its phase), i32
 
 
-
 def rolled(f: Function) -> str:
     """Metadata of loops that LLVM must not unroll or peel: asynchronous code is scheduled."""
     f.module.declare(

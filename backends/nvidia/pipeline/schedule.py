@@ -227,14 +227,14 @@ def carried_zero(work: Work, product: Product) -> bool:
 # Machine.
 
 
-def _groups(
-    work: Work, style: Style, heads: Sequence[Product], tails: Sequence[Product]
-) -> int:
+def _groups(work: Work, style: Style, heads: Sequence[Product], tails: Sequence[Product]) -> int:
     """Warp groups that multiply: enough for the sums to fit their registers."""
     blocks = work.rows // ROWS
     live = sum(product.columns for product in work.products) // 2
     if style is Style.ROTATE:  # results, and operands of 16 bits
-        live = sum(p.columns for p in heads) // 2 + sum(p.columns + p.depth // 2 for p in tails) // 2
+        live = (
+            sum(p.columns for p in heads) // 2 + sum(p.columns + p.depth // 2 for p in tails) // 2
+        )
     for groups in (2, 3, 1):
         if blocks % groups == 0 and blocks // groups * live <= _MOST_ACCUMULATORS:
             if blocks == 1 or groups > 1:
@@ -299,9 +299,7 @@ def _bundles(
     return found
 
 
-def _stages(
-    work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int
-) -> list[int]:
+def _stages(work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int) -> list[int]:
     """Stages of each ring: one for what stays, and for the others as many as fit."""
     known = trips(work)
     least = 2 if known is None or known[1] > 1 else 1

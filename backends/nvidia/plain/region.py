@@ -37,10 +37,7 @@ def emit(
     places = {value: Memory(slot) for slot, value in enumerate(region.arguments)}
     outputs = [Memory(count + number) for number in range(len(region.results))]
     Lowering(work, region, places, outputs).run()
-    types = (*region.argument_types, *region.result_types)
-    moved = float(sum(kind.bytes for kind in types))
-    if len(work.launches) > 1:
-        notes = (*notes, f"computed in {len(work.launches)} launches")
+    moved = float(sum(value.tensor.bytes for value in (*region.arguments, *region.results)))
     return unit.code(work.launches, flops, moved, scratch=work.scratch, notes=notes)
 
 
