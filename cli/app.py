@@ -206,7 +206,7 @@ def run(
         bool,
         typer.Option(
             "--simulate",
-            help="Run a GPU's code in the simulator, without a GPU: slow, but it finds faults, with "
+            help="Run a GPU's code in the simulator: slow, without a GPU; it finds faults, with "
             "their source lines, and counts instructions, memory traffic and bank conflicts.",
         ),
     ] = False,

@@ -213,6 +213,10 @@ def _bundle(findings: Findings, path: Path, compile_too: bool) -> None:
     runs = [variant["runs"] for variant in findings.variants]
     anew = findings.can["compile"] and findings.can["read"]
     findings.can["run"] = whole and (any(runs) or anew)
+    if not any(runs):
+        for variant in findings.variants:
+            if "reason" in variant:
+                findings.add(f"variants/{variant['target']}", variant["reason"], "")
     if not runs:
         findings.add("", "it holds no compiled variant", f"girih compile {path} -o NEW.girih")
 
@@ -292,6 +296,9 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
             check(plan)
         except UserError as error:
             findings.add(place, error, _anew("girih compile BUNDLE -o NEW.girih"))
+    if devices.family(target) == "nvidia" and (reason := _no_gpu(bundle, target)):
+        facts["reason"] = reason  # no problem where another variant runs
+        return
     for name in facts["libraries"]:
         try:
             address_of(name)
@@ -301,6 +308,17 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
         reason = "its machine code was not compiled by this user"
         findings.add(place, reason, _anew("pass --allow-native if you trust where it comes from"))
     facts["runs"] = len(findings.problems) == found
+
+
+def _no_gpu(bundle: Bundle, target: str) -> str:
+    """Why no GPU here runs the variant; "" if one does."""
+    from ..runtime.loading import choose_variant
+
+    try:
+        choose_variant(bundle, target)
+    except UserError as error:
+        return str(error).removeprefix(f"{bundle.label}: ")
+    return ""
 
 
 def _anew(otherwise: str) -> str:
@@ -331,6 +349,8 @@ def diagnose(path: Path, compile_too: bool, as_json: bool) -> int:
     for variant in findings.variants:
         told = ", ".join([variant.get("triple", ""), *variant.get("features", ())])
         rows.append((f"variant {variant['target']}", told.strip(", ") or "no machine code"))
+        if "reason" in variant:
+            rows.append(("", f"does not run here: {variant['reason']}"))
     for ability, works in findings.can.items():
         rows.append((f"can {ability}", "yes" if works else "no"))
     show.facts([(name, value) for name, value in rows if value], findings.file)

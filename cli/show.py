@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-console = Console(soft_wrap=True, highlight=False)
+console = Console(soft_wrap=True, highlight=False, markup=False)
 if not console.is_terminal:
     console.width = 160  # files and pipes have no width; narrow tables would wrap in vain
 progress_console = Console(stderr=True, highlight=False)

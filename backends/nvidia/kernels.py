@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...hlo.errors import UnsupportedError
-from ...hlo.graph import Op
+from ...hlo.graph import Op, Region
 from ...optimizer.schedule import may_overwrite
 from ..llvm import elementwise
 from ..plain.single import as_region, check
@@ -12,9 +12,9 @@ from .frame import Unfit
 from .launch import KernelCode
 from .loops import loop, reduce, rows
 from .target import Target
+from .tile import contraction
 
 _KINDS = {"loop": loop.emit, "rows": rows.emit, "reduce": reduce.emit}
-_CONTRACTIONS = ("dot_general", "convolution")
 
 
 def emit(op: Op, target: Target) -> KernelCode:
@@ -27,12 +27,25 @@ def emit(op: Op, target: Target) -> KernelCode:
     region = op.regions[0] if op.name == "fusion" else as_region(op)
     kind, flops = kind_of(op), op.definition.flops(op)
     notes: tuple[str, ...] = ()
-    if kind in _KINDS:
-        try:
+    try:
+        if kind == "contract" and _summed(region):
+            return contraction.emit(op, region, target, bool(shared(op)))
+        if kind in _KINDS:
             return _KINDS[kind](region, target, flops)
-        except Unfit as reason:
-            notes = (f"a thread for each element: {reason}",)
+    except Unfit as reason:
+        notes = (f"a thread for each element: {reason}",)
     return plain.emit(region, target, flops, shared(op), notes)
+
+
+def _summed(region: Region) -> bool:
+    """Whether its contractions are products that sum anything."""
+    products = [op for op in region.ops if op.name in contraction.CONTRACTIONS]
+    return all(
+        op.name == "dot_general"
+        and op.lhs_contracting_dimensions
+        and all(value.tensor.size for value in (*op.operands, op.result))
+        for op in products
+    )
 
 
 def _tiled(op: Op, target: Target) -> KernelCode:
@@ -47,7 +60,7 @@ def kind_of(op: Op) -> str:
     """The kind of a fusion, or the one that a single operation would be."""
     if op.name == "fusion":
         return op.kind
-    if op.name in _CONTRACTIONS:
+    if op.name in contraction.CONTRACTIONS:
         return "contract"
     if op.name == "reduce":
         return "reduce"

@@ -171,7 +171,7 @@ class _Walk:
                 for result in op.results:
                     box = parts.boxes[result]
                     tile = self.multiplied(outer, sums[result], result)
-                    outer.define(result, tile, box)
+                    outer.define(result, outer.b.convert(tile, result.element), box)
             elif stage in (Stage.RUNNING, Stage.AFTER):
                 outer.write([op], parts)
 
@@ -183,15 +183,31 @@ class _Walk:
         form = self.stream.forms.get(op.results[0])
         return form.square if form is not None and op in self.stream.inner else None
 
+    def wide(self, op: Op) -> bool:
+        """Whether a fold carries f32 for its narrower floats: many small roundings would add up."""
+        narrow = op.results[0].element.is_float and op.results[0].element.bits < 32
+        return narrow and folding_of(op) == "add" and not self.square(op)
+
     def starts(self, op: Op, w: TileWriter) -> list[Value]:
         """What a fold starts from."""
         dims = numbers(self.parts.boxes[op.results[0]])
         if self.square(op):
             return [w.b.constant(0, op.type.with_dims(dims))] * 2
         if op.name != "reduce":
-            return [w.b.constant(0, op.type.with_dims(dims))]
-        initials = op.operands[len(op.operands) // 2 :]
-        return [w.b.broadcast(w.read(v, Box(())), dims, ()) for v in initials]
+            kind = op.type.with_element(F32) if self.wide(op) else op.type
+            return [w.b.constant(0, kind.with_dims(dims))]
+        initials = [w.read(v, Box(())) for v in op.operands[len(op.operands) // 2 :]]
+        if self.wide(op):
+            initials = [w.b.convert(value, F32) for value in initials]
+        return [w.b.broadcast(value, dims, ()) for value in initials]
+
+    def widened(self, w: TileWriter, tile: Value) -> Value:
+        """A tile's part of a fold as f32; of a product, the sum before it is rounded."""
+        op = tile.op
+        if op is None or op.name != "dot_general" or w.b.ops[-1] is not op:
+            return w.b.convert(tile, F32)
+        w.b.ops.pop()
+        return w.b("dot_general", *op.operands, type=op.type.with_element(F32), **op.attributes)
 
     def body(self, outer: TileWriter, carried: Sequence[Any]) -> Region:
         b = Builder(outer.b.origin, check=False)
@@ -273,6 +289,8 @@ class _Walk:
         old = [previous[result] for result in op.results]
         w.write([op], self.parts)
         tiles = [w.tiles[result] for result in op.results]
+        if self.wide(op):
+            tiles = [self.widened(w, tile) for tile in tiles]
         form = self.stream.forms.get(op.results[0])
         if form is not None and form.power:
             old = [self.rescaled(w, before, old[0], form.power)]
@@ -287,8 +305,10 @@ class _Walk:
             if result in self.stream.estimated:
                 value = self.extrapolated(w, value, self.seen(w, 1))
                 start = self.extrapolated(w, start, self.seen(w, 0))
-            w.define(result, value, box)
-            before.define(result, start, box)
+            elif self.wide(op):
+                continue  # nobody reads the sum while walking
+            w.define(result, w.b.convert(value, result.element), box)
+            before.define(result, w.b.convert(start, result.element), box)
 
     def seen(self, w: TileWriter, more: int) -> Value:
         """How many indices of k there were before this tile, or with it (`more` = 1), as f32."""

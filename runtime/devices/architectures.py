@@ -51,3 +51,13 @@ def architecture_of(target: str) -> Architecture | None:
     """The architecture of a target such as "nvidia:sm_90a"; None for targets of other families."""
     family, colon, name = target.partition(":")
     return parse_architecture(name) if colon and family == FAMILY else None
+
+
+def name_of(capability: tuple[int, int]) -> str:
+    """What a GPU of that compute capability is called: "sm_90"."""
+    return f"sm_{capability[0]}{capability[1]}"
+
+
+def target_for(capability: tuple[int, int]) -> str:
+    """The target that makes the best code for such a GPU: "nvidia:sm_90a"."""
+    return f"{FAMILY}:{name_of(capability)}{'a' if capability[0] >= 9 else ''}"

@@ -119,7 +119,7 @@ class DeviceArray:
 
     def _hand_out(self, reader: int) -> None:
         """Another library reads it on a stream."""
-        if self._driver.poisons:
+        if self._driver.simulated:
             raise UserError("the array is in a simulated GPU's memory; use x.numpy()")
         self._driver.enter()
         if isinstance(self._memory, Memory):
@@ -147,7 +147,7 @@ def borrow(value: Any, driver: Driver, stream: Any) -> View:
     """The memory of a value that `is_on_gpu`, for work on `stream`; ValueError if it cannot be."""
     if isinstance(value, DeviceArray):
         return value.view_after(driver, stream)
-    if driver.poisons:
+    if driver.simulated:
         raise ValueError("a simulated GPU cannot read the memory of a real one")
     if hasattr(value, "__dlpack__"):
         number = value.__dlpack_device__()[1]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ...hlo.errors import UserError
 from . import choose_target, family
-from .architectures import FAMILY, architecture_of
+from .architectures import FAMILY, architecture_of, name_of
 from .driver import Driver
 
 Capability = tuple[int, int]
@@ -44,12 +44,15 @@ def choose(
         fitting = [rank for name in names if (rank := _rank(name, variants[name], gpu.capability))]
         if fitting:
             _, name, code = max(fitting)
-            here = "sm_{}{}".format(*gpu.capability)
-            return Choice(name, gpu, f"{code} runs on {gpu.name} ({here})")
-    found = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in gpus)
+            return Choice(name, gpu, f"{code} runs on {_describe(gpu)}")
+    found = ", ".join(map(_describe, gpus))
     have = ", ".join(sorted(names)) or "no code for a GPU"
     reason = f"it holds {have}, which does not run on {found}"
     return _without_gpu(variants, target, label, reason)
+
+
+def _describe(gpu: Driver) -> str:
+    return f"{gpu.name} ({name_of(gpu.capability)})"
 
 
 def _rank(target: str, variant: Any, capability: Capability) -> tuple[Any, str, str] | None:
@@ -71,8 +74,8 @@ def _without_gpu(
     if target is None and "cpu" in variants:
         return Choice("cpu", None, f"no GPU takes the bundle's other code: {reason}")
     raise UserError(
-        f"{label}: {reason}; install what is missing, pass simulate=True (--simulate) to run it in "
-        "the simulator, or add another variant: girih retarget FILE --add cpu"
+        f"{label}: {reason}; or pass simulate=True (--simulate) to run it in the simulator, or add "
+        "code for this machine: girih retarget FILE --add cpu"
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo.errors import CompilerBug, UserError
+from .architectures import target_for
 from .driver import Box, Bytes, Code, Limits, OutOfMemory, Start
 
 OLDEST = 12000  # CUDA 12.0 knows clusters and tensor maps
@@ -23,7 +24,7 @@ _MAP_ALIGNMENT = 64
 _DEFAULT_SHARED = 48 << 10  # what an entry may have without being asked
 _PORTABLE_CLUSTER = 8
 _LARGE_CLUSTERS = ((9, 0), (10, 0))  # GPUs that take 16 blocks
-_REMEDY = "run the program on a machine with an NVIDIA GPU, or with simulate=True"
+_REMEDY = "run the program on a machine with an NVIDIA GPU"
 
 # Element types whose bits the copy engine only moves, by size.
 _BY_SIZE = {1: "UINT8", 2: "UINT16", 4: "UINT32", 8: "UINT64"}
@@ -45,7 +46,7 @@ def find_gpus(number: int | None = None) -> list[CudaDriver]:
 def _bindings() -> Any:
     """cuda-python's binding of the driver."""
     try:
-        from cuda.bindings import driver
+        from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
             f"cuda-python is not installed ({error}); pip install 'girih[cuda]'"
@@ -115,7 +116,7 @@ class CudaDriver:
     """One GPU; the `Driver` of runtime/devices/driver.py."""
 
     captures = True
-    poisons = False
+    simulated = False
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -231,8 +232,8 @@ class CudaDriver:
             said = errors.split(b"\0")[0].decode(errors="replace").strip()
             raise UserError(
                 f"the driver of {self.name} refuses {code}: {_text(cuda, error)}"
-                f"{'; its log: ' if said else ''}{said}; a newer driver may take it, or add code "
-                "for this GPU: girih retarget FILE --add nvidia:sm_{}{}".format(*self.capability)
+                f"{'; its log: ' if said else ''}{said}; a newer driver may take it, or machine "
+                f"code for this GPU: girih retarget FILE --add {target_for(self.capability)}"
             )
         return int(module)
 

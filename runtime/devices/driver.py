@@ -73,7 +73,7 @@ class Driver(Protocol):
     capability: tuple[int, int]
     limits: Limits
     captures: bool  # launches can be recorded as graphs
-    poisons: bool  # memory without defined contents shall be overwritten: see `fill`
+    simulated: bool  # takes PTX only; memory without defined contents shall be overwritten: `fill`
 
     def enter(self) -> None:
         """Make the device current on this thread."""

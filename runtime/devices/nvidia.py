@@ -19,7 +19,7 @@ import numpy as np
 
 from ...hlo.errors import UserError
 from ...specs.generated import plan_pb2
-from .architectures import architecture_of
+from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, View, borrow
 from .driver import Code, Counters, Driver, OutOfMemory
 from .launches import (
@@ -126,7 +126,7 @@ def choose_code(
 ) -> Code:
     """The machine code that the device runs, else PTX that its driver compiles; UserError if
     neither is for it."""
-    for name in sorted(cubins, reverse=True):
+    for name in () if driver.simulated else sorted(cubins, reverse=True):
         found = architecture_of(f"nvidia:{name}")
         if found is not None and found.runs_binary_on(driver.capability):
             return Code(cubins[name], found, is_ptx=False)
@@ -134,10 +134,10 @@ def choose_code(
     if architecture is None:
         raise UserError(f"the plan is for {target!r}, which is no target of NVIDIA")
     if not architecture.compiles_for(driver.capability):
-        here = "sm_{}{}".format(*driver.capability)
         raise UserError(
-            f"the program is compiled for {architecture}, {driver.name} is {here}; add code for "
-            f"it: girih retarget FILE --add nvidia:{here}"
+            f"the program is compiled for {architecture}, {driver.name} is "
+            f"{name_of(driver.capability)}; add code for it: girih retarget FILE --add "
+            f"{target_for(driver.capability)}"
         )
     return Code(image, architecture, is_ptx=True)
 
@@ -342,7 +342,7 @@ class NvidiaContext:
                 self._bound.popitem(last=False)
         self._bound.move_to_end(key)
         steps, driver, stream = self.variant.program.steps, self.driver, self.stream.handle
-        if driver.poisons:
+        if driver.simulated:
             self._poison(bases)
         marks: list[tuple[int, Any, Any, Counters]] = []
         position = 0
@@ -356,7 +356,7 @@ class NvidiaContext:
                 end = position
                 while end < len(steps) and isinstance(steps[end], Work):
                     end += 1
-                if profile or driver.poisons:
+                if profile or driver.simulated:
                     marks += [self._step(bases, bound, at, profile) for at in range(position, end)]
                 elif not self._replay(bases, bound, position, end):
                     for at in range(position, end):
@@ -372,7 +372,7 @@ class NvidiaContext:
         driver, stream = self.driver, self.stream.handle
         step = self.variant.program.steps[at]
         assert isinstance(step, Work)
-        if driver.poisons and self.variant.program.scratch_bytes:
+        if driver.simulated and self.variant.program.scratch_bytes:
             driver.fill(bases[SCRATCH], self.variant.program.scratch_bytes, stream)
         counters: dict[str, int] = {}
         begin = driver.record(stream, timed=True)
@@ -380,7 +380,7 @@ class NvidiaContext:
             for name, count in (driver.launch(prepared, stream, profile) or {}).items():
                 counters[name] = counters.get(name, 0) + count
         end = driver.record(stream, timed=True)
-        if driver.poisons:
+        if driver.simulated:
             for offset, size in step.dead:
                 driver.fill(bases[ARENA] + offset, size, stream)
         return at, begin, end, counters

@@ -71,38 +71,40 @@ class Group:
         reductions: Sequence[Reduction],
         values: Sequence[Sequence[Register]],
         warps: llvm.Value | None = None,
-        *,
-        joined: Sequence[bool] = (),
     ) -> list[list[Register]]:
-        """The values of all threads of the group joined, in each of them. `joined`: which
-        reductions' values are joined in each warp already; of those, `warps` warps, the first
-        ones, have a value (i32; None: all)."""
-        done = list(joined) or [False] * len(reductions)
-        found = [
-            list(own) if ready else self.across_lanes(one, own, self.lanes)
-            for one, own, ready in zip(reductions, values, done, strict=True)
-        ]
+        """The values of all warps of the group joined, in each thread. `warps`: how many of them,
+        the first ones, have one (i32; None: all)."""
+        found = [list(own) for own in values]
         if self.warps == 1 or not reductions:
             return found
-        f, scopes = self.f, self.part.scopes
+        places = self.publish(found)
+        source = self.f.land(self.part.thread, self.warps - 1)
+        return [
+            self.across_lanes(one, self.published(own, offsets, source), self.warps, warps)
+            for one, own, offsets in zip(reductions, found, places, strict=True)
+        ]
+
+    def publish(self, values: Sequence[Sequence[Register]]) -> list[list[int]]:
+        """Puts every warp's values into shared memory; where they begin, by component."""
+        f = self.f
         size = _SLOT * self.warps
-        places = [[self.part.shared(size) for _ in flat(own)] for own in found]
-        with scopes.branch(f.compare("eq", self.lane, 0)):
-            for own, offsets in zip(found, places, strict=True):
+        places = [[self.part.shared(size) for _ in flat(own)] for own in values]
+        with self.part.scopes.branch(f.compare("eq", self.lane, 0)):
+            for own, offsets in zip(values, places, strict=True):
                 for one, offset in zip(flat(own), offsets, strict=True):
-                    place = self.slot(offset, self.warp)
-                    f.store(stored(f, one), place, align=_SLOT)
+                    f.store(stored(f, one), self.slot(offset, self.warp), align=_SLOT)
         barrier(f)
-        totals = []
-        source = f.land(self.part.thread, self.warps - 1)
-        for reduction, own, offsets in zip(reductions, found, places, strict=True):
-            parts = []
-            for one, offset in zip(flat(own), offsets, strict=True):
-                raw = f.load(_memory(one.type), self.slot(offset, source), align=_SLOT)
-                parts.append(restored(f, raw, one.type))
-            total = unflat(parts, own)
-            totals.append(self.across_lanes(reduction, total, self.warps, warps))
-        return totals
+        return places
+
+    def published(
+        self, like: Sequence[Register], offsets: Sequence[int], warp: llvm.Value
+    ) -> list[Register]:
+        """What a warp published, of the make of `like`."""
+        f, parts = self.f, []
+        for one, offset in zip(flat(like), offsets, strict=True):
+            raw = f.load(_memory(one.type), self.slot(offset, warp), align=_SLOT)
+            parts.append(restored(f, raw, one.type))
+        return unflat(parts, like)
 
     def slot(self, offset: int, number: llvm.Value) -> llvm.Value:
         at = self.f.mul(self.f.cast("zext", number, "i64"), _SLOT)

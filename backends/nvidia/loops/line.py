@@ -135,23 +135,27 @@ class Line:
 
     def fold(self, reductions: Sequence[Reduction], read: Read) -> list[list[Register]]:
         """The row's elements joined, in every thread of the group; initial values are not in."""
-        joined = [reduction.single is None for reduction in reductions]
-        values: list[list[Register]] = [[] for _ in reductions]
-        free = [n for n, ordered in enumerate(joined) if not ordered]
-        if free:
-            found = self._free([reductions[n] for n in free], read)
-            for n, registers in zip(free, found, strict=True):
-                values[n] = registers
-        for n, ordered in enumerate(joined):
-            if ordered:
-                values[n] = self._ordered(reductions[n], read)
+        values = self.totals(reductions, read)
         warps = None
         present = -(-self.count // self.length)
         if self.group.warps > 1 and present < self.segments:
             warps = llvm.constant("i32", present)
             if self.base is not None:
                 warps = self.f.sub(warps, self.base)
-        return self.group.join(reductions, values, warps, joined=joined)
+        return self.group.join(reductions, values, warps)
+
+    def totals(self, reductions: Sequence[Reduction], read: Read) -> list[list[Register]]:
+        """The elements of this warp's segment joined, in all its lanes."""
+        values: list[list[Register]] = [[] for _ in reductions]
+        free = [n for n, reduction in enumerate(reductions) if reduction.single is not None]
+        if free:
+            found = self._free([reductions[n] for n in free], read)
+            for n, own in zip(free, found, strict=True):
+                values[n] = self.group.across_lanes(reductions[n], own, self.group.lanes)
+        for n, reduction in enumerate(reductions):
+            if reduction.single is None:
+                values[n] = self._ordered(reduction, read)
+        return values
 
     def _free(self, reductions: Sequence[Reduction], read: Read) -> list[list[Register]]:
         """Bodies whose operands may change places: one scalar per thread."""

@@ -38,7 +38,7 @@ Record = list[llvm.Value]
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of an array along a dimension: `count` of them, `length` elements `stride` apart."""
+    """Lines of an array along a dimension: `count` of them, `length` elements `stride` apart."""
 
     count: int
     length: int
@@ -424,7 +424,6 @@ def emit_top(op: Op, target: Target) -> KernelCode:
         taken = [] if last else sorter.buffer(rows * following)
         part = kernel.entry(f"top{number}", segments.threads, [*given, *taken])
         order = Order(part, op, lines, sorter.key)
-        f = part.function
         top = _Top(part, order, sorter, count, following, len(given), k)
         source = top.kept if given else order.record
         sink = top.result if last else top.keep

@@ -188,6 +188,9 @@ class ThreadEmitter(ElementEmitter):
         stride = offset.lane_stride
         if mask is None and stride == 1:
             return self.neighbours(pointer, kind, offset, width)
+        if mask is None and stride == -1:
+            raw = self.neighbours(pointer, kind, offset + (1 - width), width)
+            return f.shuffle(raw, None, range(width - 1, -1, -1))
         found = llvm.poison(llvm.vector(width, kind))
         for lane, at in enumerate(self.places(offset, width, mask)):
             found = f.insert(found, f.load(kind, f.pointer(pointer, at, kind)), lane)
@@ -215,6 +218,9 @@ class ThreadEmitter(ElementEmitter):
             return super()._store(pointer, raw, kind, offset, mask)
         if offset.lane_stride == 1:
             return self.store_neighbours(pointer, raw, kind, offset)
+        if offset.lane_stride == -1:
+            raw = f.shuffle(raw, None, range(raw.lanes - 1, -1, -1))
+            return self.store_neighbours(pointer, raw, kind, offset + (1 - raw.lanes))
         for lane, at in enumerate(self.places(offset, raw.lanes, None)):
             f.store(f.extract(raw, lane), f.pointer(pointer, at, kind))
         return None

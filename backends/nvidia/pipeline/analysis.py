@@ -327,10 +327,10 @@ def _matrix(value: Value, depths: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _origin(value: Value) -> tuple[Op, tuple[int, ...]] | None:
-    """The load behind transposes and reshapes of dims of 1, and for each dim of the value that is
+    """The load behind what only moves dims or adds dims of 1, and for each dim of the value that is
     not 1, which of the load's it is."""
     order = tuple(range(len(shape(value))))
-    while value.op is not None and value.op.name in ("transpose", "reshape"):
+    while value.op is not None and value.op.name in ("transpose", "reshape", "broadcast_in_dim"):
         op = value.op
         source = op.operands[0]
         if op.name == "transpose":

@@ -1,4 +1,4 @@
-"""The role that multiplies: warp groups issue products, compute between them, and release stages."""
+"""The role that multiplies: warp groups issue products, compute between them, release stages."""
 
 from __future__ import annotations
 

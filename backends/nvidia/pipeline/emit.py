@@ -111,14 +111,16 @@ class _Kernel:
 
     def produce(self, thread: llvm.Value) -> None:
         f, plan = self.f, self.plan
-        hopper.give_registers(f, plan.budget[0])
+        if plan.budget[0]:
+            hopper.give_registers(f, plan.budget[0])
         with f.if_then(f.compare("ult", thread, 32)), f.if_then(hopper.elect(f)):
             evaluator = Evaluator(f, self.work, self.pointers, None)
             Producer(f, plan, evaluator, 1).run(self.maps)
 
     def consume(self, thread: llvm.Value, group: llvm.Value) -> None:
         f, plan = self.f, self.plan
-        hopper.take_registers(f, plan.budget[1])
+        if plan.budget[1]:
+            hopper.take_registers(f, plan.budget[1])
         own = f.land(thread, hopper.WARPGROUP - 1)
         lane, warp = f.land(thread, 31), f.lshr(own, 5)
         row = f.add(f.mul(warp, 16), f.lshr(lane, 2))

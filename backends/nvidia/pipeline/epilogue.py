@@ -146,6 +146,7 @@ class Epilogue:
         if everywhere[1]:
             own = f.land(self.consumer.thread, 124)
             own = f.lor(own, self.consumer.group)
+        tile.all()  # lanes compute it together, before one of them stores
         with f.if_then(f.compare("eq", own, 0)):
             self._elements(window, base, kind, element, tile, rows, columns)
 

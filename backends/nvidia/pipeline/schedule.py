@@ -1,7 +1,7 @@
 """How a tile function runs on the machine: roles, rings, budgets of registers, order of tiles.
 
 One warp group copies, one to three multiply. Panels of the loop lie in rings: stages that are
-filled and released in turn. A product is issued, and its result awaited as late as its style allows:
+filled and released in turn. A product's result is awaited as late as its style allows:
 
 CHAIN       products that only add to sums: the next one is issued before the last one is done
 ROTATE      a product of a value that was computed from another product: that of the round before
@@ -25,11 +25,12 @@ _ALIGNMENT = 1024  # of panels: one period of the widest swizzle
 _BARRIER = 8  # bytes
 _MOST_STAGES = 8
 _MOST_ACCUMULATORS = 208  # registers of a thread that products may hold at once
+_MOST_OF_THREE = 136  # with three warp groups that multiply
 _GROUP = {1: 16, 2: 8}  # rows of tiles that are walked together, by blocks of a cluster
 # Registers of a thread of (the copying, a multiplying) warp group, by multiplying groups: those of
-# all threads are 64 K.
-_BUDGETS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
-_BUDGETS_WIDE = {1: (24, 240), 2: (24, 240), 3: (32, 160)}
+# all threads are 64 K. Two groups in all have as many as a thread can have anyway.
+_BUDGETS = {1: (0, 0), 2: (40, 232), 3: (32, 160)}
+_BUDGETS_WIDE = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
 
 
 class Style(Enum):
@@ -66,7 +67,7 @@ class Ring:
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """A store through shared memory: chunks of `swizzle` bytes a row, `chunks` of them at a time."""
+    """A store through shared memory, in chunks of `swizzle` bytes a row, `chunks` at a time."""
 
     store: Op
     order: tuple[int, ...]
@@ -236,10 +237,9 @@ def _groups(work: Work, style: Style, heads: Sequence[Product], tails: Sequence[
             sum(p.columns for p in heads) // 2 + sum(p.columns + p.depth // 2 for p in tails) // 2
         )
     for groups in (2, 3, 1):
-        if blocks % groups == 0 and blocks // groups * live <= _MOST_ACCUMULATORS:
-            if blocks == 1 or groups > 1:
-                if groups < 3 or blocks // groups * live <= 136:
-                    return groups
+        most = _MOST_ACCUMULATORS if groups < 3 else _MOST_OF_THREE
+        if blocks % groups == 0 and blocks // groups * live <= most:
+            return groups
     raise Unfit(f"sums of {work.rows} rows and {2 * live} columns do not fit the registers")
 
 

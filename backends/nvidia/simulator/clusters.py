@@ -10,6 +10,7 @@ from .memory import CLUSTER_SHIFT, SHARED_BASE
 from .syntax import Immediate, Instruction
 from .table import Bound, operation
 from .traffic import Traffic
+from .warpgroups import rendezvous
 
 if TYPE_CHECKING:
     from .engine import At, Batch
@@ -146,28 +147,25 @@ def setmaxnreg(instruction: Instruction) -> Bound:
         if count % 8 or not 24 <= count <= 256:
             at.fault("registers", f"setmaxnreg {count}; it takes multiples of 8 from 24 to 256")
         per_cta = state.threads_per_cta
-        groups = np.unique(at.threads // 128)
-        if at.threads.size != 128 * groups.size or per_cta % 128:
-            at.fault("divergence", "setmaxnreg is executed by all warps of a warp group")
         at_entry = min(255, REGISTERS // per_cta) // 8 * 8
-        for group in groups:
-            cta = int(group) * 128 // per_cta
-            pool = state.ctas[cta].data.setdefault("registers", {"free": 0})
-            held = pool.get(int(group), at_entry)
+        for threads in rendezvous(at):
+            group = int(threads[0]) // 128
+            pool = state.ctas[group * 128 // per_cta].data.setdefault("registers", {"free": 0})
+            held = pool.get(group, at_entry)
             if releases and count > held or not releases and count < held:
                 verb = "dec" if releases else "inc"
                 at.fault("registers", f"setmaxnreg.{verb} {count} of a group that has {held}")
             if releases:
                 pool["free"] += held - count
-                pool[int(group)] = count
+                pool[group] = count
                 continue
             more = count - held
 
-            def take(pool: Any = pool, more: int = more, group: Any = group) -> bool:
+            def take(pool: Any = pool, more: int = more, group: int = group) -> bool:
                 if pool["free"] < more:
                     return False
                 pool["free"] -= more
-                pool[int(group)] = count
+                pool[group] = count
                 return True
 
             if not take():

@@ -41,7 +41,7 @@ class SimulatedGpu:
     class for memory that is lacking (size, free, total)."""
 
     captures = False
-    poisons = True
+    simulated = True
     ordinal = 0
 
     def __init__(

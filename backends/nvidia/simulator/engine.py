@@ -62,13 +62,14 @@ class Cta:
 
 @dataclass(slots=True, eq=False)
 class Park:
-    """Threads that wait at one instruction until `ready`."""
+    """Threads that wait at one instruction until `ready`; `each`: ready(threads) tells of each."""
 
     threads: np.ndarray
-    ready: Callable[[], Any]
+    ready: Callable[..., Any]
     text: str | Callable[[], str]
     again: bool
     node: Node
+    each: bool = False
 
 
 class At:
@@ -93,12 +94,13 @@ class At:
     def park(
         self,
         mask: np.ndarray,
-        ready: Callable[[], Any],
+        ready: Callable[..., Any],
         text: str | Callable[[], str],
         again: bool = False,
+        each: bool = False,
     ) -> None:
-        """Threads where `mask` stop here until `ready()`: one bool, or one for each of them."""
-        self.state.parks.append(Park(self.threads[mask], ready, text, again, self.node))
+        """Threads where `mask` stop here until `ready()`, or, with `each`, where ready(threads)."""
+        self.state.parks.append(Park(self.threads[mask], ready, text, again, self.node, each))
 
 
 class Batch:

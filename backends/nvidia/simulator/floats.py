@@ -40,7 +40,13 @@ def _finish(e: Emitter, i: Instruction, kind: str, source: str) -> None:
 
 def directed(a: Any, b: Any, c: Any, mode: str) -> Any:
     """a * b + c of float32 in a rounding mode."""
-    return numerics.narrow_f4(numerics.fused(a, b, c), mode)
+    exact = numerics.fused(a, b, c)
+    result = numerics.narrow_f4(exact, mode)
+    if mode == "rm":  # an exact zero is -0, but where product and addend are both +0
+        product = a.astype(np.float64) * b
+        negative = (product != 0) | np.signbit(product) | np.signbit(c)
+        result = np.where((exact == 0) & negative, np.float32(-0.0), result)
+    return result
 
 
 def _rounded(e: Emitter, i: Instruction, kind: str, a: str, b: str, c: str) -> None:

@@ -5,14 +5,22 @@ from __future__ import annotations
 from functools import cache
 
 from . import (
-    barriers,
+    block_barriers,
+    bulk,
+    clusters,
     comparisons,
     conversions,
+    copies,
     floats,
     integers,
+    matrix,
+    matrix_memory,
+    mbarriers,
     memory_instructions,
     moves,
     packed,
+    tensor_maps,
+    warpgroups,
     warps,
 )
 from .table import Entry, collect
@@ -26,7 +34,15 @@ ROOMS = (
     moves,
     memory_instructions,
     warps,
-    barriers,
+    block_barriers,
+    matrix,
+    matrix_memory,
+    mbarriers,
+    copies,
+    bulk,
+    tensor_maps,
+    warpgroups,
+    clusters,
 )
 
 

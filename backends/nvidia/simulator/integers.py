@@ -90,13 +90,13 @@ def extract_field(a: Any, position: Any, length: Any) -> Any:
     one = plain.dtype.type(1)
     position = (position & np.uint32(0xFF)).astype(plain.dtype)
     length = (length & np.uint32(0xFF)).astype(plain.dtype)
-    mask = np.where(length >= bits, ~plain.dtype.type(0), (one << length) - one)
+    ones = ~plain.dtype.type(0)
+    mask = np.where(length >= bits, ones, (one << length) - one) & (ones >> position)
     field = (plain >> position) & mask
     if a.dtype.kind == "i":
         last = np.minimum(position + length - one, plain.dtype.type(bits - 1))
         sign = (plain >> last) & one
-        filled = np.where((sign != 0) & (length != 0), ~mask, plain.dtype.type(0))
-        field = field | filled
+        field = field | np.where((sign != 0) & (length != 0), ~mask, plain.dtype.type(0))
     return np.where(length == 0, plain.dtype.type(0), field).view(a.dtype)
 
 

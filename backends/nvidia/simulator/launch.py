@@ -18,6 +18,7 @@ from .report import Report
 from .schedule import run_cooperative, run_independent
 from .syntax import Function, Module, Variable, parse_text
 from .table import find
+from .traffic import Traffic
 from .translate import Program
 
 BATCH_THREADS = 1 << 15
@@ -215,6 +216,8 @@ def launch(
             if program.cooperative:
                 if checks and state.shared_bytes and not program.operations:
                     batch.races = Races(batch)
+                if program.operations:
+                    Traffic.of(batch)
                 run_cooperative(batch)
             else:
                 run_independent(batch)

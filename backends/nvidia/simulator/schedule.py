@@ -220,12 +220,11 @@ def _wake(parked: list[Park]) -> None:
         return
     kept = []
     for park in parked:
-        ready = park.ready()
-        if isinstance(ready, np.ndarray) and ready.ndim:
-            park.threads = park.threads[~ready]
+        if park.each:
+            park.threads = park.threads[~park.ready(park.threads)]
             if park.threads.size:
                 kept.append(park)
-        elif not ready:
+        elif not park.ready():
             kept.append(park)
     parked[:] = kept
 

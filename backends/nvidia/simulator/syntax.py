@@ -144,7 +144,7 @@ class Function:
     variables: dict[str, Variable] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Module:
     text: str
     version: str = ""

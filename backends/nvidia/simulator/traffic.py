@@ -27,8 +27,9 @@ class Traffic:
         self.dirty = np.zeros(size, np.int32)  # thread + 1
         self.arriving = np.zeros(size, np.int16)
         self.leaving = np.zeros(size, np.int16)
-        state.on_shared_store.append(self.stored)
-        state.on_shared_load.append(self.loaded)
+        if state.checks:
+            state.on_shared_store.append(self.stored)
+            state.on_shared_load.append(self.loaded)
 
     @staticmethod
     def of(state: Batch) -> Traffic:
@@ -46,20 +47,19 @@ class Traffic:
     ) -> None:
         """Threads store, by instruction `number`."""
         index = self._bytes(cta, offset, nbytes)
-        if self.state.checks:
-            if self.leaving[index].any():
-                text = "store into shared memory that an operation in flight still reads"
-                self.state.fault("race", text, number, threads)
-            if self.arriving[index].any():
-                text = "store into the destination of a copy in flight"
-                self.state.fault("race", text, number, threads)
+        if self.leaving[index].any():
+            text = "store into shared memory that an operation in flight still reads"
+            self.state.fault("race", text, number, threads)
+        if self.arriving[index].any():
+            text = "store into the destination of a copy in flight"
+            self.state.fault("race", text, number, threads)
         self.dirty[index] = np.broadcast_to(threads + 1, index.shape[:1])[:, None]
 
     def loaded(
         self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int, number: int
     ) -> None:
         """Threads load."""
-        if self.state.checks and self.arriving[self._bytes(cta, offset, nbytes)].any():
+        if self.arriving[self._bytes(cta, offset, nbytes)].any():
             text = "load from the destination of a copy in flight"
             self.state.fault("race", text, number, threads)
 

@@ -145,11 +145,12 @@ def rendezvous(at: At) -> list[np.ndarray]:
         if int(mine.sum()) == 128:
             here.append(threads)
             continue
-        if threads[-1] >= state.T or not state.live[threads].all():
-            at.fault("divergence", "wgmma needs the 128 threads of a warp group; some are missing")
         place = state.block_of[at.threads[mine][0]]
 
         def ready(threads: np.ndarray = threads, place: Any = place) -> bool:
+            if threads[-1] >= state.T or not state.live[threads].all():
+                text = "the 128 threads of a warp group execute it together; some are missing"
+                at.fault("divergence", text)
             return bool((state.block_of[threads] == place).all())
 
         at.park(mine, ready, "the other warps of its warp group", again=True)

@@ -9,7 +9,7 @@ made in whatever layout they are asked for, and so is what is computed from them
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from ....hlo.graph import Op, Region, Value
@@ -29,6 +29,8 @@ def is_elementwise(op: Op) -> bool:
     """Whether each element of the result is computed from those at the same index."""
     if op.definition.pattern != "elementwise" or len(op.results) != 1:
         return False
+    if op.name == "bitcast_convert":
+        return op.operands[0].dims == op.result.dims
     return elementwise.supports(op)
 
 
@@ -44,6 +46,9 @@ class Assignment:
         self._plan_products()
         self.fused = self._sums()
         self.direct = self._direct()
+        self.skipped = frozenset(
+            move for load in self.direct for move in self._moves_behind(load.result)
+        )
         self.spreads: dict[Value, Spread] = {}
         self._loads: list[Value] = []
         self._region(facts.region)
@@ -141,6 +146,14 @@ class Assignment:
                 if user.name in _MOVES and not self._feeds_products(user.result):
                     return False
         return True
+
+    def _moves_behind(self, value: Value) -> Iterator[Op]:
+        """The reshapes and transposes that a load goes through on its way to products."""
+        for region in self._regions:
+            for user, _ in region.uses.get(value, ()):
+                if user is not None and user.name in _MOVES:
+                    yield user
+                    yield from self._moves_behind(user.result)
 
     @cached_property
     def _regions(self) -> list[Region]:

@@ -54,7 +54,7 @@ class _Side:
         places = [*range(len(self.batches))]
         places += [len(self.batches) + before + n for n in range(len(self.free))]
         self.places = dict(zip(places, [*self.batches, *self.free], strict=True))
-        self.pointer = e.shared(self.value) if rank else None
+        self.pointer: llvm.Value | None = None
 
     def offset(self, index: Sequence[Affine], walked: Sequence[Affine]) -> Affine:
         own: dict[int, Affine] = {d: index[place] for place, d in self.places.items()}
@@ -70,6 +70,9 @@ def sum_type(op: Op) -> Any:
 def _patches(e: Emitter, op: Op, spread: Spread, first: Tile | None) -> Tile:
     f, block = e.f, e.block
     left, right = _Side(e, op, 0), _Side(e, op, 1)
+    sides = [side for side in (left, right) if side.value.rank]
+    for side, pointer in zip(sides, e.shared(*(side.value for side in sides)), strict=True):
+        side.pointer = pointer
     element = sum_type(op)
     inner = [left.value.dims[d] for d in left.contracted]
     depth = math.prod(inner)

@@ -126,9 +126,9 @@ class Emitter:
                 rule(self, op)
             elif op.results and all(value.rank == 0 for value in (*op.results, *op.operands)):
                 self.scalar_op(op)
-            elif self.is_flexible(op):
+            elif self.is_flexible(op) or op in self.assignment.skipped:
                 pass  # made where it is asked for
-            elif is_elementwise(op):
+            elif is_elementwise(op) or op.name in ("reshape", "transpose"):
                 self.tile(op.result, self.spread(op.result))
             else:
                 self.by_index(op)
@@ -208,7 +208,7 @@ class Emitter:
                 raise UserError(f"{place}tile_id: axis {op.axis} of a grid of {count} axes")
             register = self.block.ids[op.axis]
         elif op.name in ("reshape", "broadcast_in_dim", "transpose"):
-            register = self.scalar(op.operands[0])
+            register = self.single(op.operands[0])
         elif is_elementwise(op):
             register = self.apply(op, [self.scalar(value) for value in op.operands])
         else:
@@ -216,14 +216,35 @@ class Emitter:
             return
         self.scope.scalars[op.result] = register
 
+    def single(self, value: Value) -> Register:
+        """The one element of a scalar or of a tile of one element."""
+        if not value.rank:
+            return self.scalar(value)
+        spread = self.uniform.reshaped(value.dims)
+        assert spread is not None
+        register = self.tile(value, spread)[0]
+        assert register is not None
+        return register
+
     def apply(self, op: Op, registers: Sequence[Register]) -> Register:
         """An elementwise operation on one element."""
         if arithmetic.supports(op):
             return arithmetic.apply(self.f, op, registers)
+        if op.name == "bitcast_convert":
+            return self._bits(op, registers[0])
         region = expansion(op) if isinstance(op.definition, Decomposed) else None
         if region is None:
             raise arithmetic.unsupported(op)
         return scalar_region(self.f, region, registers, 1)[0]
+
+    def _bits(self, op: Op, register: Register) -> Register:
+        """The same bits as another element type of the same size."""
+        source, target = op.operands[0].element, op.result.element
+        if not isinstance(register, llvm.Value) or target.is_complex:
+            raise arithmetic.unsupported(op)
+        raw = elements.narrow(self.f, register, source)
+        raw = self.f.bitcast(raw, elements.memory_type(self.f, target))
+        return elements.widen(self.f, raw, target)
 
     # Tiles in a layout.
 
@@ -339,13 +360,11 @@ class Emitter:
         """The address of a byte of a piece of shared memory."""
         return self.block.entry.shared(piece.start + offset)
 
-    def shared(self, value: Value) -> llvm.Value:
-        """The address of a copy of a value in shared memory, row-major, that all may read."""
-        found = self.scope.piece(value)
-        if found is None:
-            found = self._to_shared(value)
-        self.block.hazards.read(found)
-        return self.pointer(found)
+    def shared(self, *values: Value) -> list[llvm.Value]:
+        """The addresses of copies of values in shared memory, row-major, that all may read now."""
+        pieces = [self.scope.piece(value) or self._to_shared(value) for value in values]
+        self.block.hazards.read(*pieces)
+        return [self.pointer(piece) for piece in pieces]
 
     def _to_shared(self, value: Value) -> Piece:
         known = self.scope.any_tile(value)
@@ -375,7 +394,7 @@ class Emitter:
 
     def from_shared(self, value: Value, spread: Spread) -> Tile:
         """The registers of a value, read from its copy in shared memory."""
-        base = self.shared(value)
+        (base,) = self.shared(value)
         width = spread.vector(max(1, 16 // value.element.itemsize))
         while width > 1 and value.dims[-1] % width:
             width //= 2
@@ -431,7 +450,8 @@ class Emitter:
             )
         if constant:
             return self._table(op, value, spread)
-        pointers = {operand: self.shared(operand) for operand in op.operands if operand.rank}
+        tiles = [operand for operand in op.operands if operand.rank]
+        pointers = dict(zip(tiles, self.shared(*tiles), strict=True))
         f = self.f
 
         def element(place: Sequence[int]) -> Register:

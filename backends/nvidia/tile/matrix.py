@@ -146,7 +146,6 @@ def staged(e: Emitter, source: Source, size: int) -> Rows:
             copy_window(e, source, place, size)
         else:
             _write(e, source, place, size)
-    e.block.hazards.read(piece)
     return Rows(piece, padded, row_bytes)
 
 
@@ -320,6 +319,7 @@ def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
     held = _held(e, plan)
     left = None if held is not None else _Operand(e, plan, 0)
     right = _Operand(e, plan, 1)
+    e.block.hazards.read(*(side.rows.piece for side in (left, right) if side is not None))
     depth = max(STEP // size, 1 << log2(plan.product.depth))
     steps = -(-plan.product.depth * size // STEP)
     group = SEGMENT // STEP

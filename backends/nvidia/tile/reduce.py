@@ -176,7 +176,7 @@ def _in_order(e: Emitter, op: Op, reduction: Reduction) -> None:
     dims = op.operands[0].dims
     summed = tuple(op.dimensions)
     kept = [d for d in range(len(dims)) if d not in summed]
-    pointers = [e.shared(value) for value in reduction.inputs]
+    pointers = e.shared(*reduction.inputs)
     first = reduction.read(f, [e.scalar(value) for value in reduction.initial])
     value = op.results[0]
     spread = e.assignment.blocked(value.dims) if value.rank else e.uniform

@@ -63,11 +63,11 @@ class Hazards:
         self._written: list[Piece] = []
         self._unknown = False
 
-    def read(self, piece: Piece) -> None:
+    def read(self, *pieces: Piece) -> None:
         """Threads are about to read what others may have written."""
-        if self._unknown or any(piece.touches(other) for other in self._written):
+        if self._unknown or any(p.touches(other) for p in pieces for other in self._written):
             self.meet()
-        self._read.append(piece)
+        self._read += pieces
 
     def write(self, piece: Piece) -> None:
         """Threads are about to write what others may still read, or have written."""

@@ -144,19 +144,6 @@ class _Window:
 
     # Cumulative reductions: window i holds all elements up to (or from) i.
 
-    def cumulative(self) -> tuple[int, bool] | None:
-        """(dimension, from the end) where every window is a prefix or a suffix."""
-        moving = [d for d, size in enumerate(self.sizes) if size > 1]
-        plain = all(one == 1 for one in (*self.strides, *self.base, *self.dilations))
-        if len(moving) != 1 or not plain:
-            return None
-        (d,) = moving
-        size = self.source[d]
-        others = all(self.padding[n] == (0, 0) for n in range(len(self.sizes)) if n != d)
-        if self.sizes[d] != size or not others:
-            return None
-        return {(size - 1, 0): (d, False), (0, size - 1): (d, True)}.get(tuple(self.padding[d]))
-
     def running(self, dimension: int, backward: bool) -> KernelCode:
         """One running total per line; lanes across lines where they are not the last dim."""
         f = self.f
@@ -198,6 +185,25 @@ def _positions(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     return found
 
 
+def cumulative(op: Op) -> tuple[int, bool] | None:
+    """(dimension, from the end) where every window is a prefix or a suffix."""
+    source = op.operands[0].dims
+    rank = len(source)
+    sizes = op.window_dimensions
+    padding = per_dim(op.padding, rank, (0, 0))
+    moving = [d for d, size in enumerate(sizes) if size > 1]
+    steps_of = (op.window_strides, op.base_dilations, op.window_dilations)
+    plain = all(one == 1 for values in steps_of for one in per_dim(values, rank, 1))
+    if len(moving) != 1 or not plain:
+        return None
+    (d,) = moving
+    size = source[d]
+    others = all(tuple(padding[n]) == (0, 0) for n in range(rank) if n != d)
+    if sizes[d] != size or not others:
+        return None
+    return {(size - 1, 0): (d, False), (0, size - 1): (d, True)}.get(tuple(padding[d]))
+
+
 def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a reduce_window."""
     window = _Window(op, target)
@@ -215,5 +221,5 @@ def emit(op: Op, target: Target) -> KernelCode:
             for pointer, result, register in zip(frame.outputs, op.results, values, strict=True):
                 emitter.store(pointer, register, result.element, at)
         return frame.finish(rows, 0.0)
-    running = window.cumulative()
+    running = cumulative(op)
     return window.running(*running) if running else window.general()

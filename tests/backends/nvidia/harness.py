@@ -41,10 +41,11 @@ def run(
     code: KernelCode | None = None,
     on: Target = TARGET,
     shared: Sequence[tuple[int, int]] = (),
+    reports: list[simulator.Report] | None = None,
     **options: Any,
 ) -> list[np.ndarray]:
     """The kernel's results. `shared`: (operand, result) that lie in the same memory; `options` go
-    to the simulator."""
+    to the simulator, whose reports are appended to `reports`."""
     code = code or emit(op, on)
     results = [value.tensor for value in op.results]
     if not code.launches:
@@ -80,10 +81,12 @@ def run(
         )  # fmt: skip
 
     for launch in code.launches:
-        simulator.launch(
+        report = simulator.launch(
             module, launch.symbol, launch.grid, launch.block, [*map(packed, launch.arguments)],
             memory, cluster=launch.cluster, shared_bytes=launch.shared_bytes, **options,
         )  # fmt: skip
+        if reports is not None:
+            reports.append(report)
     return [
         memory.read(address, kind.dtype, kind.dims)
         for address, kind in zip(addresses[len(inputs) :], results, strict=True)

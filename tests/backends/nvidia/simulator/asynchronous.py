@@ -142,7 +142,8 @@ def fault(kind: str, body: str, arguments: Sequence[Any], **options: Any) -> Sim
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).view(np.uint8)
+    """A copy of the array's bytes."""
+    return np.array(array, order="C").view(np.uint8)
 
 
 def random(shape: Sequence[int], dtype: Any, seed: int = 0) -> np.ndarray:

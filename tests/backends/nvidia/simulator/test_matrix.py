@@ -91,7 +91,7 @@ def test_products_of_a_warp(shape, d, a, b):
     m, n, k = shape
     left, right = random((m, k), TYPES[a], 1), random((k, n), TYPES[b], 2)
     old = random((m, n), TYPES[d], 3)
-    width = TYPES[a]().itemsize * 8
+    width = np.dtype(TYPES[a]).itemsize * 8
     values = [
         bits(held(L.mma_a(m, k, width), left)),
         bits(held(L.mma_b(k, n, width), right)),

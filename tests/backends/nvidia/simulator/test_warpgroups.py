@@ -119,7 +119,7 @@ def multiply(
     image = np.frombuffer(a_data.ljust(b_at, b"\0") + b_data, np.uint8).copy()
     accumulator = bits(held_accumulator(n, old)).reshape(128, -1)
     count = accumulator.shape[1] // 4
-    operand = bits(held(L.wgmma_a(k, TYPES[a]().itemsize * 8), left)).reshape(128, -1)
+    operand = bits(held(L.wgmma_a(k, np.dtype(TYPES[a]).itemsize * 8), left)).reshape(128, -1)
     source = registers(520, 4) if rs else "%rd40"
     constants = f", {signs[0]}, {signs[1]}" if d != "s32" else ""
     if k == 16:

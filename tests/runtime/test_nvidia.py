@@ -1,0 +1,424 @@
+"""The runtime's way over a GPU, on a driver that does everything as late as it may."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from girih.hlo.errors import UserError
+from girih.hlo.signature import Signature
+from girih.runtime.devices.arrays import DeviceArray
+from girih.runtime.dlpack import CUDA, Tensor, make_capsule, read_tensor
+from girih.specs.generated import plan_pb2
+
+from .fakes import adding_program
+from .gpu_fakes import FakeGpu, PlanOf, add, add_one, flat
+
+ONES = np.ones(4, np.float32)
+COUNT = np.arange(4, dtype=np.float32)
+
+
+def two_steps() -> PlanOf:
+    """y = (x + 1) + x, through the arena."""
+    plan = PlanOf().inputs(x=16).outputs(y=16).buffer("t", plan_pb2.ARENA, 16, offset=64)
+    return plan.run("add_one", "x", "t").run("add", "t", "x", "y").results("y")
+
+
+def gpu(**options: Any) -> FakeGpu:
+    return FakeGpu(add_one=add_one, add=add, **options)
+
+
+def test_arrays_of_the_host_go_there_and_back():
+    program = two_steps().program(flat(1, 1), gpu())
+    assert program(COUNT)[0].tolist() == (2 * COUNT + 1).tolist()
+    assert program(ONES)[0].tolist() == [3.0] * 4
+    assert program.target == "nvidia:sm_90a"
+
+
+def test_two_calls_in_a_row_do_not_share_staging_memory():
+    """The first call's copy is still under way when the second one begins."""
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    first = program.on_device(COUNT)
+    second = program.on_device(ONES)
+    assert second[0].numpy().tolist() == [3.0] * 4
+    assert first[0].numpy().tolist() == (2 * COUNT + 1).tolist()
+
+
+def test_large_arrays_are_copied_without_staging(monkeypatch):
+    from girih.runtime.devices import nvidia
+
+    monkeypatch.setattr(nvidia, "_PINNED", 0)
+    device = gpu()
+    assert two_steps().program(flat(1, 1), device)(COUNT)[0].tolist() == (2 * COUNT + 1).tolist()
+    assert not device.pinned
+
+
+def test_scratch_numbers_and_several_launches():
+    def fill(gpu: FakeGpu, y: int, scratch: int, number: int) -> None:
+        gpu.floats(scratch, 4)[...] = number
+
+    def take(gpu: FakeGpu, y: int, scratch: int, number: int) -> None:
+        gpu.floats(y, 4)[...] = gpu.floats(scratch, 4) * number
+
+    plan = PlanOf().outputs(y=16).run("fill", "y", scratch=16, numbers=(7,)).results("y")
+    second = plan.plan.kernels[0].launches.add()
+    second.CopyFrom(plan.plan.kernels[0].launches[0])
+    second.entry = "take"
+    program = plan.program(flat(0, 1), FakeGpu(fill=fill, take=take))
+    assert program()[0].tolist() == [49.0] * 4
+
+
+def test_weights_are_uploaded_once():
+    plan = PlanOf().inputs(x=16).outputs(y=16).buffer("w", plan_pb2.WEIGHT, 16, weight="bias")
+    device = gpu()
+    program = (
+        plan.run("add", "x", "w", "y").results("y").program(flat(1, 1), device, {"bias": COUNT})
+    )
+    assert program(ONES)[0].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert program(COUNT)[0].tolist() == (2 * COUNT).tolist()
+    assert device.log.count("upload") == 3
+
+
+def test_weights_that_are_not_there():
+    plan = PlanOf().outputs(y=16).buffer("w", plan_pb2.WEIGHT, 16, weight="bias").results("y")
+    with pytest.raises(UserError, match="no weight 'bias'"):
+        plan.program(flat(0, 1), gpu())
+    with pytest.raises(UserError, match="has 8 bytes, the plan needs 16"):
+        plan.program(flat(0, 1), gpu(), {"bias": COUNT[:2]})
+
+
+def test_results_that_no_kernel_computes():
+    """A weight, an argument, and another result."""
+    plan = PlanOf().inputs(x=16).outputs(y=16).buffer("w", plan_pb2.WEIGHT, 16, weight="bias")
+    plan.run("add_one", "x", "y").results("y", "w", "x", "y")
+    program = plan.program(flat(1, 4), gpu(), {"bias": 5 * ONES})
+    for results in (program(COUNT), [r.numpy() for r in program.on_device(COUNT)]):
+        assert [result.tolist() for result in results] == [
+            (COUNT + 1).tolist(), [5.0] * 4, COUNT.tolist(), (COUNT + 1).tolist(),
+        ]  # fmt: skip
+
+
+def test_empty_arguments_and_results():
+    plan = PlanOf().inputs(x=0).outputs(y=0).results("y")
+    program = plan.program(flat(1, 1, (0, 3)), gpu())
+    assert program(np.empty((0, 3), np.float32))[0].shape == (0, 3)
+    assert program.on_device(np.empty((0, 3), np.float32))[0].numpy().shape == (0, 3)
+
+
+# Control flow.
+
+
+def countdown(gpu: FakeGpu, n: int, condition: int) -> None:
+    gpu.words(n)[...] -= 1
+    gpu.at(condition, 1)[0] = gpu.words(n)[0] >= 0
+
+
+def loop() -> PlanOf:
+    """while n-- > 0: y += 1, with the counter in the arena."""
+    plan = PlanOf().inputs(x=16, n=4).outputs(y=16)
+    plan.buffer("i", plan_pb2.ARENA, 4).buffer("c", plan_pb2.ARENA, 1, offset=64)
+    plan.run("copy", "n", "i", numbers=(1,)).run("copy", "x", "y", numbers=(4,))
+    plan.run("countdown", "i", "c").branch("c", 6).run("grow", "y").jump(2)
+    return plan.results("y")
+
+
+def copy(gpu: FakeGpu, source: int, target: int, words: int) -> None:
+    gpu.words(target, words)[...] = gpu.words(source, words)
+
+
+def grow(gpu: FakeGpu, y: int) -> None:
+    gpu.floats(y, 4)[...] += 1
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_loop(captures):
+    device = FakeGpu(captures, countdown=countdown, copy=copy, grow=grow)
+    signature = Signature.plain([((4,), "f32"), ((), "i32")], [((4,), "f32")])
+    program = loop().program(signature, device)
+    for count in (3, 0, 7, 5):
+        assert program(COUNT, np.int32(count))[0].tolist() == (COUNT + count).tolist()
+
+
+@pytest.mark.parametrize(("index", "expected"), [(0, 10), (1, 20), (2, 30), (-1, 30), (99, 30)])
+def test_a_switch_takes_the_last_target_where_the_index_is_none(index, expected):
+    def put(gpu: FakeGpu, y: int, number: int) -> None:
+        gpu.floats(y, 4)[...] = number
+
+    plan = PlanOf().inputs(i=4).outputs(y=16).switch("i", 1, 3, 5)
+    plan.run("put", "y", numbers=(10,)).jump(6).run("put", "y", numbers=(20,)).jump(6)
+    plan.run("put", "y", numbers=(30,)).results("y")
+    signature = Signature.plain([((), "i32")], [((4,), "f32")])
+    program = plan.program(signature, FakeGpu(put=put))
+    assert program(np.int32(index))[0].tolist() == [expected] * 4
+
+
+# Graphs.
+
+
+def test_a_stretch_is_recorded_at_its_second_run():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    for turn in range(4):
+        assert program(COUNT + turn)[0].tolist() == (2 * (COUNT + turn) + 1).tolist()
+    assert [entry for entry in device.log if entry.startswith(("launch", "replay"))] == [
+        "launch", "launch", "replay 2", "replay 2", "replay 2",
+    ]  # fmt: skip
+
+
+def test_graphs_belong_to_addresses():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    given = [Foreign(device, COUNT), Foreign(device, ONES)]
+    for _ in range(3):
+        assert program(given[0])[0].tolist() == (2 * COUNT + 1).tolist()
+        assert program(given[1])[0].tolist() == [3.0] * 4
+    assert device.log.count("replay 2") == 4
+
+
+def test_one_launch_is_no_graph():
+    device = gpu()
+    plan = PlanOf().inputs(x=16).outputs(y=16).run("add_one", "x", "y").results("y")
+    program = plan.program(flat(1, 1), device)
+    for _ in range(3):
+        program(COUNT)
+    assert "replay 1" not in device.log
+
+
+def test_a_recording_that_fails_is_ended():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    program(COUNT)
+    device.launch = lambda *_: (_ for _ in ()).throw(UserError("no launch"))  # type: ignore
+    with pytest.raises(UserError, match="no launch"):
+        program(COUNT)
+    del device.launch
+    assert device.recording is None
+    assert program(COUNT)[0].tolist() == (2 * COUNT + 1).tolist()
+
+
+# Arrays on the device.
+
+
+class Foreign:
+    """An array of another library: `__cuda_array_interface__`, filled on a stream of its own."""
+
+    def __init__(self, device: FakeGpu, values: np.ndarray, shift: int = 0, **interface: Any):
+        self.stream = device.create_stream()
+        device.enter()
+        self.address = device.allocate(values.nbytes + shift, self.stream) + shift
+        device.upload(self.address, values, self.stream)
+        self.__cuda_array_interface__ = {
+            "shape": values.shape, "typestr": values.dtype.str, "data": (self.address, False),
+            "version": 3, "stream": self.stream, **interface,
+        }  # fmt: skip
+
+
+class Exporting:
+    """The same through DLPack."""
+
+    def __init__(self, device: FakeGpu, values: np.ndarray, ordinal: int = 0):
+        self.array, self.device, self.ordinal = Foreign(device, values), device, ordinal
+        self.values, self.streams = values, []
+
+    def __dlpack_device__(self):
+        return CUDA, self.ordinal
+
+    def __dlpack__(self, *, stream: int):
+        self.streams.append(stream)
+        event = self.device.record(self.array.stream)
+        self.device.wait(stream, event)
+        where = (CUDA, self.ordinal)
+        tensor = Tensor(self.array.address, self.values.shape, None, self.values.dtype, where)
+        return make_capsule(tensor, self)
+
+
+def test_arrays_of_the_device_are_read_in_place_and_in_order():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    for kind in (Foreign, Exporting):
+        given = kind(device, COUNT)
+        device.log.clear()
+        (result,) = program.on_device(given)
+        assert "upload" not in device.log and "copy" not in device.log
+        assert result.numpy().tolist() == (2 * COUNT + 1).tolist()
+        assert program(given)[0].tolist() == (2 * COUNT + 1).tolist()
+
+
+def test_results_stay_on_the_device_and_are_arguments_again():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    (once,) = program.on_device(COUNT)
+    assert isinstance(once, DeviceArray) and once.nbytes == 16 and once.device == "cuda:0"
+    assert "f" in repr(once) and "cuda:0" in repr(once)
+    device.log.clear()
+    (twice,) = program.on_device(once)
+    assert "upload" not in device.log and "download" not in device.log
+    assert twice.numpy().tolist() == (2 * (2 * COUNT + 1) + 1).tolist()
+    with pytest.raises(TypeError, match=r"x\.numpy\(\)"):
+        np.asarray(once)
+
+
+def test_an_argument_is_kept_until_kernels_have_read_it():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    (once,) = program.on_device(COUNT)
+    (twice,) = program.on_device(once)
+    del once
+    gc.collect()
+    assert twice.numpy().tolist() == (2 * (2 * COUNT + 1) + 1).tolist()
+
+
+def test_misaligned_memory_is_copied():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    given = Foreign(device, COUNT, shift=4)
+    device.log.clear()
+    assert program(given)[0].tolist() == (2 * COUNT + 1).tolist()
+    assert "copy" in device.log
+
+
+def test_arrays_that_are_refused():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    (elsewhere,) = two_steps().program(flat(1, 1), gpu()).on_device(COUNT)
+    cases = {
+        "not C-contiguous": Foreign(device, COUNT, strides=(8,)),
+        r"got float32\[2\]": Foreign(device, COUNT[:2]),
+        r"got int32\[4\]": Foreign(device, COUNT.astype(np.int32)),
+        "on cuda:3": Exporting(device, COUNT, ordinal=3),
+        "another device": elsewhere,
+    }
+    for words, value in cases.items():
+        with pytest.raises(UserError, match=words):
+            program(value)
+
+
+def test_a_library_reads_results_in_the_order_of_its_stream():
+    device = gpu()
+    (result,) = two_steps().program(flat(1, 1), device).on_device(COUNT)
+    theirs = device.create_stream()
+    tensor = read_tensor(result.__dlpack__(stream=theirs))
+    assert (tensor.shape, tensor.strides, tensor.dtype) == ((4,), (1,), np.float32)
+    assert result.__dlpack_device__() == (CUDA, 0)
+    device.synchronize(theirs)
+    assert device.floats(tensor.address, 4).tolist() == (2 * COUNT + 1).tolist()
+
+
+def test_a_result_outlives_the_array_that_was_handed_out():
+    device = gpu()
+    (result,) = two_steps().program(flat(1, 1), device).on_device(COUNT)
+    capsule = result.__dlpack__(stream=1)
+    address = read_tensor(capsule).address
+    del result
+    gc.collect()
+    device.synchronize(1)
+    assert device.floats(address, 4).tolist() == (2 * COUNT + 1).tolist()
+    interface = two_steps().program(flat(1, 1), device).on_device(ONES)[0].__cuda_array_interface__
+    assert interface["shape"] == (4,) and interface["typestr"] == "<f4"
+
+
+def test_memory_is_given_back():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    for _ in range(20):
+        program.on_device(program.on_device(COUNT)[0])
+    del program
+    gc.collect()
+    for stream in list(device.streams):
+        device.synchronize(stream)
+    assert not device.memory
+    assert device.events == 0
+
+
+# Donation.
+
+
+def in_place() -> tuple[PlanOf, Signature]:
+    """x += 1 where x is donated."""
+    plan = PlanOf().inputs(x=16).run("grow", "x").results("x")
+    return plan, flat(1, 1).donating({0: 0})
+
+
+def test_donated_memory():
+    plan, signature = in_place()
+    device = FakeGpu(grow=grow)
+    program = plan.program(signature, device)
+    x = COUNT.copy()
+    assert program(x)[0].tolist() == (COUNT + 1).tolist() and x.tolist() == COUNT.tolist()
+    given = Foreign(device, COUNT)
+    (kept,) = program.on_device(given)
+    assert kept.address != given.address and kept.numpy().tolist() == (COUNT + 1).tolist()
+    (same,) = program.on_device(given, donate=True)
+    assert same.address == given.address and same.numpy().tolist() == (COUNT + 1).tolist()
+    assert device.floats(given.address, 4).tolist() == (COUNT + 1).tolist()
+
+
+# Errors.
+
+
+def test_too_little_memory_says_what_is_needed_when():
+    plan = two_steps().buffer("large", plan_pb2.ARENA, 3 << 20, offset=256, element_type="f32")
+    big = plan.plan.buffers[-1]
+    big.dims.extend((1024, 768))
+    big.first_step, big.last_step = 1, 1
+    with pytest.raises(UserError) as caught:
+        plan.program(flat(1, 1), gpu(memory=1 << 20))(COUNT)
+    said = str(caught.value)
+    assert "the GPU has no 3.1 MB left: 1.0 MB of 1.0 MB are free" in said
+    assert (
+        "largest at step 1, kernel add_1" in said and "f32[1024,768] 3.1 MB (steps 1 to 1)" in said
+    )
+
+
+def test_too_little_memory_for_an_argument():
+    device = gpu(memory=600)
+    program = two_steps().program(flat(1, 1), device)
+    with pytest.raises(UserError, match="arguments 0.0 MB"):
+        assert [program.on_device(COUNT) for _ in range(40)]
+
+
+def test_a_kernel_that_asks_for_more_than_the_device_has():
+    plan = two_steps()
+    plan.plan.kernels[0].launches[0].shared_bytes = 1 << 20
+    with pytest.raises(UserError, match="needs 1048576 bytes of shared memory, Fake gives"):
+        plan.program(flat(1, 1), gpu())(COUNT)
+    plan = two_steps()
+    plan.plan.kernels[0].launches[0].cluster.extend((16, 1, 1))
+    plan.plan.kernels[0].launches[0].grid[0] = 16
+    with pytest.raises(UserError, match="clusters of 16 blocks, Fake takes at most 8"):
+        plan.program(flat(1, 1), gpu())(COUNT)
+
+
+def test_an_entry_that_is_not_there():
+    with pytest.raises(UserError, match="no entry 'add'"):
+        two_steps().program(flat(1, 1), FakeGpu(add_one=add_one))(COUNT)
+
+
+def test_a_program_for_the_host_has_no_device_memory():
+    ones = np.ones((2, 3), np.float32)
+    with pytest.raises(UserError, match="has no memory of its own"):
+        adding_program().on_device(ones, ones)
+
+
+# What a call did.
+
+
+def test_profile():
+    profile = two_steps().program(flat(1, 1), gpu()).profile(COUNT)
+    assert [event.kernel for event in profile.events] == ["add_one_0", "add_1"]
+    assert [event.begin for event in profile.events] == [0.0, 1.0]
+    assert [dict(kernel.counters) for kernel in profile.kernels()] == [{"launched": 1}] * 2
+    assert profile.outputs[0].tolist() == (2 * COUNT + 1).tolist()
+
+
+def test_prepare_reads_its_inputs_anew():
+    program = two_steps().program(flat(1, 1), gpu())
+    x = COUNT.copy()
+    call = program.prepare(x)
+    assert call()[0].tolist() == (2 * COUNT + 1).tolist()
+    x[...] = 1
+    assert call()[0].tolist() == [3.0] * 4
