@@ -42,15 +42,19 @@ def run_bundle(
     program = load(bundle, **place._asdict(), allow_native=allow_native, verify="all")
     values = arrays.collect_inputs(program.signature, inputs, seed)
     positional, keywords = arrays.as_call(program.signature, values)
-    outputs = program(*positional, **keywords)
+    traced = None
+    if place.simulate:  # slow, so it is done once
+        traced = program.profile(*positional, **keywords)
+        outputs = traced.outputs
+    else:
+        outputs = program(*positional, **keywords)
     first = (perf_counter() - begin) * 1e6
     times = _times(program, values, repeat)
-    traced = None
-    if profile is not None or place.simulate:
-        positional, keywords = arrays.as_call(program.signature, [np.array(v) for v in values])
-        traced = program.profile(*positional, **keywords)
-        if profile is not None:
-            traced.save(profile)
+    if profile is not None:
+        if traced is None:
+            positional, keywords = arrays.as_call(program.signature, [np.array(v) for v in values])
+            traced = program.profile(*positional, **keywords)
+        traced.save(profile)
     found = dict(zip(_result_names(program.signature), _flat(program, outputs), strict=True))
     if output is not None:
         arrays.write_file(output, found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op, Region
 from ...optimizer.schedule import may_overwrite
@@ -10,11 +12,11 @@ from ..plain.single import as_region, check
 from . import foreign, plain, tile
 from .frame import Unfit
 from .launch import KernelCode
-from .loops import loop, reduce, rows
+from .loops.emitters import FUSIONS, OPERATIONS
+from .pipeline import contraction as products
+from .pipeline import emit as pipeline
 from .target import Target
 from .tile import contraction
-
-_KINDS = {"loop": loop.emit, "rows": rows.emit, "reduce": reduce.emit}
 
 
 def emit(op: Op, target: Target) -> KernelCode:
@@ -28,32 +30,51 @@ def emit(op: Op, target: Target) -> KernelCode:
     kind, flops = kind_of(op), op.definition.flops(op)
     notes: tuple[str, ...] = ()
     try:
-        if kind == "contract" and _summed(region):
-            return contraction.emit(op, region, target, bool(shared(op)))
-        if kind in _KINDS:
-            return _KINDS[kind](region, target, flops)
+        if kind == "contract":
+            return _contraction(op, region, target)
+        if kind in FUSIONS:
+            return FUSIONS[kind](region, target, flops)
+        if op.name in OPERATIONS:
+            return OPERATIONS[op.name](op, target)
     except Unfit as reason:
         notes = (f"a thread for each element: {reason}",)
     return plain.emit(region, target, flops, shared(op), notes)
 
 
-def _summed(region: Region) -> bool:
-    """Whether its contractions are products that sum anything."""
-    products = [op for op in region.ops if op.name in contraction.CONTRACTIONS]
-    return all(
-        op.name == "dot_general"
-        and op.lhs_contracting_dimensions
-        and all(value.tensor.size for value in (*op.operands, op.result))
-        for op in products
-    )
+def _contraction(op: Op, region: Region, target: Target) -> KernelCode:
+    """Hopper's pipeline takes a product where it can, else a block of threads each tile."""
+    shares, reason = bool(shared(op)), "no tile of its result stands alone"
+    notes: tuple[str, ...] = ()
+    if target.architecture.warpgroups and not shares:
+        try:
+            return products.emit(op, region, target)
+        except Unfit as unfit:
+            notes = (f"not in Hopper's pipeline: {unfit}",)
+    for call in contraction.calls(op, region, target):
+        try:
+            code = tile.emit(call, target, shares)
+            return replace(code, notes=(*code.notes, *notes))
+        except Unfit as unfit:
+            reason = str(unfit)
+    raise Unfit(reason)
 
 
 def _tiled(op: Op, target: Target) -> KernelCode:
+    """A tile function, in the pipeline or in general; UnsupportedError if it has no form."""
+    notes: tuple[str, ...] = ()
+    shares = bool(shared(op))
+    if target.architecture.warpgroups and not shares:
+        try:
+            return pipeline.emit(op, target)
+        except Unfit as reason:
+            if any(inner.name == "dot_general" for inner in op.regions[0].walk()):
+                notes = (f"not in Hopper's pipeline: {reason}",)
     try:
-        return tile.emit(op, target, bool(shared(op)))
+        code = tile.emit(op, target, shares)
     except Unfit as reason:
         place = f"{op.origin[0]}: " if op.origin else ""
         raise UnsupportedError(f"{place}{op.kernel}: target nvidia: {reason}") from reason
+    return replace(code, notes=(*code.notes, *notes))
 
 
 def kind_of(op: Op) -> str:

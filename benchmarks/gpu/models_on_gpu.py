@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from engines import Prepared, Unavailable, _warmed, first_line, girih_model, gpu_jax
+from peers import Prepared, Unavailable, _warmed, first_line, girih_model, gpu_jax
 
 QUICK = ("bert-base", "gpt2-decode", "resnet50")
 

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import cases as operations
-import engines
 import models_on_gpu
+import peers
 import static
 from cases import Case
-from engines import Unavailable
+from peers import Unavailable
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 GROUPS = ("matmul", "attention", "softmax", "layer norm", "elementwise", "transpose", "zoo")
@@ -40,7 +40,7 @@ PACKAGES = ("girih", "torch", "jax", "jaxlib", "triton", "cuda-bindings", "llvml
 
 def main() -> int:
     options = arguments()
-    wanted = options.only.split(",") if options.only else list(GROUPS)
+    wanted: list[str] = options.only.split(",") if options.only else list(GROUPS)
     unknown = sorted(set(wanted) - set(GROUPS))
     if unknown:
         print(f"there is no group {unknown[0]!r}; there are {', '.join(GROUPS)}", file=sys.stderr)
@@ -74,7 +74,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="the few cases that say most")
     parser.add_argument("--dry", action="store_true", help="without a GPU")
     parser.add_argument("--only", metavar="GROUPS", help=f"of {', '.join(GROUPS)}")
-    parser.add_argument("--engines", metavar="NAMES", help=f"of {', '.join(engines.ENGINES)}")
+    parser.add_argument("--engines", metavar="NAMES", help=f"of {', '.join(peers.ENGINES)}")
     parser.add_argument("--count", type=int, default=30, help="timed calls of each engine")
     parser.add_argument("--architecture", default="sm_90a", help="of --dry")
     parser.add_argument("--into", metavar="FILE", help="where the results go")
@@ -87,7 +87,7 @@ def arguments() -> argparse.Namespace:
 def measured_rows(
     wanted: list[str], size: str, clock: Any, peaks: dict[str, float], options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    chosen = options.engines.split(",") if options.engines else list(engines.ENGINES)
+    chosen = options.engines.split(",") if options.engines else list(peers.ENGINES)
     for case in operations.cases(size):
         if case.group in wanted:
             row = measured(case, chosen, clock, peaks, options.count)
@@ -109,13 +109,13 @@ def measured(
     calls = {}
     for name in chosen:
         try:
-            made = engines.prepared(name, case, inputs)
+            made = peers.prepared(name, case, inputs)
             error = static.relative(*case.sample(inputs, _single(made.call())))
         except Unavailable as reason:
             row["engines"][name] = {"unavailable": str(reason)}
             continue
         except Exception as error:  # noqa: BLE001  # the other engines go on
-            reason = f"{type(error).__name__}: {engines.first_line(error)}"
+            reason = f"{type(error).__name__}: {peers.first_line(error)}"
             row["engines"][name] = {"unavailable": reason}
             continue
         row["engines"][name] = checked(error, case.tolerance, made)
@@ -145,7 +145,7 @@ def measured_model(name: str, chosen: list[str], clock: Any, count: int) -> dict
             made = models_on_gpu.make(maker)
             error = models_on_gpu.error_of(made.call(), expected)
         except Exception as error:  # noqa: BLE001
-            row["engines"][engine] = {"unavailable": engines.first_line(error)}
+            row["engines"][engine] = {"unavailable": peers.first_line(error)}
             continue
         row["engines"][engine] = checked(error, ZOO_TOLERANCE, made)
         calls[engine] = made.call

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cases import Case
-from engines import first_line
+from peers import first_line
 
 # Instructions that tell how a kernel was made, by the name that the report gives them.
 TELLING = {

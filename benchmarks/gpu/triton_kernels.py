@@ -1,5 +1,7 @@
 """Plain Triton kernels of the measured operations, with a small choice of settings each."""
 
+# pyright: reportMissingImports=false, reportIndexIssue=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -70,17 +70,16 @@ class DeviceArray:
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy on the host."""
-        driver = self._driver
-        driver.enter()
-        target = np.empty(self.shape, self.dtype)
-        driver.settle(self._ready.event)
-        if target.nbytes:
-            stream = driver.create_stream()
-            try:
-                driver.download(target, self.address, stream)
-                driver.synchronize(stream)
-            finally:
-                driver.destroy_stream(stream)
+        driver, target = self._driver, np.empty(self.shape, self.dtype)
+        with driver:
+            driver.settle(self._ready.event)
+            if target.nbytes:
+                stream = driver.create_stream()
+                try:
+                    driver.download(target, self.address, stream)
+                    driver.synchronize(stream)
+                finally:
+                    driver.destroy_stream(stream)
         return target
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -96,7 +95,8 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         self._hand_out(_DEFAULT_STREAM)
-        self._driver.settle(self._ready.event)
+        with self._driver:
+            self._driver.settle(self._ready.event)
         return {
             "shape": self.shape,
             "typestr": self.dtype.str if self.dtype.kind != "V" else f"|V{self.dtype.itemsize}",
@@ -113,7 +113,8 @@ class DeviceArray:
         reader = _DEFAULT_STREAM if stream is None or stream < 0 else stream
         self._hand_out(reader)
         if stream != -1:
-            self._driver.wait(reader, self._ready.event)
+            with self._driver:
+                self._driver.wait(reader, self._ready.event)
         device = self.__dlpack_device__()
         return make_capsule(Tensor(self.address, self.shape, None, self.dtype, device), self)
 
@@ -121,7 +122,6 @@ class DeviceArray:
         """Another library reads it on a stream."""
         if self._driver.simulated:
             raise UserError("the array is in a simulated GPU's memory; use x.numpy()")
-        self._driver.enter()
         if isinstance(self._memory, Memory):
             self._memory.read_by(reader)
 

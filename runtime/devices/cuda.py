@@ -59,7 +59,7 @@ def _start() -> int:
     """Initialise CUDA; how many GPUs there are, at least one."""
     cuda = _bindings()
     try:
-        (error,) = cuda.cuInit(0)
+        error = cuda.cuInit(0)[0]
     except Exception as missing:  # the binding's own types differ between its versions
         reason = (str(missing) or type(missing).__name__).splitlines()[0]
         raise UserError(f"no NVIDIA driver can be loaded ({reason}); {_REMEDY}") from missing
@@ -136,21 +136,21 @@ class CudaDriver:
             raise UserError(f"{self.name} has no memory pools here; {_REMEDY}")
         self._context = _call("cuDevicePrimaryCtxRetain", self._device)
         self._shared: dict[int, int] = {}  # entry -> dynamic shared memory that it may have
-        self.enter()
         # Memory that is given back stays in the pool: the next call takes it again.
-        _call(
-            "cuMemPoolSetAttribute",
-            _call("cuDeviceGetDefaultMemPool", self._device),
-            cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-            cuda.cuuint64_t(2**64 - 1),
-        )
+        pool = _call("cuDeviceGetDefaultMemPool", self._device)
+        threshold = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        _call("cuMemPoolSetAttribute", pool, threshold, cuda.cuuint64_t(2**64 - 1))
 
     def _attribute(self, name: str) -> int:
         which = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return _call("cuDeviceGetAttribute", which, self._device)
 
-    def enter(self) -> None:
-        _call("cuCtxSetCurrent", self._context)
+    def __enter__(self) -> CudaDriver:
+        _call("cuCtxPushCurrent", self._context)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _call("cuCtxPopCurrent")
 
     # Memory.
 

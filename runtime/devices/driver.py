@@ -66,7 +66,8 @@ class Box(NamedTuple):
 
 
 class Driver(Protocol):
-    """One device. All methods may be called from any thread that has called `enter`."""
+    """One device. Its methods may be called from any thread, inside `with driver:`, which makes the
+    device the thread's current one and gives the thread back as it was."""
 
     name: str  # "NVIDIA H100 80GB HBM3"
     ordinal: int
@@ -75,9 +76,9 @@ class Driver(Protocol):
     captures: bool  # launches can be recorded as graphs
     simulated: bool  # takes PTX only; memory without defined contents shall be overwritten: `fill`
 
-    def enter(self) -> None:
-        """Make the device current on this thread."""
-        ...
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
     # Memory.
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...hlo.errors import UserError
 from ...hlo.types import element_type
 from ...specs.generated import plan_pb2
+from ..profile import origin_text
 from .driver import Box, Limits, Start
 from .limits import check_buffers, malformed
 
@@ -48,6 +49,7 @@ class Work(NamedTuple):
     """A step that runs a kernel; `dead`: (offset, bytes) of the arena, not read after it."""
 
     kernel: str
+    origin: str  # "model.py:41", or ""
     launches: tuple[Started, ...]
     dead: tuple[tuple[int, int], ...]
 
@@ -176,7 +178,8 @@ class _Reader:
             kernel = self.plan.kernels[step.run.kernel]
             slots = [self.slot(argument) for argument in step.run.arguments]
             launches = tuple(_launch(launch, slots, kernel) for launch in kernel.launches)
-            return Work(kernel.name, launches, tuple(dead.get(index, ())))
+            origin = origin_text(kernel)
+            return Work(kernel.name, origin, launches, tuple(dead.get(index, ())))
         if action == "branch_if_false":
             where, room = self.slot(step.branch_if_false.condition)
             if room < 1:

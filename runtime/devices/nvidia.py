@@ -91,10 +91,10 @@ class NvidiaVariant:
         with self._lock:
             if self._opened is None:
                 driver = self._find_driver()
-                driver.enter()
                 code = choose_code(self.plan.target, self._image, self._cubins, driver)
                 try:
-                    self._opened = _Opened(self, driver, code, self._weights)
+                    with driver:
+                        self._opened = _Opened(self, driver, code, self._weights)
                 except OutOfMemory as error:
                     raise self.too_large(error) from None
             return self._opened
@@ -103,15 +103,16 @@ class NvidiaVariant:
         """A new context; contexts are independent, one call at a time each."""
         opened = self.open()
         try:
-            return NvidiaContext(self, opened)
+            with opened.driver:
+                return NvidiaContext(self, opened)
         except OutOfMemory as error:
             raise self.too_large(error) from None
 
     def borrow(self, value: Any) -> View:
         """The memory of an array on the device; ValueError says why it cannot be taken."""
         opened = self.open()
-        opened.driver.enter()
-        return borrow(value, opened.driver, opened.arrivals.handle)
+        with opened.driver:
+            return borrow(value, opened.driver, opened.arrivals.handle)
 
     def too_large(self, error: OutOfMemory) -> UserError:
         """The error for a device that is too small, with what the program needs."""
@@ -190,7 +191,6 @@ class NvidiaContext:
     def __init__(self, variant: NvidiaVariant, opened: _Opened) -> None:
         program = variant.program
         self.variant, self.opened, self.driver = variant, opened, opened.driver
-        self.driver.enter()
         self.stream = Stream(self.driver)
         self.arena_bytes = aligned(variant.plan.memory.arena_bytes)
         self.memory = Memory(self.stream, self.arena_bytes + program.scratch_bytes)
@@ -206,7 +206,6 @@ class NvidiaContext:
         self, inputs: Sequence[Argument], outputs: Sequence[Array], profile: bool
     ) -> list[Event]:
         """Reads the inputs and fills the outputs, which are the host's."""
-        self.driver.enter()
         addresses = self._upload(inputs)
         first = CALL + len(inputs)
         for index, output in enumerate(outputs):
@@ -234,7 +233,6 @@ class NvidiaContext:
     ) -> list[DeviceArray]:
         """Results of these shapes and types in the device's memory; returns before they are
         filled."""
-        self.driver.enter()
         addresses = self._upload(inputs)
         first = CALL + len(inputs)
         program, results = self.variant.program, []
@@ -376,9 +374,13 @@ class NvidiaContext:
             driver.fill(bases[SCRATCH], self.variant.program.scratch_bytes, stream)
         counters: dict[str, int] = {}
         begin = driver.record(stream, timed=True)
-        for prepared in self._prepared(bases, bound, at):
-            for name, count in (driver.launch(prepared, stream, profile) or {}).items():
-                counters[name] = counters.get(name, 0) + count
+        try:
+            for prepared in self._prepared(bases, bound, at):
+                for name, count in (driver.launch(prepared, stream, profile) or {}).items():
+                    counters[name] = counters.get(name, 0) + count
+        except UserError as error:  # a fault that a simulator found
+            place = f"{step.origin}: " if step.origin else ""
+            raise UserError(f"{place}kernel {step.kernel}: {error}") from error
         end = driver.record(stream, timed=True)
         if driver.simulated:
             for offset, size in step.dead:
@@ -472,7 +474,8 @@ def run(
 ) -> list[Event]:
     """`NvidiaContext.run`, where memory that is lacking is the user's to know."""
     try:
-        return context.run(inputs, outputs, profile)
+        with context.driver:
+            return context.run(inputs, outputs, profile)
     except OutOfMemory as error:
         raise context.variant.too_large(error) from None
 
@@ -484,7 +487,8 @@ def run_on_device(
 ) -> list[DeviceArray]:
     """`NvidiaContext.run_on_device`, likewise."""
     try:
-        return context.run_on_device(inputs, gives)
+        with context.driver:
+            return context.run_on_device(inputs, gives)
     except OutOfMemory as error:
         raise context.variant.too_large(error) from None
 

@@ -63,6 +63,5 @@ def finally_do(owner: Any, driver: Driver, function: Callable[..., Any], *argume
 
 
 def _quietly(driver: Driver, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    with suppress(Exception):
-        driver.enter()
+    with suppress(Exception), driver:
         function(*arguments)

@@ -48,15 +48,20 @@ class FakeGpu:
         self.pinned: list[np.ndarray] = []
         self.log: list[str] = []
         self.recording: list[Callable[[], None]] | None = None
-        self.entered = False
+        self.entered = 0
         self.events = 0
 
-    def enter(self) -> None:
-        self.entered = True
+    def __enter__(self) -> FakeGpu:
+        self.entered += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.entered -= 1
 
     # Memory.
 
     def allocate(self, size: int, stream: int) -> int:
+        assert self.entered
         used = sum(len(block) for block in self.memory.values())
         if used + size > self.total:
             raise OutOfMemory(size, self.total - used, self.total)
@@ -128,6 +133,7 @@ class FakeGpu:
         self.streams[stream].run(len(self.streams[stream].queue))
 
     def record(self, stream: int, timed: bool = False) -> Any:
+        assert self.entered
         self.events += 1
         return self.streams[stream], len(self.streams[stream].queue), timed
 
@@ -148,6 +154,7 @@ class FakeGpu:
     # Work.
 
     def load(self, code: Any) -> str:
+        assert self.entered
         self.log.append(f"load {code}")
         return "module"
 

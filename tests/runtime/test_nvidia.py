@@ -208,9 +208,9 @@ class Foreign:
 
     def __init__(self, device: FakeGpu, values: np.ndarray, shift: int = 0, **interface: Any):
         self.stream = device.create_stream()
-        device.enter()
-        self.address = device.allocate(values.nbytes + shift, self.stream) + shift
-        device.upload(self.address, values, self.stream)
+        with device:
+            self.address = device.allocate(values.nbytes + shift, self.stream) + shift
+            device.upload(self.address, values, self.stream)
         self.__cuda_array_interface__ = {
             "shape": values.shape, "typestr": values.dtype.str, "data": (self.address, False),
             "version": 3, "stream": self.stream, **interface,

@@ -1,9 +1,9 @@
 """The architectures of `transformers` at tiny size: which export, compile and agree.
 
-    python tests/zoo/architectures.py [--only NAME ...] [--interpret] [--keep FILE] [--write]
+    python tests/zoo/architectures.py [--only NAME ...] [--on TARGET] [--keep FILE] [--write]
 
-builds every model of ARCHITECTURES with random weights, exports it, compiles it for the CPU and
-compares all results with PyTorch's. `--keep` goes on with an earlier run whose rows stand in that
+builds every model of ARCHITECTURES with random weights, exports it, compiles it for the CPU (or
+`--on` another target) and compares all results with PyTorch's. `--keep` goes on with an earlier run whose rows stand in that
 file; what agrees there is not run again. `--write` writes docs/architectures.md.
 """
 
@@ -417,7 +417,8 @@ INPUTS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
 
 
 def check(entry: Architecture, engine: str = "cpu") -> Row:
-    """Build, export, compile, run and compare one architecture."""
+    """Build, export, compile, run and compare one architecture. engine: a target, or
+    "interpreter"."""
     started = time.perf_counter()
     warnings.simplefilter("ignore")
     import torch
@@ -436,8 +437,9 @@ def check(entry: Architecture, engine: str = "cpu") -> Row:
     from girih.hlo.signature import Tree
 
     try:
-        if engine == "cpu":
-            program = girih.compile(exported, options=girih.Options(cache="off"))
+        if engine != "interpreter":
+            options = girih.Options(cache="off")
+            program = girih.compile(exported, target=engine, options=options)
             found = program(**{key: array_of(value) for key, value in inputs.items()})
         else:
             module = girih.import_model(exported)
@@ -536,7 +538,7 @@ def page(rows: dict[str, Row]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of architectures")
-    parser.add_argument("--interpret", action="store_true", help="run the interpreter instead")
+    parser.add_argument("--on", default="cpu", help="a target, ptx-sim, or interpreter")
     parser.add_argument("--keep", type=Path, help="a JSON file of rows, read and written")
     parser.add_argument("--write", action="store_true", help="write docs/architectures.md")
     arguments = parser.parse_args()
@@ -552,7 +554,7 @@ def main() -> int:
             continue
         if arguments.only and entry.name not in arguments.only:
             continue
-        row = rows[entry.name] = apart(entry, "interpreter" if arguments.interpret else "cpu")
+        row = rows[entry.name] = apart(entry, arguments.on)
         if arguments.keep:
             arguments.keep.write_text(json.dumps(rows))
         verdict = "agrees" if agrees(entry, row) else "DIFFERS" if row.compiles else "fails"

@@ -19,6 +19,7 @@ from ..frame import barrier
 from ..target import WARP
 from .groups import restored, selected, stored
 from .head import Part
+from .threads import ACCESS_BYTES, joined
 
 # Gives a reduction's inputs at (a vector of columns, an element of them).
 Read = Callable[[Reduction, Affine, Affine, int], list[Register]]
@@ -204,25 +205,23 @@ class Columns:
         if cut.down == 1:
             return values
         kinds = [stored(f, one).type for one in flat(values)]
-        sizes = [llvm.lanes_of(kind) * max(1, llvm.bits_of(kind) // 8) for kind in kinds]
-        offsets = [self.part.shared(size * cut.across * cut.down) for size in sizes]
+        offsets = [[self.part.shared(n) for n in self.pieces(kind)] for kind in kinds]
         alone = self.segments == cut.parts * cut.down or reduction.single is not None
         distance = 1
         while distance < cut.down:
             low = f.land(self.line, 2 * distance - 1)
             with self.scopes.branch(f.compare("eq", low, distance)):
-                for one, offset, size in zip(flat(values), offsets, sizes, strict=True):
-                    f.store(stored(f, one), self.slot(offset, size, self.line), align=size)
+                for one, places in zip(flat(values), offsets, strict=True):
+                    self.put(places, stored(f, one))
             barrier(f)
             here = f.compare("eq", low, 0)
             branch = f.if_else(here)
             with branch.then():
-                other = []
-                for one, offset, size, kind in zip(
-                    flat(values), offsets, sizes, kinds, strict=True
-                ):
-                    place = self.slot(offset, size, f.add(self.line, distance))
-                    other.append(restored(f, f.load(kind, place, align=size), one.type))
+                line = f.add(self.line, distance)
+                other = [
+                    restored(f, self.get(places, kind, line), one.type)
+                    for one, places, kind in zip(flat(values), offsets, kinds, strict=True)
+                ]
                 partner = unflat(other, values)
                 both = reduction.combine(f, values, partner, cut.width)
                 if not alone:
@@ -235,6 +234,30 @@ class Columns:
             values = unflat(branch.results, values)
             distance *= 2
         return values
+
+    # Vectors in shared memory, in pieces of one access, so that lanes lie side by side.
+
+    def pieces(self, kind: str) -> list[int]:
+        """Bytes of shared memory for each piece of a vector of that type."""
+        size = llvm.lanes_of(kind) * max(1, llvm.bits_of(kind) // 8)
+        count = max(1, size // ACCESS_BYTES)
+        return [size // count * self.cut.across * self.cut.down] * count
+
+    def put(self, offsets: Sequence[int], value: llvm.Value) -> None:
+        f, lanes = self.f, value.lanes // len(offsets)
+        size = lanes * max(1, llvm.bits_of(value.type) // 8)
+        for number, offset in enumerate(offsets):
+            part = value
+            if len(offsets) > 1:
+                part = f.shuffle(value, None, range(number * lanes, (number + 1) * lanes))
+            f.store(part, self.slot(offset, size, self.line), align=size)
+
+    def get(self, offsets: Sequence[int], kind: str, line: llvm.Value) -> llvm.Value:
+        lanes = llvm.lanes_of(kind) // len(offsets)
+        size = lanes * max(1, llvm.bits_of(kind) // 8)
+        piece = llvm.vector(lanes, llvm.element_of(kind))
+        places = [self.slot(offset, size, line) for offset in offsets]
+        return joined(self.f, [self.f.load(piece, place, align=size) for place in places])
 
     def slot(self, offset: int, size: int, line: llvm.Value) -> llvm.Value:
         f = self.f

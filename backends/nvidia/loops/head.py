@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from ....hlo.graph import Region
@@ -75,10 +75,8 @@ class Part:
         self.block = self.entry.block()
         self.shared_bytes = self._used = 0
 
-    def emitter(
-        self, kind: Callable[..., ThreadEmitter] = ThreadEmitter, region: Region | None = None
-    ) -> ThreadEmitter:
-        return kind(self.entry, region or self.region, self.pointers)
+    def emitter(self) -> ThreadEmitter:
+        return ThreadEmitter(self.entry, self.region, self.pointers)
 
     def shared(self, size: int, align: int = 16) -> int:
         """The offset of a new piece of shared memory."""

@@ -11,10 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....hlo.graph import Region, Value
+from ....hlo.graph import Op, Region, Value
 from ... import llvm
-from ...llvm.elements import Register
-from ...llvm.elementwise import Override, splat
+from ...llvm import math as math_of
+from ...llvm.elements import Register, register_type, rounded
+from ...llvm.elementwise import Mask, Override, splat
 from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
 from ...plain.frame import computable
 from ...plain.monoid import Reduction
@@ -25,13 +26,13 @@ from ..target import WARP, Target
 from .groups import Group
 from .head import Kernel, nothing
 from .line import Line
-from .threads import ACCESS_BYTES
+from .threads import ACCESS_BYTES, ThreadEmitter
 
 KEPT = 32  # 32-bit words of a row that a thread keeps in registers
 LONGEST = 16  # warps of a row
 THREADS = 128  # of a block whose warps have rows of their own
 BUSY = 512  # threads that a multiprocessor needs to hide the latency of memory
-FLIGHT = 64  # bytes of one operand that a turn of a loop asks for
+_PLAIN = 2.0**60  # numbers whose quotients and remainders are neither subnormal nor infinite
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,73 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
     return _Rows(region, target, outer).emit(flops)
 
 
+class _RowEmitter(ThreadEmitter):
+    """Divides by numbers of a row with one reciprocal per row.
+
+    q + (x - q d) / d, with q = x (1/d) and 1/d rounded once, is x / d rounded once as long as no
+    product here is subnormal or infinite; vectors with other numbers are divided one by one.
+    """
+
+    rows: tuple[int, ...] = ()
+
+    def _compute(
+        self, value: Value, index: tuple[Affine, ...], width: int, mask: Mask | None
+    ) -> Register:
+        op = value.op
+        if op is None or value in self.overrides or not self.divides(op):
+            return super()._compute(value, index, width, mask)
+        if max(at.depth for at in index) < self.scopes.depth:
+            return super()._compute(value, index, width, mask)
+        x, d = op.operands
+        assert d.op is not None
+        inner = tuple(index[target] for target in d.op.broadcast_dimensions)
+        divisor = self.at(d.op.operands[0], inner, 1, None)
+        return self.quotient(op, self.at(x, index, width, mask), divisor, width)
+
+    def divides(self, op: Op) -> bool:
+        """Whether it divides f32 registers by a number per row."""
+        spread = op.operands[1].op if op.name == "divide" else None
+        return (
+            spread is not None
+            and spread.name == "broadcast_in_dim"
+            and spread.operands[0].dims == self.rows
+            and register_type(op.result.element) == "float"
+            and op.result.dims[: len(self.rows)] == self.rows
+            and tuple(spread.broadcast_dimensions) == tuple(range(len(self.rows)))
+        )
+
+    def quotient(self, op: Op, x: Register, divisor: Register, width: int) -> Register:
+        f = self.function
+        assert isinstance(x, llvm.Value) and isinstance(divisor, llvm.Value)
+        key = "reciprocal", divisor.name
+        known = self.scopes.known(0)
+        if key not in known:
+            with self.scopes.place(0):
+                size = math_of.absolute(f, divisor)
+                plain = f.land(f.compare("ogt", size, 1 / _PLAIN), f.compare("olt", size, _PLAIN))
+                known[key] = f.div(llvm.constant("float", 1.0), divisor), plain
+        reciprocal, plain = known[key]
+        near = f.mul(x, f.splat(reciprocal, width))
+        rest = f.fma(f.neg(near), f.splat(divisor, width), x)
+        fast = f.fma(rest, f.splat(reciprocal, width), near)
+        sizes = [math_of.absolute(f, f.extract(x, lane)) for lane in range(width)]
+        least = most = sizes[0]
+        for size in sizes[1:]:
+            least = f.intrinsic("llvm.minnum", "float", least, size)
+            most = f.intrinsic("llvm.maxnum", "float", most, size)
+        inside = f.land(f.compare("ogt", least, 1 / _PLAIN), f.compare("olt", most, _PLAIN))
+        plain = f.land(plain, inside)
+        branch = f.if_else(plain)
+        with branch.then():
+            branch.give(fast)
+        with branch.otherwise():
+            branch.give(f.div(x, f.splat(divisor, width)))
+        (found,) = branch.results
+        # What was computed before the branch still stands before what follows.
+        self.scopes.stack[-1].block = f.block
+        return rounded(f, found, op.result.element)
+
+
 class _Rows:
     def __init__(self, region: Region, target: Target, outer: int) -> None:
         self.region, self.outer = region, outer
@@ -101,7 +169,8 @@ class _Rows:
         threads = max(WARP, cut.threads * self.each)
         self.part = self.kernel.entry("rows", threads)
         self.f, self.scopes = self.part.function, self.part.scopes
-        self.emitter = self.part.emitter()
+        self.emitter = _RowEmitter(self.part.entry, region, self.part.pointers)
+        self.emitter.rows = self.dims
         self.group = Group(self.part, cut.lanes, cut.warps)
         self.lines: dict[int, Line] = {}
 

@@ -127,8 +127,7 @@ class Tiles:
     def emit(self, block: llvm.Value) -> None:
         """The tile of a block, by its number in the box (i32)."""
         f, one = self.f, self.shape
-        staged = self.part.emitter(_Staged)
-        assert isinstance(staged, _Staged)
+        staged = _Staged(self.part.entry, self.region, self.part.pointers)
         self.emitter = staged
         rest = f.udiv(block, self.columns)
         column = f.mul(f.sub(block, f.mul(rest, self.columns)), one.inner)

@@ -18,7 +18,11 @@ from .schedule import Schedule, schedule
 
 def emit(op: Op, target: Target, *, tf32: bool = False) -> KernelCode:
     """The kernel of a kernel_call; Unfit, with the reason, where it is none for the pipeline."""
-    plan = plan_of(op, target, tf32=tf32)
+    return code_of(plan_of(op, target, tf32=tf32), target)
+
+
+def code_of(plan: Schedule, target: Target) -> KernelCode:
+    """The kernel of a schedule."""
     return _Kernel(plan, target).code()
 
 

@@ -333,6 +333,11 @@ def exponential2(f: Function, x: Value) -> Value:
     return _call(f, "ex2.approx.ftz.f", "float", x)
 
 
+def reciprocal(f: Function, x: Value) -> Value:
+    """1 / x of the special function unit, of a normal x."""
+    return _call(f, "rcp.approx.ftz.f", "float", x)
+
+
 def pack(f: Function, low: Value, high: Value, element: str) -> Value:
     """Two floats rounded to 16-bit floats ("bfloat" or "half") in one word."""
     pair = f.insert(llvm.poison("<2 x float>"), low, 0)

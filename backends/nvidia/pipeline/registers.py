@@ -8,6 +8,7 @@ in all columns. Elements are computed when they are asked for, and once in each 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from ....hlo.types import BF16, F16, F32, I32
 from ... import llvm
 from ...llvm import Function, arithmetic, elements
 from ..frame import Unfit, shuffle
-from .analysis import COLUMN, ROW, Roles, Work, through
-from .instructions import exponential2, pack
+from .analysis import COLUMN, ROW, Roles, Work, splat_of, through
+from .instructions import exponential2, pack, reciprocal
 
 Element = llvm.Value
 Fetch = Callable[[int, int], Element]
@@ -235,14 +236,29 @@ class Evaluator:
             return Registers(self, rows, columns, fetch)
         return Registers(self, rows, columns, fetch, word)
 
-    def _exponential(self, op: Op, roles: Roles) -> Registers:
-        """By the special function unit: 2**(x log2 e)."""
-        if op.result.element is not F32:
+    def _function(self, op: Op, roles: Roles) -> Registers:
+        """Transcendental functions by the special function unit."""
+        f, element = self.function, op.result.element
+        if element is not F32 and element not in _HALVES:
             return self._elementwise(op, roles)
-        f = self.function
+        rule = _FUNCTIONS[op.name]
         source = self.tile(op.operands[0], roles)
+
+        def fetch(i: int, j: int) -> Element:
+            return elements.rounded(f, rule(f, source.at(i, j)), element)
+
+        return self._make(op.result, roles, fetch)
+
+    def _subtract(self, op: Op, roles: Roles) -> Registers:
+        """x * c - y in one instruction."""
+        f = self.function
+        scaled = _scaled(op.operands[0]) if op.result.element is F32 else None
+        if scaled is None:
+            return self._elementwise(op, roles)
+        factor = llvm.constant("float", scaled[1])
+        left, right = self.tile(scaled[0], roles), self.tile(op.operands[1], roles)
         return self._make(
-            op.result, roles, lambda i, j: exponential2(f, f.mul(source.at(i, j), LOG2_E))
+            op.result, roles, lambda i, j: f.fma(left.at(i, j), factor, f.neg(right.at(i, j)))
         )
 
     def _divide(self, op: Op, roles: Roles) -> Registers:
@@ -265,11 +281,15 @@ class Evaluator:
         """Along columns: the thread's own first, then those of the four lanes of a row."""
         f = self.function
         inner = through(op, roles, False)
-        source = self.tile(op.operands[0], inner)
         initial = self.scalar(op.operands[1])
         columns = self.counts(op.operands[0], inner)[1]
         element = op.result.element
         name = monoid(op.regions[0])
+        operand, factor = op.operands[0], 1.0
+        scaled = _scaled(operand) if name in ("maximum", "minimum") else None
+        if scaled is not None and scaled[1] > 0 and element is F32:
+            operand, factor = scaled  # the largest of products is the product of the largest
+        source = self.tile(operand, inner)
 
         def join(a: Element, b: Element) -> Element:
             return _folded(f, name, element, a, b)
@@ -278,7 +298,8 @@ class Evaluator:
 
         def fetch(i: int, j: int) -> Element:
             if not along:
-                return join(source.at(i, j), initial)
+                one = source.at(i, j)
+                return join(one if factor == 1.0 else f.mul(one, factor), initial)
             chains: list[Element] = []
             for column in range(columns):
                 one = source.at(i, column)
@@ -294,6 +315,8 @@ class Evaluator:
             total = chains[0]
             for distance in (1, 2):
                 total = join(total, shuffle(f, "bfly", total, distance))
+            if factor != 1.0:
+                total = f.mul(total, factor)
             total = join(total, initial)
             return elements.rounded(f, total, element) if element.is_float else total
 
@@ -323,7 +346,8 @@ class Evaluator:
         def fetch(i: int, j: int) -> Element:
             index, inside = window.at(i, j)
             if window.pairs:
-                both = self.once((window, i, j // 2), lambda: pair(i, j - j % 2))
+                key = window, "pair", i, j // 2
+                both = self.once(key, lambda: pair(i, j - j % 2))
                 raw = f.extract(both, j % 2)
             else:
                 if inside is not None:
@@ -395,6 +419,53 @@ class Window:
         return f.mul(f.cast("sext", at, "i64"), stride)
 
 
+def _scaled(value: Value) -> tuple[Value, float] | None:
+    """(x, c) of a value that is x * c for a finite number c."""
+    op = value.op
+    if op is None or op.name != "multiply" or value.element is not F32:
+        return None
+    for number in (0, 1):
+        factor = splat_of(op.operands[number])
+        if factor is not None and math.isfinite(float(factor)):  # type: ignore[arg-type]
+            return op.operands[1 - number], float(factor)  # type: ignore[arg-type]
+    return None
+
+
+def _exp(f: Function, x: Element) -> Element:
+    return exponential2(f, f.mul(x, LOG2_E))
+
+
+def _logistic(f: Function, x: Element) -> Element:
+    """1 / (1 + e^-x)"""
+    return reciprocal(f, f.add(exponential2(f, f.mul(x, -LOG2_E)), 1.0))
+
+
+# tanh(x) = x + x^3 (c0 + c1 x^2 + ...), least squares for |x| < 0.6 (relative error 2.3e-7)
+_TANH = (-0.33332731, 0.1331579, -0.05235834, 0.01584972)
+_TANH_SMALL = 0.55
+
+
+def _tanh(f: Function, x: Element) -> Element:
+    """1 - 2 / (1 + e^2x), and a polynomial for small x, where that cancels."""
+    e = exponential2(f, f.mul(x, 2 * LOG2_E))
+    large = f.fma(reciprocal(f, f.add(e, 1.0)), llvm.constant("float", -2.0), _ONE)
+    square = f.mul(x, x)
+    series = llvm.constant("float", _TANH[-1])
+    for coefficient in reversed(_TANH[:-1]):
+        series = f.fma(series, square, llvm.constant("float", coefficient))
+    small = f.fma(f.mul(series, square), x, x)
+    size = f.intrinsic("llvm.fabs", "float", x)
+    return f.select(f.compare("olt", size, _TANH_SMALL), small, large)
+
+
+_ONE = llvm.constant("float", 1.0)
+_FUNCTIONS: dict[str, Callable[[Function, Element], Element]] = {
+    "exponential": _exp,
+    "logistic": _logistic,
+    "tanh": _tanh,
+}
+
+
 def _plain(register: elements.Register) -> Element:
     assert isinstance(register, llvm.Value)
     return register
@@ -422,7 +493,10 @@ _RULES: dict[str, Callable[[Evaluator, Op, Roles], Registers]] = {
     "reshape": Evaluator._moved,
     "transpose": Evaluator._moved,
     "convert": Evaluator._convert,
-    "exponential": Evaluator._exponential,
+    "exponential": Evaluator._function,
+    "logistic": Evaluator._function,
+    "tanh": Evaluator._function,
+    "subtract": Evaluator._subtract,
     "divide": Evaluator._divide,
     "reduce": Evaluator._reduce,
     "tile_id": Evaluator._tile_id,

@@ -32,7 +32,7 @@ def _range(address: Any) -> tuple[int, int]:
     return value, value
 
 
-def _aligned(S: Batch, I: Any, n: int, index: Any, size: int, space: str) -> None:
+def _aligned(S: Batch, A: Any, n: int, index: Any, size: int, space: str) -> None:
     if size == 1:
         return
     bits = int(np.bitwise_or.reduce(index)) if index.ndim else int(index)
@@ -42,12 +42,12 @@ def _aligned(S: Batch, I: Any, n: int, index: Any, size: int, space: str) -> Non
             "alignment",
             f"{space} access of {size} bytes at {int(np.atleast_1d(index)[wrong[0]]):#x}",
             n,
-            S.threads(I)[wrong] if index.ndim else None,
+            S.threads(A)[wrong] if index.ndim else None,
         )
 
 
 def resolve_global(
-    S: Batch, I: Any, n: int, address: Any, offset: int, kind: str, size: int
+    S: Batch, A: Any, n: int, address: Any, offset: int, kind: str, size: int
 ) -> list[Piece]:
     low, high = _range(address)
     low += offset
@@ -56,19 +56,17 @@ def resolve_global(
     if not (segment.base <= low and high + size <= segment.end):
         found = S.memory.find(low)
         if found is None or high + size > found.end:
-            return _scattered(S, I, n, np.atleast_1d(address) + offset, kind, size)
+            return _scattered(S, A, n, np.atleast_1d(address) + offset, kind, size)
         segment = S.segment = found
     index = address - (segment.base - offset)
-    _aligned(S, I, n, index, size, "global")
+    _aligned(S, A, n, index, size, "global")
     if S.counting:
-        S.counting.sectors(S, I, index, size)
+        S.counting.sectors(S, A, index, size)
     width = DTYPES[kind].itemsize
     return [(segment.view(kind), index >> SHIFTS[width] if width > 1 else index, None)]
 
 
-def _scattered(
-    S: Batch, I: Any, n: int, address: np.ndarray, kind: str, size: int
-) -> list[Piece]:
+def _scattered(S: Batch, A: Any, n: int, address: np.ndarray, kind: str, size: int) -> list[Piece]:
     """Addresses in several allocations, or outside of all."""
     pieces: list[Piece] = []
     rest = np.arange(address.size)
@@ -77,10 +75,14 @@ def _scattered(
         first = int(address[rest[0]])
         segment = S.memory.find(first)
         if segment is None or first + size > segment.end:
-            where = "inside no allocation" if segment is None else (
-                f"past the end of the allocation of {segment.nbytes} bytes at {segment.base:#x}"
+            where = (
+                S.memory.place(first)
+                if segment is None
+                else (
+                    f"over the end of the allocation of {segment.nbytes} bytes at {segment.base:#x}"
+                )
             )
-            threads = S.threads(I)
+            threads = S.threads(A)
             S.fault(
                 "bounds",
                 f"global access of {size} bytes at {first:#x}, {where}",
@@ -91,43 +93,39 @@ def _scattered(
         here = (address[rest] >= segment.base) & (address[rest] + size <= segment.end)
         chosen = rest[here]
         index = address[chosen] - segment.base
-        _aligned(S, I, n, index, size, "global")
+        _aligned(S, A, n, index, size, "global")
         pieces.append((segment.view(kind), index // width, chosen))
         rest = rest[~here]
     return pieces
 
 
 def resolve_shared(
-    S: Batch, I: Any, n: int, address: Any, offset: int, kind: str, size: int
+    S: Batch, A: Any, n: int, address: Any, offset: int, kind: str, size: int
 ) -> list[Piece]:
     index = address + offset if offset else address
     low, high = _range(index)
     if low >= 0 and high + size <= S.shared_bytes:
-        _aligned(S, I, n, index, size, "shared")
+        _aligned(S, A, n, index, size, "shared")
         if S.counting:
-            S.counting.banks(S, I, index, size)
+            S.counting.banks(S, A, index, size)
         if S.cta_count > 1:
-            index = index + (S.shared_base if I is None else S.shared_base[I])
+            index = index + (S.shared_base if A is None else S.shared_base[A])
     else:
-        _, local = S.locate_shared(S.threads(I), np.broadcast_to(index, S.size(I)))
+        index = np.broadcast_to(index, S.size(A))
+        cta, local = S.locate_shared(S.threads(A), index)
         wrong = np.nonzero((local < 0) | (local + size > S.shared_bytes))[0]
         if wrong.size:
-            S.fault(
-                "bounds",
-                f"shared access of {size} bytes at {int(np.broadcast_to(index, S.size(I))[wrong[0]])}"
-                f", the block has {S.shared_bytes} bytes",
-                n,
-                S.threads(I)[wrong[:1]],
-            )
-        cta, local = S.locate_shared(S.threads(I), np.broadcast_to(index, S.size(I)))
-        _aligned(S, I, n, local, size, "shared")
+            at, has = int(index[wrong[0]]), f"the block has {S.shared_bytes} bytes"
+            threads = S.threads(A)[wrong[:1]]
+            S.fault("bounds", f"shared access of {size} bytes at {at}, {has}", n, threads)
+        _aligned(S, A, n, local, size, "shared")
         index = cta * S.shared_stride + local
     width = DTYPES[kind].itemsize
     return [(S.shared_view(kind), index >> SHIFTS[width] if width > 1 else index, None)]
 
 
 def resolve_local(
-    S: Batch, I: Any, n: int, address: Any, offset: int, kind: str, size: int
+    S: Batch, A: Any, n: int, address: Any, offset: int, kind: str, size: int
 ) -> list[Piece]:
     low, high = _range(address)
     if low + offset < 0 or high + offset + size > S.local_bytes:
@@ -137,21 +135,21 @@ def resolve_local(
             n,
         )
     index = address + offset
-    _aligned(S, I, n, index, size, "local")
+    _aligned(S, A, n, index, size, "local")
     base = S.local_base()
-    index = index + (base if I is None else base[I])
+    index = index + (base if A is None else base[A])
     width = DTYPES[kind].itemsize
     return [(S.local_view(kind), index >> SHIFTS[width] if width > 1 else index, None)]
 
 
 def resolve_param(
-    S: Batch, I: Any, n: int, address: Any, offset: int, kind: str, size: int
+    S: Batch, A: Any, n: int, address: Any, offset: int, kind: str, size: int
 ) -> list[Piece]:
     low, high = _range(address)
     if low + offset < 0 or high + offset + size > S.parameters.nbytes:
         S.fault("bounds", f"access to parameters at {low + offset}", n)
     index = address + offset
-    _aligned(S, I, n, index, size, "parameter")
+    _aligned(S, A, n, index, size, "parameter")
     width = DTYPES[kind].itemsize
     return [(S.parameters.view(kind), index // width, None)]
 
@@ -165,16 +163,16 @@ _WINDOWS = (
 
 
 def resolve_generic(
-    S: Batch, I: Any, n: int, address: Any, offset: int, kind: str, size: int
+    S: Batch, A: Any, n: int, address: Any, offset: int, kind: str, size: int
 ) -> list[Piece]:
     low, high = _range(address)
     low += offset
     high += offset
     for start, end, resolve, base in _WINDOWS:
         if start <= low and high < end:
-            return resolve(S, I, n, address, offset - base, kind, size)
-    address = np.broadcast_to(address, S.size(I)) + offset
-    threads, pieces = S.threads(I), []
+            return resolve(S, A, n, address, offset - base, kind, size)
+    address = np.broadcast_to(address, S.size(A)) + offset
+    threads, pieces = S.threads(A), []
     known = np.zeros(address.size, bool)
     for start, end, resolve, base in _WINDOWS:
         chosen = np.nonzero((address >= start) & (address < end))[0]
@@ -201,37 +199,45 @@ RESOLVE = {
 
 
 def load(
-    S: Batch, I: Any, n: int, space: str, address: Any, offset: int, kind: str, size: int
+    S: Batch, A: Any, n: int, space: str, address: Any, offset: int, kind: str, size: int
 ) -> Any:
     """One element of `kind` per thread. A uniform address gives a scalar."""
-    pieces = RESOLVE[space](S, I, n, address, offset, kind, size)
+    pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
     if space in ("shared", ""):
         if S.races:
-            S.races.read(S, I, n, pieces, size)
+            S.races.read(S, A, n, pieces, size)
         if S.on_shared_load:
-            S.tell(S.on_shared_load, I, pieces, size, n)
+            S.tell(S.on_shared_load, A, pieces, size, n)
     if len(pieces) == 1 and pieces[0][2] is None:
         return pieces[0][0].take(pieces[0][1])
-    result = np.zeros(S.size(I), DTYPES[kind])
+    result = np.zeros(S.size(A), DTYPES[kind])
     for elements, index, chosen in pieces:
         result[slice(None) if chosen is None else chosen] = elements.take(index)
     return result
 
 
 def load_vector(
-    S: Batch, I: Any, n: int, space: str, address: Any, offset: int, kind: str, size: int, count: int
+    S: Batch,
+    A: Any,
+    n: int,
+    space: str,
+    address: Any,
+    offset: int,
+    kind: str,
+    size: int,
+    count: int,
 ) -> list[Any]:
     """`count` neighbouring elements per thread; `size` bytes in all."""
-    pieces = RESOLVE[space](S, I, n, address, offset, kind, size)
+    pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
     if space in ("shared", ""):
         if S.races:
-            S.races.read(S, I, n, pieces, size)
+            S.races.read(S, A, n, pieces, size)
         if S.on_shared_load:
-            S.tell(S.on_shared_load, I, pieces, size, n)
+            S.tell(S.on_shared_load, A, pieces, size, n)
     if len(pieces) == 1 and pieces[0][2] is None:
         elements, index, _ = pieces[0]
         return [elements.take(index + j) for j in range(count)]
-    results = [np.zeros(S.size(I), DTYPES[kind]) for _ in range(count)]
+    results = [np.zeros(S.size(A), DTYPES[kind]) for _ in range(count)]
     for elements, index, chosen in pieces:
         for j, result in enumerate(results):
             result[slice(None) if chosen is None else chosen] = elements.take(index + j)
@@ -240,7 +246,7 @@ def load_vector(
 
 def store(
     S: Batch,
-    I: Any,
+    A: Any,
     n: int,
     space: str,
     address: Any,
@@ -249,12 +255,12 @@ def store(
     size: int,
     values: list[Any],
 ) -> None:
-    pieces = RESOLVE[space](S, I, n, address, offset, kind, size)
+    pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
     if space in ("shared", ""):
         if S.races:
-            S.races.write(S, I, n, pieces, size, values)
+            S.races.write(S, A, n, pieces, size, values)
         if S.on_shared_store:
-            S.tell(S.on_shared_store, I, pieces, size, n)
+            S.tell(S.on_shared_store, A, pieces, size, n)
     for elements, index, chosen in pieces:
         for j, value in enumerate(values):
             if chosen is not None and value.ndim:
@@ -266,7 +272,7 @@ def store(
 
 def atomic(
     S: Batch,
-    I: Any,
+    A: Any,
     n: int,
     space: str,
     address: Any,
@@ -281,10 +287,10 @@ def atomic(
 
     Threads go in the order of their numbers, or of the seed.
     """
-    count = S.size(I)
-    pieces = RESOLVE[space](S, I, n, address, offset, kind, size)
+    count = S.size(A)
+    pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
     if S.on_shared_store and space in ("shared", ""):
-        S.tell(S.on_shared_store, I, pieces, size, n)
+        S.tell(S.on_shared_store, A, pieces, size, n)
     result = np.zeros(count, DTYPES[kind])
     for elements, index, chosen in pieces:
         members = np.arange(count) if chosen is None else chosen

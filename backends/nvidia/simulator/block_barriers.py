@@ -138,6 +138,8 @@ def barrier(instruction: Instruction) -> Bound:
     has_count = len(operands) > 1
 
     def run(at: At, *sources: Any) -> Any:
+        for hook in at.state.on_barrier:
+            hook(at.threads)
         number = np.asarray(sources[0]).astype(np.int64)
         count = sources[1].astype(np.int64) if has_count else None
         truth = sources[-1] if predicate is not None else np.zeros(at.threads.size, bool)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from .mbarriers import barrier_at, complete_bytes
 from .matrix import unsupported
+from .mbarriers import barrier_at, complete_bytes
 from .syntax import Immediate, Instruction, Operand
 from .table import Bound, operation
-from .traffic import Traffic, global_bytes, shared_place, spread
+from .traffic import Traffic, global_bytes, shared_place, spread, words_from
 
 if TYPE_CHECKING:
     from .engine import At, Batch
@@ -33,7 +33,7 @@ ELEMENTS: dict[str, Any] = {
 
 @dataclass(eq=False)
 class Store:
-    """A copy out of shared memory: places `index` of `state.shared` go where `write` puts them."""
+    """A copy out of shared memory: the words `index` go where `write` puts their bytes."""
 
     number: int  # of the instruction
     group: int
@@ -45,7 +45,7 @@ class Store:
 
     def read_source(self, state: Batch) -> None:
         if self.data is None:
-            self.data = state.shared[self.index]
+            self.data = state.shared_view("u4")[self.index].view(np.uint8)
 
     def finish(self, state: Batch) -> None:
         self.read_source(state)
@@ -88,7 +88,7 @@ def issue_store(
 ) -> None:
     """A copy out of shared memory by `thread`, in its open group."""
     state = at.state
-    Traffic.of(state).begin_read(at, index, what)
+    Traffic.of(state).begin_read(at, index, what, thread)
     bulk = _outgoing(state).setdefault(thread, Outgoing())
     store = Store(at.node.number, bulk.group, index, write)
     bulk.stores.append(store)
@@ -100,7 +100,7 @@ def issue_load(
     at: At, index: np.ndarray, read: Callable[[], np.ndarray], barriers: list[tuple[int, int]],
     what: str,
 ) -> None:  # fmt: skip
-    """A copy into the places `index`; it counts each (place of a barrier, bytes) down."""
+    """A copy into the words `index`; it counts each (place of a barrier, bytes) down."""
     state = at.state
     traffic = Traffic.of(state)
     traffic.begin_write(at, index, what)
@@ -222,13 +222,13 @@ def _bulk_load(instruction: Instruction, operands: list[Operand]) -> Bound:
             _check_size(at, count, "bulk copy")
             _check_global(at, start, count, "bulk copy")
             index, signals = multicast_places(
-                at, int(thread), int(places[lane]) + np.arange(count), int(bars[lane]),
+                at, int(thread), words_from(int(places[lane]), count), int(bars[lane]),
                 None if mask is None else int(mask[lane]),
             )  # fmt: skip
 
             def read(start: int = start, count: int = count, index: Any = index) -> np.ndarray:
                 data = global_bytes(at, start, count, "bulk copy")
-                return np.broadcast_to(data, index.shape)
+                return np.broadcast_to(data, (index.shape[0], count))
 
             issue_load(at, index, read, [(signal, count) for signal in signals], "bulk copy")
 
@@ -239,19 +239,19 @@ def _bulk_load(instruction: Instruction, operands: list[Operand]) -> Bound:
 def multicast_places(
     at: At, thread: int, index: np.ndarray, barrier: int, mask: int | None
 ) -> tuple[np.ndarray, list[int]]:
-    """Places [block, byte] and barriers of a copy that goes to every block of `mask`, at the same
+    """Words [block, word] and barriers of a copy that goes to every block of `mask`, at the same
     offsets; None: where the addresses point."""
     stride = at.state.shared_stride
     if mask is None:
-        is_alive(at, int(index.flat[0]) // stride)
-        if int(index.flat[0]) // stride != barrier // stride:
+        is_alive(at, int(index.flat[0]) * 4 // stride)
+        if int(index.flat[0]) * 4 // stride != barrier // stride:
             at.fault("barrier", "destination and mbarrier of a copy lie in different blocks")
         return index[None], [barrier]
     chosen = targets_of(at, thread, mask)
     for cta in chosen:
         is_alive(at, cta)
     return (
-        np.stack([index % stride + cta * stride for cta in chosen]),
+        np.stack([index % (stride // 4) + cta * stride // 4 for cta in chosen]),
         [barrier % stride + cta * stride for cta in chosen],
     )
 
@@ -279,15 +279,15 @@ def _bulk_across(operands: list[Operand]) -> Bound:
             count = int(nbytes[lane])
             _check_size(at, count, "bulk copy")
             index, signals = multicast_places(
-                at, int(thread), int(to[lane]) + np.arange(count), int(bars[lane]), None
+                at, int(thread), words_from(int(to[lane]), count), int(bars[lane]), None
             )
-            taken = int(origin[lane]) + np.arange(count)
+            taken = words_from(int(origin[lane]), count)
             traffic = Traffic.of(state)
-            traffic.begin_read(at, taken, "bulk copy")
+            traffic.begin_read(at, taken, "bulk copy", int(thread))
 
             def read(taken: np.ndarray = taken, traffic: Traffic = traffic) -> np.ndarray:
                 traffic.end_read(taken)
-                return state.shared[taken][None]
+                return state.shared_view("u4")[taken].view(np.uint8)[None]
 
             issue_load(at, index, read, [(signal, count) for signal in signals], "bulk copy")
 
@@ -311,7 +311,7 @@ def _bulk_store(instruction: Instruction, operands: list[Operand]) -> Bound:
             def write(data: np.ndarray, start: int = start, keep: np.ndarray = keep) -> None:
                 global_bytes(at, start, data.size, "bulk copy")[keep] = data[keep]
 
-            index = int(places[lane]) + np.arange(count)
+            index = words_from(int(places[lane]), count)
             issue_store(at, int(thread), index, write, "bulk copy")
 
     kinds = ["address", "address", "u4", "u2"][: 4 if masked else 3]
@@ -352,7 +352,7 @@ def bulk_reduce(instruction: Instruction) -> Bound:
                 old = global_bytes(at, start, data.size, "bulk reduction").view(dtype)
                 old[:] = combine(old, data.view(dtype))
 
-            index = int(places[lane]) + np.arange(count)
+            index = words_from(int(places[lane]), count)
             issue_store(at, int(thread), index, write, "bulk reduction")
 
     return Bound(run, tuple(zip(operands, ("address", "address", "u4"), strict=True)))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .mbarriers import meet
 from .memory import CLUSTER_SHIFT, SHARED_BASE
 from .syntax import Immediate, Instruction
 from .table import Bound, operation
@@ -44,6 +45,7 @@ class ClusterBarrier:
 @operation("barrier.cluster.arrive")
 def cluster_arrive(instruction: Instruction) -> Bound:
     def run(at: At) -> None:
+        meet(at)
         barrier = ClusterBarrier.of(at.state)
         if (barrier.phase_of[at.threads] >= 0).any():
             at.fault("barrier", "a thread arrives at the cluster's barrier again before its wait")

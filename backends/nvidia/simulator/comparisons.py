@@ -103,7 +103,9 @@ def set_(e: Emitter, i: Instruction) -> None:
     if combine:
         truth = f"({truth} {combine} {_predicate(e, i.operands[3])})"
     if target in ("f32", "f16", "bf16"):
-        kind, one = {"f32": ("f4", 0x3F800000), "f16": ("f2", 0x3C00), "bf16": ("u2", 0x3F80)}[target]
+        kind, one = {"f32": ("f4", 0x3F800000), "f16": ("f2", 0x3C00), "bf16": ("u2", 0x3F80)}[
+            target
+        ]
     else:
         kind, one = unsigned(kind_of(target)), -1
     e.define(i.operands[0], kind, f"where({truth}, {e.constant(kind, one)}, {e.constant(kind, 0)})")

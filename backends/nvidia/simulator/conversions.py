@@ -47,10 +47,14 @@ def _odd_integer(a: Any) -> Any:
     """Integer -> float64 rounded to odd."""
     if a.dtype.itemsize < 8:
         return a.astype(np.float64)
+    return numerics.odd(*_halves_sum(a))
+
+
+def _halves_sum(a: Any) -> tuple[Any, Any]:
+    """A 64-bit integer as the nearest float64 and the error of that."""
     high = (a >> a.dtype.type(32)).astype(np.float64) * 4294967296.0
     low = (a & a.dtype.type(0xFFFFFFFF)).astype(np.float64)
-    total, error = numerics.two_sum(high, low)
-    return numerics.odd(total, error)
+    return numerics.two_sum(high, low)
 
 
 def from_integer(a: Any, target: str, mode: str) -> Any:
@@ -59,13 +63,11 @@ def from_integer(a: Any, target: str, mode: str) -> Any:
         near = a.astype(np.float64)
         if mode == "rn" or a.dtype.itemsize < 8:
             return near
-        exact = _odd_integer(a)  # tells on which side of `near` the value lies
-        below = np.where(near > exact, np.nextafter(near, -np.inf), near)
-        above = np.where(near < exact, np.nextafter(near, np.inf), near)
-        down = mode == "rm" or (mode == "rz")
-        if mode == "rz":
-            return np.where(exact > 0, below, above)
-        return below if down else above
+        near, error = _halves_sum(a)
+        down = (error < 0) & np.asarray((mode == "rm") | ((mode == "rz") & (near > 0)))
+        up = (error > 0) & np.asarray((mode == "rp") | ((mode == "rz") & (near < 0)))
+        near = np.where(down, np.nextafter(near, -np.inf), near)
+        return np.where(up, np.nextafter(near, np.inf), near)
     if target == "f32" and mode == "rn":
         return a.astype(np.float32)
     return narrow(_odd_integer(a), target, mode)
@@ -104,11 +106,11 @@ def convert(a: Any, source: str, target: str, mode: str, saturated: bool, relu: 
 
 
 def clear_negative(bits: Any, type_: str) -> Any:
-    """Negative numbers become 0, NaN stays."""
+    """Negative numbers and -0 become 0, NaN stays."""
     if type_ == "bf16":
         number = (bits & np.uint16(0x7FFF)) <= np.uint16(0x7F80)
         return np.where(number & (bits >= np.uint16(0x8000)), np.uint16(0), bits)
-    return np.where(bits < 0, bits.dtype.type(0), bits)
+    return np.where(bits <= 0, bits.dtype.type(0), bits)
 
 
 def clamp_integer(a: Any, target: str) -> Any:
@@ -231,8 +233,14 @@ def cvt(e: Emitter, i: Instruction) -> None:
     if target not in _FLOATS:
         if mode not in _WHOLE:
             raise e.error(i, "a conversion to an integer names .rni, .rzi, .rmi or .rpi")
-        return e.define(d, kind(target), f"{e.helper(to_integer)}({_wide(e, value, source)}, {target!r}, {mode!r})")
-    simple = {("f32", "f64"): "f8", ("f16", "f32"): "f4", ("f16", "f64"): "f8"}.get((source, target))
+        return e.define(
+            d,
+            kind(target),
+            f"{e.helper(to_integer)}({_wide(e, value, source)}, {target!r}, {mode!r})",
+        )
+    simple = {("f32", "f64"): "f8", ("f16", "f32"): "f4", ("f16", "f64"): "f8"}.get(
+        (source, target)
+    )
     if simple and not {"sat", "relu"} & set(flags) and mode not in _WHOLE:
         return e.define(d, simple, f"{value}.astype({simple})")
     if source == "bf16" and target == "f32" and not {"sat", "relu"} & set(flags) and mode == "rn":

@@ -85,7 +85,7 @@ class Groups:
         for row, (source, size) in enumerate(zip(sources, sizes, strict=True)):
             if size:
                 data[row, :size] = global_bytes(copy.at, int(source), int(size), "cp.async")
-        index = copy.places[due][:, None] + np.arange(copy.nbytes)
+        index = copy.places[due][:, None] // 4 + np.arange(copy.nbytes // 4)
         Traffic.of(self.state).end_write(index, data)
 
 
@@ -102,7 +102,7 @@ def when_landed(at: At, thread: int, call: Callable[[], None]) -> None:
 @operation("cp.async.ca", "cp.async.cg")
 def copy_async(instruction: Instruction) -> Bound:
     """cp.async.{ca,cg}.shared.global [destination], [source], bytes {, source bytes | ignore};"""
-    operands = [o for o in instruction.operands]
+    operands = list(instruction.operands)
     if any("cache_hint" in part for part in instruction.parts):
         operands.pop()
     size = operands[2]
@@ -126,7 +126,7 @@ def copy_async(instruction: Instruction) -> Bound:
         for address, count in zip(source, sizes, strict=True):
             if count:
                 global_bytes(at, int(address), int(count), "cp.async")
-        index = places[:, None] + np.arange(nbytes)
+        index = places[:, None] // 4 + np.arange(nbytes // 4)
         Traffic.of(state).begin_write(at, index, "cp.async")
         copy = Incoming(
             at.threads, groups.committed[at.threads], places, source.copy(), sizes, nbytes, at

@@ -20,14 +20,14 @@ class Counters:
         self.report = report
 
     @staticmethod
-    def _warps(state: Batch, I: Any) -> np.ndarray:
-        lanes = state.lanes[state.threads(I)]
+    def _warps(state: Batch, A: Any) -> np.ndarray:
+        lanes = state.lanes[state.threads(A)]
         per = state.threads_per_cta
         return lanes // per * (-(-per // 32)) + lanes % per // 32
 
-    def sectors(self, state: Batch, I: Any, offset: Any, size: int) -> None:
+    def sectors(self, state: Batch, A: Any, offset: Any, size: int) -> None:
         """`offset`: bytes from the start of the allocation, which is aligned."""
-        warps = self._warps(state, I)
+        warps = self._warps(state, A)
         offset = np.broadcast_to(offset, warps.size)
         first, last = offset // SECTOR, (offset + size - 1) // SECTOR
         parts = [warps * (1 << 40) + first]
@@ -39,11 +39,11 @@ class Counters:
         self.report.count("global_sectors", touched)
         self.report.count("global_sectors_ideal", int((-(-counts * size // SECTOR)).sum()))
 
-    def banks(self, state: Batch, I: Any, offset: Any, size: int) -> None:
+    def banks(self, state: Batch, A: Any, offset: Any, size: int) -> None:
         """Wavefronts above those that the bytes need. Accesses of 8 and 16 bytes go by halves and
         quarters of a warp."""
-        warps = self._warps(state, I)
-        lanes = state.lanes[state.threads(I)] % state.threads_per_cta % 32
+        warps = self._warps(state, A)
+        lanes = state.lanes[state.threads(A)] % state.threads_per_cta % 32
         offset = np.broadcast_to(offset, warps.size)
         width = max(1, size // 4)
         group = warps * width + lanes * width // 32

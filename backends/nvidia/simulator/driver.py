@@ -60,7 +60,10 @@ class SimulatedGpu:
         self._sizes: dict[int, int] = {}
         self._lock = threading.RLock()
 
-    def enter(self) -> None:
+    def __enter__(self) -> SimulatedGpu:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Every thread may use it."""
 
     # Memory.

@@ -1,7 +1,7 @@
 """State of the blocks (CTAs) that run together, and what their instructions call.
 
-A `Batch` holds the threads of many CTAs, numbered CTA by CTA; in cooperative kernels a CTA is padded
-to whole warps and the padding threads never live. `I` is everywhere the array of the active
+A `Batch` holds the threads of many CTAs, numbered CTA by CTA; in cooperative kernels a CTA is
+padded to whole warps and the padding threads never live. `A` is everywhere the array of the active
 threads' numbers, or None when all threads of the batch are active.
 """
 
@@ -147,6 +147,7 @@ class Batch:
         # called with (threads, cta, offset, nbytes per thread, number of the instruction)
         self.on_shared_store: list[Callable[..., Any]] = []
         self.on_shared_load: list[Callable[..., Any]] = []
+        self.on_barrier: list[Callable[[np.ndarray], Any]] = []  # threads that arrive
         self.races: Any = None
         self.data: dict[str, Any] = {}
         self.flying = 0
@@ -156,11 +157,11 @@ class Batch:
 
     # ------------------------------------------------------------ threads
 
-    def size(self, I: Any) -> int:
-        return self.T if I is None else I.size
+    def size(self, A: Any) -> int:
+        return self.T if A is None else A.size
 
-    def threads(self, I: Any) -> np.ndarray:
-        return self.thread_numbers if I is None else I
+    def threads(self, A: Any) -> np.ndarray:
+        return self.thread_numbers if A is None else A
 
     @property
     def ctas(self) -> list[Cta]:
@@ -214,7 +215,9 @@ class Batch:
 
     def local_view(self, kind: str) -> np.ndarray:
         if self._local is None:
-            self._local = np.full(self.live.size * (-(-self.local_bytes // 16) * 16), 0xFF, np.uint8)
+            self._local = np.full(
+                self.live.size * (-(-self.local_bytes // 16) * 16), 0xFF, np.uint8
+            )
         return self._local.view(DTYPES[kind])
 
     def locate_shared(self, threads: np.ndarray, address: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -240,9 +243,9 @@ class Batch:
         start = int(np.atleast_1d(index)[0])
         return elements[start : start + nbytes]
 
-    def tell(self, hooks: list[Any], I: Any, pieces: list[Any], nbytes: int, number: int) -> None:
+    def tell(self, hooks: list[Any], A: Any, pieces: list[Any], nbytes: int, number: int) -> None:
         """Calls the hooks of loads or stores for those pieces that lie in shared memory."""
-        threads = self.threads(I)
+        threads = self.threads(A)
         for elements, index, chosen in pieces:
             if not np.shares_memory(elements, self.shared):
                 continue
@@ -254,11 +257,11 @@ class Batch:
 
     # ------------------------------------------------------------ operations
 
-    def operate(self, I: Any, number: int, sources: list[Any]) -> tuple[Any, Any]:
+    def operate(self, A: Any, number: int, sources: list[Any]) -> tuple[Any, Any]:
         node = self.nodes[number]
         bound = node.bound
         assert bound is not None
-        threads = self.threads(I)
+        threads = self.threads(A)
         count = threads.size
         for position, value in enumerate(sources):
             if isinstance(value, list):
@@ -270,14 +273,14 @@ class Batch:
         again = [park.threads for park in self.parks[before:] if park.again]
         if again and bound.targets and result is not None:
             keep = ~np.isin(threads, np.concatenate(again))
-            I = threads[keep]
+            A = threads[keep]
             result = tuple(
                 [self._kept(v, keep) for v in value]
                 if isinstance(value, list)
                 else self._kept(value, keep)
                 for value in result
             )
-        return I, result
+        return A, result
 
     @staticmethod
     def _kept(value: Any, keep: np.ndarray) -> Any:
@@ -316,11 +319,11 @@ class Batch:
                 if not (masks[0].any() or masks[1].any()):
                     self.flying &= ~(1 << register.number)
 
-    def check_flying(self, I: Any, rank: int) -> None:
+    def check_flying(self, A: Any, rank: int) -> None:
         reads, writes = self.program.touched[rank]
         suspects = self.flying & (reads | writes)
         number = 0
-        threads = self.threads(I)
+        threads = self.threads(A)
         while suspects:
             if suspects & 1:
                 accumulator, operand = self._flight[number]
@@ -363,14 +366,14 @@ class Batch:
         return f"block {cta} thread ({linear % bx}, {linear // bx % by}, {linear // (bx * by)})"
 
 
-def special(S: Batch, I: Any, name: str) -> Any:
+def special(S: Batch, A: Any, name: str) -> Any:
     """The value of a special register: an array of the active threads, or a scalar."""
     value = S._specials.get(name)
     if value is None:
         value = _special(S, name)
         if not name.startswith(("clock", "globaltimer")):
             S._specials[name] = value
-    return value if I is None or not value.ndim else value.take(I)
+    return value if A is None or not value.ndim else value.take(A)
 
 
 def _extent(S: Batch, name: str) -> Any:

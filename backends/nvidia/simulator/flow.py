@@ -19,7 +19,6 @@ from .syntax import (
     Address,
     Function,
     Group,
-    Immediate,
     Instruction,
     Module,
     Negated,
@@ -473,5 +472,3 @@ def _liveness(blocks: list[Block]) -> None:
             inward = uses[block.rank] | (out & ~writes[block.rank])
             if out != block.live_out or inward != block.live_in:
                 block.live_out, block.live_in, changed = out, inward, True
-
-

@@ -69,9 +69,9 @@ def leading_zeros(a: Any) -> Any:
     bits = a.dtype.itemsize * 8
     high = (a >> a.dtype.type(bits // 2)).astype(np.float64)
     low = (a & a.dtype.type((1 << bits // 2) - 1)).astype(np.float64)
-    return np.where(
-        high > 0, bits // 2 - np.frexp(high)[1], bits - np.frexp(low)[1]
-    ).astype(np.uint32)
+    return np.where(high > 0, bits // 2 - np.frexp(high)[1], bits - np.frexp(low)[1]).astype(
+        np.uint32
+    )
 
 
 _REVERSED = np.asarray([int(f"{i:08b}"[::-1], 2) for i in range(256)], np.uint8)
@@ -397,7 +397,9 @@ def funnel_shift(e: Emitter, i: Instruction) -> None:
     e.define(i.operands[0], "u4", f"{e.helper(funnel)}({low}, {high}, {amount}, {left}, {wrap})")
 
 
-def _simple(function: Callable[..., Any], result: str = "") -> Callable[[Emitter, Instruction], None]:
+def _simple(
+    function: Callable[..., Any], result: str = ""
+) -> Callable[[Emitter, Instruction], None]:
     """d = function(a, ...): the first source in the instruction's type, the rest as u4."""
 
     def emit(e: Emitter, i: Instruction) -> None:
@@ -480,5 +482,3 @@ def dot(e: Emitter, i: Instruction) -> None:
         high = i.parts[1] == "hi"
         source = f"{e.helper(dot_halves)}({a}, {b}, {c}, {signed_a}, {signed_b}, {high})"
     e.define(i.operands[0], kind, f"{source}.astype({kind})")
-
-

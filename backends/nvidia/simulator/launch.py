@@ -13,10 +13,11 @@ from .engine import Batch, Launch, special
 from .flow import build
 from .instructions import table
 from .memory import GlobalMemory, Segment
+from .parser import parse_text
 from .races import Races
 from .report import Report
 from .schedule import run_cooperative, run_independent
-from .syntax import Function, Module, Variable, parse_text
+from .syntax import Function, Module, Variable
 from .table import find
 from .traffic import Traffic
 from .translate import Program

@@ -71,6 +71,12 @@ def complete_bytes(barrier: Barrier, count: int) -> None:
     barrier.check()
 
 
+def meet(at: At) -> None:
+    """The threads arrive at a barrier: what they wrote may be read by those who wait for it."""
+    for hook in at.state.on_barrier:
+        hook(at.threads)
+
+
 def _places(at: At, address: Any) -> np.ndarray:
     return shared_place(at, spread(at, address), 8, 8, "mbarrier")
 
@@ -138,6 +144,7 @@ def mbarrier_arrive(instruction: Instruction) -> Bound:
 
     def run(at: At, address: Any, amount: Any = None) -> Any:
         places = _places(at, address)
+        meet(at)
         if remote:
             _remote_is_alive(at, places)
         tokens = np.zeros(places.size, np.uint64)
@@ -163,14 +170,12 @@ def mbarrier_wait(instruction: Instruction) -> Bound:
     target, address, token = instruction.operands[:3]
 
     def run(at: At, address: Any, token: Any) -> Any:
-        places, tokens = _places(at, address), spread(at, token)
+        places, tokens = _places(at, address), spread(at, token).astype(np.int64)
         state = at.state
-        found = [barrier_at(at, int(place)) for place in places]
-        phases = np.array([barrier.phase for barrier in found], np.int64)
-        if parity:
-            done = (phases & 1) != (tokens.astype(np.int64) & 1)
-        else:
-            done = phases != tokens.astype(np.int64)
+        unique, which = np.unique(places, return_inverse=True)
+        found = [barrier_at(at, int(place)) for place in unique]
+        phases = np.array([barrier.phase for barrier in found], np.int64)[which]
+        done = (phases ^ tokens) & 1 != 0 if parity else phases != tokens
         if done.all():
             return (done,)
         warps = at.threads // 32
@@ -181,9 +186,9 @@ def mbarrier_wait(instruction: Instruction) -> Bound:
                 state.pending.pop(int(state.random.integers(len(state.pending))))()
             return (done,)
         if stuck.any():
-            waiting = [(found[i], found[i].phase) for i in np.nonzero(stuck)[0]]
+            waiting = [(found[i], found[i].phase) for i in np.unique(which[stuck])]
             first = waiting[0][0]
-            offset = int(places[np.nonzero(stuck)[0][0]]) % state.shared_stride
+            offset = int(unique[which[stuck].min()]) % state.shared_stride
 
             def ready() -> bool:
                 return any(barrier.phase != phase for barrier, phase in waiting)
@@ -192,7 +197,6 @@ def mbarrier_wait(instruction: Instruction) -> Bound:
                 f"the mbarrier at shared address {offset}, phase {first.phase}: {first.pending} of "
                 f"{first.count} arrivals and {first.bytes} bytes were missing"
             )
-
             at.park(stuck, ready, text, again=True)
         return (done,)
 

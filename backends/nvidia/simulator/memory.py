@@ -87,6 +87,15 @@ class GlobalMemory:
         segment = self._segments[index]
         return segment if address < segment.end else None
 
+    def place(self, address: int) -> str:
+        """Where an address lies that no allocation holds."""
+        index = bisect_right(self._bases, address) - 1
+        if index < 0:
+            return "before all allocations"
+        segment = self._segments[index]
+        past, what = address - segment.end, f"{segment.nbytes} bytes at {segment.base:#x}"
+        return f"{past} bytes past the end of the allocation of {what}"
+
     def span(self, address: int, nbytes: int) -> np.ndarray | None:
         """Writable bytes of one allocation; None where [address, address + nbytes) leaves it."""
         segment = self.find(address)

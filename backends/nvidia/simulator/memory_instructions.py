@@ -55,13 +55,15 @@ def load(e: Emitter, i: Instruction) -> None:
     assert e.node is not None
     d = i.operands[0]
     kind, count = _kind(e, i)
+    if count == 1 and isinstance(d, Vector) and len(d.items) == 1:
+        (d,) = d.items  # as Triton writes it
     space, base, offset = _place(e, i, i.operands[1])
     size = int(kind[1:])
     number = e.node.number
     if count == 1:
         kind = _natural(e, d, kind)
-        call = f"{e.helper(access.load)}(S, I, {number}, {space!r}, {base}, {offset}, {kind!r}, {size})"
-        e.define(d, kind, call)
+        place = f"{space!r}, {base}, {offset}, {kind!r}, {size}"
+        e.define(d, kind, f"{e.helper(access.load)}(S, A, {number}, {place})")
         return
     if not isinstance(d, Vector) or len(d.items) != count:
         raise e.error(i, f"{count} registers are needed")
@@ -69,7 +71,7 @@ def load(e: Emitter, i: Instruction) -> None:
     kind = kinds.pop() if len(kinds) == 1 else kind
     result = e.fresh()
     e.line(
-        f"{result} = {e.helper(access.load_vector)}(S, I, {number}, {space!r}, {base}, {offset}, "
+        f"{result} = {e.helper(access.load_vector)}(S, A, {number}, {space!r}, {base}, {offset}, "
         f"{kind!r}, {size * count}, {count})"
     )
     for position, item in enumerate(d.items):
@@ -92,7 +94,7 @@ def store(e: Emitter, i: Instruction) -> None:
     kind = kinds.pop() if len(kinds) == 1 else kind
     values = ", ".join(e.use(item, kind) for item in items)
     e.line(
-        f"{e.helper(access.store)}(S, I, {e.node.number}, {space!r}, {base}, {offset}, {kind!r}, "
+        f"{e.helper(access.store)}(S, A, {e.node.number}, {space!r}, {base}, {offset}, {kind!r}, "
         f"{int(kind[1:]) * count}, [{values}])"
     )
 
@@ -189,7 +191,7 @@ def _atomic(e: Emitter, i: Instruction, result: Operand | None, rest: tuple[Oper
         sources = ", ".join(e.use(vector[position], kind) for vector in vectors)
         wanted = outputs[position] is not None and not isinstance(outputs[position], Sink)
         call = (
-            f"{e.helper(access.atomic)}(S, I, {e.node.number}, {space!r}, {base}, "
+            f"{e.helper(access.atomic)}(S, A, {e.node.number}, {space!r}, {base}, "
             f"{offset + position * size}, {kind!r}, {size}, {e.helper(function)}, [{sources}], "
             f"{wanted})"
         )

@@ -21,7 +21,7 @@ _WINDOWS = {
 
 
 def space_of(part: str) -> str:
-    """"shared::cta" -> "shared"."""
+    """ "shared::cta" -> "shared"."""
     return part.partition("::")[0]
 
 
@@ -56,8 +56,8 @@ def _unpack(e: Emitter, d: Vector, a: Operand, type_: str) -> None:
     for position, item in enumerate(d.items):
         if isinstance(item, Sink):
             continue
-        shifted = value if not position else (
-            f"({value} >> {e.constant(whole, 8 * size * position)})"
+        shifted = (
+            value if not position else (f"({value} >> {e.constant(whole, 8 * size * position)})")
         )
         e.define(item, part, f"{shifted}.astype({part})")
 
@@ -130,4 +130,4 @@ def trapped(S: Any, number: int, threads: Any, text: str) -> None:
 def trap(e: Emitter, i: Instruction) -> None:
     assert e.node is not None
     text = "the kernel gave up" if i.parts[0] == "trap" else "breakpoint"
-    e.line(f"{e.helper(trapped)}(S, {e.node.number}, S.threads(I), {text!r})")
+    e.line(f"{e.helper(trapped)}(S, {e.node.number}, S.threads(A), {text!r})")

@@ -30,7 +30,7 @@ def saturate(a: Any) -> Any:
 
 
 def odd(total: Any, error: Any) -> Any:
-    """`total` rounded to odd, where the exact value is total + error (|error| below half an ulp)."""
+    """`total` rounded to odd, where total + error is exact (|error| below half an ulp)."""
     total, error = np.asarray(total, F8), np.asarray(error, F8)
     bits = total.view(U8)
     inexact = (error != 0) & np.isfinite(total) & ((bits & U8(1)) == 0)

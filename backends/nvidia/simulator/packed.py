@@ -57,7 +57,9 @@ def calculate(name: str, half: str, flags: tuple[str, ...], *sources: Any) -> An
     """One operation on float32 values of a half type, as u2."""
     if "ftz" in flags and half == "f16":
         tiny = np.float32(2.0**-14)
-        sources = tuple(np.where(np.abs(s) < tiny, np.copysign(np.float32(0), s), s) for s in sources)
+        sources = tuple(
+            np.where(np.abs(s) < tiny, np.copysign(np.float32(0), s), s) for s in sources
+        )
     given = sources
     if "abs" in flags:
         given = tuple(np.abs(source) for source in sources)

@@ -46,13 +46,13 @@ class Races:
     def warps_met(self, warps: np.ndarray) -> None:
         self.warp[warps] += 1
 
-    def _places(self, I: Any, piece: Any, size: int) -> tuple[np.ndarray, np.ndarray] | None:
+    def _places(self, A: Any, piece: Any, size: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Granules and their threads."""
         elements, index, chosen = piece
         state = self.state
         if not np.shares_memory(elements, state.shared):
             return None
-        threads = state.threads(I)
+        threads = state.threads(A)
         if chosen is not None:
             threads = threads[chosen]
         first = np.broadcast_to(index * elements.itemsize // self.granule, threads.size)
@@ -71,9 +71,9 @@ class Races:
         met = (other_warp == warp) & (when[1] != self.warp[warp])
         return suspect & ~met
 
-    def read(self, S: Batch, I: Any, n: int, pieces: list[Any], size: int) -> None:
+    def read(self, S: Batch, A: Any, n: int, pieces: list[Any], size: int) -> None:
         for piece in pieces:
-            found = self._places(I, piece, size)
+            found = self._places(A, piece, size)
             if found is None:
                 continue
             place, threads = found
@@ -98,9 +98,9 @@ class Races:
             self.was_read[0, place] = self.block[self.cta_of[threads]]
             self.was_read[1, place] = self.warp[warp]
 
-    def write(self, S: Batch, I: Any, n: int, pieces: list[Any], size: int, values: Any) -> None:
+    def write(self, S: Batch, A: Any, n: int, pieces: list[Any], size: int, values: Any) -> None:
         for piece in pieces:
-            found = self._places(I, piece, size)
+            found = self._places(A, piece, size)
             if found is None:
                 continue
             place, threads = found

@@ -35,28 +35,28 @@ def _count(S: Batch, block: Block, size: int) -> None:
         )
 
 
-def _split(S: Batch, block: Block, I: Any, outcome: Any) -> list[tuple[int, Any]]:
-    """Where the threads `I` go from the end of `block`: (rank, threads), rank EXIT for the end."""
+def _split(S: Batch, block: Block, A: Any, outcome: Any) -> list[tuple[int, Any]]:
+    """Where the threads `A` go from the end of `block`: (rank, threads), rank EXIT for the end."""
     if block.kind == "jump":
-        return [(block.successors[0], I)]
+        return [(block.successors[0], A)]
     if block.kind == "exit":
-        return [(EXIT, I)]
+        return [(EXIT, A)]
     if block.kind == "branch":
         taken, other = block.successors
         if not outcome.ndim:
-            return [(taken if outcome else other, I)]
+            return [(taken if outcome else other, A)]
         count = int(np.count_nonzero(outcome))
         if count == outcome.size:
-            return [(taken, I)]
+            return [(taken, A)]
         if count == 0:
-            return [(other, I)]
-        threads = S.threads(I)
+            return [(other, A)]
+        threads = S.threads(A)
         return [(taken, threads[outcome]), (other, threads[~outcome])]
     if not outcome.ndim:
         if not 0 <= int(outcome) < len(block.successors):
             _bad_index(S, block)
-        return [(block.successors[int(outcome)], I)]
-    threads = S.threads(I)
+        return [(block.successors[int(outcome)], A)]
+    threads = S.threads(A)
     parts = []
     for value in np.unique(outcome):
         if not 0 <= value < len(block.successors):
@@ -79,31 +79,29 @@ def run_independent(S: Batch) -> None:
     blocks, latches = program.flow.blocks, program.flow.latches
     waiting: dict[int, list[np.ndarray]] = {}
     heap: list[int] = []
-    rank, I, turn = 0, None, 0
+    rank, A, turn = 0, None, 0
     while True:
         block = blocks[rank]
-        function = program.function(rank, I is not None)
-        _count(S, block, S.size(I))
-        parts = _split(S, block, I, function(S, I))
+        function = program.function(rank, A is not None)
+        _count(S, block, S.size(A))
+        parts = _split(S, block, A, function(S, A))
         if len(parts) == 1 and parts[0][0] != EXIT:
-            rank, I = parts[0]
+            rank, A = parts[0]
             if not heap or rank < heap[0]:
                 rank = latches.get(rank, rank)
                 turn += 1
                 if not heap or turn % FAIRNESS:
                     continue
         left = False
-        for rank, threads in parts if len(parts) > 1 or parts[0][0] == EXIT else ((rank, I),):
-            if rank == EXIT:
+        for following, threads in parts:
+            if following == EXIT:
                 left = True
                 S.live_count -= S.size(threads)
+            elif following in waiting:
+                waiting[following].append(S.threads(threads))
             else:
-                found = waiting.get(rank)
-                if found is None:
-                    waiting[rank] = [S.threads(threads)]
-                    heappush(heap, rank)
-                else:
-                    found.append(S.threads(threads))
+                waiting[following] = [S.threads(threads)]
+                heappush(heap, following)
         if not heap:
             break
         if turn and not turn % FAIRNESS:
@@ -113,12 +111,12 @@ def run_independent(S: Batch) -> None:
         else:
             rank = heappop(heap)
         groups = waiting.pop(rank)
-        I = groups[0] if len(groups) == 1 else np.sort(np.concatenate(groups), kind="stable")
+        A = groups[0] if len(groups) == 1 else np.sort(np.concatenate(groups), kind="stable")
         rank = latches.get(rank, rank)
-        if left and not heap and I.size <= S.T // 2:
-            S.compact(I)
-        if I.size == S.T:
-            I = None
+        if left and not heap and A.size <= S.T // 2:
+            S.compact(A)
+        if A.size == S.T:
+            A = None
 
 
 # ---------------------------------------------------------------- warps and barriers
@@ -130,19 +128,19 @@ def run_cooperative(S: Batch) -> None:
     blocks, latches = program.flow.blocks, program.flow.latches
     parked: list[Park] = []
     turn = 0
-    rank, I = 0, (None if S.live_count == S.T else np.nonzero(S.live)[0])
-    whole = True  # I holds all live threads of its warps
+    rank, A = 0, (None if S.live_count == S.T else np.nonzero(S.live)[0])
+    whole = True  # A holds all live threads of its warps
     while True:
         turn += 1
         steps = 0
         while True:
             block = blocks[rank]
-            function = program.function(rank, I is not None or block.blocking)
-            threads = S.thread_numbers if I is None and block.blocking else I
-            _count(S, block, S.size(I))
+            function = program.function(rank, A is not None or block.blocking)
+            threads = S.thread_numbers if A is None and block.blocking else A
+            _count(S, block, S.size(A))
             if block.blocking:
-                S.block_of[S.threads(I)] = rank
-            parts = _split(S, block, I, function(S, threads))
+                S.block_of[S.threads(A)] = rank
+            parts = _split(S, block, A, function(S, threads))
             if S.parks:
                 break
             if len(parts) > 1 or not whole or parts[0][0] == EXIT:
@@ -151,7 +149,7 @@ def run_cooperative(S: Batch) -> None:
             rank = latches.get(rank, rank)
             steps += 1
             if steps == FAIRNESS or (S.seed and not S.random.integers(16)):
-                parts = [(rank, I)]
+                parts = [(rank, A)]
                 break
         for following, threads in parts:
             if following == EXIT:
@@ -169,7 +167,7 @@ def run_cooperative(S: Batch) -> None:
         chosen = _choose(S, parked, turn)
         if chosen is None:
             break
-        rank, I, whole = chosen
+        rank, A, whole = chosen
         rank = latches.get(rank, rank)
     for finish in S.at_exit:
         finish(S)
@@ -206,6 +204,9 @@ def _choose(S: Batch, parked: list[Park], turn: int) -> tuple[int, Any, bool] | 
     else:
         rank = int(candidates[0])
     warps = lowest == rank
+    if S.seed and not S.random.integers(8):
+        some = warps & (S.random.random(warps.size) < 0.5)  # warps drift apart
+        warps = some if some.any() else warps
     members = (ranks == rank) & warps[:, None]
     live = ranks[warps] < EXIT
     count = int(np.count_nonzero(members))

@@ -102,14 +102,19 @@ def encode_tensor_map(
     size = np.dtype(_ELEMENTS[_CODES[element]][1]).itemsize
     need(address % 16 == 0, f"the address {address:#x} is no multiple of 16")
     need(all(1 <= n <= 1 << 32 for n in dims), "a dimension has 1 to 2**32 elements")
-    need(all(s % 16 == 0 and 0 <= s < 1 << 40 for s in strides), "strides are multiples of 16 bytes")
+    need(
+        all(s % 16 == 0 and 0 <= s < 1 << 40 for s in strides), "strides are multiples of 16 bytes"
+    )
     need(all(1 <= b <= 256 for b in box), "a box has 1 to 256 elements along a dimension")
     need(all(1 <= s <= 8 for s in element_strides), "element strides are 1 to 8")
     need(interleave == 0, "interleaved layouts are not simulated")
     need(swizzle in SWIZZLES, "the swizzle is 0, 32, 64 or 128 bytes")
     inner = -(-box[0] // element_strides[0]) * size
     need(inner % 16 == 0, f"a row of the box has {inner} bytes, no multiple of 16")
-    need(not swizzle or inner <= swizzle, f"a row of the box has {inner} bytes, more than the swizzle")
+    need(
+        not swizzle or inner <= swizzle,
+        f"a row of the box has {inner} bytes, more than the swizzle",
+    )
     need(fill in ("zero", "nan"), "what is outside reads as zero or nan")
 
     def padded(values: Sequence[int], count: int) -> list[int]:
@@ -189,14 +194,14 @@ def write_box(at: At, tensor: DecodedMap, start: Sequence[int], data: np.ndarray
     view[inside] = box if combine is None else combine(view[inside], box)
 
 
-def swizzled_places(offset: int, nbytes: int, swizzle: int) -> np.ndarray:
-    """Shared addresses of a box's bytes."""
-    plain = offset + np.arange(nbytes, dtype=np.int64)
-    return plain ^ (plain >> 7 & _MASKS[swizzle]) << 4
+def swizzled_words(offset: int, nbytes: int, swizzle: int) -> np.ndarray:
+    """Words of a box's bytes, in order, from the shared address `offset`."""
+    plain = np.arange(offset, offset + nbytes, 4, dtype=np.int64)
+    return (plain ^ (plain >> 7 & _MASKS[swizzle]) << 4) // 4
 
 
 def _places(at: At, tensor: DecodedMap, place: int) -> np.ndarray:
-    """Places of the box's bytes in `state.shared`, from the place of its first."""
+    """Words of the box in `state.shared`, from the place of its first byte."""
     stride = at.state.shared_stride
     offset = place % stride
     align = {0: 128, 32: 256, 64: 512, 128: 1024}[tensor.swizzle]
@@ -206,7 +211,7 @@ def _places(at: At, tensor: DecodedMap, place: int) -> np.ndarray:
             f"a box with swizzle of {tensor.swizzle} bytes at shared address {offset}; it has to "
             f"be a multiple of {align}",
         )
-    return place - offset + swizzled_places(offset, tensor.box_bytes, tensor.swizzle)
+    return (place - offset) // 4 + swizzled_words(offset, tensor.box_bytes, tensor.swizzle)
 
 
 def _coordinates(instruction: Instruction, operand: Operand, rank: int) -> tuple[Operand, ...]:
@@ -277,8 +282,10 @@ def _load(instruction: Instruction, operands: list[Operand], rank: int) -> Bound
             )  # fmt: skip
             nbytes = tensor.box_bytes
 
-            def read(tensor: Any = tensor, start: Any = start, index: Any = index) -> np.ndarray:
-                return np.broadcast_to(read_box(at, tensor, start), index.shape)
+            def read(
+                tensor: Any = tensor, start: Any = start, index: Any = index, nbytes: int = nbytes
+            ) -> np.ndarray:
+                return np.broadcast_to(read_box(at, tensor, start), (index.shape[0], nbytes))
 
             issue_load(at, index, read, [(signal, nbytes) for signal in signals], "tensor copy")
 

@@ -1,7 +1,9 @@
 """Who still reads or writes shared memory behind the threads' backs.
 
-Per byte of a cluster's shared memory: `dirty` (a thread wrote it and has not passed a proxy fence),
-`arriving` (a copy in flight will write it), `leaving` (a copy or a product in flight will read it).
+Per word (4 bytes) of a cluster's shared memory: `dirty` (a thread wrote it and has not passed a
+proxy fence), `writer` and `when` (the thread that wrote it last, and how many barriers it had met by
+then), `arriving` (a copy in flight will write it), `leaving` (a copy or a product in flight will
+read it).
 Loads and stores of threads, and the issue of asynchronous operations, are checked against these, so
 a missing wait is found even where the order of this run happens to hide it.
 """
@@ -15,21 +17,29 @@ import numpy as np
 if TYPE_CHECKING:
     from .engine import At, Batch
 
-POISON = 0xFF  # not-a-number in every float type
+POISON = np.uint32(0xFFFFFFFF)  # not-a-number in every float type
 
 
 class Traffic:
-    """`index` everywhere: places in `state.shared` (CTA number * stride + offset)."""
+    """`index` everywhere: places of words in `state.shared` (CTA number * stride + offset, / 4)."""
 
     def __init__(self, state: Batch) -> None:
         self.state = state
-        size = state.shared.size
+        size = state.shared.size // 4
+        self.words = state.shared_view("u4")
         self.dirty = np.zeros(size, np.int32)  # thread + 1
         self.arriving = np.zeros(size, np.int16)
         self.leaving = np.zeros(size, np.int16)
+        self.writer = np.zeros(size, np.int32)  # thread + 1
+        self.when = np.zeros(size, np.int32)
+        self.met = np.zeros(state.T + 1, np.int32)  # of thread + 1
+        # Threads may also agree through memory, which is not followed.
+        others = {node.instruction.parts[0] for node in state.nodes}
+        self.ordered = not others & {"atom", "red", "membar"}
         if state.checks:
             state.on_shared_store.append(self.stored)
             state.on_shared_load.append(self.loaded)
+            state.on_barrier.append(self.meet)
 
     @staticmethod
     def of(state: Batch) -> Traffic:
@@ -38,39 +48,45 @@ class Traffic:
             found = state.data["traffic"] = Traffic(state)
         return found
 
-    def _bytes(self, cta: Any, offset: Any, nbytes: int) -> np.ndarray:
-        start = np.atleast_1d(np.asarray(cta) * self.state.shared_stride + np.asarray(offset))
-        return start[:, None] + np.arange(nbytes)
+    def _words(self, cta: Any, offset: Any, nbytes: int) -> np.ndarray:
+        start = np.atleast_1d(np.asarray(cta) * self.state.shared_stride + np.asarray(offset)) // 4
+        if nbytes <= 4:
+            return start[:, None]
+        return start[:, None] + np.arange(nbytes // 4)
 
-    def stored(
-        self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int, number: int
-    ) -> None:
+    def stored(self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int, number: int) -> None:
         """Threads store, by instruction `number`."""
-        index = self._bytes(cta, offset, nbytes)
+        index = self._words(cta, offset, nbytes)
         if self.leaving[index].any():
             text = "store into shared memory that an operation in flight still reads"
             self.state.fault("race", text, number, threads)
         if self.arriving[index].any():
             text = "store into the destination of a copy in flight"
             self.state.fault("race", text, number, threads)
-        self.dirty[index] = np.broadcast_to(threads + 1, index.shape[:1])[:, None]
+        owner = np.broadcast_to(threads + 1, index.shape[:1])[:, None]
+        self.dirty[index] = self.writer[index] = owner
+        self.when[index] = self.met[owner]
 
-    def loaded(
-        self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int, number: int
-    ) -> None:
+    def loaded(self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int, number: int) -> None:
         """Threads load."""
-        if self.arriving[self._bytes(cta, offset, nbytes)].any():
+        if self.arriving[self._words(cta, offset, nbytes)].any():
             text = "load from the destination of a copy in flight"
             self.state.fault("race", text, number, threads)
 
+    def meet(self, threads: np.ndarray) -> None:
+        """These threads arrive at a barrier."""
+        self.met[threads + 1] += 1
+
     def fence(self, threads: np.ndarray) -> None:
         """What these threads have written may be read by copies and products from now on."""
-        mine = np.isin(self.dirty, threads + 1)
-        self.dirty[mine] = 0
+        fenced = np.zeros(self.state.T + 1, bool)
+        fenced[threads + 1] = True
+        self.dirty[fenced[self.dirty]] = 0
 
     # What the issue of an asynchronous operation checks and claims.
 
-    def begin_read(self, at: At, index: np.ndarray, what: str) -> None:
+    def begin_read(self, at: At, index: np.ndarray, what: str, thread: int = -1) -> None:
+        """`thread` issues it for itself; -1: for a warp group."""
         if at.state.checks:
             if self.dirty[index].any():
                 at.fault(
@@ -80,6 +96,13 @@ class Traffic:
                 )
             if self.arriving[index].any():
                 at.fault("race", f"{what} reads the destination of a copy in flight")
+            writer = self.writer[index]
+            if self.ordered and writer.any():
+                alone = (writer > 0) & (self.when[index] == self.met[writer])
+                alone &= (writer - 1) // 32 != thread // 32
+                if alone.any():
+                    text = f"{what} reads what a thread wrote that has met no barrier since"
+                    at.fault("race", text, writer[alone][:1] - 1)
         self.leaving[index] += 1
 
     def end_read(self, index: np.ndarray) -> None:
@@ -90,17 +113,24 @@ class Traffic:
         if at.state.checks:
             if self.leaving[index].any():
                 at.fault(
-                    "race", f"{what} overwrites shared memory that an operation in flight still reads"
+                    "race",
+                    f"{what} overwrites shared memory that an operation in flight still reads",
                 )
             if self.arriving[index].any():
                 at.fault("race", f"{what} writes where another copy in flight writes")
         self.arriving[index] += 1
-        self.dirty[index] = 0
-        self.state.shared[index] = POISON
+        self.dirty[index] = self.writer[index] = 0
+        self.words[index] = POISON
 
     def end_write(self, index: np.ndarray, data: np.ndarray) -> None:
+        """`data`: the bytes, as many as `index` has in words."""
         self.arriving[index] -= 1
-        self.state.shared[index] = data
+        self.words[index] = np.ascontiguousarray(data).view(np.uint32).reshape(index.shape)
+
+
+def words_from(place: int, nbytes: int) -> np.ndarray:
+    """Words of `nbytes` neighbouring bytes."""
+    return place // 4 + np.arange(nbytes // 4)
 
 
 def spread(at: At, value: Any) -> np.ndarray:

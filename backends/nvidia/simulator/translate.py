@@ -3,7 +3,7 @@
 Inside a block registers are local variables `r<number><kind>`; kinds are views of the same bits
 ("u4", "i4", "f4"). Between blocks a register lives in `S.R[number]` in its canonical kind, as an
 array over the threads of the batch, or as a scalar while it is the same for all of them. Every
-array in `S.R` belongs to one register alone, so a block that runs for some threads (`I`) may write
+array in `S.R` belongs to one register alone, so a block that runs for some threads (`A`) may write
 into it.
 """
 
@@ -32,13 +32,13 @@ from .syntax import (
     Vector,
 )
 
-BLANK: dict[str, Any] = {**{k: v for k, v in DTYPES.items()}, "np": np, "where": np.where}
+BLANK: dict[str, Any] = {**DTYPES, "np": np, "where": np.where}
 _ALIAS = re.compile(r"[A-Za-z_]\w*(\.view\(\w+\))?$")
 _TYPE = re.compile(r"([usbf])(8|16|32|64)$")
 
 
 def kind_of(type_: str) -> str:
-    """"s32" -> "i4", "b16" -> "u2", "pred" -> "b1"."""
+    """ "s32" -> "i4", "b16" -> "u2", "pred" -> "b1"."""
     if type_ == "pred":
         return "b1"
     match = _TYPE.match(type_)
@@ -54,16 +54,16 @@ def unsigned(kind: str) -> str:
     return "u" + kind[1:]
 
 
-def put(S: Any, old: Any, I: np.ndarray, value: Any) -> np.ndarray:
-    """`old` with `value` at the threads `I`, in place where `old` is an array."""
+def put(S: Any, old: Any, A: np.ndarray, value: Any) -> np.ndarray:
+    """`old` with `value` at the threads `A`, in place where `old` is an array."""
     if not old.ndim:
         old = np.full(S.T, old)
-    old[I] = value
+    old[A] = value
     return old
 
 
-def gather(value: Any, I: np.ndarray) -> Any:
-    return value.take(I) if value.ndim else value
+def gather(value: Any, A: np.ndarray) -> Any:
+    return value.take(A) if value.ndim else value
 
 
 BLANK.update(put=put, gather=gather)
@@ -128,7 +128,7 @@ class Emitter:
         if isinstance(operand, Negated):
             return f"(~{self._register(operand.register, 'b1')})"
         if isinstance(operand, Special):
-            value = f"{self.helper(self.program.special)}(S, I, {operand.name[1:]!r})"
+            value = f"{self.helper(self.program.special)}(S, A, {operand.name[1:]!r})"
             return f"{value}.astype({kind})"
         if isinstance(operand, Symbol):
             return self._symbol(operand, kind)
@@ -150,8 +150,12 @@ class Emitter:
         if operand.name not in self.program.globals:
             raise UserError(f"symbol '{operand.name}' is not known")
         value = f"(S.symbols[{operand.name!r}] + {self.constant('u8', operand.offset)})"
-        return value if kind == "u8" else f"{value}.view(i8)" if kind == "i8" else (
-            f"{value}.astype({kind})"
+        return (
+            value
+            if kind == "u8"
+            else f"{value}.view(i8)"
+            if kind == "i8"
+            else (f"{value}.astype({kind})")
         )
 
     def _register(self, register: Register, kind: str) -> str:
@@ -161,7 +165,7 @@ class Emitter:
             own = self.program.kinds[number]
             name = f"r{number}{own}"
             if self.masked:
-                self.line(f"{name} = gather(R[{number}], I)")
+                self.line(f"{name} = gather(R[{number}], A)")
             else:
                 self.line(f"{name} = R[{number}]")
             known = self.have[number] = {own: name}
@@ -260,7 +264,7 @@ class Emitter:
             else:
                 sources.append(self._source(operand, kind))
         result = self.fresh()
-        self.line(f"I, {result} = S.operate(I, {node.number}, [{', '.join(sources)}])")
+        self.line(f"A, {result} = S.operate(A, {node.number}, [{', '.join(sources)}])")
         for position, (operand, kind) in enumerate(bound.targets):
             value = f"{result}[{position}]"
             if isinstance(operand, Vector):
@@ -294,11 +298,11 @@ class Emitter:
                 other = next(iter(self.have[number].values()))
                 name = f"{other}.view({own})"
             if self.masked:
-                self.line(f"R[{number}] = put(S, R[{number}], I, {name})")
+                self.line(f"R[{number}] = put(S, R[{number}], A, {name})")
             else:
                 self.line(f"R[{number}] = {name}")
         body = "\n    ".join(self.lines)
-        return f"def block(S, I):\n    R = S.R\n    {body}\n    return {result}\n"
+        return f"def block(S, A):\n    R = S.R\n    {body}\n    return {result}\n"
 
 
 class Program:
@@ -314,7 +318,10 @@ class Program:
         self.flow, self.places, self.globals, self.special = flow, places, globals_, special
         self.nodes = flow.nodes
         self.call_parameters: set[str] = set()  # places of the calls' arguments, per thread
-        self.cooperative = any(n.entry.cooperative for n in self.nodes)
+        self.cooperative = any(
+            n.entry.cooperative or any(p.startswith("shared") for p in n.instruction.parts)
+            for n in self.nodes
+        )
         self.lockstep = all(n.entry.lockstep for n in self.nodes)
         self.operations = any(n.bound is not None and not n.entry.lockstep for n in self.nodes)
         self.space: dict[str, Any] = dict(BLANK)
@@ -358,7 +365,7 @@ class Program:
             block = self.flow.blocks[rank]
             emitter = Emitter(self, block, masked)
             if self.operations and block.nodes and not block.blocking:
-                emitter.line(f"if S.flying: S.check_flying(I, {rank})")
+                emitter.line(f"if S.flying: S.check_flying(A, {rank})")
             for node in block.nodes:
                 emitter.emit(node)
             source = emitter.finish()

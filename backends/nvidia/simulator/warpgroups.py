@@ -103,7 +103,7 @@ class Chain:
 class Product:
     chain: Chain
     run: Any  # () -> None: updates chain.value
-    index: np.ndarray  # places in state.shared that it reads
+    words: tuple[np.ndarray, ...]  # of shared memory that it reads, for each operand
     a_registers: tuple[Operand, ...]
     number: int
 
@@ -230,6 +230,7 @@ def wgmma(instruction: Instruction) -> Bound:
     saturate = "satfinite" in instruction.parts
     a_items = a.items if isinstance(a, Vector) else (a,)
     d_items = items(d)
+    key = tuple(register.name for register in d_items if isinstance(register, Register))
     bits = ELEMENTS[form.a][0]
 
     def run(at: At, *values: np.ndarray) -> None:
@@ -253,9 +254,9 @@ def wgmma(instruction: Instruction) -> Bound:
                 a_at = _uniform(at, values[0], mine, "descriptor of A")
                 a_chunks = _operand(at, threads, a_at, M, bits, form.k, transposes[0], "A")
                 index.append(a_chunks)
-            chain = _chain(at, group, d_items, form, values[len(a_items) + 2 :], mine)
-            places = np.unique(np.concatenate([i.reshape(-1) for i in index]))
-            Traffic.of(state).begin_read(at, places, "wgmma")
+            chain = _chain(at, group, key, d_items, form, values[len(a_items) + 2 :], mine)
+            for words in index:
+                Traffic.of(state).begin_read(at, words, "wgmma")
 
             def multiply(
                 chain: Chain = chain,
@@ -264,7 +265,9 @@ def wgmma(instruction: Instruction) -> Bound:
                 b_chunks: np.ndarray = b_chunks,
                 scale: bool = scale,
             ) -> None:
-                first = left if left is not None else _gather(state, a_chunks, form.a, transposes[0])
+                first = (
+                    left if left is not None else _gather(state, a_chunks, form.a, transposes[0])
+                )
                 second = _gather(state, b_chunks, form.b, transposes[1])
                 if signs[0] == -1:
                     first = -first
@@ -274,12 +277,14 @@ def wgmma(instruction: Instruction) -> Bound:
                 chain.value = product(first, second.T, old if scale else None, form.d, saturate)
 
             chain.open += 1
-            one = Product(chain, multiply, places, a_items if in_registers else (), at.node.number)
+            read = a_items if in_registers else ()
+            one = Product(chain, multiply, tuple(index), read, at.node.number)
             if state.mode == "eager":
                 multiply()
                 one.run = None
             group.open.append(one)
-            state.fly(d_items, threads, "accumulator")
+            if chain.open == 1:
+                state.fly(d_items, threads, "accumulator")
             if in_registers:
                 state.fly(a_items, threads, "operand")
 
@@ -295,7 +300,7 @@ def _operand(
     at: At, threads: np.ndarray, bits_of: int, extent: int, bits: int, k: int, transposed: bool,
     name: str,
 ) -> np.ndarray:  # fmt: skip
-    """Places in `state.shared` of the bytes of an operand: [row, byte]."""
+    """Words in `state.shared` of an operand: [row, word]."""
     descriptor = Descriptor.of(bits_of)
     state = at.state
     width = _WIDTH[descriptor.swizzle]
@@ -311,29 +316,27 @@ def _operand(
         chunks = chunk_addresses(descriptor, k, extent * bits // 8, True)
     else:
         chunks = chunk_addresses(descriptor, extent, k * bits // 8, False)
-    index = (chunks[:, :, None] + np.arange(16)).reshape(chunks.shape[0], -1)
-    if int(index.max()) >= state.shared_bytes:
+    end = int(chunks.max()) + 16
+    if end > state.shared_bytes:
         at.fault(
             "bounds",
-            f"{name} reaches to shared address {int(index.max())}, the block has "
-            f"{state.shared_bytes} bytes",
+            f"{name} ends at shared address {end}, the block has {state.shared_bytes} bytes",
         )
-    return index + int(threads[0]) // state.threads_per_cta * state.shared_stride
+    base = int(threads[0]) // state.threads_per_cta * state.shared_stride
+    words = ((chunks + base) // 4)[:, :, None] + np.arange(4)
+    return words.reshape(chunks.shape[0], -1)
 
 
 def _gather(state: Batch, index: np.ndarray, element: str, transposed: bool) -> np.ndarray:
     """(M or N, k) of values."""
-    data = state.shared[index]
-    word = np.uint32 if element != "f64" else np.uint64
-    values = decode(np.ascontiguousarray(data).view(word), element)
+    values = decode(state.shared_view("u4")[index], element)
     return values.T if transposed else values
 
 
 def _chain(
-    at: At, group: Group, registers: Sequence[Operand], form: _Form, values: Sequence[np.ndarray],
-    mine: np.ndarray,
+    at: At, group: Group, key: tuple[str, ...], registers: Sequence[Operand], form: _Form,
+    values: Sequence[np.ndarray], mine: np.ndarray,
 ) -> Chain:  # fmt: skip
-    key = tuple(r.name for r in registers if isinstance(r, Register))
     found = group.chains.get(key)
     if found is not None:
         return found
@@ -387,7 +390,8 @@ def _retire(state: Batch, group: Group, products: list[Product]) -> None:
     for one in products:
         if one.run is not None:
             one.run()
-        Traffic.of(state).end_read(one.index)
+        for words in one.words:
+            Traffic.of(state).end_read(words)
         one.chain.open -= 1
     later = {
         register.name

@@ -14,33 +14,33 @@ _LANES = np.arange(32)
 _BITS = np.uint64(1) << _LANES.astype(np.uint64)
 
 
-def by_warp(S: Any, I: Any, value: Any, fill: Any = 0) -> np.ndarray:
+def by_warp(S: Any, A: Any, value: Any, fill: Any = 0) -> np.ndarray:
     """`value` of the active threads as (warps, 32); `fill` for the others."""
     value = np.asarray(value)
-    if I is None:
+    if A is None:
         return np.broadcast_to(value, S.T).reshape(-1, 32)
     full = np.full(S.T, fill, value.dtype)
-    full[I] = value
+    full[A] = value
     return full.reshape(-1, 32)
 
 
-def per_thread(S: Any, I: Any, value: np.ndarray) -> np.ndarray:
+def per_thread(S: Any, A: Any, value: Any) -> np.ndarray:
     """(warps, 32) or (warps, 1) -> one element per active thread."""
     full = np.broadcast_to(value, (S.T // 32, 32)).reshape(-1)
-    return full.copy() if I is None else full[I]
+    return full.copy() if A is None else full[A]
 
 
-def active(S: Any, I: Any) -> np.ndarray:
-    return by_warp(S, I, np.bool_(True), False)
+def active(S: Any, A: Any) -> np.ndarray:
+    return by_warp(S, A, np.bool_(True), False)
 
 
-def members(S: Any, I: Any, number: int, mask: Any) -> np.ndarray:
+def members(S: Any, A: Any, number: int, mask: Any) -> np.ndarray:
     """(warps, 32, 32): may thread j count for thread i: both active, j named by i's mask.
 
     A live thread that is named but executes something else is a fault.
     """
-    here = active(S, I)
-    masks = by_warp(S, I, mask).astype(np.uint64)
+    here = active(S, A)
+    masks = by_warp(S, A, mask).astype(np.uint64)
     named = (masks[:, :, None] & _BITS) != 0
     away = S.live.reshape(-1, 32) & ~here
     if away.any() and (named & away[:, None, :] & here[:, :, None]).any():
@@ -76,17 +76,17 @@ def source_lane(mode: str, lane: Any, b: Any, c: Any) -> tuple[Any, Any]:
     return np.where(inside, wanted, lane), inside
 
 
-def shuffle(S: Any, I: Any, number: int, mode: str, value: Any, b: Any, c: Any, mask: Any) -> Any:
+def shuffle(S: Any, A: Any, number: int, mode: str, value: Any, b: Any, c: Any, mask: Any) -> Any:
     """Values and predicates."""
-    threads = S.threads(I)
+    threads = S.threads(A)
     lanes = threads & 31
     b, c = np.asarray(b).astype(np.int64), np.asarray(c).astype(np.int64)
     source, inside = source_lane(mode, lanes, b, c)
-    if I is None:
+    if A is None:
         value = np.broadcast_to(value, S.T)
         return value[(threads & ~31) + source], inside
     here = np.zeros(S.T, bool)
-    here[I] = True
+    here[A] = True
     wanted = (threads & ~31) + source
     missing = ~here[wanted]
     if missing.any():
@@ -102,7 +102,7 @@ def shuffle(S: Any, I: Any, number: int, mode: str, value: Any, b: Any, c: Any, 
     if unnamed.any():
         S.fault("shuffle", "a thread that its own mask does not name", number, threads[unnamed])
     full = np.zeros(S.T, np.asarray(value).dtype)
-    full[I] = value
+    full[A] = value
     return full[wanted], inside
 
 
@@ -121,7 +121,7 @@ def shfl(e: Emitter, i: Instruction) -> None:
         kind = e.program.kinds[own]
     result = e.fresh()
     e.line(
-        f"{result} = {e.helper(shuffle)}(S, I, {e.node.number}, {mode!r}, {e.use(a, kind)}, "
+        f"{result} = {e.helper(shuffle)}(S, A, {e.node.number}, {mode!r}, {e.use(a, kind)}, "
         f"{e.use(b, 'u4')}, {e.use(c, 'u4')}, {mask})"
     )
     e.define(first, kind, f"{result}[0]")
@@ -132,9 +132,9 @@ def shfl(e: Emitter, i: Instruction) -> None:
 # ---------------------------------------------------------------- votes
 
 
-def vote(S: Any, I: Any, number: int, mode: str, value: Any, mask: Any) -> Any:
-    together = members(S, I, number, mask)
-    truth = by_warp(S, I, value, False)[:, None, :]
+def vote(S: Any, A: Any, number: int, mode: str, value: Any, mask: Any) -> Any:
+    together = members(S, A, number, mask)
+    truth = by_warp(S, A, value, False)[:, None, :]
     if mode == "all":
         result = (truth | ~together).all(2)
     elif mode == "any":
@@ -143,7 +143,7 @@ def vote(S: Any, I: Any, number: int, mode: str, value: Any, mask: Any) -> Any:
         result = (truth | ~together).all(2) | (~truth | ~together).all(2)
     else:
         result = ((truth & together) * _BITS).sum(2, dtype=np.uint64).astype(np.uint32)
-    return per_thread(S, I, result)
+    return per_thread(S, A, result)
 
 
 @effect("vote", cooperative=True)
@@ -154,32 +154,32 @@ def vote_(e: Emitter, i: Instruction) -> None:
         raise e.error(i, "votes without .sync are not simulated")
     mode = i.parts[2]
     call = (
-        f"{e.helper(vote)}(S, I, {e.node.number}, {mode!r}, {e.use(a, 'b1')}, "
+        f"{e.helper(vote)}(S, A, {e.node.number}, {mode!r}, {e.use(a, 'b1')}, "
         f"{e.use(i.operands[2], 'u4')})"
     )
     e.define(d, "u4" if mode == "ballot" else "b1", call)
 
 
-def mask_of_active(S: Any, I: Any) -> Any:
-    bits = (active(S, I) * _BITS).sum(1, dtype=np.uint64).astype(np.uint32)
-    return per_thread(S, I, bits[:, None])
+def mask_of_active(S: Any, A: Any) -> Any:
+    bits = (active(S, A) * _BITS).sum(1, dtype=np.uint64).astype(np.uint32)
+    return per_thread(S, A, bits[:, None])
 
 
 @effect("activemask", cooperative=True)
 def activemask(e: Emitter, i: Instruction) -> None:
-    e.define(i.operands[0], "u4", f"{e.helper(mask_of_active)}(S, I)")
+    e.define(i.operands[0], "u4", f"{e.helper(mask_of_active)}(S, A)")
 
 
-def match(S: Any, I: Any, number: int, every: bool, value: Any, mask: Any) -> tuple[Any, Any]:
-    together = members(S, I, number, mask)
-    values = by_warp(S, I, value)
+def match(S: Any, A: Any, number: int, every: bool, value: Any, mask: Any) -> tuple[Any, Any]:
+    together = members(S, A, number, mask)
+    values = by_warp(S, A, value)
     equal = (values[:, :, None] == values[:, None, :]) & together
     if not every:
         bits = (equal * _BITS).sum(2, dtype=np.uint64).astype(np.uint32)
-        return per_thread(S, I, bits), np.bool_(True)
+        return per_thread(S, A, bits), np.bool_(True)
     same = (equal | ~together).all(2)
     bits = (together * _BITS).sum(2, dtype=np.uint64).astype(np.uint32)
-    return per_thread(S, I, np.where(same, bits, np.uint32(0))), per_thread(S, I, same)
+    return per_thread(S, A, np.where(same, bits, np.uint32(0))), per_thread(S, A, same)
 
 
 @effect("match", cooperative=True)
@@ -189,7 +189,7 @@ def match_(e: Emitter, i: Instruction) -> None:
     every = i.parts[1] == "all"
     result = e.fresh()
     e.line(
-        f"{result} = {e.helper(match)}(S, I, {e.node.number}, {every}, "
+        f"{result} = {e.helper(match)}(S, A, {e.node.number}, {every}, "
         f"{e.use(a, kind_of(i.parts[-1]))}, {e.use(mask, 'u4')})"
     )
     first, second = (d.first, d.second) if isinstance(d, Pair) else (d, None)
@@ -219,12 +219,12 @@ def _neutral(name: str, dtype: np.dtype[Any]) -> Any:
     return dtype.type(bounds.max if name == "min" else bounds.min)
 
 
-def reduce_warp(S: Any, I: Any, number: int, flags: tuple[str, ...], value: Any, mask: Any) -> Any:
-    together = members(S, I, number, mask)
+def reduce_warp(S: Any, A: Any, number: int, flags: tuple[str, ...], value: Any, mask: Any) -> Any:
+    together = members(S, A, number, mask)
     value = np.asarray(value)
     name = next(f for f in flags if f in _REDUCTIONS)
     neutral = _neutral(name, value.dtype)
-    values = by_warp(S, I, np.abs(value) if "abs" in flags else value, neutral)[:, None, :]
+    values = by_warp(S, A, np.abs(value) if "abs" in flags else value, neutral)[:, None, :]
     chosen = np.where(together, values, neutral)
     if value.dtype.kind == "f":
         nan = together & np.isnan(values)
@@ -235,7 +235,7 @@ def reduce_warp(S: Any, I: Any, number: int, flags: tuple[str, ...], value: Any,
         result = np.where(bad, value.dtype.type(np.nan), result)
     else:
         result = _REDUCTIONS[name].reduce(chosen, 2)
-    return per_thread(S, I, result.astype(value.dtype))
+    return per_thread(S, A, result.astype(value.dtype))
 
 
 @effect("redux", cooperative=True)
@@ -245,16 +245,16 @@ def redux(e: Emitter, i: Instruction) -> None:
     kind = kind_of(i.parts[-1])
     flags = tuple(p for p in i.parts[2:-1])
     call = (
-        f"{e.helper(reduce_warp)}(S, I, {e.node.number}, {flags!r}, {e.use(a, kind)}, "
+        f"{e.helper(reduce_warp)}(S, A, {e.node.number}, {flags!r}, {e.use(a, kind)}, "
         f"{e.use(mask, 'u4')})"
     )
     e.define(d, kind, call)
 
 
-def elect(S: Any, I: Any, number: int, mask: Any) -> tuple[Any, Any]:
-    together = members(S, I, number, mask)
+def elect(S: Any, A: Any, number: int, mask: Any) -> tuple[Any, Any]:
+    together = members(S, A, number, mask)
     leader = together.argmax(2).astype(np.uint32)
-    return per_thread(S, I, leader), per_thread(S, I, leader == _LANES)
+    return per_thread(S, A, leader), per_thread(S, A, leader == _LANES)
 
 
 @effect("elect", cooperative=True)
@@ -262,21 +262,21 @@ def elect_(e: Emitter, i: Instruction) -> None:
     assert e.node is not None
     d, mask = i.operands
     result = e.fresh()
-    e.line(f"{result} = {e.helper(elect)}(S, I, {e.node.number}, {e.use(mask, 'u4')})")
+    e.line(f"{result} = {e.helper(elect)}(S, A, {e.node.number}, {e.use(mask, 'u4')})")
     targets: tuple[Operand, ...] = (d.first, d.second) if isinstance(d, Pair) else (d,)
     for position, (target, kind) in enumerate(zip(targets, ("u4", "b1"), strict=False)):
         if not isinstance(target, Sink):
             e.define(target, kind, f"{result}[{position}]")
 
 
-def synchronise(S: Any, I: Any, number: int, mask: Any) -> None:
-    members(S, I, number, mask)
+def synchronise(S: Any, A: Any, number: int, mask: Any) -> None:
+    members(S, A, number, mask)
     if S.races:
-        S.races.warps_met(np.unique(S.threads(I) >> 5))
+        S.races.warps_met(np.unique(S.threads(A) >> 5))
 
 
 @effect("bar.warp.sync", results=0, cooperative=True)
 def warp_barrier(e: Emitter, i: Instruction) -> None:
     assert e.node is not None
     mask = e.use(i.operands[0], "u4")
-    e.line(f"{e.helper(synchronise)}(S, I, {e.node.number}, {mask})")
+    e.line(f"{e.helper(synchronise)}(S, A, {e.node.number}, {mask})")

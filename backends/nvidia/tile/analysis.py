@@ -185,12 +185,12 @@ class Facts:
     def _product(self, op: Op, loop: Op | None) -> Product | None:
         """The product in its canonical form; None for batches and several dims of a kind."""
         left, right = op.operands
-        batches = len(op.attributes.get("lhs_batching_dimensions", ()))
+        batches = len(op.lhs_batching_dimensions)
         sides: list[tuple[int, int, int]] = []  # own dim, summed dim, and dim of the result
         first = batches
         for value, side in ((left, "lhs"), (right, "rhs")):
-            taken = tuple(op.attributes.get(f"{side}_batching_dimensions", ()))
-            summed = tuple(op.attributes[f"{side}_contracting_dimensions"])
+            taken = tuple(getattr(op, f"{side}_batching_dimensions"))
+            summed = tuple(getattr(op, f"{side}_contracting_dimensions"))
             free = [d for d in range(value.rank) if d not in (*taken, *summed)]
             own, depth = _only(value, free), _only(value, summed)
             if own is None or depth is None or any(value.dims[d] != 1 for d in taken):
@@ -214,9 +214,9 @@ class Facts:
             return None, None
         body = loop.regions[0]
         users = body.uses.get(op.result, ())
-        if len(users) != 1 or users[0][0] is None or users[0][0].name != "add":
+        total, place = users[0] if len(users) == 1 else (None, 0)
+        if total is None or total.name != "add":
             return None, None
-        total, place = users[0]
         other = total.operands[1 - place]
         if other.owner is not body or other.index == 0:
             return None, None

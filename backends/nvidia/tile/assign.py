@@ -42,6 +42,7 @@ class Assignment:
         self.facts, self.target = facts, target
         self.vectors = self._vectors()
         self.matrix: dict[Op, Plan] = {}
+        self.chained = self._chained()
         self.threads = self._threads()
         self._plan_products()
         self.fused = self._sums()
@@ -79,17 +80,23 @@ class Assignment:
                 if value.rank:
                     largest = max(largest, math.prod(1 << log2(n) for n in value.dims))
         threads = max(WARP, min(THREADS, 1 << log2(-(-largest // ELEMENTS))))
+        if self.chained:
+            # Each warp has rows of its own, and no two have the same.
+            rows = max(product.rows for product in self.facts.products)
+            threads = max(WARP, min(threads, WARP * (1 << log2(-(-rows // 16)))))
         while threads < 1024 and largest // threads > MOST_ELEMENTS:
             threads *= 2
         return threads
 
+    def _chained(self) -> bool:
+        """Whether a product takes what another gave: rows stay in their warps then, so that no
+        warp asks another for anything."""
+        made = {product.op.result for product in self.facts.products}
+        return any(self._reaches(p.left.origin, made, 0) for p in self.facts.products)
+
     def _plan_products(self) -> None:
-        products = self.facts.products
-        made = {product.op.result for product in products}
-        # Where a product takes what another gave, rows stay in their warps: no exchange between.
-        chained = any(self._reaches(product.left.origin, made, 0) for product in products)
-        for product in products:
-            found = plan(product, self.target, self.threads // WARP, chained)
+        for product in self.facts.products:
+            found = plan(product, self.target, self.threads // WARP, self.chained)
             if found is not None:
                 self.matrix[product.op] = found
 
@@ -189,7 +196,7 @@ class Assignment:
             self._reduce(op)
         elif op in self.matrix:
             self.spreads[op.result] = self.matrix[op].sums
-        elif op.name == "dot_general":
+        elif op.name in ("dot_general", "convolution"):
             self.spreads[op.result] = patches(op.result.dims, self.threads)
         elif is_elementwise(op):
             self._elementwise(op)

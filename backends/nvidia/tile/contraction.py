@@ -30,12 +30,17 @@ CONTRACTIONS = ("dot_general", "convolution")
 
 def emit(op: Op, region: Region, target: Target, shares: bool = False) -> KernelCode:
     """The kernel of a fusion around one contraction; Unfit where it has no tile function."""
-    call = as_call(op, region, target)
-    return kernel.emit(call, target, shares)
+    reason = "no tile of its result stands alone"
+    for call in calls(op, region, target):
+        try:
+            return kernel.emit(call, target, shares)
+        except Unfit as unfit:
+            reason = str(unfit)
+    raise Unfit(reason)
 
 
-def as_call(op: Op, region: Region, target: Target) -> Op:
-    """The kernel_call of a fusion around one contraction."""
+def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
+    """The kernel_calls of a fusion around one contraction, best first."""
     main = [inner for inner in region.ops if inner.name in CONTRACTIONS]
     if len(main) != 1:
         raise Unfit(f"{len(main)} contractions in one kernel")
@@ -47,16 +52,18 @@ def as_call(op: Op, region: Region, target: Target) -> Op:
         raise Unfit("results of several shapes")
     if not all(roots[0].dims):
         raise Unfit("an empty result")
+    if not all(value.tensor.size for value in main[0].operands):
+        raise Unfit("a sum of nothing")
+    if main[0].name == "dot_general" and not main[0].lhs_contracting_dimensions:
+        raise Unfit("a product that sums nothing")
     group = make_group(region.ops, region.arguments, roots)
     (contraction,) = (inner for inner in group.ops if inner.name == main[0].name)
     stream, step = _stream(group, contraction)
     for sizes in _sizes(group.roots[0].dims, contraction, target.architecture):
         try:
-            call = build_kernel(group, op.operands, sizes, "contraction", stream, step)
+            yield build_kernel(group, op.operands, sizes, "contraction", stream, step)
         except Unwritable:
             continue
-        return call
-    raise Unfit("no tile of its result stands alone")
 
 
 def _stream(group: Group, contraction: Op) -> tuple[Stream | None, int]:

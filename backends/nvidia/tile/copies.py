@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ....hlo.graph import Op
 from ... import llvm
 from .emitter import Emitter
-from .matrix import Rows, coordinates, offset_of, place_of
+from .matrix import coordinates, offset_of, place_of
+from .shared import Rows
 from .spread import Cutter, Spread, log2
 from .windows import Access
 

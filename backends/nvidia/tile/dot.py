@@ -14,7 +14,8 @@ from ...llvm.elements import Pair, Register
 from ...llvm.index import Affine, Axis, Indexer, Scopes, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from . import matrix
-from .emitter import Emitter, Tile
+from .emitter import Emitter
+from .scope import Tile
 from .spread import Spread
 
 
@@ -42,8 +43,8 @@ class _Side:
     def __init__(self, e: Emitter, op: Op, number: int) -> None:
         self.e, self.value = e, op.operands[number]
         side = "lhs" if number == 0 else "rhs"
-        self.batches = tuple(op.attributes.get(f"{side}_batching_dimensions", ()))
-        self.contracted = tuple(op.attributes[f"{side}_contracting_dimensions"])
+        self.batches = tuple(getattr(op, f"{side}_batching_dimensions"))
+        self.contracted = tuple(getattr(op, f"{side}_contracting_dimensions"))
         rank = self.value.rank
         self.free = [d for d in range(rank) if d not in (*self.batches, *self.contracted)]
         before = 0
@@ -99,7 +100,7 @@ def _patches(e: Emitter, op: Op, spread: Spread, first: Tile | None) -> Tile:
             assert place is not None
             index = block.index(spread, place)
             a, b = operand(left, number, index), operand(right, number, index)
-            new.append(_added(e, op, total, a, b))
+            new.append(added(e, op, total, a, b))
         loop.carry(*flat(new))
     tile: Tile = [None] * spread.count
     for number, one in zip(spread.alive, unflat(loop.results, start), strict=True):
@@ -121,15 +122,16 @@ def _element(
         at = f.min(at, math.prod(value.dims) - 1)
     pointer = f.pointer(side.pointer, f.mul(at, value.element.itemsize), "i8")
     register = e.block.load(pointer, value.element, 1, False)[0]
-    return arithmetic.convert(f, register, value.element, _wide(element, value.element))
+    return arithmetic.convert(f, register, value.element, widened(element, value.element))
 
 
-def _wide(element: Any, source: Any) -> Any:
+def widened(element: Any, source: Any) -> Any:
     """Small floats are multiplied as they are: f32 registers hold them exactly."""
     return source if elements.is_rounded(element) else element
 
 
-def _added(e: Emitter, op: Op, total: Register, a: Register, b: Register) -> Register:
+def added(e: Emitter, op: Op, total: Register, a: Register, b: Register) -> Register:
+    """total + a * b in the type of the operation's sums."""
     f = e.f
     if isinstance(total, Pair):
         product = complex_math.apply(f, "multiply", [a, b])

@@ -8,12 +8,13 @@ shared memory. What was made is kept for the region it was made in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 from ....hlo.errors import CompilerBug, UnsupportedError, UserError
 from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.decomposed import Decomposed, expansion
+from ....hlo.ops.tile import MEMORY_OPS
+from ....hlo.types import I32
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
@@ -25,73 +26,9 @@ from ..target import Target
 from .analysis import Facts
 from .assign import Assignment, is_elementwise
 from .block import Block
-from .matrix import Rows
+from .scope import Scope, Tile
 from .shared import Piece
 from .spread import Spread
-
-Tile = list[Register | None]  # by register; None outside of the tile
-
-
-@dataclass
-class Scope:
-    """What the code of one region knows; regions inside see it through `outer`."""
-
-    outer: Scope | None = None
-    scalars: dict[Value, Register] = field(default_factory=dict)
-    tiles: dict[Value, dict[Spread, Tile]] = field(default_factory=dict)
-    shared: dict[Value, Piece] = field(default_factory=dict)
-    staged: dict[tuple[Value, str], Piece] = field(default_factory=dict)  # for matrix loads
-    rings: dict[Value, Rows] = field(default_factory=dict)  # stages that a ring has filled
-    last: dict[Op, list[Value]] = field(default_factory=dict)
-
-    def ring(self, value: Value) -> Rows | None:
-        scope: Scope | None = self
-        while scope is not None:
-            if value in scope.rings:
-                return scope.rings[value]
-            scope = scope.outer
-        return None
-
-    def scalar(self, value: Value) -> Register | None:
-        scope: Scope | None = self
-        while scope is not None:
-            if value in scope.scalars:
-                return scope.scalars[value]
-            scope = scope.outer
-        return None
-
-    def tile(self, value: Value, spread: Spread) -> Tile | None:
-        scope: Scope | None = self
-        while scope is not None:
-            found = scope.tiles.get(value, {}).get(spread)
-            if found is not None:
-                return found
-            scope = scope.outer
-        return None
-
-    def any_tile(self, value: Value) -> tuple[Spread, Tile] | None:
-        scope: Scope | None = self
-        while scope is not None:
-            if value in scope.tiles:
-                return next(iter(scope.tiles[value].items()))
-            scope = scope.outer
-        return None
-
-    def piece(self, value: Value) -> Piece | None:
-        scope: Scope | None = self
-        while scope is not None:
-            if value in scope.shared:
-                return scope.shared[value]
-            scope = scope.outer
-        return None
-
-    def stage(self, key: tuple[Value, str]) -> Piece | None:
-        scope: Scope | None = self
-        while scope is not None:
-            if key in scope.staged:
-                return scope.staged[key]
-            scope = scope.outer
-        return None
 
 
 class Emitter:
@@ -106,8 +43,20 @@ class Emitter:
         self.scope = Scope()
         bits = len(self.assignment.blocked((1,)).threads)
         self.uniform = Spread((), (), ((),) * bits)  # of a scalar
+        self.contended = self._contended()
         self.converted = 0  # layouts changed through shared memory
         self.notes: dict[str, None] = {}
+
+    def _contended(self) -> frozenset[Value]:
+        """Results that more than one access touches: their order is that of the program."""
+        region = self.facts.region
+        touched: dict[Value, int] = {}
+        for op in region.walk():
+            if op.name in MEMORY_OPS:
+                # In a loop one operation is many accesses.
+                count = 1 if op in region.ops else 2
+                touched[op.operands[0]] = touched.get(op.operands[0], 0) + count
+        return frozenset(v for v in self.facts.results if touched.get(v, 0) > 1)
 
     def body(self) -> None:
         """Emits the whole body."""
@@ -339,9 +288,8 @@ class Emitter:
             for number, place in zip(numbers, spread.places, strict=True)
         ]
 
-    def each(self, spread: Spread, element: object) -> Tile:
+    def each(self, spread: Spread, element: Callable[[Sequence[Affine]], Register]) -> Tile:
         """element(index) for each register."""
-        assert callable(element)
         return [
             None if place is None else element(self.block.index(spread, place))
             for place in spread.places
@@ -349,10 +297,7 @@ class Emitter:
 
     def _iota(self, op: Op, index: Sequence[Affine]) -> Register:
         at = self.f.cast("trunc", self.block.scalar(index[op.iota_dimension]), "i32")
-        element = op.result.element
-        from ....hlo.types import I32
-
-        return arithmetic.convert(self.f, at, I32, element)
+        return arithmetic.convert(self.f, at, I32, op.result.element)
 
     # Shared memory.
 
@@ -386,7 +331,7 @@ class Emitter:
             index = self.block.index(spread, place)
             held = self.block.both(owner, self.block.inside(spread, place))
             at = self.address(base, linear(index, value.dims), value)
-            registers = [tile[number + lane] for lane in range(width)]
+            registers = [one for one in tile[number : number + width] if one is not None]
             self.guarded(
                 held, lambda at=at, r=registers: self.block.store(at, r, value.element, True)
             )
@@ -423,9 +368,8 @@ class Emitter:
     def _scaled(self, at: llvm.Value, value: Value) -> llvm.Value:
         return self.f.mul(at, value.element.itemsize)
 
-    def guarded(self, condition: llvm.Value | None, code: object) -> None:
+    def guarded(self, condition: llvm.Value | None, code: Callable[[], None]) -> None:
         """Runs code where the condition holds; None always holds."""
-        assert callable(code)
         if condition is None:
             code()
             return

@@ -23,6 +23,8 @@ def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
     emitter = Emitter(op, target, shares)
     emitter.body()
     block = emitter.block
+    if block.arena.size > target.architecture.shared_bytes:
+        raise Unfit(f"{block.arena.size} bytes of shared memory")
     launches = _starts(op, block.unit)
     tiles = math.prod(op.grid)
     launch = block.entry.finish(max(1, tiles), block.arena.size)

@@ -17,15 +17,14 @@ from ...llvm import elements
 from ..atoms import MatrixAtom, matrix_atoms
 from ..target import Target
 from .analysis import Product, Source
-from .shared import Piece
+from .shared import CHUNK, SEGMENT, Rows
 from .spread import LANE_BITS, Spread, accumulator, fragment, log2
 
 if TYPE_CHECKING:
-    from .emitter import Emitter, Tile
+    from .emitter import Emitter
+from .scope import Tile
 
 STEP = 32  # bytes of a row that one instruction multiplies
-CHUNK = 16  # bytes that stay together
-SEGMENT = 128  # bytes: what the permutation repeats after
 UNROLLED = 16  # instructions along the sum, before they become a loop
 
 
@@ -77,30 +76,6 @@ def _warps(rows: int, columns: int, warps: int, chained: bool) -> tuple[int, int
         down *= 2
     assert best is not None
     return best[1]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A tile of padded rows in shared memory; `stage`: bytes from the piece's start on, i32."""
-
-    piece: Piece
-    rows: int
-    row_bytes: int
-    stage: llvm.Value | None = None
-
-    def offset(self, row: int, byte: int) -> int:
-        """Where a byte of a row lies; linear over the bits of both."""
-        return row * self.row_bytes + (byte ^ self.swizzle(row))
-
-    def swizzle(self, row: int) -> int:
-        shift, mask = self.permutation
-        return (row >> shift & mask) * CHUNK
-
-    @property
-    def permutation(self) -> tuple[int, int]:
-        """Which bits of a row's number permute its chunks: shift and mask."""
-        chunks = min(SEGMENT, self.row_bytes) // CHUNK
-        return log2(SEGMENT // CHUNK // chunks), chunks - 1
 
 
 def offset_of(

@@ -13,7 +13,8 @@ from ...llvm.elementwise import scalar_region
 from ...llvm.index import Axis, Indexer, Scopes, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
 from ..frame import shuffle
-from .emitter import Emitter, Tile
+from .emitter import Emitter
+from .scope import Tile
 from .spread import LANE_BITS, Spread
 
 

@@ -16,7 +16,7 @@ from . import matrix
 from .analysis import MovingLoop, Source, Window
 from .copies import commit, copy, wait
 from .emitter import Emitter
-from .matrix import Rows
+from .shared import Rows
 
 MOST_STAGES = 4
 SHARE = 2  # blocks that a multiprocessor should hold at once

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ....hlo.graph import Op
 from .control import branches, tile_for, while_loop
+from .convolution import convolution
 from .dot import dot
 from .emitter import Emitter
 from .reduce import reduce
@@ -22,4 +23,5 @@ RULES: dict[str, Callable[[Emitter, Op], None]] = {
     "case": branches,
     "reduce": reduce,
     "dot_general": dot,
+    "convolution": convolution,
 }

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ... import llvm
 from .. import frame
+from .spread import log2
 
 LINE = 128  # bytes: all banks once; swizzled rows begin there
+CHUNK = 16  # bytes of a row that stay together
+SEGMENT = 128  # bytes of a row: what the permutation of chunks repeats after
+EVERYTHING = 1 << 62
 
 
 class Piece(NamedTuple):
@@ -22,6 +27,30 @@ class Piece(NamedTuple):
         if self.memory is not other.memory:
             return False
         return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tile of padded rows in shared memory; `stage`: bytes from the piece's start on, i32."""
+
+    piece: Piece
+    rows: int
+    row_bytes: int
+    stage: llvm.Value | None = None
+
+    def offset(self, row: int, byte: int) -> int:
+        """Where a byte of a row lies; linear over the bits of both."""
+        return row * self.row_bytes + (byte ^ self.swizzle(row))
+
+    def swizzle(self, row: int) -> int:
+        shift, mask = self.permutation
+        return (row >> shift & mask) * CHUNK
+
+    @property
+    def permutation(self) -> tuple[int, int]:
+        """Which bits of a row's number permute its chunks: shift and mask."""
+        chunks = min(SEGMENT, self.row_bytes) // CHUNK
+        return log2(SEGMENT // CHUNK // chunks), chunks - 1
 
 
 class Arena:
@@ -46,9 +75,6 @@ class Arena:
     def give(self, piece: Piece) -> None:
         """Takes a piece back."""
         del self._taken[piece.start]
-
-
-EVERYTHING = 1 << 62
 
 
 class Hazards:

@@ -12,7 +12,8 @@ from ....hlo.types import TensorType
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Pair, Register
-from .emitter import Emitter, Tile
+from .emitter import Emitter
+from .scope import Tile
 from .shared import EVERYTHING, Piece
 from .spread import Spread
 
@@ -149,7 +150,7 @@ def load(e: Emitter, op: Op) -> None:
 def loaded(e: Emitter, op: Op, spread: Spread) -> Tile:
     """The window in a layout; elements outside of the memory are `fill`."""
     f, access = e.f, Access(e, op, op.result, spread)
-    if access.memory in e.facts.results:
+    if access.memory in e.contended:
         e.block.hazards.read(access.piece)
     element = access.element
     number = element.dtype.type(op.fill) if not element.is_bool else bool(op.fill)
@@ -181,7 +182,7 @@ def store(e: Emitter, op: Op) -> None:
     spread = e.spread(value) if value.rank else e.uniform
     tile = e.tile(value, spread)
     access = Access(e, op, value, spread)
-    if not op.combine:
+    if access.memory in e.contended and not op.combine:
         e.block.hazards.write(access.piece)
     owner = e.block.owner(spread)
     masks: Tile = []

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import girih
+import girih.language as tl
 from girih import foreign
 from girih.backends.nvidia import foreign as backend
 from girih.backends.nvidia.target import target
@@ -140,9 +141,7 @@ def sum_kernel() -> foreign.ForeignKernel:
         ),
         scratch=lambda x: 256 + 4 * blocks(x),
     )
-    return girih.foreign_kernel(
-        "total", out=girih.language.Array((), "f32"), codes=[codes], inputs=["x"]
-    )
+    return girih.foreign_kernel("total", out=tl.Array((), "f32"), codes=[codes], inputs=["x"])
 
 
 @pytest.mark.parametrize("name", ["ptx-sim:sm_80", "ptx-sim:sm_90a"])
@@ -157,10 +156,7 @@ def test_several_launches_share_scratch_and_functions():
     x = np.arange(160, dtype=np.float32)
     program = sum_kernel().program(x, target="ptx-sim")
     assert program(x)[0] == x.sum()
-    assert [launch.entry[-8:] for launch in program.plan.kernels[0].launches] == [
-        "_partial",
-        "t_finish",
-    ] or True
+    assert len(program.plan.kernels[0].launches) == 2
 
 
 def test_names_of_two_modules_never_meet():

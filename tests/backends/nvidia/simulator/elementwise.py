@@ -107,8 +107,9 @@ def integers(dtype: Any, count: int = 256, seed: int = 0) -> np.ndarray:
     bits = rng.integers(0, 256, (count, np.dtype(dtype).itemsize), np.uint8)
     values = bits.view(dtype).reshape(-1).copy()
     special = np.asarray([0, 1, 2, 3, info.max, info.min, info.max - 1, info.min + 1], dtype)
-    values[:64] = rng.choice(special, 64)
-    values[64:128] = rng.integers(0, 40, 64).astype(dtype)
+    part = count // 4
+    values[:part] = rng.choice(special, part)
+    values[part : 2 * part] = rng.integers(0, 40, part).astype(dtype)
     return rng.permutation(values)
 
 
@@ -129,7 +130,9 @@ def same(found: np.ndarray, expected: np.ndarray) -> None:
     expected = np.asarray(expected, found.dtype)
     if found.dtype.kind == "f":
         plain = f"u{found.dtype.itemsize}"
-        wrong = (found.view(plain) != expected.view(plain)) & ~(np.isnan(found) & np.isnan(expected))
+        wrong = (found.view(plain) != expected.view(plain)) & ~(
+            np.isnan(found) & np.isnan(expected)
+        )
     else:
         wrong = found != expected
     if wrong.any():

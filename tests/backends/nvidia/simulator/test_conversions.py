@@ -77,11 +77,19 @@ def test_integer_to_float(source: str, target: str, mode: str) -> None:
     values = [exact_round(Fraction(v), mode, *FORMATS[target]) for v in a.tolist()]
     dtype = BFLOAT if target == "bf16" else np.dtype(KINDS[target])
     with np.errstate(all="ignore"):
-        same(found, np.asarray(values, F64).astype(F32 if size == 2 else F64).astype(dtype).view(found.dtype))
+        same(
+            found,
+            np.asarray(values, F64)
+            .astype(F32 if size == 2 else F64)
+            .astype(dtype)
+            .view(found.dtype),
+        )
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
-@pytest.mark.parametrize("source,target", [("f64", "f32"), ("f32", "f16"), ("f64", "f16"), ("f32", "bf16")])
+@pytest.mark.parametrize(
+    "source,target", [("f64", "f32"), ("f32", "f16"), ("f64", "f16"), ("f32", "bf16")]
+)
 def test_narrowing(source: str, target: str, mode: str) -> None:
     a = floats(KINDS[source], 512, seed=7)
     if target == "f16":
@@ -90,7 +98,8 @@ def test_narrowing(source: str, target: str, mode: str) -> None:
     found = apply(f"cvt.{mode}.{target}.{source} {{d0}}, {{0}};", [a], np.dtype(f"u{size}"))
     dtype = BFLOAT if target == "bf16" else np.dtype(KINDS[target])
     expected = [
-        exact_round(Fraction(v), mode, *FORMATS[target]) if np.isfinite(v) else v for v in a.tolist()
+        exact_round(Fraction(v), mode, *FORMATS[target]) if np.isfinite(v) else v
+        for v in a.tolist()
     ]
     with np.errstate(all="ignore"):
         narrow = np.asarray(expected, F64).astype(F32).astype(dtype)
@@ -190,7 +199,7 @@ def test_float_comparisons(operator: str) -> None:
         a, b = floats(dtype, seed=1), floats(dtype, seed=2)
         b[::3] = a[::3]
         bits = [v.view(f"u{v.itemsize}") for v in (a, b)]
-        found = apply(lines % type_, bits, np.uint32)
+        found = apply(lines.replace("%s", type_), bits, np.uint32)
         same(found, np.where(COMPARISONS[operator](a, b), np.uint32(7), np.uint32(3)))
 
 
@@ -231,7 +240,10 @@ def test_set_and_select() -> None:
 
 def test_guarded_results() -> None:
     a, b = integers(np.int32, seed=1), integers(np.int32, seed=2)
-    lines = "mov.u32 {d0}, {0}; setp.gt.s32 %p1, {0}, {1}; @%p1 add.s32 {d0}, {1}, 5;@!%p1 neg.s32 {d0}, {d0};"
+    lines = (
+        "mov.u32 {d0}, {0}; setp.gt.s32 %p1, {0}, {1};"
+        "@%p1 add.s32 {d0}, {1}, 5; @!%p1 neg.s32 {d0}, {d0};"
+    )
     same(apply(lines, [a, b], np.int32), np.where(a > b, b + np.int32(5), -a))
 
 
@@ -241,4 +253,7 @@ def test_packing() -> None:
         "mov.b64 {%h20, %h21, %h22, %h23}, {0}; mov.b32 %r20, {%h23, %h22};"
         "mov.b32 %r21, {%h21, %h20}; mov.b64 {d0}, {%r20, %r21};"
     )
-    same(apply(lines, [a], np.uint64), a.view(np.uint16).reshape(-1, 4)[:, ::-1].copy().view(np.uint64)[:, 0])
+    same(
+        apply(lines, [a], np.uint64),
+        a.view(np.uint16).reshape(-1, 4)[:, ::-1].copy().view(np.uint64)[:, 0],
+    )

@@ -35,8 +35,10 @@ def test_sizes(size, mode, seed):
     run(copy(size) + DONE + dump(32 * size), [data, out], shared=512, mode=mode, seed=seed)
     assert (out == data).all()
     out[:] = 0
-    body = copy(size).replace("cp.async.cg", "cp.async.cg").replace(
-        "shared.global", "shared::cta.global.L2::128B"
+    body = (
+        copy(size)
+        .replace("cp.async.cg", "cp.async.cg")
+        .replace("shared.global", "shared::cta.global.L2::128B")
     )
     run(body + "cp.async.wait_all;\nbar.sync 0;" + dump(32 * size), [data, out], shared=512,
         mode=mode)  # fmt: skip
@@ -52,7 +54,9 @@ def test_zeros_behind_what_is_read(mode):
     assert (out.reshape(32, 4) == np.where(kept, data.reshape(32, 4), 0)).all()
     ignore = "and.b32 %r1, %t, 1; setp.eq.u32 %p1, %r1, 1;\n" + copy(16, ", %p1") + DONE + dump(512)
     run(ignore, [data, out], shared=512, mode=mode)
-    assert (out.reshape(32, 4) == np.where(np.arange(32)[:, None] % 2, 0, data.reshape(32, 4))).all()
+    assert (
+        out.reshape(32, 4) == np.where(np.arange(32)[:, None] % 2, 0, data.reshape(32, 4))
+    ).all()
 
 
 def test_what_is_not_read_may_lie_outside():
@@ -160,8 +164,10 @@ def test_bulk_loads_and_stores(mode, seed):
 
 def test_bulk_stores_by_mask():
     data, out = random((512,), np.uint8, 2) + np.uint8(1), np.zeros(512, np.uint8)
-    body = "mov.b16 %rs1, 0x0f01;\n" + fill(512) + STORE.replace(
-        "bulk_group [%a0], [%s], 512", "bulk_group.cp_mask [%a0], [%s], 512, %rs1"
+    body = (
+        "mov.b16 %rs1, 0x0f01;\n"
+        + fill(512)
+        + STORE.replace("bulk_group [%a0], [%s], 512", "bulk_group.cp_mask [%a0], [%s], 512, %rs1")
     )
     run(body, [out, data], shared=512)
     keep = (0x0F01 >> np.arange(512) % 16) & 1

@@ -172,10 +172,14 @@ def test_unary() -> None:
         np.testing.assert_allclose(found, function(wide), rtol=2e-7)
     positive = np.abs(values)
     np.testing.assert_allclose(
-        apply("lg2.approx.f32 {d0}, {0};", [positive], F32), np.log2(positive.astype(F64)), rtol=2e-7
+        apply("lg2.approx.f32 {d0}, {0};", [positive], F32),
+        np.log2(positive.astype(F64)),
+        rtol=2e-7,
     )
     np.testing.assert_allclose(
-        apply("rsqrt.approx.f32 {d0}, {0};", [positive], F32), positive.astype(F64) ** -0.5, rtol=2e-7
+        apply("rsqrt.approx.f32 {d0}, {0};", [positive], F32),
+        positive.astype(F64) ** -0.5,
+        rtol=2e-7,
     )
 
 
@@ -218,7 +222,9 @@ def test_float_pairs() -> None:
         same(found, fused(a, b, c, "rn", "f32").astype(F32))
 
 
-@pytest.mark.parametrize("name", ["finite", "infinite", "number", "notanumber", "normal", "subnormal"])
+@pytest.mark.parametrize(
+    "name", ["finite", "infinite", "number", "notanumber", "normal", "subnormal"]
+)
 def test_properties(name: str) -> None:
     a = floats(F32, seed=1)
     lines = f"testp.{name}.f32 %p1, {{0}}; selp.u32 {{d0}}, 1, 0, %p1;"

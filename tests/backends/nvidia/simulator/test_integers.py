@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from .elementwise import apply, integers, same
 
 BITS = {"16": 16, "32": 32, "64": 64}

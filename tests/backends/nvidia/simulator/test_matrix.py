@@ -46,8 +46,7 @@ def loads(first: int, count: int, argument: int, wide: bool) -> str:
     kind = "f64" if wide else "b32"
     lines = [f"mad.wide.u32 %rd{argument}, %lane, {count * size}, %a{argument};"]
     lines += [
-        f"ld.global.{kind} {register}{first + i}, [%rd{argument}+{i * size}];"
-        for i in range(count)
+        f"ld.global.{kind} {register}{first + i}, [%rd{argument}+{i * size}];" for i in range(count)
     ]
     return "\n".join(lines)
 

@@ -25,9 +25,7 @@ def in_memory(matrix: np.ndarray, swizzle: int, transposed: bool) -> tuple[bytes
     width = swizzle or 16
     columns = width // size
     rows, inner = matrix.shape
-    boxes = [
-        np.ascontiguousarray(matrix[:, i : i + columns]) for i in range(0, inner, columns)
-    ]
+    boxes = [np.ascontiguousarray(matrix[:, i : i + columns]) for i in range(0, inner, columns)]
     # Boxes of all rows side by side; a row narrower than the swizzle is padded.
     data = bytearray()
     for box in boxes:
@@ -52,14 +50,17 @@ def descriptor(offset: int, leading: int, stride: int, swizzle: int) -> int:
 
 def fill(nbytes: int) -> str:
     """Copies argument 0 to shared memory, 16 bytes a thread and step."""
-    return "\n".join(
-        f"""add.u32 %r600, %t, {128 * step};
+    return (
+        "\n".join(
+            f"""add.u32 %r600, %t, {128 * step};
         setp.lt.u32 %p1, %r600, {nbytes // 16};
         mul.wide.u32 %rd10, %r600, 16; add.u64 %rd11, %a0, %rd10; add.u64 %rd12, %s, %rd10;
         @%p1 ld.global.v4.b32 {{%r601, %r602, %r603, %r604}}, [%rd11];
         @%p1 st.shared.v4.b32 [%rd12], {{%r601, %r602, %r603, %r604}};"""
-        for step in range(-(-nbytes // 2048))
-    ) + "\nfence.proxy.async.shared::cta;\nbar.sync 0;\n"
+            for step in range(-(-nbytes // 2048))
+        )
+        + "\nfence.proxy.async.shared::cta;\nbar.sync 0;\n"
+    )
 
 
 def registers(first: int, count: int) -> str:
@@ -279,9 +280,7 @@ def test_registers_of_a_are_not_overwritten_before_the_wait():
 
 def test_shared_memory_is_not_overwritten_before_the_wait():
     text = broken(
-        lambda b: b.replace(
-            "wgmma.wait_group", "st.shared.b32 [%s], %r600;\nwgmma.wait_group"
-        ),
+        lambda b: b.replace("wgmma.wait_group", "st.shared.b32 [%s], %r600;\nwgmma.wait_group"),
         "race",
     )
     assert "still reads" in text
@@ -301,9 +300,7 @@ def test_descriptors_are_uniform_and_aligned():
                             "wgmma.fence"),
         "uniform",
     )  # fmt: skip
-    broken(
-        lambda b: b.replace("wgmma.fence", "add.u64 %rd41, %rd41, 8;\nwgmma.fence"), "alignment"
-    )
+    broken(lambda b: b.replace("wgmma.fence", "add.u64 %rd41, %rd41, 8;\nwgmma.fence"), "alignment")
     broken(
         lambda b: b.replace("wgmma.fence", "add.u64 %rd41, %rd41, 0x3000;\nwgmma.fence"), "bounds"
     )

@@ -1,0 +1,117 @@
+"""Products of a fusion as tile functions for the pipeline, with the tile that suits the machine.
+
+A tile's time is the longer of its products and of what it reads from the L2 cache, and something
+fixed around them; the tiles go over the multiprocessors in waves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ....hlo.graph import Op, Region
+from ....optimizer.tiles.build import Group, build_kernel, make_group
+from ....optimizer.tiles.streaming import Stream, streams
+from ....optimizer.tiles.write import Unwritable, writable
+from ..frame import Unfit
+from ..launch import KernelCode
+from ..target import Architecture, Target
+from .emit import code_of, plan_of
+from .instructions import KINDS, ROWS
+from .schedule import Schedule
+
+_ROWS = (128, 64, 256, 192)
+_COLUMNS = (256, 128, 192, 64, 96, 160, 32, 16, 8)
+_STEP_BYTES = 128  # of a row of an operand, in one turn of the loop
+_STEP_CLOCKS = 8  # of 64 rows, 16 columns and 32 bytes of depth on the matrix units
+_CACHE = 64.0  # bytes per clock and multiprocessor from the L2 cache
+_FIXED = 900.0  # clocks of a tile around its loop, of 128 x 128 elements
+_TRIES = 8
+
+
+def emit(op: Op, region: Region, target: Target) -> KernelCode:
+    """The kernel of a fusion around one product; Unfit, with the reason, where it is none for the
+    pipeline."""
+    reason = "no tile of its result stands alone"
+    for call in calls(op, region, target):
+        try:
+            return code_of(plan_of(call, target), target)
+        except Unfit as unfit:
+            reason = str(unfit)
+    raise Unfit(reason)
+
+
+def plan(op: Op, region: Region, target: Target) -> Schedule:
+    """What `emit` would run."""
+    reason = "no tile of its result stands alone"
+    for call in calls(op, region, target):
+        try:
+            return plan_of(call, target)
+        except Unfit as unfit:
+            reason = str(unfit)
+    raise Unfit(reason)
+
+
+def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
+    """The fusion as kernel_calls, best tile first."""
+    products = [inner for inner in region.ops if inner.name == "dot_general"]
+    if len(products) != 1:
+        raise Unfit(f"{len(products)} products in one kernel")
+    (product,) = products
+    if product.operands[0].element.name not in KINDS or not product.result.tensor.size:
+        raise Unfit(f"a product of {product.operands[0].type}")
+    if not all(map(writable, region.ops)):
+        raise Unfit("an operation of it has no form on tiles")
+    roots = region.results
+    dims = roots[0].dims
+    if any(root.dims != dims or root.owner is region for root in roots) or len(dims) < 2:
+        raise Unfit("results of several shapes, or of less than two dims")
+    group = make_group(region.ops, region.arguments, roots)
+    (inner,) = (one for one in group.ops if one.name == "dot_general")
+    stream, step = _stream(group, inner)
+    for sizes in _sizes(group, inner, target.architecture):
+        try:
+            yield build_kernel(group, op.operands, sizes, "contraction", stream, step)
+        except Unwritable:
+            continue
+
+
+def _stream(group: Group, product: Op) -> tuple[Stream | None, int]:
+    """How the sum is walked, and how much of it in one turn."""
+    step = _STEP_BYTES // product.operands[0].element.itemsize
+    for stream in streams(group.ops, group.roots):
+        if product in stream.inner and stream.extent > step:
+            return stream, step
+    return None, 0
+
+
+def _sizes(group: Group, product: Op, architecture: Architecture) -> list[tuple[int, ...]]:
+    """Tile sizes of the result, best first: the last dim is columns, the one before rows, or the
+    other way round."""
+    dims = group.roots[0].dims
+    element = product.operands[0].element
+    depth = product.definition.flops(product) / 2 / product.result.tensor.size
+    scored: list[tuple[float, tuple[int, ...]]] = []
+    for rows in _ROWS:
+        for columns in _COLUMNS:
+            for first, second in ((rows, columns), (columns, rows)):
+                if _wasteful(first, dims[-2]) or _wasteful(second, dims[-1]):
+                    continue
+                if first < ROWS and first != columns:
+                    continue
+                tiles = math.prod(dims[:-2]) * -(-dims[-2] // first) * -(-dims[-1] // second)
+                steps = rows / ROWS * columns / 16 * depth * element.itemsize / 32
+                traffic = (rows + columns) * depth * element.itemsize / _CACHE
+                around = _FIXED * (0.3 + 0.7 * rows * columns / (128 * 128))
+                each = max(_STEP_CLOCKS * steps, traffic) + around
+                waves = -(-tiles // architecture.multiprocessors)
+                # Rows that lie along the last dim are stored with more, smaller accesses.
+                turned = 1.3 if first == columns and rows != columns else 1.0
+                sizes = (*(1 for _ in dims[:-2]), first, second)
+                scored.append((waves * each * turned, sizes))
+    return list(dict.fromkeys(sizes for _, sizes in sorted(scored)))[:_TRIES]
+
+
+def _wasteful(size: int, dim: int) -> bool:
+    """Whether a tile is more than twice what the dim needs."""
+    return size >= 2 * dim and size > 8

@@ -1,0 +1,74 @@
+"""What the code of one region of a tile function knows of its values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ....hlo.graph import Op, Value
+from ...llvm.elements import Register
+from .shared import Piece, Rows
+from .spread import Spread
+
+Tile = list[Register | None]  # by register; None outside of the tile
+
+
+@dataclass
+class Scope:
+    """What the code of one region knows; regions inside see it through `outer`."""
+
+    outer: Scope | None = None
+    scalars: dict[Value, Register] = field(default_factory=dict)
+    tiles: dict[Value, dict[Spread, Tile]] = field(default_factory=dict)
+    shared: dict[Value, Piece] = field(default_factory=dict)
+    staged: dict[tuple[Value, str], Piece] = field(default_factory=dict)  # for matrix loads
+    rings: dict[Value, Rows] = field(default_factory=dict)  # stages that a ring has filled
+    last: dict[Op, list[Value]] = field(default_factory=dict)
+
+    def ring(self, value: Value) -> Rows | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.rings:
+                return scope.rings[value]
+            scope = scope.outer
+        return None
+
+    def scalar(self, value: Value) -> Register | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.scalars:
+                return scope.scalars[value]
+            scope = scope.outer
+        return None
+
+    def tile(self, value: Value, spread: Spread) -> Tile | None:
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope.tiles.get(value, {}).get(spread)
+            if found is not None:
+                return found
+            scope = scope.outer
+        return None
+
+    def any_tile(self, value: Value) -> tuple[Spread, Tile] | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.tiles:
+                return next(iter(scope.tiles[value].items()))
+            scope = scope.outer
+        return None
+
+    def piece(self, value: Value) -> Piece | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope.shared:
+                return scope.shared[value]
+            scope = scope.outer
+        return None
+
+    def stage(self, key: tuple[Value, str]) -> Piece | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if key in scope.staged:
+                return scope.staged[key]
+            scope = scope.outer
+        return None

@@ -1,0 +1,154 @@
+"""Products in tile functions: matrix instructions, rings of copies, patches, and contractions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from girih.backends.nvidia import simulator
+from girih.backends.nvidia.frame import Unfit
+from girih.backends.nvidia.tile import contraction
+from girih.hlo.build import Builder, make_op
+from girih.hlo.graph import Op, arguments
+from girih.hlo.types import BF16, C64, F16, F32, F64, I8, I32
+
+from .. import harness
+from .support import SM_80, assembled, attention, check, counted, matmul, ptx_of, tensor, values
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, True)])
+@pytest.mark.parametrize("mode", ["eager", "lazy"])
+def test_matrix_instructions(turned: tuple[bool, bool], mode: str) -> None:
+    op = matmul((48, 72, 70), (32, 32, 16), F16, turned=turned)
+    check(op, values(op), tolerance=1e-5, mode=mode, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tiles"),
+    [
+        ((1, 9, 33), (1, 9, 33)),  # less than an instruction
+        ((64, 64, 256), (64, 64, 32)),  # a full ring
+        ((16, 8, 1024), (16, 8, 1024)),  # a long sum in one tile
+        ((20, 20, 40), (16, 16, 16)),
+    ],
+)
+def test_sizes(sizes: tuple[int, int, int], tiles: tuple[int, int, int]) -> None:
+    op = matmul(sizes, tiles)
+    check(op, values(op), tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("element", "sums"), [(I8, I32), (F64, F64), (F32, F32), (C64, C64), (I32, I32)]
+)
+def test_element_types(element: Any, sums: Any) -> None:
+    op = matmul((17, 20, 36), (16, 16, 16), element, sums, sums, turned=(False, True))
+    check(op, values(op), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal: bool) -> None:
+    op = attention(1, 64, 32, 32, 32, causal)
+    check(op, values(op), tolerance=2e-2)
+
+
+def test_no_bank_conflicts() -> None:
+    """Every access of shared memory of a product takes as long as its bytes need."""
+    op = matmul((128, 64, 64), (128, 64, 32))
+    inputs = values(op)
+    counters: dict[str, int] = {}
+    launch = simulator.launch
+
+    def counting(*args: Any, **options: Any) -> Any:
+        report = launch(*args, counters=True, **options)
+        counters.update(report.counters)
+        return report
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulator, "launch", counting)
+        check(op, inputs, tolerance=1e-5)
+    assert counters["shared_requests"] > 0 and counters["bank_conflicts"] == 0
+    assert counters["global_sectors"] == counters["global_sectors_ideal"]
+
+
+def test_the_loop_of_a_product() -> None:
+    """128 x 128 x 32 with 8 warps: each multiplies 64 x 32 by 12 loads and 32 instructions a turn,
+    meets the others once, and copies straight to shared memory."""
+    ptx = ptx_of(matmul((512, 512, 512), (128, 128, 32)))
+    assert counted(ptx, "mma.sync.aligned.m16n8k16") == 32
+    assert counted(ptx, "ldmatrix") == 12
+    assert counted(ptx, "bar") <= 2
+    assert counted(ptx, "cp.async.cg") > 0
+    assert counted(ptx, "ld.global") == counted(ptx, "st.shared") == 0
+
+
+def test_probabilities_stay_in_registers() -> None:
+    """The sums of one product are the left operand of the next without shared memory."""
+    ptx = ptx_of(attention(1, 256, 64, 64, 64, True))
+    stores = counted(ptx, "st.shared")
+    assert stores == counted(ptx, "ld.global.nc.v") + counted(ptx, "ld.global.v")  # q alone
+
+
+@pytest.mark.requires_ptxas
+@pytest.mark.parametrize(
+    "op",
+    [
+        matmul((512, 512, 512), (128, 128, 32)),
+        matmul((512, 512, 512), (128, 128, 16), F32),
+        attention(2, 512, 128, 64, 64, True),
+    ],
+    ids=["bf16", "f32", "attention"],
+)
+def test_nothing_is_spilled(op: Op) -> None:
+    assert not assembled(op).faults(0)
+
+
+def fused(m: int, n: int, k: int, element: Any, batch: int = 0, out: Any = F32) -> Op:
+    """tanh(x y + bias) as a contraction, with y transposed."""
+    b = Builder()
+    lead = (batch,) if batch else ()
+    x, y, bias = b.arguments(
+        [
+            tensor(*lead, m, k, element=element),
+            tensor(*lead, n, k, element=element),
+            tensor(n, element=out),
+        ]
+    )
+    first = len(lead)
+    total = b(
+        "dot_general", x, y, type=tensor(*lead, m, n, element=out),
+        lhs_batching_dimensions=tuple(range(first)), rhs_batching_dimensions=tuple(range(first)),
+        lhs_contracting_dimensions=(first + 1,), rhs_contracting_dimensions=(first + 1,),
+    )  # fmt: skip
+    total = b("tanh", b("add", total, b.broadcast(bias, total.dims, (first + 1,))))
+    region = b.region([total])
+    kind = {"kind": "contract"}
+    types = region.argument_types
+    return make_op("fusion", arguments(types), kind, (region,), region.result_types, check=False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "element", "batch", "out", "tolerance"),
+    [
+        ((40, 30, 77), BF16, 0, F32, 1e-5),
+        ((16, 24, 200), F16, 3, F32, 1e-5),
+        ((16, 16, 300), BF16, 0, BF16, 2e-2),
+        ((9, 20, 40), F32, 2, F32, 1e-5),
+    ],
+)
+def test_contractions(
+    sizes: tuple[int, int, int], element: Any, batch: int, out: Any, tolerance: float
+) -> None:
+    op = fused(*sizes, element, batch, out)
+    inputs = values(op)
+    code = contraction.emit(op, op.regions[0], SM_80)
+    (got,) = harness.run(op, inputs, code=code, on=SM_80)
+    (wanted,) = harness.expected(op, inputs)
+    harness.compare(got, np.asarray(wanted), tolerance)
+
+
+def test_a_sum_of_nothing_is_left_to_others() -> None:
+    op = fused(4, 4, 0, F32)
+    with pytest.raises(Unfit, match="sum of nothing"):
+        contraction.emit(op, op.regions[0], SM_80)

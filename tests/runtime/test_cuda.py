@@ -1,0 +1,306 @@
+"""The driver of CUDA on bindings that only write down what they are asked."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from girih.hlo.errors import CompilerBug, UserError
+from girih.runtime.devices import cuda
+from girih.runtime.devices.architectures import parse_architecture
+from girih.runtime.devices.driver import Box, Code, OutOfMemory, Start
+
+SUCCESS = SimpleNamespace(name="CUDA_SUCCESS")
+
+
+ATTRIBUTES = {
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448,
+}
+
+
+class Names:
+    """An enumeration that has every name; a name's value is itself, or a number for flags."""
+
+    def __init__(self, **values: Any) -> None:
+        self._values = values
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._values.get(name, name)
+
+
+class Bindings:
+    """Records (name, arguments) of calls; `gives`: name -> what a call gives, `fails`: name ->
+    the error's name."""
+
+    CUresult = Names(CUDA_SUCCESS=SUCCESS)
+    CUdevice_attribute = Names()
+    CUfunction_attribute = Names()
+    CUjit_option = Names()
+    CUlaunchAttributeID = Names()
+    CUtensorMapDataType = Names()
+    CUtensorMapInterleave = Names()
+    CUtensorMapSwizzle = Names()
+    CUtensorMapL2promotion = Names()
+    CUtensorMapFloatOOBfill = Names()
+    CUstreamCaptureMode = Names()
+    CUmemPool_attribute = Names()
+    CUstream_flags = Names(CU_STREAM_NON_BLOCKING=1)
+    CUevent_flags = Names(CU_EVENT_DEFAULT=0, CU_EVENT_DISABLE_TIMING=2)
+    cuuint32_t = cuuint64_t = int
+
+    def __init__(self, **gives: Any) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.fails: dict[str, str] = {}
+        self.gives: dict[str, Any] = {
+            "cuDriverGetVersion": 13000, "cuDeviceGetCount": 2, "cuDeviceGet": 5,
+            "cuDeviceGetName": b"NVIDIA H100\0\0", "cuDevicePrimaryCtxRetain": 77,
+            "cuDeviceGetDefaultMemPool": 88, "cuStreamCreate": 9, "cuEventCreate": 10,
+            "cuModuleGetFunction": 11, "cuModuleLoadDataEx": 12, "cuMemAllocAsync": 1 << 40,
+            "cuEventElapsedTime": 0.25, "cuStreamEndCapture": 13, "cuGraphInstantiate": 14,
+            **gives,
+        }  # fmt: skip
+
+    def CUlaunchConfig(self) -> Any:  # noqa: N802
+        return SimpleNamespace(numAttrs=0)
+
+    def CUlaunchAttribute(self) -> Any:  # noqa: N802
+        return SimpleNamespace(value=SimpleNamespace(clusterDim=SimpleNamespace()))
+
+    def cuGetErrorString(self, error: Any) -> Any:  # noqa: N802
+        return SUCCESS, b"it went wrong"
+
+    def cuMemGetInfo(self) -> Any:  # noqa: N802
+        return SUCCESS, 100, 1000
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append((name, arguments))
+            if name in self.fails:
+                return self.fails[name], None
+            if name == "cuDeviceGetAttribute":
+                attribute = arguments[0].removeprefix("CU_DEVICE_ATTRIBUTE_")
+                return SUCCESS, ATTRIBUTES.get(attribute, 1)
+            return (SUCCESS, self.gives[name]) if name in self.gives else (SUCCESS,)
+
+        return call
+
+    def asked(self, name: str) -> list[tuple[Any, ...]]:
+        return [arguments for called, arguments in self.calls if called == name]
+
+
+@pytest.fixture
+def bindings(monkeypatch):
+    made = Bindings()
+    monkeypatch.setattr(cuda, "_bindings", lambda: made)
+    cuda._start.cache_clear()
+    cuda._open.cache_clear()
+    yield made
+    cuda._start.cache_clear()
+    cuda._open.cache_clear()
+
+
+@pytest.fixture
+def driver(bindings):
+    (found,) = cuda.find_gpus(1)
+    return found
+
+
+def test_devices(bindings):
+    first, second = cuda.find_gpus()
+    assert (first.name, first.capability, second.ordinal) == ("NVIDIA H100", (9, 0), 1)
+    assert first.limits.shared_bytes == 232448 and first.limits.cluster == 16
+    assert cuda.find_gpus(1) == [second]
+    assert bindings.asked("cuInit") == [(0,)]
+    with pytest.raises(UserError, match="device 2: this process sees GPUs 0 to 1"):
+        cuda.find_gpus(2)
+
+
+@pytest.mark.parametrize(
+    ("fails", "gives", "words"),
+    [
+        ({"cuInit": "CUDA_ERROR_NO_DEVICE"}, {}, "finds no GPU .*CUDA_VISIBLE_DEVICES"),
+        ({"cuInit": "CUDA_ERROR_SYSTEM"}, {}, "cannot be used: CUDA_ERROR_SYSTEM .it went wrong."),
+        ({}, {"cuDriverGetVersion": 11080}, "knows CUDA 11.8, girih needs 12.0; install a newer"),
+        ({}, {"cuDeviceGetCount": 0}, "finds no GPU"),
+    ],
+)
+def test_machines_without_a_usable_gpu(bindings, fails, gives, words):
+    bindings.fails, bindings.gives = fails, bindings.gives | gives
+    with pytest.raises(UserError, match=words):
+        cuda.find_gpus()
+
+
+def test_a_driver_that_cannot_be_loaded(bindings, monkeypatch):
+    def missing(flags: int) -> Any:
+        raise RuntimeError("libcuda.so.1 is not there\nand more")
+
+    monkeypatch.setattr(bindings, "cuInit", missing, raising=False)
+    with pytest.raises(UserError, match=r"no NVIDIA driver can be loaded \(libcuda.so.1 is not"):
+        cuda.find_gpus()
+
+
+def test_without_cuda_python():
+    cuda._bindings.cache_clear()
+    try:
+        cuda._bindings()
+    except UserError as error:
+        assert "pip install 'girih[cuda]'" in str(error)
+    finally:
+        cuda._bindings.cache_clear()
+
+
+def test_memory(bindings, driver):
+    assert driver.allocate(100, 9) == 1 << 40
+    data = np.arange(3, dtype=np.int16)
+    driver.upload(1 << 40, data, 9)
+    driver.download(data, 1 << 40, 9)
+    driver.copy(5, 6, 7, 9)
+    driver.free(1 << 40, 9)
+    assert bindings.calls[-5:] == [
+        ("cuMemAllocAsync", (100, 9)),
+        ("cuMemcpyHtoDAsync", (1 << 40, data.ctypes.data, 6, 9)),
+        ("cuMemcpyDtoHAsync", (data.ctypes.data, 1 << 40, 6, 9)),
+        ("cuMemcpyDtoDAsync", (5, 6, 7, 9)),
+        ("cuMemFreeAsync", (1 << 40, 9)),
+    ]
+    block = ctypes.create_string_buffer(64)
+    bindings.gives["cuMemHostAlloc"] = ctypes.addressof(block)
+    pinned = driver.host_memory(64)
+    pinned[...] = 7
+    assert block.raw == b"\7" * 64
+    driver.free_host_memory(pinned)
+    assert bindings.asked("cuMemFreeHost") == [(ctypes.addressof(block),)]
+
+
+def test_too_little_memory(bindings, driver):
+    bindings.fails["cuMemAllocAsync"] = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(OutOfMemory) as caught:
+        driver.allocate(12345, 9)
+    assert (caught.value.size, caught.value.free, caught.value.total) == (12345, 100, 1000)
+
+
+def test_an_error_of_a_kernel_says_how_to_find_it(bindings, driver):
+    bindings.fails["cuStreamSynchronize"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(CompilerBug, match=r"ILLEGAL_ADDRESS \(it went wrong\).*simulate=True"):
+        driver.synchronize(9)
+
+
+def test_streams_and_events(bindings, driver):
+    stream = driver.create_stream()
+    event = driver.record(stream, timed=True)
+    driver.record(stream)
+    driver.wait(stream, event)
+    assert driver.elapsed(event, event) == 250.0
+    assert bindings.asked("cuStreamCreate") == [(1,)]
+    assert bindings.asked("cuEventCreate") == [(0,), (2,)]
+    assert bindings.asked("cuStreamWaitEvent") == [(9, 10, 0)]
+
+
+PTX = Code(b".version 8.3", parse_architecture("sm_90a"), is_ptx=True)
+CUBIN = Code(b"\x7fELF", parse_architecture("sm_90a"), is_ptx=False)
+
+
+def test_modules(bindings, driver):
+    assert driver.load(PTX) == driver.load(CUBIN) == 12
+    images = [arguments[0] for arguments in bindings.asked("cuModuleLoadDataEx")]
+    assert images == [b".version 8.3\0", b"\x7fELF"]
+    _, count, keys, values = bindings.asked("cuModuleLoadDataEx")[0]
+    assert count == len(keys) == len(values) == 4
+
+
+def test_the_log_of_refused_ptx_is_shown(bindings, driver, monkeypatch):
+    def refuse(image: bytes, count: int, keys: list[str], values: list[Any]) -> Any:
+        log = values[keys.index("CU_JIT_ERROR_LOG_BUFFER")]
+        log[:11] = b"line 3: bad"
+        return "CUDA_ERROR_INVALID_PTX", None
+
+    monkeypatch.setattr(bindings, "cuModuleLoadDataEx", refuse, raising=False)
+    with pytest.raises(UserError, match="refuses PTX for sm_90a: .*its log: line 3: bad; .*sm_90a"):
+        driver.load(PTX)
+
+
+def start(shared: int = 0, cluster: tuple[int, int, int] = (1, 1, 1)) -> Start:
+    return Start("k", (16, 2, 3), (128, 1, 1), cluster, shared)
+
+
+def test_entries(bindings, driver):
+    assert driver.entry(12, start()) == 11
+    driver.entry(12, start(48 << 10))
+    assert not bindings.asked("cuFuncSetAttribute")
+    for shared in (100_000, 60_000, 120_000):
+        driver.entry(12, start(shared))
+    which = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+    assert bindings.asked("cuFuncSetAttribute") == [(11, which, 100_000), (11, which, 120_000)]
+    driver.entry(12, start(cluster=(16, 1, 1)))
+    assert "NON_PORTABLE" in bindings.asked("cuFuncSetAttribute")[-1][1]
+    bindings.fails["cuModuleGetFunction"] = "CUDA_ERROR_NOT_FOUND"
+    with pytest.raises(UserError, match="has no entry 'k'"):
+        driver.entry(12, start())
+
+
+def test_a_launch_points_to_its_parameters(bindings, driver):
+    arguments = [bytes(range(8)), b"\1\2\3\4", bytes(range(128))]
+    prepared = driver.prepare(11, start(1024, (2, 1, 1)), arguments)
+    driver.launch(prepared, 9)
+    ((config, entry, pointers, extra),) = bindings.asked("cuLaunchKernelEx")
+    assert (entry, extra, config.hStream, config.sharedMemBytes) == (11, 0, 9, 1024)
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (16, 2, 3)
+    assert (config.blockDimX, config.numAttrs) == (128, 1)
+    cluster = config.attrs[0].value.clusterDim
+    assert (cluster.x, cluster.y, cluster.z) == (2, 1, 1)
+    addresses = (ctypes.c_void_p * 3).from_address(pointers)
+    for address, argument in zip(addresses, arguments, strict=True):
+        assert ctypes.string_at(address, len(argument)) == argument
+        assert address % 64 == 0
+    assert driver.prepare(11, start(), [])[0].numAttrs == 0
+
+
+def test_tensor_maps(bindings, driver):
+    block = ctypes.create_string_buffer(bytes(range(128)), 128)
+    bindings.gives["cuTensorMapEncodeTiled"] = SimpleNamespace(
+        getPtr=lambda: ctypes.addressof(block)
+    )
+    box = Box("bf16", (64, 100), (128,), (64, 32), 128)
+    assert driver.tensor_map(box, 4096) == bytes(range(128))
+    (asked,) = bindings.asked("cuTensorMapEncodeTiled")
+    assert asked[1:7] == (2, 4096, [64, 100], [128], [64, 32], [1, 1])
+    assert asked[0].endswith("_BFLOAT16") and asked[8].endswith("_128B")
+    driver.tensor_map(box._replace(element="i8", swizzle=0), 4096)
+    asked = bindings.asked("cuTensorMapEncodeTiled")[-1]
+    assert asked[0].endswith("_UINT8") and asked[8].endswith("_NONE")
+
+
+def test_graphs(bindings, driver):
+    driver.begin_capture(9)
+    graph = driver.end_capture(9)
+    driver.replay(graph, 9)
+    driver.destroy_graph(graph)
+    assert [name for name, _ in bindings.calls[-6:]] == [
+        "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphDestroy",
+        "cuGraphLaunch", "cuGraphExecDestroy",
+    ]  # fmt: skip
+
+
+def test_every_name_is_one_of_cuda_python():
+    """Where it is installed; it needs no GPU to be asked."""
+    real = pytest.importorskip("cuda.bindings.driver")
+    text = Path(cuda.__file__).read_text()
+    functions = set(re.findall(r'"(cu[A-Z]\w+)"', text)) | set(re.findall(r"cuda\.(cu\w+)", text))
+    types = set(re.findall(r"cuda\.(CU\w+)", text))
+    assert len(functions) > 30 and len(types) > 10
+    assert not [name for name in functions | types if not hasattr(real, name)]
+    for kind, member in re.findall(r"(?:cuda\.)(CU\w+)\.(CU\w*_\w+)\b", text):
+        assert hasattr(getattr(real, kind), member), member
