@@ -22,6 +22,7 @@ class Backend:
     operation without a kernel. `packing` says how a contraction wants a weight to lie in memory.
     `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
     threads, what depends on no program. `assemble`: an image in machine code, by architecture.
+    `accepts`: whether a tile function that the compiler made has a kernel; None: all have.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does."""
 
     name: str
@@ -30,6 +31,7 @@ class Backend:
     model: Machine | None = None  # what the optimizer's cost model assumes; None: nothing is tiled
     machine: str = ""  # that machine's name, with a digest where it is no typical one
     choices: Choices | None = None
+    accepts: Callable[[Op], bool] | None = None
     begin: Callable[[], None] = lambda: None
     lacks: Callable[[Op], str] = lambda op: ""
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None

@@ -321,7 +321,8 @@ def maximum(f: Function, x: Value, y: Value) -> Value:
     """The larger; NaN if either is NaN; +0 over -0."""
     if x.number is not None:
         x, y = y, x
-    if y.number is not None and y.number == y.number:
+    plain = y.number is not None and y.number == y.number
+    if plain and not elements.has_extremes(f, x.type):
         if y.number == 0 and copysign(1.0, y.number) > 0:
             return f.select(f.compare("ole", x, y), y, x)
         return f.select(f.compare("ogt", y, x), y, x)
@@ -332,7 +333,8 @@ def minimum(f: Function, x: Value, y: Value) -> Value:
     """The smaller; NaN if either is NaN; -0 over +0."""
     if x.number is not None:
         x, y = y, x
-    if y.number is not None and y.number == y.number and y.number != 0:
+    plain = y.number is not None and y.number == y.number and y.number != 0
+    if plain and not elements.has_extremes(f, x.type):
         return f.select(f.compare("olt", y, x), y, x)
     return f.intrinsic("llvm.minimum", x.type, x, y)
 

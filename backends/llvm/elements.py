@@ -107,6 +107,11 @@ def _is_gpu(f: Function) -> bool:
     return f.module.architecture == "nvptx64"
 
 
+def has_extremes(f: Function, kind: str) -> bool:
+    """Whether one instruction gives the larger or smaller of two floats of an LLVM type, or NaN."""
+    return _is_gpu(f) and llvm.element_of(kind) == "float"
+
+
 def widen(f: Function, raw: Value, element: Any) -> Value:
     """Memory form -> register form, of one part."""
     element = real(element)

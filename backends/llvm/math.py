@@ -110,6 +110,9 @@ def sqrt(f: Function, x: Value) -> Value:
 
 def _limited(f: Function, x: Value, low: float, high: float) -> Value:
     """x in [low, high]; NaN stays."""
+    if f.module.architecture == "nvptx64" and not is_double(x):
+        x = f.intrinsic("llvm.minimum", x.type, x, constant(x.type, high))
+        return f.intrinsic("llvm.maximum", x.type, x, constant(x.type, low))
     x = f.select(f.compare("ogt", x, high), high, x)
     return f.select(f.compare("olt", x, low), low, x)
 

@@ -29,7 +29,8 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         raise UserError("target nvidia: kernels are not timed yet; leave measure out")
     from ..cpu.cache import open_cache
     from . import foreign
-    from .build import build, cubins
+    from .build import accepts, build, cubins
+    from .machines import label, machine_of
 
     found, disk = target_of(name), open_cache(options.cache)
 
@@ -40,7 +41,9 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         return cubins(image, found)
 
     simulated = name.partition(":")[0] == SIMULATED
+    model = machine_of(found.architecture, options.machine)
     return Backend(
-        found.name, build_for_target, assemble=None if simulated else assemble,
-        lacks=lambda op: foreign.lacks(op, found),
+        found.name, build_for_target, model=model, machine=label(model),
+        accepts=lambda op: accepts(op, found), lacks=lambda op: foreign.lacks(op, found),
+        assemble=None if simulated else assemble,
     )  # fmt: skip

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op
+from ...hlo.text import canonical_op
 from ...optimizer.plan import KernelFacts, Planner
 from ...optimizer.schedule import Schedule
 from ...specs.generated import plan_pb2
@@ -30,6 +33,44 @@ _HEADER = re.compile(r"^\s*\.(version|target|address_size)\b(.*)$", re.MULTILINE
 _SHARED = re.compile(rf"^\.extern \.shared [^;]* {SHARED}\[\];\n", re.MULTILINE)
 
 
+class _Emitted:
+    """Code of the kernels that were emitted last, by canonical text: a tile function is emitted
+    when it is judged, and again when it is built."""
+
+    def __init__(self, capacity: int = 256) -> None:
+        self.capacity = capacity
+        self.codes: dict[tuple[str, Target], KernelCode] = {}
+        self.lock = threading.Lock()
+
+    def code(self, text: str, op: Op, target: Target) -> KernelCode:
+        """The kernel of an operation; UnsupportedError if there is none."""
+        with self.lock:
+            known = self.codes.get((text, target))
+        if known is not None:
+            return known
+        made = emit(op, target)
+        with self.lock:
+            if len(self.codes) >= self.capacity:
+                self.codes.pop(next(iter(self.codes)))
+            self.codes[text, target] = made
+        return made
+
+
+EMITTED = _Emitted()
+
+
+def accepts(op: Op, target: Target) -> bool:
+    """Whether a tile function has a kernel."""
+    text = canonical_op(op)
+    if CACHE.find(text, target, None) is not None:
+        return True
+    try:
+        EMITTED.code(text, op, target)
+    except UnsupportedError:
+        return False
+    return True
+
+
 class _Job:
     """One compilation's kernels: those that are known, and those that threads compile."""
 
@@ -45,7 +86,7 @@ class _Job:
         if known is not None:
             self.known[text] = known
             return _unpacked(known)[0]
-        code = emit(op, self.target)
+        code = EMITTED.code(text, op, self.target)
         # The name is the content's, so that kernels of equal text stand in the module once.
         digest = hashlib.blake2b(code.text.encode(), digest_size=12).hexdigest()
         symbol = f"kernel_{digest}"

@@ -118,6 +118,8 @@ class Reduction:
 
 def _extreme(f: llvm.Function, name: str, a: llvm.Value, b: llvm.Value) -> llvm.Value:
     """maximum or minimum, NaN if either is; zeros of either sign are equal here."""
+    if elements.has_extremes(f, a.type):
+        return f.intrinsic(f"llvm.{name}", a.type, a, b)
     better = f.select(f.compare("ogt" if name == "maximum" else "olt", b, a), b, a)
     return f.select(f.compare("uno", b, b), b, better)
 

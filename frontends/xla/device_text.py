@@ -17,9 +17,12 @@ class DeviceReader(HloScanner):
     def sharding(self) -> str:
         """The text of a sharding with metadata, comments and needless space taken out."""
         self.expect("{")
+        self.enter()
         parts: list[str] = []
         while not self.accept("}"):
-            if self.at("{"):
+            if not self.peek():
+                self.fail("expected '}'")
+            elif self.at("{"):
                 parts.append(self.sharding())
                 parts.append(", " if self.accept(",") else "")
             elif self.peek_attribute() == "metadata":
@@ -31,6 +34,7 @@ class DeviceReader(HloScanner):
                     self._step()
                 text = " ".join(self.text[start : self.position].split())
                 parts.append(_LIST_SPACE.sub(",", text))
+        self.leave()
         return "{" + "".join(parts) + "}"
 
     def _step(self) -> None:

@@ -10,7 +10,7 @@ a group is whatever has a tile function (`write.writable`) and is predicted to b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -55,11 +55,13 @@ class _Node:
 @dataclass(frozen=True)
 class Connect:
     """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
-    what chooses among the best tilings; None takes the best predicted."""
+    what chooses among the best tilings; None takes the best predicted. `accepts`: whether a tile
+    function has a kernel; None: all of them have."""
 
     machine: Machine
     walk: bool = True
     choices: Choices | None = None
+    accepts: Callable[[Op], bool] | None = None
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
@@ -131,7 +133,8 @@ class Connect:
                 op = build_kernel(group, operands, plan.sizes, name, ways[plan.way], plan.step)
             except Unwritable:
                 continue
-            yield plan, op
+            if self.accepts is None or self.accepts(op):
+                yield plan, op
 
 
 def _widens_weight(op: Op) -> bool:

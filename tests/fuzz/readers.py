@@ -162,7 +162,7 @@ def _read_payload(data: bytes) -> Any:
 
 @functools.cache
 def _compiled() -> Any:
-    """A program with a weight, two kernels and a loop over steps, for both targets."""
+    """A program with a weight, two kernels and a loop over steps, for every family of targets."""
     from girih.compiler import compile as compile_program
     from girih.hlo.build import build_module
     from girih.hlo.graph import Weight
@@ -180,7 +180,7 @@ def _compiled() -> Any:
 
     module = build_module([matrix], body, name="fuzz")
     module = module.with_weights({"w": Weight("w", np.eye(8, dtype=np.float32))})
-    program = compile_program(module, target="cpu")
+    program = compile_program(module, target=["cpu", "nvidia:sm_80"])
     null = compile_program(module, target="null")
     parts: Any = program.parts
     ones = np.ones((8, 8), np.float32)
@@ -223,16 +223,19 @@ def _plans() -> list[bytes]:
 
 
 def _read_plan(data: bytes) -> None:
+    from girih.compiler import simulated_gpu
     from girih.runtime import devices
     from girih.runtime.bundle import Variant
     from girih.runtime.plans import check_version, parse_plan
 
-    program = _compiled()[0]
-    image = program.parts.variants["cpu"].image
-    plan = parse_plan(Variant(data, image))
+    parts = _compiled()[0].parts
+    plan = parse_plan(Variant(data))
     check_version(plan)
-    weights = {**program.parts.weights, **program.parts.variants["cpu"].weights}
-    devices.open_device(plan, image, weights, 1).context()
+    is_for_gpu = devices.family(plan.target) == "nvidia"
+    variant = parts.variants["nvidia:sm_80" if is_for_gpu else "cpu"]
+    weights = {**parts.weights, **variant.weights}
+    driver = simulated_gpu("nvidia:sm_80") if is_for_gpu else None
+    devices.open_device(plan, variant.image, weights, 1, driver=driver).context()
 
 
 # Documents.

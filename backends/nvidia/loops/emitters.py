@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ....hlo.graph import Op, Region
 from ..launch import KernelCode
 from ..target import Target
-from . import loop, reduce, rows, scan, sort
+from . import loop, reduce, rows, scan, scatter, sort
 
 # By a fusion's kind.
 FUSIONS: dict[str, Callable[[Region, Target, float], KernelCode]] = {
@@ -21,4 +21,5 @@ OPERATIONS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "sort": sort.emit,
     "chlo.top_k": sort.emit_top,
     "reduce_window": scan.emit,
+    "scatter": scatter.emit,
 }

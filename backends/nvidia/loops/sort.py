@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from ....hlo.graph import Op, arguments
 from ....hlo.types import TensorType
@@ -59,6 +60,16 @@ class Lines:
         inner = f.sub(wide, f.mul(outer, self.stride))
         base = f.add(f.mul(outer, self.length * self.stride), inner)
         return f.add(base, f.mul(at, self.stride))
+
+
+class Comparing(Protocol):
+    """Says which records of an entry's code stand before others."""
+
+    f: llvm.Function
+
+    def before(
+        self, line: llvm.Value, other: Record, own: Record, left: llvm.Value
+    ) -> llvm.Value: ...
 
 
 class Order:
@@ -149,7 +160,7 @@ class Store:
 
 
 def merged(
-    order: Order,
+    order: Comparing,
     line: llvm.Value,
     source: Store,
     first: llvm.Value,
@@ -232,7 +243,7 @@ Sink = Callable[[llvm.Value, llvm.Value, Record], None]  # takes the record at (
 
 def sort_segments(
     part: Part,
-    order: Order,
+    order: Comparing,
     segments: Segments,
     kinds: Sequence[str],
     source: Source,
@@ -374,29 +385,58 @@ def emit(op: Op, target: Target) -> KernelCode:
 
     sort_segments(part, order, segments, sorter.kinds, order.record, sink, lines.length)
     part.finish(segments.blocks)
-    size = SEGMENT
-    while size < lines.length:
-        last = 2 * size >= lines.length
-        extra = buffers[0] if last else [*buffers[0], *buffers[1]]
-        part = kernel.entry(f"merge{size}", FLAT, extra)
-        order = Order(part, op, lines, sorter.key)
-        f = part.function
+    if not alone:
+
+        def place(
+            part: Part, order: Order, line: llvm.Value, to: llvm.Value, record: Record
+        ) -> None:
+            moved(order, line, to, record)
+
+        def order_of(part: Part) -> Order:
+            return Order(part, op, lines, sorter.key)
+
+        merge_launches(kernel, sorter.kinds, buffers, lines.count, lines.length, order_of, place)
+    return kernel.finish(op.definition.flops(op))
+
+
+Ordering = TypeVar("Ordering", bound=Comparing)
+
+
+def merge_launches(
+    kernel: Kernel,
+    kinds: Sequence[str],
+    buffers: Sequence[list[Parameter]],
+    count: int,
+    length: int,
+    order_of: Callable[[Part], Ordering],
+    final: Callable[[Part, Ordering, llvm.Value, llvm.Value, Record], None] | None,
+) -> list[Parameter]:
+    """A launch per level, for `count` lines of `length` records whose segments are sorted in the
+    first of two buffers. The last level hands its records to `final`, if there is one; else they
+    lie in the buffer that is returned."""
+    total, size = count * length, SEGMENT
+    source, target = buffers
+    while size < length:
+        last = final is not None and 2 * size >= length
+        part = kernel.entry(f"merge{size}", FLAT, source if last else [*source, *target])
+        order, f = order_of(part), part.function
         item = f.add(f.mul(part.block, FLAT), part.thread)
         with f.if_then(f.compare("ult", item, total)):
-            line = f.udiv(item, lines.length)
-            first = f.mul(line, lines.length)
+            line = f.udiv(item, length)
+            first = f.mul(line, length)
+            given = Store(f, kinds, part.extra[: len(kinds)])
             to, record = merged(
-                order, line, sorter.store(part, 0), first, f.sub(item, first), lines.length,
+                order, line, given, first, f.sub(item, first), length,
                 llvm.constant("i32", size), size.bit_length(),
             )  # fmt: skip
-            if last:
-                moved(order, line, to, record)
+            if last and final is not None:
+                final(part, order, line, to, record)
             else:
-                sorter.store(part, len(sorter.kinds)).put(f.add(first, to), record)
+                Store(f, kinds, part.extra[len(kinds) :]).put(f.add(first, to), record)
         part.finish(blocks(total, FLAT))
-        buffers.reverse()
+        source, target = target, source
         size *= 2
-    return kernel.finish(op.definition.flops(op))
+    return source
 
 
 def emit_top(op: Op, target: Target) -> KernelCode:

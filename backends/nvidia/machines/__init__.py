@@ -7,12 +7,18 @@ bytes per cycle), see docs/architecture.md; none was measured by us yet.
 from __future__ import annotations
 
 import functools
+import hashlib
 from importlib import resources
 
-from ....optimizer.machine import Machine, from_json, read_machine
+from ....hlo.errors import UserError
+from ....optimizer.machine import Machine, from_json, read_machine, to_json
 from ..target import Architecture
 
-TYPICAL = {"sm_80": "sm_80", "sm_86": "sm_80", "sm_89": "sm_80"}  # others: sm_90a
+# The file of each architecture.
+TYPICAL = {
+    "sm_80": "sm_80", "sm_86": "sm_80", "sm_89": "sm_80", "sm_90a": "sm_90a",
+    "sm_100a": "sm_90a", "sm_120a": "sm_90a",
+}  # fmt: skip
 
 
 @functools.cache
@@ -25,5 +31,15 @@ def typical(name: str) -> Machine:
 def machine_of(architecture: Architecture, choice: str | None = None) -> Machine:
     """The machine that code for an architecture is made for; `choice`: the path of a file."""
     if choice is not None:
+        if choice == "host":
+            raise UserError("machine 'host' is a CPU; target nvidia takes the path of a file")
         return read_machine(choice)
-    return typical(TYPICAL.get(architecture.name, "sm_90a"))
+    return typical(TYPICAL[architecture.name])
+
+
+def label(machine: Machine) -> str:
+    """What provenance calls a machine: its name, with a digest unless it is a typical one."""
+    if machine.name in TYPICAL.values() and machine == typical(machine.name):
+        return machine.name
+    digest = hashlib.blake2b(to_json(machine).encode(), digest_size=6).hexdigest()
+    return f"{machine.name} ({digest})"

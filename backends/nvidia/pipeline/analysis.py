@@ -302,8 +302,6 @@ def _product(
     if not kind.transposes and (given[1] or source is not None and source[1]):
         raise Unfit(f"a product of {left.element} whose depth is not along its memory")
     for one, depth_first in filter(None, (given, source)):
-        if depth_first and one.swizzle != 128:
-            raise Unfit("a transposed operand of less than 128 bytes a row")
         if depth_first and one is not given[0] and one.chunk != ROWS:
             raise Unfit("a transposed left operand that is not in chunks of 64 rows")
     addend, result = _sum(dot, loop)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Value
 from ..frame import Unfit
 from ..target import Architecture
@@ -124,12 +125,9 @@ def schedule(work: Work, architecture: Architecture) -> Schedule:
     style, heads, tails = _style(work)
     groups = _groups(work, style, heads, tails)
     cluster, axis = _cluster(work, style, architecture)
-    stores = _stores(work, groups)
-    rows = work.rows // groups
-    staging = max((rows * s.swizzle * s.chunks for s in stores.values()), default=0)
-    fixed = groups * staging
     bundles = _bundles(work, style, heads, tails)
-    stages = _stages(work, bundles, architecture.shared_bytes - fixed)
+    stores, staging, stages = _memory(work, groups, bundles, architecture.shared_bytes)
+    fixed = groups * staging
     rings: list[Ring] = []
     offset = barriers = 0
     starts = []
@@ -322,17 +320,18 @@ def _stages(work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free:
     return counts
 
 
-def _stores(work: Work, groups: int) -> dict[Op, Staged]:
-    """The stores that go through shared memory and the copy engine."""
+def _stores(work: Work, groups: int, chunks: int) -> dict[Op, Staged]:
+    """The stores that go through shared memory and the copy engine, at most so many chunks at a
+    time."""
     found: dict[Op, Staged] = {}
-    for store in work.stores:
-        staged = _staged(work, store, work.rows // groups)
+    for store in work.stores if chunks else ():
+        staged = _staged(work, store, work.rows // groups, chunks)
         if staged is not None:
             found[store] = staged
     return found
 
 
-def _staged(work: Work, store: Op, rows: int) -> Staged | None:
+def _staged(work: Work, store: Op, rows: int, most: int) -> Staged | None:
     memory, value = store.operands[:2]
     roles: Roles = work.roles[value]
     order, outer_place, reason = mapped(memory, value.dims)
@@ -346,4 +345,4 @@ def _staged(work: Work, store: Op, rows: int) -> Staged | None:
     if not swizzle or columns % 16:
         return None
     chunks = columns * width // swizzle
-    return Staged(store, order, outer_place, swizzle, 2 if chunks % 2 == 0 else 1)
+    return Staged(store, order, outer_place, swizzle, most if chunks % most == 0 else 1)

@@ -73,7 +73,10 @@ class SimulatedGpu:
             free = MEMORY_BYTES - sum(self._sizes.values())
             if size > free:
                 raise self._out_of_memory(size, free, MEMORY_BYTES)
-            address = self.memory.allocate(size)
+            try:
+                address = self.memory.allocate(size)
+            except MemoryError:
+                raise self._out_of_memory(size, free, MEMORY_BYTES) from None
             self._sizes[address] = size
         return address
 

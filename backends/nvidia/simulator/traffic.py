@@ -1,8 +1,8 @@
 """Who still reads or writes shared memory behind the threads' backs.
 
 Per word (4 bytes) of a cluster's shared memory: `dirty` (a thread wrote it and has not passed a
-proxy fence), `writer` and `when` (the thread that wrote it last, and how many barriers it had met by
-then), `arriving` (a copy in flight will write it), `leaving` (a copy or a product in flight will
+proxy fence), `writer` and `when` (the thread that wrote it last, and how many barriers it had met
+by then), `arriving` (a copy in flight will write it), `leaving` (a copy or a product in flight will
 read it).
 Loads and stores of threads, and the issue of asynchronous operations, are checked against these, so
 a missing wait is found even where the order of this run happens to hide it.

@@ -223,10 +223,15 @@ class Emitter:
                     known[1][number] if place is not None else None
                     for number, place in zip(renaming, spread.places, strict=True)
                 ]
+        from .exchange import exchanged, rows_of  # it asks for tiles
+
         op = value.op
         if op is not None and self.is_flexible(op):
             return self._computed(value, spread)
         self.converted += known is not None
+        source = rows_of(value) if self.scope.piece(value) is None else None
+        if source is not None:
+            return exchanged(self, source, spread)
         return self.from_shared(value, spread)
 
     def _reloads(self, value: Value) -> bool:

@@ -150,7 +150,7 @@ def _write(e: Emitter, source: Source, rows: Rows, size: int) -> None:
     spread = known[0] if known else e.spread(value)
     tile = e.tile(value, spread)
     first, second = axes(source)
-    thread = _thread_part(e, rows, spread, first, second, size)
+    thread = thread_part(e, rows, spread, first, second, size)
     if rows.rows > value.dims[first] or rows.row_bytes > value.dims[second] * size:
         _clear(e, rows)
         e.block.hazards.write(rows.piece)
@@ -168,9 +168,10 @@ def _write(e: Emitter, source: Source, rows: Rows, size: int) -> None:
         e.guarded(held, lambda p=pointer, r=raw: _store(f, r, p, size))
 
 
-def _thread_part(
+def thread_part(
     e: Emitter, rows: Rows, spread: Spread, first: int, second: int, size: int
 ) -> llvm.Value:
+    """The offset of the thread's part of a tile whose dims `first` and `second` are the rows'."""
     row_steps = [basis[first] for basis in spread.threads]
     byte_steps = [basis[second] * size for basis in spread.threads]
     return offset_of(e, rows, row_steps, byte_steps)

@@ -13,6 +13,7 @@ from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Pair, Register
 from .emitter import Emitter
+from .exchange import stored
 from .scope import Tile
 from .shared import EVERYTHING, Piece
 from .spread import Spread
@@ -180,6 +181,8 @@ def store(e: Emitter, op: Op) -> None:
     """tile_store and tile_scatter."""
     value = op.operands[1]
     spread = e.spread(value) if value.rank else e.uniform
+    if value.rank and op.name == "tile_store" and not (op.masked or op.combine):
+        spread = stored(e, value, spread)
     tile = e.tile(value, spread)
     access = Access(e, op, value, spread)
     if access.memory in e.contended and not op.combine:

@@ -77,7 +77,7 @@ def run(
             return address.to_bytes(8, "little")
         return simulator.encode_tensor_map(
             argument.element, address, argument.dims, argument.strides, argument.box,
-            (1,) * len(argument.dims), 0, argument.swizzle, 0,
+            swizzle=argument.swizzle,
         )  # fmt: skip
 
     for launch in code.launches:

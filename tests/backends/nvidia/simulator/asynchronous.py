@@ -113,10 +113,10 @@ def execute(
             packed.append(argument.encode(address))
         else:
             packed.append(address.to_bytes(8, "little"))
-    full = (*grid, 1, 1)[:3]
+    blocks = (*grid, 1, 1)
     report = launch(
-        parse(ptx), entry, full, (threads, 1, 1), packed, memory, cluster=(cluster, 1, 1),
-        shared_bytes=shared, mode=mode, seed=seed, checks=checks,
+        parse(ptx), entry, (blocks[0], blocks[1], blocks[2]), (threads, 1, 1), packed, memory,
+        cluster=(cluster, 1, 1), shared_bytes=shared, mode=mode, seed=seed, checks=checks,
     )  # fmt: skip
     for array in back:
         array[...] = memory.read(placed[id(array)], array.dtype, array.shape)

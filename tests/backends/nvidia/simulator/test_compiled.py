@@ -9,7 +9,7 @@ import pytest
 
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.simulator import GlobalMemory, launch, parse
-from girih.backends.nvidia.target import Target
+from girih.backends.nvidia.target import ARCHITECTURES
 
 from .elementwise import pointer
 
@@ -25,7 +25,7 @@ declare float @llvm.fma.f32(float, float, float)
 
 def execute(ir: str, arrays: list[np.ndarray], grid: int, block: int, **options):
     """Runs kernel `k` with pointers to `arrays`; gives them as it leaves them."""
-    text = compile_ptx(DECLARATIONS + ir, Target("sm_90a").architecture)
+    text = compile_ptx(DECLARATIONS + ir, ARCHITECTURES["sm_90a"])
     memory = GlobalMemory()
     places = [memory.allocate(a.nbytes) for a in arrays]
     for place, array in zip(places, arrays, strict=True):
@@ -45,7 +45,8 @@ INDEX = """
 
 def test_elementwise_with_tail() -> None:
     ir = f"""
-define ptx_kernel void @k(ptr addrspace(1) noalias readonly align 16 %a, ptr addrspace(1) align 16 %b) {{
+define ptx_kernel void @k(ptr addrspace(1) noalias readonly align 16 %a,
+                          ptr addrspace(1) align 16 %b) {{
 {INDEX}
   %ok = icmp slt i32 %i, 1000
   br i1 %ok, label %body, label %end
@@ -113,7 +114,8 @@ def test_block_reduction(seed: int) -> None:
 """
         value = f"%v{step}"
     ir = f"""
-define ptx_kernel void @k(ptr addrspace(1) align 16 %a, ptr addrspace(1) align 16 %b) "nvvm.maxntid"="128" {{
+define ptx_kernel void @k(ptr addrspace(1) align 16 %a,
+                          ptr addrspace(1) align 16 %b) "nvvm.maxntid"="128" {{
 {INDEX}
   %p = getelementptr float, ptr addrspace(1) %a, i32 %i
   %v = load float, ptr addrspace(1) %p

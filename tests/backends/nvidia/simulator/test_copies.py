@@ -185,8 +185,8 @@ def test_bulk_reductions(opcode, dtype, function):
     count = 512 // np.dtype(dtype).itemsize
     data, out = random((count,), dtype, 2), random((count,), dtype, 3)
     wanted = function(out, data)
-    body = STORE.replace("cp.async.bulk.global.shared::cta.bulk_group",
-                         f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{opcode}")  # fmt: skip
+    plain = "cp.async.bulk.global.shared::cta.bulk_group"
+    body = STORE.replace(plain, plain.replace("cp.", "cp.reduce.") + f".{opcode}")
     run(fill(512) + body, [out, data], shared=512)
     assert (out == wanted).all()
 

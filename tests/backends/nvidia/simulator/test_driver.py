@@ -51,7 +51,7 @@ COUNT = np.arange(4, dtype=np.float32)
 
 
 def plan(steps: list[tuple[str, str, int, int]], target: str = "nvidia:sm_80") -> plan_pb2.Plan:
-    """Steps (source, target, read, write) over x, y, and t (dead after step 1) and u in the arena."""
+    """Steps (source, target, read, write) over x, y, t, which is dead after step 1, and u."""
     made = plan_pb2.Plan(format_version="1.2", target=target)
     made.buffers.add(place=plan_pb2.INPUT, bytes=16)
     made.buffers.add(place=plan_pb2.OUTPUT, bytes=16)

@@ -144,7 +144,7 @@ def test_remote_arrivals(mode, seed):
     mad.lo.u32 %r4, %r5, 1000, %r4;
     st.shared::cluster.b32 [%r3+64], %r4;
     mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r2];
-    {spin(0, "first").replace("try_wait.parity.shared", "try_wait.parity.acquire.cluster.shared::cta")}
+    {spin(0, "first").replace("parity.shared", "parity.acquire.cluster.shared::cta")}
     mad.lo.u32 %r6, %t, 4, %s32;
     ld.shared.b32 %r7, [%r6+64];
     mad.wide.u32 %rd71, %rank, 128, %a0; mad.wide.u32 %rd71, %t, 4, %rd71;

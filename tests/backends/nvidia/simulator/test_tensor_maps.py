@@ -109,6 +109,7 @@ def test_swizzles_are_those_of_the_layouts(swizzle, dtype):
     assert (out.reshape(-1) == wanted).all()
 
 
+TENSOR_LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 STORE = """
     setp.eq.u32 %p0, %t, 0;
     @%p0 OPCODE [%a0, {COORDINATES}], [%s];
@@ -168,7 +169,7 @@ def test_multicast_reaches_the_same_place_of_every_block(mode, seed):
     mov.b16 %rs0, 3; mov.b64 %rd60, 0;
     mul.lo.u32 %r1, %rank, 8;
     mad.lo.u32 %r2, %rank, 1024, %s32;
-    @%p0 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint
+    @%p0 {TENSOR_LOAD}.multicast::cluster.L2::cache_hint
         [%r2], [%a0, {{0, %r1}}], [%s+{BARRIER}], %rs0, %rd60;
     {wait()}
     mad.wide.u32 %rd61, %rank, 2048, %a1; mov.u64 %a1, %rd61;

@@ -253,7 +253,8 @@ def test_fence_of_another_thread_does_not_help():
     broken(
         lambda b: b.replace(
             "fence.proxy.async.shared::cta;\nbar.sync 0;",
-            "bar.sync 0;\nsetp.eq.u32 %p9, %t, 0;\n@%p9 fence.proxy.async.shared::cta;\nbar.sync 0;",
+            "bar.sync 0;\nsetp.eq.u32 %p9, %t, 0;\n"
+            "@%p9 fence.proxy.async.shared::cta;\nbar.sync 0;",
         ),
         "proxy",
     )
@@ -315,8 +316,8 @@ def test_warps_of_a_group_may_arrive_one_after_the_other():
     def change(body: str) -> str:
         return body.replace(
             "wgmma.fence",
-            "setp.lt.u32 %p9, %t, 64;\n@%p9 bra first;\nmov.b32 %r650, 7;\nadd.u32 %r651, %r650, 1;\n"
-            "bra join;\nfirst:\nmov.b32 %r650, 9;\njoin:\nwgmma.fence",
+            "setp.lt.u32 %p9, %t, 64;\n@%p9 bra first;\nmov.b32 %r650, 7;\n"
+            "add.u32 %r651, %r650, 1;\nbra join;\nfirst:\nmov.b32 %r650, 9;\njoin:\nwgmma.fence",
         )
 
     for mode in ("eager", "lazy"):

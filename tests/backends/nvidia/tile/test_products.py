@@ -101,7 +101,7 @@ def test_probabilities_stay_in_registers() -> None:
     ids=["bf16", "f32", "attention"],
 )
 def test_nothing_is_spilled(op: Op) -> None:
-    assert not assembled(op).faults(0)
+    assert not assembled(op).faults()
 
 
 def fused(m: int, n: int, k: int, element: Any, batch: int = 0, out: Any = F32) -> Op:

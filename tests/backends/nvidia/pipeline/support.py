@@ -1,0 +1,155 @@
+"""Kernels of the kernel language for the tests of Hopper's pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import girih
+import girih.language as tl
+from girih.backends.nvidia.assemble import Assembly, assemble
+from girih.backends.nvidia.compile import compile_ptx
+from girih.backends.nvidia.launch import KernelCode
+from girih.backends.nvidia.pipeline.emit import code_of, plan_of
+from girih.backends.nvidia.pipeline.schedule import Schedule
+from girih.backends.nvidia.target import Target, target
+from girih.hlo.graph import Op
+from girih.hlo.tiling import run_kernel
+
+from .. import harness
+
+SM_90A = target("sm_90a")
+# Few multiprocessors: several waves of tiles already in small problems.
+SMALL = Target(replace(SM_90A.architecture, multiprocessors=2))
+BF16 = ml_dtypes.bfloat16
+F8 = ml_dtypes.float8_e4m3fn
+RNG = np.random.default_rng(5)
+
+
+def random(*dims: int, dtype: Any = BF16) -> np.ndarray:
+    return RNG.standard_normal(dims).astype(dtype)
+
+
+def call_of(kernel: Any, *arrays: Any, **constants: Any) -> Op:
+    """The kernel_call that a kernel is for these arrays."""
+    (op,) = kernel.module(*arrays, **constants).body.ops
+    return op
+
+
+def ptx_of(code: KernelCode) -> str:
+    return compile_ptx(code.text, SM_90A.architecture)
+
+
+def assembled(plan: Schedule) -> tuple[str, Assembly]:
+    """PTX and machine code of a schedule."""
+    ptx = ptx_of(code_of(plan, SM_90A))
+    return ptx, assemble(ptx, SM_90A.architecture)
+
+
+def check(
+    kernel: Any, *arrays: np.ndarray, on: Target = SM_90A, tolerance: float = 0.01, **constants: Any
+) -> Schedule:
+    """Both modes of the simulator give what the interpreter gives."""
+    return check_call(call_of(kernel, *arrays, **constants), *arrays, on=on, tolerance=tolerance)
+
+
+def check_call(
+    op: Op, *arrays: np.ndarray, on: Target = SM_90A, tolerance: float = 0.01
+) -> Schedule:
+    plan = plan_of(op, on)
+    code = code_of(plan, on)
+    wanted = run_kernel(op, arrays)
+    for mode, seed in (("eager", 1), ("lazy", 2)):
+        reports: list[Any] = []
+        found = harness.run(op, arrays, code=code, reports=reports, mode=mode, seed=seed)
+        for got, right in zip(found, wanted, strict=True):
+            compare(got, np.asarray(right), tolerance)
+        assert not reports[0].faults, reports[0].faults
+    return plan
+
+
+def compare(got: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
+    """Equal within a part of the largest number."""
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())
+
+
+@girih.kernel(
+    out=lambda M, N, OUT: tl.Array((M, N), OUT),
+    grid=lambda M, N, TM, TN: (girih.cdiv(M, TM), girih.cdiv(N, TN)),
+)
+def matmul(a, b, c, *, M, N, K, TM, TN, TK, left="mk", right="kn", OUT="bfloat16"):
+    i, j = tl.tile_id(0) * TM, tl.tile_id(1) * TN
+    acc = tl.zeros((TM, TN))
+    for k in range(0, K, TK):
+        x = a[i : i + TM, k : k + TK] if left == "mk" else a[k : k + TK, i : i + TM].T
+        y = b[k : k + TK, j : j + TN] if right == "kn" else b[j : j + TN, k : k + TK].T
+        acc = tl.dot(x, y, acc)
+    c[i : i + TM, j : j + TN] = acc.to(c.dtype)
+
+
+def matrices(
+    M: int, N: int, K: int, left: str = "mk", right: str = "kn", dtype: Any = BF16
+) -> tuple[np.ndarray, np.ndarray]:
+    a = random(*((M, K) if left == "mk" else (K, M)), dtype=dtype)
+    return a, random(*((K, N) if right == "kn" else (N, K)), dtype=dtype)
+
+
+@girih.kernel(
+    out=lambda q: tl.Array(q.shape, q.dtype),
+    grid=lambda q, TQ: (q.shape[0], girih.cdiv(q.shape[1], TQ)),
+)
+def attention(q, k, v, o, *, causal=False, TQ=128, TK=128):
+    h, i = tl.tile_id(0), tl.tile_id(1) * TQ
+    D, S = q.shape[2], k.shape[1]
+    m, total, acc = tl.full((TQ,), -1e30), tl.zeros((TQ,)), tl.zeros((TQ, D))
+    mine = q[h, i : i + TQ, :]
+    for n in range(0, tl.minimum(i + TQ, S) if causal else S, TK):
+        s = tl.dot(mine, k[h, n : n + TK, :].T) * (D**-0.5)
+        column = (n + tl.arange(TK))[None, :]
+        if S % TK:
+            s = tl.where(column < S, s, -1e30)
+        if causal:
+            s = tl.where((i + tl.arange(TQ))[:, None] >= column, s, -1e30)
+        larger = tl.maximum(m, s.max(1))
+        p = tl.exp(s - larger[:, None])
+        shrink = tl.exp(m - larger)
+        total = total * shrink + p.sum(1)
+        acc = tl.dot(p.to(q.dtype), v[h, n : n + TK, :], acc * shrink[:, None])
+        m = larger
+    o[h, i : i + TQ, :] = (acc / total[:, None]).to(o.dtype)
+
+
+@girih.kernel(
+    out=lambda a, b: tl.Array((a.shape[0], a.shape[1], b.shape[2]), a.dtype),
+    grid=lambda a, b: (a.shape[0], girih.cdiv(a.shape[1], 128), girih.cdiv(b.shape[2], 128)),
+)
+def layer(a, b, bias, residual, c):
+    """Batches, and what follows a product: a bias, an activation, a sum."""
+    n, i, j = tl.tile_id(0), tl.tile_id(1) * 128, tl.tile_id(2) * 128
+    acc = tl.zeros((128, 128))
+    for k in range(0, a.shape[2], 64):
+        acc = tl.dot(a[n, i : i + 128, k : k + 64], b[n, k : k + 64, j : j + 128], acc)
+    y = acc + bias[j : j + 128].to(tl.float32)[None, :]
+    y = y * tl.sigmoid(y) + residual[n, i : i + 128, j : j + 128].to(tl.float32)
+    c[n, i : i + 128, j : j + 128] = y.to(c.dtype)
+
+
+@girih.kernel(
+    out=lambda a, b: [tl.Array((a.shape[0], b.shape[1]), a.dtype), tl.Array(a.shape[:1], "float32")],
+    grid=lambda a: (girih.cdiv(a.shape[0], 128),),
+)
+def gated(a, b, g, c, sums):
+    """Two products of one operand, and a second result of one number a row."""
+    i = tl.tile_id(0) * 128
+    acc, gate = tl.zeros((128, 128)), tl.zeros((128, 128))
+    for k in range(0, a.shape[1], 64):
+        x = a[i : i + 128, k : k + 64]
+        acc = tl.dot(x, b[k : k + 64, :], acc)
+        gate = tl.dot(x, g[k : k + 64, :], gate)
+    y = acc * tl.tanh(gate)
+    c[i : i + 128, :] = y.to(c.dtype)
+    sums[i : i + 128] = y.sum(1)

@@ -1,0 +1,114 @@
+"""What the assembler makes of the kernels: no spills, nothing serialised, products back to back."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from girih.backends.nvidia.assemble import Assembly, disassemble
+from girih.backends.nvidia.pipeline.emit import plan_of
+from girih.backends.nvidia.pipeline.schedule import Schedule
+
+from .support import BF16, SM_90A, assembled, attention, call_of, gated, layer, matmul
+
+pytestmark = pytest.mark.requires_ptxas
+
+LARGE = np.zeros((4096, 4096), BF16)
+HEADS = np.zeros((16, 4096, 128), BF16)
+NARROW = np.zeros((16, 4096, 64), BF16)
+SQUARE = {"M": 4096, "N": 4096, "K": 4096}
+KERNELS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
+    "matmul": (matmul, (LARGE, LARGE), {**SQUARE, "TM": 128, "TN": 256, "TK": 64}),
+    "transposed": (
+        matmul, (LARGE, LARGE),
+        {**SQUARE, "TM": 128, "TN": 256, "TK": 64, "left": "km", "right": "nk"},
+    ),
+    "256 x 128": (matmul, (LARGE, LARGE), {**SQUARE, "TM": 256, "TN": 128, "TK": 64}),
+    "three groups": (matmul, (LARGE, LARGE), {**SQUARE, "TM": 192, "TN": 160, "TK": 64}),
+    "f32 results": (
+        matmul, (LARGE, LARGE), {**SQUARE, "TM": 128, "TN": 256, "TK": 64, "OUT": "float32"},
+    ),
+    "gated": (gated, (LARGE, LARGE[:, :128], LARGE[:, :128]), {}),
+    "layer": (layer, (HEADS, HEADS.reshape(16, 128, 4096), LARGE[0], LARGE.reshape(1, 4096, 4096)
+                      .repeat(16, 0)), {}),
+    "attention": (attention, (HEADS,) * 3, {}),
+    "attention 176": (attention, (HEADS,) * 3, {"TK": 176}),
+    "causal": (attention, (HEADS,) * 3, {"causal": True}),
+    "causal 64": (attention, (NARROW,) * 3, {"causal": True, "TQ": 192}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, tuple[Schedule, str, Assembly]]:
+    return {}
+
+
+def get(built: dict[str, Any], name: str) -> tuple[Schedule, str, Assembly]:
+    if name not in built:
+        kernel, arrays, options = KERNELS[name]
+        plan = plan_of(call_of(kernel, *arrays, **options), SM_90A)
+        built[name] = (plan, *assembled(plan))
+    return built[name]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_registers_suffice(built, name: str) -> None:
+    plan, ptx, assembly = get(built, name)
+    assert assembly.faults() == []
+    (usage,) = assembly.usages.values()
+    assert usage.registers <= {1: 255, 2: 168, 3: 128}[plan.groups]
+    assert ".local" not in ptx and "call" not in ptx
+    assert plan.shared_bytes <= SM_90A.architecture.shared_bytes
+
+
+def test_a_turn_of_the_loop_is_four_products(built) -> None:
+    plan, ptx, assembly = get(built, "matmul")
+    assert plan.cluster == 2 and plan.rings[0].stages == 4
+    assert len(re.findall(r"wgmma\.mma_async", ptx)) == 4
+    assert len(re.findall(r"wgmma\.fence", ptx)) == 1
+    assert re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx) == ["1", "0"]
+    # Each block brings its own rows (one box) and half of the columns (four chunks) for both.
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\S*shared::cluster\.global", ptx)) == 5
+    assert len(re.findall(r"multicast::cluster", ptx)) == 4
+    assert len(re.findall(r"stmatrix", ptx)) == 16
+    steps = machine_code(assembly)
+    if steps is None:
+        pytest.skip("nvdisasm is not installed")
+    loop = re.search(r"ARRIVE(( [ux])* HGMMA){4}( [ux])* DEPBAR1", " ".join(steps))
+    assert loop is not None, steps
+
+
+def test_the_softmax_runs_under_a_product(built) -> None:
+    """Exponentials stand between the two waits of a turn."""
+    _, ptx, assembly = get(built, "attention")
+    loop = ptx[ptx.index("wait_group.sync.aligned 1") :]
+    loop = loop[: loop.index("wait_group.sync.aligned 0")]
+    assert loop.count("ex2.approx") >= 64
+    steps = machine_code(assembly)
+    if steps is None:
+        pytest.skip("nvdisasm is not installed")
+    code = " ".join(steps)
+    code = code[code.index("DEPBAR1") :]
+    assert code[: code.index("DEPBAR0")].count("MUFU") >= 64
+
+
+def machine_code(assembly: Assembly) -> list[str] | None:
+    """The instructions that matter, in order; "u" stands for those of uniform registers."""
+    text = disassemble(assembly.cubin)
+    if text is None:
+        return None
+    found = []
+    for opcode, rest in re.findall(r"\*/\s+(?:@!?U?P\d+ )?([A-Z]\w*)([^;]*);", text):
+        if opcode == "WARPGROUP":
+            depth = re.search(r"DEPBAR\S* gsb0, 0x(\d)", rest)
+            found.append(f"DEPBAR{depth[1]}" if depth else "ARRIVE")
+        elif opcode in ("HGMMA", "MUFU"):
+            found.append(opcode)
+        elif opcode.startswith("U") and not opcode.startswith("UTMA"):
+            found.append("u")
+        else:
+            found.append("x")
+    return found

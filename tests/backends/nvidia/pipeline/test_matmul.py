@@ -1,0 +1,76 @@
+"""Products through the copy engine and wgmma give what the interpreter gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from girih.backends.nvidia.pipeline.emit import plan_of
+from girih.backends.nvidia.pipeline.schedule import Style
+
+from .support import BF16, F8, SMALL, call_of, check, gated, layer, matmul, matrices, random
+
+# (M, N, K), tile, and what else is different.
+CASES = {
+    "plain": ((256, 256, 128), (128, 256, 64), {}),
+    "tails": ((200, 328, 200), (128, 256, 64), {}),
+    "left transposed": ((256, 128, 128), (128, 128, 64), {"left": "km"}),
+    "right transposed": ((128, 256, 128), (128, 128, 64), {"right": "nk"}),
+    "both transposed": ((136, 264, 136), (128, 128, 64), {"left": "km", "right": "nk"}),
+    "64 bytes a row": ((128, 128, 96), (128, 128, 32), {"right": "nk"}),
+    "32 bytes a row": ((128, 64, 48), (128, 64, 16), {"right": "nk"}),
+    "256 bytes a row": ((128, 128, 256), (128, 128, 128), {}),
+    "one warp group": ((64, 256, 128), (64, 256, 64), {}),
+    "three warp groups": ((192, 128, 128), (192, 128, 64), {}),
+    "two blocks of rows each": ((256, 128, 128), (256, 128, 64), {"left": "km"}),
+    "rows on the right": ((16, 256, 128), (16, 128, 64), {"right": "nk"}),
+    "stored directly": ((128, 100, 128), (128, 128, 64), {"right": "nk"}),
+    "f32 results": ((128, 128, 128), (128, 128, 64), {"OUT": "float32"}),
+    "one turn": ((128, 128, 64), (128, 128, 64), {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_matmul(name: str) -> None:
+    (M, N, K), (TM, TN, TK), more = CASES[name]
+    a, b = matrices(M, N, K, more.get("left", "mk"), more.get("right", "kn"))
+    check(matmul, a, b, M=M, N=N, K=K, TM=TM, TN=TN, TK=TK, **more)
+
+
+@pytest.mark.parametrize(("dtype", "out"), [(np.float16, "float16"), (F8, "float32")])
+def test_element_types(dtype, out) -> None:
+    depth = 128 // np.dtype(dtype).itemsize
+    M, N, K = 128, 96, 2 * depth
+    a, b = matrices(M, N, K, right="nk", dtype=dtype)
+    check(matmul, a, b, M=M, N=N, K=K, TM=128, TN=96, TK=depth, right="nk", OUT=out)
+
+
+def test_neighbours_share_a_panel() -> None:
+    a, b = matrices(512, 512, 192)
+    plan = check(matmul, a, b, on=SMALL, M=512, N=512, K=192, TM=128, TN=256, TK=64)
+    assert (plan.cluster, plan.cluster_axis, plan.blocks) == (2, 0, 2)
+    assert plan.rings[0].shares == (1, 2)
+
+
+def test_a_block_walks_several_tiles() -> None:
+    a, b = matrices(384, 384, 128, right="nk")
+    plan = check(matmul, a, b, on=SMALL, M=384, N=384, K=128, TM=128, TN=128, TK=64, right="nk")
+    assert plan.blocks == 2 and plan.tiles == 9 and plan.grouped
+
+
+def test_what_follows_a_product() -> None:
+    arrays = random(2, 130, 128), random(2, 128, 136), random(136), random(2, 130, 136)
+    check(layer, *arrays)
+
+
+def test_two_products_of_one_operand() -> None:
+    plan = check(gated, random(256, 192), random(192, 128), random(192, 128), tolerance=0.02)
+    assert plan.style is Style.CHAIN and len(plan.rings) == 1
+    assert len(plan.rings[0].panels) == 3
+
+
+def test_sizes_of_a_large_product() -> None:
+    a, b = np.zeros((8192, 8192), BF16), np.zeros((8192, 8192), BF16)
+    sizes = {"M": 8192, "N": 8192, "K": 8192, "TM": 128, "TN": 256, "TK": 64}
+    plan = plan_of(call_of(matmul, a, b, **sizes), SMALL)
+    assert plan.rings[0].stages == 4 and plan.shared_bytes <= 227 * 1024
