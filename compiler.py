@@ -283,7 +283,13 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
     passes: list[Pass] = [ChannelsLast(), SinkScales(rounds), SinkReshapes(), Fuse()]
     # Sums in tiles are sums in another order.
     if backend.model is not None and LICENCES.index(options.numerics) >= REASSOCIATES:
-        passes.append(Connect(backend.model, choices=backend.choices, accepts=backend.accepts))
+        connect = Connect(
+            backend.model,
+            choices=backend.choices,
+            accepts=backend.accepts,
+            bounds=backend.bounds,
+        )
+        passes.append(connect)
     passes += [KernelEpilogues(), KernelPrologues(), Order()]
     if backend.packing is not None and options.pack_weights:
         passes.append(Encode(backend.packing))

@@ -10,6 +10,7 @@ from ..hlo.errors import UserError
 from ..hlo.graph import Op
 from ..optimizer.machine import Machine
 from ..optimizer.schedule import Schedule
+from ..optimizer.tiles.estimate import Bounds
 from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
 
@@ -32,6 +33,7 @@ class Backend:
     machine: str = ""  # that machine's name, with a digest where it is no typical one
     choices: Choices | None = None
     accepts: Callable[[Op], bool] | None = None
+    bounds: Bounds | None = None  # of the tile functions that the optimizer makes
     begin: Callable[[], None] = lambda: None
     lacks: Callable[[Op], str] = lambda op: ""
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None

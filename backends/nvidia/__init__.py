@@ -7,11 +7,14 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from ...optimizer.schedule import Schedule
+from ...optimizer.tiles.estimate import Bounds
 from ...optimizer.tuning import Tuner
 from ...options import Options
 from .. import Backend
 from .target import DEFAULT, Target, target
 
+SCRATCH = 0.6  # of a block's shared memory that the values between operations may take
+ELEMENTS = 1 << 15  # of sums and results of a tile: what the registers of a block hold
 SIMULATED = "ptx-sim"  # the same code, run by the simulator
 
 
@@ -42,8 +45,9 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
 
     simulated = name.partition(":")[0] == SIMULATED
     model = machine_of(found.architecture, options.machine)
+    bounds = Bounds(int(found.architecture.shared_bytes * SCRATCH), ELEMENTS)
     return Backend(
-        found.name, build_for_target, model=model, machine=label(model),
+        found.name, build_for_target, model=model, machine=label(model), bounds=bounds,
         accepts=lambda op: accepts(op, found), lacks=lambda op: foreign.lacks(op, found),
         assemble=None if simulated else assemble,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from ..regions import in_order_of_demand, map_bodies
 from ..tuning import Choices
 from .build import Group, build_kernel, make_group
 from .cost import USABLE, level_of, rates
-from .estimate import Plan, plans
+from .estimate import Bounds, Plan, plans
 from .streaming import Stream, streams
 from .write import Unwritable, writable
 
@@ -56,12 +56,13 @@ class _Node:
 class Connect:
     """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
     what chooses among the best tilings; None takes the best predicted. `accepts`: whether a tile
-    function has a kernel; None: all of them have."""
+    function has a kernel; None: all of them have. `bounds`: the largest tiles, if there are any."""
 
     machine: Machine
     walk: bool = True
     choices: Choices | None = None
     accepts: Callable[[Op], bool] | None = None
+    bounds: Bounds | None = None
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
@@ -98,7 +99,7 @@ class Connect:
             return []
         if not all(map(writable, group.ops)):
             return []
-        return plans(group, self.machine, self.ways(group))
+        return plans(group, self.machine, self.ways(group), bounds=self.bounds)
 
     def ways(self, group: Group) -> list[Stream | None]:
         """The ways to walk a group; the first is not to."""

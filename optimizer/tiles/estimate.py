@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...hlo.graph import Op, Value, constant_of
-from ..machine import Machine
+from ..machine import Machine, Unit
 from .access import Box, Propagation, Span, access_of, inner_spans, propagate
 from .build import Group
 from .cost import Features, Traffic, level_of, rates, seconds
@@ -31,6 +31,7 @@ _EXPONENTIALS = frozenset({
     "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic", "tanh", "power",
     "chlo.erf", "chlo.erfc", "cosine", "sine", "tan", "atan2", "cbrt",
 })  # fmt: skip
+_NARROW = frozenset(("f16", "bf16", "f8E4M3FN", "f8E5M2", "i8", "ui8"))
 _DIVISIONS = frozenset({"divide", "remainder", "rsqrt", "sqrt"})
 _PASSES = 3  # over an intermediate value in scratch: stored, read, and about one pass in place
 # Of the efficiency of a product of the same size; the second in a tile function whose features are
@@ -75,24 +76,41 @@ class _Candidates:
         return tasks
 
 
+class Bounds(NamedTuple):
+    """The largest tile where scratch is no cache: bytes of what stays there, and elements of all
+    sums and results, which stand in registers."""
+
+    scratch: int
+    elements: int
+
+
 def plans(
-    group: Group, machine: Machine, ways: Sequence[Stream | None], most: int = 8
+    group: Group,
+    machine: Machine,
+    ways: Sequence[Stream | None],
+    most: int = 8,
+    bounds: Bounds | None = None,
 ) -> list[Plan]:
     """The best tilings by predicted time, over all ways to walk the group."""
     found: list[Plan] = []
     for way, stream in enumerate(ways):
         if stream is not None and stream.extent < SHORTEST_WALK:
             continue
-        found += [plan._replace(way=way) for plan in _plans(group, machine, stream, most)]
+        found += [plan._replace(way=way) for plan in _plans(group, machine, stream, most, bounds)]
     return sorted(found, key=lambda plan: plan.time)[:most]
 
 
-def _plans(group: Group, machine: Machine, stream: Stream | None, most: int) -> list[Plan]:
+def _plans(
+    group: Group, machine: Machine, stream: Stream | None, most: int, bounds: Bounds | None
+) -> list[Plan]:
     dims = group.roots[0].dims
     candidates = _candidates(dims, stream)
     parts = _symbolic(group, stream)
     counter = _Counter(group, machine, stream, candidates, parts)
     times = counter.seconds()
+    if bounds is not None:
+        fits = (counter.footprint() <= bounds.scratch) & (counter.held() <= bounds.elements)
+        times = np.where(fits, times, np.inf)
     order = np.lexsort((np.arange(len(times)), np.round(times, 12)))[:most]
     return [
         Plan(
@@ -102,6 +120,7 @@ def _plans(group: Group, machine: Machine, stream: Stream | None, most: int) -> 
             int(candidates.columns[-1][i]) if stream else 0,
         )
         for i in order
+        if times[i] < np.inf
     ]
 
 
@@ -226,6 +245,14 @@ class _Counter:
                 total = total + depth * columns * op.operands[1].element.bits / 8
         return total
 
+    def held(self) -> Any:
+        """Elements of results, and of sums that are none."""
+        kept = [v for op in self.group.ops for v in op.results if self.materialised(op)]
+        return sum(
+            self.numbers(volume(self.parts.boxes[v]) for v in (*kept, *self.group.roots)),
+            np.zeros(self.count),
+        )
+
     def packs(self, op: Op) -> bool:
         """Whether the right side of a contraction is brought in order for each tile."""
         if op.definition.pattern != "contract":
@@ -288,11 +315,17 @@ class _Counter:
         block = np.minimum(1.0, np.maximum(rows, 1) / _WHOLE_ROWS)
         efficiency = 0.9 * share * filled * (0.25 + 0.75 * block)
         efficiency = efficiency * depth / (depth + _DEPTH_OVERHEAD)
-        time = 2 * size * depth / (self.unit.flops * efficiency)
+        time = 2 * size * depth / (self.unit_of(op).flops * efficiency)
         if self.packs(op):
             right = depth * columns * op.operands[1].element.bits / 8
             time = time + 2 * right / rates(self.machine, self.executors, "copy")[1]
         return time
+
+    def unit_of(self, op: Op) -> Unit:
+        """What multiplies an operation's operands: narrow floats may have a unit of their own."""
+        element = op.operands[0].element.name
+        known = any(element in unit.elements for unit in self.machine.units)
+        return self.machine.unit(element) if known and element in _NARROW else self.unit
 
     @property
     def alone(self) -> bool:

@@ -304,12 +304,17 @@ class CudaDriver:
         config.hStream = stream
         _call("cuLaunchKernelEx", config, entry, pointers, 0)
 
-    def begin_capture(self, stream: int) -> None:
+    def begin_capture(self) -> int:
+        stream = self.create_stream()
         mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         _call("cuStreamBeginCapture", stream, mode)
+        return stream
 
     def end_capture(self, stream: int) -> int:
-        graph = _call("cuStreamEndCapture", stream)
+        try:
+            graph = _call("cuStreamEndCapture", stream)
+        finally:
+            self.destroy_stream(stream)
         try:
             return int(_call("cuGraphInstantiate", graph, 0))
         finally:

@@ -161,12 +161,12 @@ class Driver(Protocol):
         """Start it; with `count`, what a driver that can count has counted."""
         ...
 
-    def begin_capture(self, stream: Any) -> None:
-        """Launches on the stream are recorded, not started, until `end_capture`."""
+    def begin_capture(self) -> Any:
+        """A new stream, on which launches are recorded and not started until `end_capture`."""
         ...
 
     def end_capture(self, stream: Any) -> Any:
-        """What was recorded, as a graph."""
+        """What was recorded, as a graph; the stream is gone."""
         ...
 
     def replay(self, graph: Any, stream: Any) -> None: ...

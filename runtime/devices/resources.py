@@ -25,11 +25,12 @@ class Memory:
     def __init__(self, stream: Stream, size: int) -> None:
         self.stream, self.size = stream, size
         self.address = stream.driver.allocate(max(size, 1), stream.handle)
-        self._readers: list[Any] = []  # streams of other libraries that may read it
+        self._readers: list[Any] = []
         finally_do(self, stream.driver, _release, stream, self.address, self._readers)
 
     def read_by(self, stream: Any) -> None:
-        """It is not given back before the work that this stream has then."""
+        """It is not given back before the work that this stream, a `Stream` or the handle of
+        another library's, has then."""
         if stream not in self._readers:
             self._readers.append(stream)
 
@@ -52,7 +53,8 @@ def order(driver: Driver, first: Any, second: Any) -> None:
 def _release(stream: Stream, address: int, readers: list[Any]) -> None:
     driver = stream.driver
     for reader in readers:
-        order(driver, reader, stream.handle)
+        handle = reader.handle if isinstance(reader, Stream) else reader
+        order(driver, handle, stream.handle)
     driver.free(address, stream.handle)
 
 

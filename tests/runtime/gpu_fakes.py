@@ -49,7 +49,7 @@ class FakeGpu:
         self.log: list[str] = []
         self.recording: list[Callable[[], None]] | None = None
         self.entered = 0
-        self.events = 0
+        self.events, self.made = 0, 16
 
     def __enter__(self) -> FakeGpu:
         self.entered += 1
@@ -118,8 +118,9 @@ class FakeGpu:
     # Order.
 
     def create_stream(self) -> int:
-        self.streams[number := len(self.streams) + 16] = Stream()
-        return number
+        self.made += 1
+        self.streams[self.made] = Stream()
+        return self.made
 
     def destroy_stream(self, stream: int) -> None:
         self.synchronize(stream)
@@ -182,12 +183,15 @@ class FakeGpu:
             self._later(stream, prepared)
         return {"launched": 1} if count else {}
 
-    def begin_capture(self, stream: int) -> None:
+    def begin_capture(self) -> int:
+        assert self.recording is None
         self.recording = []
+        return self.create_stream()
 
     def end_capture(self, stream: int) -> list[Any]:
         recorded, self.recording = self.recording, None
         assert recorded is not None
+        self.destroy_stream(stream)
         return recorded
 
     def replay(self, graph: list[Any], stream: int) -> None:

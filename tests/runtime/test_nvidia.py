@@ -49,9 +49,9 @@ def test_two_calls_in_a_row_do_not_share_staging_memory():
 
 
 def test_large_arrays_are_copied_without_staging(monkeypatch):
-    from girih.runtime.devices import nvidia
+    from girih.runtime.devices import gpu_context
 
-    monkeypatch.setattr(nvidia, "_PINNED", 0)
+    monkeypatch.setattr(gpu_context, "_PINNED", 0)
     device = gpu()
     assert two_steps().program(flat(1, 1), device)(COUNT)[0].tolist() == (2 * COUNT + 1).tolist()
     assert not device.pinned
@@ -332,6 +332,31 @@ def test_memory_is_given_back():
         device.synchronize(stream)
     assert not device.memory
     assert device.events == 0
+
+
+def test_work_under_way_outlives_the_program():
+    device = gpu()
+    plan = PlanOf().inputs(x=16).outputs(y=16).buffer("w", plan_pb2.WEIGHT, 16, weight="bias")
+    plan.run("add", "x", "w", "y").results("y")
+    program = plan.program(flat(1, 1), device, {"bias": COUNT})
+    (result,) = program.on_device(ONES)
+    del program
+    gc.collect()
+    assert result.numpy().tolist() == (COUNT + 1).tolist()
+    assert "unload" in device.log
+
+
+def test_an_array_may_be_changed_once_the_call_has_returned(monkeypatch):
+    """Also one that is not copied through staging memory, and is pinned by its owner."""
+    from girih.runtime.devices import gpu_context
+
+    monkeypatch.setattr(gpu_context, "_PINNED", 0)
+    device = gpu()
+    theirs = device.host_memory(16).view(np.float32)
+    theirs[...] = COUNT
+    (result,) = two_steps().program(flat(1, 1), device).on_device(theirs)
+    theirs[...] = 100
+    assert result.numpy().tolist() == (2 * COUNT + 1).tolist()
 
 
 # Donation.

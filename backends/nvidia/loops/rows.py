@@ -55,8 +55,8 @@ class Cut:
         return max(1, self.kept // 2 // width)
 
 
-def choose(region: Region, rows: int, count: int, target: Target) -> Cut:
-    """The cut of rows of so many elements."""
+def choose(region: Region, rows: int, count: int, target: Target, longest: int = LONGEST) -> Cut:
+    """The cut of rows of so many elements, each for at most `longest` warps."""
     long = [value for value in region.arguments if value.tensor.size >= count] or [*region.results]
     sizes = [value.element.itemsize for value in (*long, *region.results)]
     words = max(1, max(sizes) // 4)
@@ -67,7 +67,7 @@ def choose(region: Region, rows: int, count: int, target: Target) -> Cut:
     while lanes < WARP and lanes * width < count:
         lanes *= 2
     busy = target.architecture.multiprocessors * BUSY
-    while lanes == WARP and warps < LONGEST:
+    while lanes == WARP and warps < longest:
         share = WARP * warps
         if count <= share * kept and (rows * share >= busy or count <= share * width):
             break
@@ -164,7 +164,10 @@ class _Rows:
         self.rows = math.prod(self.dims)
         self.passes = plan(region, outer, lambda count: True)
         longest = max(math.prod(step.inner) for step in self.passes)
-        self.cut = cut = choose(region, self.rows, longest, target)
+        # Few long rows leave multiprocessors idle: at least those that work get more threads.
+        few = self.rows < target.architecture.multiprocessors
+        most = 2 * LONGEST if few and longest > WARP * LONGEST * KEPT else LONGEST
+        self.cut = cut = choose(region, self.rows, longest, target, most)
         self.each = 1 if cut.warps > 1 else max(1, THREADS // cut.lanes)  # rows of a block
         threads = max(WARP, cut.threads * self.each)
         self.part = self.kernel.entry("rows", threads)

@@ -9,15 +9,16 @@ one element.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
-from ...llvm.elementwise import Mask, scalar_region
+from ...llvm.elementwise import scalar_region
 from ...llvm.index import ZERO, Affine, Axis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
-from ...plain.opaque.scatter import place_of, windowed_dims
+from ...plain.opaque.scatter import pinned, place_of, windowed_dims
 from ...plain.single import as_region
 from ..frame import GRID, Parameter, Unfit, blocks
 from ..launch import KernelCode
@@ -67,8 +68,11 @@ class _Scatter:
 
     def emit(self) -> KernelCode:
         self.copy()
-        if self.count and self.size:
-            self.apply(self.sorted())
+        if self.count * self.size:
+            if self.count > 1:
+                self.apply(self.sorted())
+            else:
+                self.window_alone()
         return self.kernel.finish(self.op.definition.flops(self.op))
 
     def copy(self) -> None:
@@ -122,7 +126,7 @@ class _Scatter:
         def source(_: llvm.Value, position: llvm.Value) -> Record:
             line = of_axis(Axis(position, self.count, depth=scopes.depth))
             at = self.index(part, line, ZERO)
-            place, inside = self.windowless(at)
+            place, inside = place_of(self.emitter, self.op, at, 1)
             if inside is False:
                 key = llvm.constant("i64", _OUTSIDE)
             else:
@@ -140,19 +144,6 @@ class _Scatter:
         if segments.parts == 1:
             return buffers[0]
         return merge_launches(kernel, _KINDS, buffers, 1, self.count, _Places, None)
-
-    def windowless(self, at: tuple[Affine, ...]) -> tuple[tuple[Affine, ...], Mask | None | bool]:
-        """The place of a window's first element, and whether all of the window lies inside."""
-        place, inside = place_of(self.emitter, self.op, at, 1)
-        if inside is False or self.size == 1:
-            return place, inside
-        last = list(at)
-        for d, size in zip(self.op.update_window_dims, self.window, strict=True):
-            last[d] = Affine((), size - 1)
-        _, whole = place_of(self.emitter, self.op, tuple(last), 1)
-        if whole is False:
-            return place, False
-        return place, self.emitter.both(inside, whole)
 
     # Updates.
 
@@ -192,6 +183,29 @@ class _Scatter:
                 for pointer, result, value in zip(part.outputs, op.results, values, strict=True):
                     emitter.store(pointer, value, result.element, offset)
         part.finish(blocks(self.count * self.size, FLAT))
+
+    def window_alone(self) -> None:
+        """One window, wherever it lies: a thread per element."""
+        op, part = self.op, self.kernel.entry("scatter", FLAT)
+        f, scopes = part.function, part.scopes
+        self.emitter = emitter = part.emitter()
+        item = f.add(f.mul(part.block, FLAT), part.thread)
+        with scopes.branch(f.compare("ult", item, self.size)):
+            at = self.index(part, ZERO, of_axis(Axis(item, self.size, depth=scopes.depth)))
+            place, inside = place_of(emitter, op, at, 1)
+            if inside is not False:
+                with scopes.branch(inside.value) if inside is not None else nullcontext():
+                    offset = linear(pinned(place, scopes.depth, emitter), self.inputs[0].dims)
+                    values: list[Register] = [
+                        emitter.load(pointer, result.element, offset)
+                        for pointer, result in zip(part.outputs, op.results, strict=True)
+                    ]
+                    values = self.combined(values, at)
+                    for pointer, result, value in zip(
+                        part.outputs, op.results, values, strict=True
+                    ):
+                        emitter.store(pointer, value, result.element, offset)
+        part.finish(blocks(self.size, FLAT))
 
     def run_end(self, records: Store, slot: llvm.Value, key: llvm.Value) -> llvm.Value:
         """Behind the last record of the place whose first is at `slot`."""

@@ -41,5 +41,5 @@ def label(machine: Machine) -> str:
     """What provenance calls a machine: its name, with a digest unless it is a typical one."""
     if machine.name in TYPICAL.values() and machine == typical(machine.name):
         return machine.name
-    digest = hashlib.blake2b(to_json(machine).encode(), digest_size=6).hexdigest()
-    return f"{machine.name} ({digest})"
+    digest = hashlib.blake2b(to_json(machine).encode(), digest_size=8).hexdigest()
+    return f"{machine.name} {digest}"

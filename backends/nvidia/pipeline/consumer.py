@@ -12,6 +12,7 @@ from ... import llvm
 from ...llvm import Function, Value, elements
 from . import instructions as hopper
 from .analysis import Panel, Product, Roles
+from .masks import first_rounds, masks
 from .registers import Evaluator, Registers
 from .rings import Role, rolled
 from .schedule import Ring, Schedule, Style, carried_zero
@@ -354,40 +355,51 @@ class Consumer(Role):
             self.heads(heads, head_rings)
             values = compute(kept)
             words, sums = prepare()
-        flat = [element for value in values for element in value]
+        state = [words, sums, *values]
         first = f.add(lower, loop.step)
-        with f.for_range(
-            first, upper, loop.step, [*self.flat(moving), *words, *sums, *flat],
-            metadata=rolled(f),
-        ) as inner:  # fmt: skip
-            given = list(self.resume(moving, inner.carried))
-            words, given = given[: len(words)], given[len(words) :]
-            sums, given = given[: len(sums)], given[len(sums) :]
-            carried = dict(zip(kept, _split(given, values), strict=True))
-            with evaluator.scope():
-                enter(inner.index, carried)
-                self.take_turn()
-                flying = self.start_heads(heads, head_rings)
-                over = self.start_tail(tail, tail_rings, sums, words)
-                self.give_turn()
-                self.bind_heads(heads, hopper.matrix_wait(f, 1, flying))
-                self.leave(head_rings)
-                soon = compute(early)
-                hopper.pin(f, [e for value in soon for e in value if e.type == "float"])
-                over = hopper.matrix_wait(f, 0, over)
-                self.leave(tail_rings)
-                value = arguments[number]
-                evaluator.bind(value, evaluator.given(value, over))
-                next_values = [*soon, *compute(rest)]
-                next_words, next_sums = prepare()
-            found = [element for one in next_values for element in one]
-            inner.carry(*self.flat(moving), *next_words, *next_sums, *found)
-        given = list(self.resume(moving, inner.results))
-        words, given = given[: len(words)], given[len(words) :]
-        sums, given = given[: len(sums)], given[len(sums) :]
+        always, early_masks = masks(self.plan.work)
+
+        def rounds(begin: Value, end: Value, holds: Sequence[Tile]) -> None:
+            """The rounds from `begin` to `end`, in which some masks hold everywhere."""
+            nonlocal state
+            evaluator.holds = frozenset(holds)
+            flat = [element for value in state for element in value]
+            with f.for_range(
+                begin, end, loop.step, [*self.flat(moving), *flat], metadata=rolled(f)
+            ) as inner:
+                words, sums, *given = _split(self.resume(moving, inner.carried), state)
+                carried = dict(zip(kept, given, strict=True))
+                with evaluator.scope():
+                    enter(inner.index, carried)
+                    self.take_turn()
+                    flying = self.start_heads(heads, head_rings)
+                    over = self.start_tail(tail, tail_rings, sums, words)
+                    self.give_turn()
+                    self.bind_heads(heads, hopper.matrix_wait(f, 1, flying))
+                    self.leave(head_rings)
+                    soon = compute(early)
+                    hopper.pin(f, [e for value in soon for e in value if e.type == "float"])
+                    over = hopper.matrix_wait(f, 0, over)
+                    self.leave(tail_rings)
+                    value = arguments[number]
+                    evaluator.bind(value, evaluator.given(value, over))
+                    late_values = compute(rest)
+                    found = [*prepare(), *soon, *late_values]
+                flat = [element for one in found for element in one]
+                inner.carry(*self.flat(moving), *flat)
+            state = _split(self.resume(moving, inner.results), state)
+            evaluator.holds = frozenset()
+
+        if early_masks:
+            known = [*always, *(mask.value for mask in early_masks)]
+            middle = first_rounds(evaluator, early_masks, first, upper, loop.step)
+            rounds(first, middle, known)
+            first = middle
+        rounds(first, upper, always)
+        words, sums, *given = state
         over = hopper.matrix_wait(f, 0, self.start_tail(tail, tail_rings, sums, words))
         self.leave(tail_rings)
-        for n, found in zip(kept, _split(given, values), strict=True):
+        for n, found in zip(kept, given, strict=True):
             evaluator.bind(loop.results[n], evaluator.given(loop.results[n], found))
         result = loop.results[number]
         evaluator.bind(result, evaluator.given(result, over))

@@ -22,9 +22,11 @@ from .schedule import Schedule
 
 _ROWS = (128, 64, 256, 192)
 _COLUMNS = (256, 128, 192, 64, 96, 160, 32, 16, 8)
+_LARGEST = 128 * 256  # elements; larger ones leave too few stages of windows
 _STEP_BYTES = 128  # of a row of an operand, in one turn of the loop
 _STEP_CLOCKS = 8  # of 64 rows, 16 columns and 32 bytes of depth on the matrix units
 _CACHE = 64.0  # bytes per clock and multiprocessor from the L2 cache
+_POWER = 0.3  # of the time of reads that is lost though products hide them: less clock
 _FIXED = 900.0  # clocks of a tile around its loop, of 128 x 128 elements
 _TRIES = 8
 
@@ -94,6 +96,8 @@ def _sizes(group: Group, product: Op, architecture: Architecture) -> list[tuple[
     scored: list[tuple[float, tuple[int, ...]]] = []
     for rows in _ROWS:
         for columns in _COLUMNS:
+            if rows * columns > _LARGEST:
+                continue
             for first, second in ((rows, columns), (columns, rows)):
                 if _wasteful(first, dims[-2]) or _wasteful(second, dims[-1]):
                     continue
@@ -103,7 +107,7 @@ def _sizes(group: Group, product: Op, architecture: Architecture) -> list[tuple[
                 steps = rows / ROWS * columns / 16 * depth * element.itemsize / 32
                 traffic = (rows + columns) * depth * element.itemsize / _CACHE
                 around = _FIXED * (0.3 + 0.7 * rows * columns / (128 * 128))
-                each = max(_STEP_CLOCKS * steps, traffic) + around
+                each = max(_STEP_CLOCKS * steps, traffic) + _POWER * traffic + around
                 waves = -(-tiles // architecture.multiprocessors)
                 # Rows that lie along the last dim are stored with more, smaller accesses.
                 turned = 1.3 if first == columns and rows != columns else 1.0

@@ -16,6 +16,7 @@ from typing import Any
 
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Value, constant_of
+from ....hlo.offsets import Offset
 from ....hlo.ops.bodies import monoid
 from ....hlo.types import BF16, F16, F32, I32
 from ... import llvm
@@ -23,6 +24,7 @@ from ...llvm import Function, arithmetic, elements
 from ..frame import Unfit, shuffle
 from .analysis import COLUMN, ROW, Roles, Work, splat_of, through
 from .instructions import exponential2, pack, reciprocal
+from .positions import linear
 
 Element = llvm.Value
 Fetch = Callable[[int, int], Element]
@@ -30,6 +32,7 @@ Fetch = Callable[[int, int], Element]
 LOG2_E = 1.4426950408889634
 _FOLDS = frozenset({"add", "maximum", "minimum", "multiply", "and", "or"})
 _HALVES = {BF16: "bfloat", F16: "half"}
+_PREDICATES = {"EQ": "eq", "NE": "ne", "GE": "sge", "GT": "sgt", "LE": "sle", "LT": "slt"}
 _CHAINS = 4  # independent sums of a thread
 
 
@@ -98,6 +101,7 @@ class Evaluator:
         self.scopes: list[dict[Any, Any]] = [{}]
         self.product: Callable[[Op, Roles], Registers] | None = None
         self.ids: Sequence[Element] = ()  # of the tile, along each axis of the grid
+        self.holds: frozenset[Value] = frozenset()  # masks that are true in all elements here
 
     # Scopes: what is computed inside one is forgotten behind it.
 
@@ -163,6 +167,25 @@ class Evaluator:
             return rule(self, op, roles)
         return self._elementwise(op, roles)
 
+    def known(self, value: Value) -> bool:
+        """Whether a mask is true in all elements."""
+        op = value.op
+        if value in self.holds:
+            return True
+        if op is None:
+            return False
+        if op.name in ("and", "broadcast_in_dim", "reshape", "transpose"):
+            return all(map(self.known, op.operands))
+        return op.name == "constant" and value.element.is_bool and bool(splat_of(value))
+
+    def resolved(self, value: Value) -> Value:
+        """What a value is where masks are known to be true."""
+        while value.op is not None and value.op.name == "select":
+            if not self.known(value.op.operands[0]):
+                break
+            value = value.op.operands[1]
+        return value
+
     def _make(self, value: Value, roles: Roles, fetch: Fetch) -> Registers:
         rows, columns = self.counts(value, roles)
         return Registers(self, rows, columns, fetch)
@@ -179,6 +202,49 @@ class Evaluator:
                 arithmetic.apply(self.function, op, [one.at(i, j) for one in operands])
             ),
         )  # fmt: skip
+
+    def _compare(self, op: Op, roles: Roles) -> Registers:
+        """Of positions: one number a row, and a constant a column."""
+        predicate = _PREDICATES.get(op.comparison_direction)
+        if self.place is None or op.operands[0].element is not I32 or not op.result.rank:
+            return self._elementwise(op, roles)
+        left, right = (linear(self.work, operand) for operand in op.operands)
+        if left is None or right is None or predicate is None:
+            return self._elementwise(op, roles)
+        (a, a_steps), (b, b_steps) = left, right
+        base = a.plus(b, -1)
+        low, high = self.work.offsets.range(base)
+        if max(-low, high) >= 2**30:  # the difference might wrap around
+            return self._elementwise(op, roles)
+        steps = {ROW: 0, COLUMN: 0, "": 0}
+        for role, one, other in zip(roles, a_steps, b_steps, strict=True):
+            steps[role] += one - other
+        f, place = self.function, self.place
+
+        def start(i: int) -> Element:
+            total = self.offset(base)
+            total = f.add(total, f.mul(place.column, steps[COLUMN]))
+            return f.add(total, f.mul(self.row(i), steps[ROW])) if steps[ROW] else total
+
+        def fetch(i: int, j: int) -> Element:
+            here = self.once((op, i, "difference"), lambda: start(i))
+            return f.compare(predicate, here, -steps[COLUMN] * (8 * (j // 2) + j % 2))
+
+        return self._make(op.result, roles, fetch)
+
+    def offset(self, offset: Offset) -> Element:
+        """The i32 of a sum of numbers."""
+        f = self.function
+        total: Element = llvm.constant("i32", offset.constant)
+        for variable, factor in offset.terms:
+            total = f.add(total, f.mul(self.scalar(variable), factor))
+        return total
+
+    def _select(self, op: Op, roles: Roles) -> Registers:
+        value = self.resolved(op.result)
+        if value is not op.result and value.dims == op.result.dims:
+            return self.tile(value, roles)
+        return self._elementwise(op, roles)
 
     def _constant(self, op: Op, roles: Roles) -> Registers:
         dense = constant_of(op.result)
@@ -252,7 +318,7 @@ class Evaluator:
     def _subtract(self, op: Op, roles: Roles) -> Registers:
         """x * c - y in one instruction."""
         f = self.function
-        scaled = _scaled(op.operands[0]) if op.result.element is F32 else None
+        scaled = _scaled(self.resolved(op.operands[0])) if op.result.element is F32 else None
         if scaled is None:
             return self._elementwise(op, roles)
         factor = llvm.constant("float", scaled[1])
@@ -285,7 +351,7 @@ class Evaluator:
         columns = self.counts(op.operands[0], inner)[1]
         element = op.result.element
         name = monoid(op.regions[0])
-        operand, factor = op.operands[0], 1.0
+        operand, factor = self.resolved(op.operands[0]), 1.0
         scaled = _scaled(operand) if name in ("maximum", "minimum") else None
         if scaled is not None and scaled[1] > 0 and element is F32:
             operand, factor = scaled  # the largest of products is the product of the largest
@@ -497,6 +563,8 @@ _RULES: dict[str, Callable[[Evaluator, Op, Roles], Registers]] = {
     "logistic": Evaluator._function,
     "tanh": Evaluator._function,
     "subtract": Evaluator._subtract,
+    "select": Evaluator._select,
+    "compare": Evaluator._compare,
     "divide": Evaluator._divide,
     "reduce": Evaluator._reduce,
     "tile_id": Evaluator._tile_id,

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Value
 from ..frame import Unfit
 from ..target import Architecture
@@ -26,7 +25,7 @@ _ALIGNMENT = 1024  # of panels: one period of the widest swizzle
 _BARRIER = 8  # bytes
 _MOST_STAGES = 8
 _MOST_ACCUMULATORS = 208  # registers of a thread that products may hold at once
-_MOST_OF_THREE = 136  # with three warp groups that multiply
+_MOST_OF_THREE = 136, 96  # with three warp groups that multiply: of all, of one product
 _GROUP = {1: 16, 2: 8}  # rows of tiles that are walked together, by blocks of a cluster
 # Registers of a thread of (the copying, a multiplying) warp group, by multiplying groups: those of
 # all threads are 64 K. Two groups in all have as many as a thread can have anyway.
@@ -234,9 +233,12 @@ def _groups(work: Work, style: Style, heads: Sequence[Product], tails: Sequence[
         live = (
             sum(p.columns for p in heads) // 2 + sum(p.columns + p.depth // 2 for p in tails) // 2
         )
+    widest = max(product.columns for product in work.products) // 2
     for groups in (2, 3, 1):
-        most = _MOST_ACCUMULATORS if groups < 3 else _MOST_OF_THREE
-        if blocks % groups == 0 and blocks // groups * live <= most:
+        each = blocks // groups
+        if blocks % groups or each * live > _MOST_ACCUMULATORS:
+            continue
+        if groups < 3 or each * live <= _MOST_OF_THREE[0] and each * widest <= _MOST_OF_THREE[1]:
             return groups
     raise Unfit(f"sums of {work.rows} rows and {2 * live} columns do not fit the registers")
 
@@ -295,6 +297,24 @@ def _bundles(
         if panels:
             found.append((panels, True))
     return found
+
+
+def _memory(
+    work: Work, groups: int, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int
+) -> tuple[dict[Op, Staged], int, list[int]]:
+    """(staged stores, bytes of staging of one warp group, stages): with less staging, or none,
+    where the windows would not fit else."""
+    rows = work.rows // groups
+    reason: Unfit | None = None
+    for chunks in (2, 1, 0):
+        stores = _stores(work, groups, chunks)
+        staging = max((rows * s.swizzle * s.chunks for s in stores.values()), default=0)
+        try:
+            return stores, staging, _stages(work, bundles, free - groups * staging)
+        except Unfit as unfit:
+            reason = unfit
+    assert reason is not None
+    raise reason
 
 
 def _stages(work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int) -> list[int]:

@@ -100,21 +100,38 @@ def issue_load(
     at: At, index: np.ndarray, read: Callable[[], np.ndarray], barriers: list[tuple[int, int]],
     what: str,
 ) -> None:  # fmt: skip
-    """A copy into the words `index`; it counts each (place of a barrier, bytes) down."""
+    """A copy into the words `index`, [block, word]; it counts each (place of a barrier, bytes)
+    down. In lazy runs it lands when no warp can run."""
     state = at.state
     traffic = Traffic.of(state)
     traffic.begin_write(at, index, what)
     found = [(barrier_at(at, place), nbytes) for place, nbytes in barriers]
 
+    blocks = np.unique(index[:, 0] * 4 // state.shared_stride)
+    in_flight = _loads_in_flight(state)
+
     def land() -> None:
+        for cta in blocks:
+            is_alive(at, int(cta))
         traffic.end_write(index, read())
+        in_flight.discard(land)
         for barrier, nbytes in found:
             complete_bytes(barrier, nbytes)
 
     if state.mode == "eager":
         land()
     else:
+        in_flight.add(land)
         state.pending.append(land)
+
+
+def _loads_in_flight(state: Batch) -> set[Callable[[], None]]:
+    found = state.data.get("loads in flight")
+    if found is None:
+        found = state.data["loads in flight"] = set()
+        # Whoever has not landed lands now, and finds that its block has left.
+        state.at_exit.append(lambda state: [land() for land in list(found)])
+    return found
 
 
 def targets_of(at: At, thread: int, mask: int | None) -> list[int]:
@@ -133,7 +150,9 @@ def is_alive(at: At, cta: int) -> None:
     state = at.state
     start = cta * state.threads_per_cta
     if not state.live[start : start + state.threads_per_cta].any():
-        at.fault("cluster", f"access to the shared memory of block {cta}, which has exited")
+        at.fault(
+            "cluster", f"access to shared memory of block {cta} of the cluster, which has exited"
+        )
 
 
 @operation("cp.async.bulk.commit_group")

@@ -50,6 +50,7 @@ def _predicate(e: Emitter, operand: Operand) -> str:
 
 @expression("setp")
 def setp(e: Emitter, i: Instruction) -> None:
+    e.only(i, *_SIGNS, *_UNSIGNED, *_UNORDERED, *_LOGIC, "equ", "num", "nan", "ftz")
     d, a, b = i.operands[:3]
     if i.parts[-1] in ("f16x2", "bf16x2"):
         return _setp_pair(e, i)

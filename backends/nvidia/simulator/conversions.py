@@ -223,6 +223,9 @@ def cvt(e: Emitter, i: Instruction) -> None:
         raise e.error(i, "a constant of the wrong width")
     value = e.use(a, kind(source))
     flags = i.parts[1:-2]
+    for flag in flags:
+        if flag not in (*_WHOLE, "rn", "rz", "rm", "rp", "rna", "sat", "ftz", "relu"):
+            raise e.error(i, f"modifier .{flag} is not simulated")
     if source not in _FLOATS and target not in _FLOATS:
         if "sat" in flags:
             return e.define(d, kind(target), f"{e.helper(clamp_integer)}({value}, {target!r})")

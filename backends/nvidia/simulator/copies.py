@@ -80,13 +80,39 @@ class Groups:
         return any((copy.threads == thread).any() for copy in self.outstanding)
 
     def _land(self, copy: Incoming, due: np.ndarray) -> None:
-        data = np.zeros((int(due.sum()), copy.nbytes), np.uint8)
-        sources, sizes = copy.sources[due], copy.sizes[due]
-        for row, (source, size) in enumerate(zip(sources, sizes, strict=True)):
-            if size:
-                data[row, :size] = global_bytes(copy.at, int(source), int(size), "cp.async")
+        data = read_rows(copy.at, copy.sources[due], copy.sizes[due], copy.nbytes)
         index = copy.places[due][:, None] // 4 + np.arange(copy.nbytes // 4)
         Traffic.of(self.state).end_write(index, data)
+        _tell_races(copy.at, copy.threads[due], copy.places[due], data)
+
+
+def read_rows(at: At, addresses: np.ndarray, sizes: np.ndarray, nbytes: int) -> np.ndarray:
+    """(rows, nbytes) of global memory: `sizes` bytes from each address, then zeros."""
+    data = np.zeros((addresses.size, nbytes), np.uint8)
+    rows = np.nonzero(sizes)[0]
+    if not rows.size:
+        return data
+    segment = at.state.memory.find(int(addresses[rows].min()))
+    if segment is None or (addresses + sizes)[rows].max() > segment.end:
+        for row in rows:
+            size = int(sizes[row])
+            data[row, :size] = global_bytes(at, int(addresses[row]), size, "cp.async")
+        return data
+    offset = np.arange(nbytes)
+    index = (addresses[rows] - segment.base)[:, None] + offset
+    found = segment.data[np.minimum(index, segment.data.size - 1)]
+    data[rows] = np.where(offset < sizes[rows, None], found, 0)
+    return data
+
+
+def _tell_races(at: At, threads: np.ndarray, places: np.ndarray, data: np.ndarray) -> None:
+    """A copy writes at its issue as well as at its wait: nobody may read from before the one until
+    a barrier after the other."""
+    state = at.state
+    if state.races:
+        words = np.ascontiguousarray(data).view(np.uint32)
+        piece = (state.shared_view("u4"), places // 4, None)
+        state.races.write(state, threads, at.node.number, [piece], data.shape[1], list(words.T))
 
 
 def when_landed(at: At, thread: int, call: Callable[[], None]) -> None:
@@ -99,7 +125,7 @@ def when_landed(at: At, thread: int, call: Callable[[], None]) -> None:
     at.state.pending.append(lambda: groups.land(np.array([thread]), None))
 
 
-@operation("cp.async.ca", "cp.async.cg")
+@operation("cp.async.ca", "cp.async.cg", lockstep=True)
 def copy_async(instruction: Instruction) -> Bound:
     """cp.async.{ca,cg}.shared.global [destination], [source], bytes {, source bytes | ignore};"""
     operands = list(instruction.operands)
@@ -123,18 +149,18 @@ def copy_async(instruction: Instruction) -> Bound:
             sizes = np.where(given, 0, nbytes) if ignore else given.astype(np.int64)
             if (sizes > nbytes).any():
                 at.fault("bounds", f"cp.async of {nbytes} bytes reads {int(sizes.max())}")
-        for address, count in zip(source, sizes, strict=True):
-            if count:
-                global_bytes(at, int(address), int(count), "cp.async")
+        data = read_rows(at, source, sizes, nbytes)
+        _tell_races(at, at.threads, places, data)
         index = places[:, None] // 4 + np.arange(nbytes // 4)
         Traffic.of(state).begin_write(at, index, "cp.async")
-        copy = Incoming(
-            at.threads, groups.committed[at.threads], places, source.copy(), sizes, nbytes, at
+        groups.outstanding.append(
+            Incoming(
+                at.threads, groups.committed[at.threads], places, source.copy(), sizes, nbytes, at
+            )
         )
-        groups.outstanding.append(copy)
         if state.mode == "eager":
             # The data are there; that they may be read is still a matter of waiting.
-            _land_early(copy)
+            state.shared_view("u4")[index] = data.view(np.uint32)
 
     sources: list[tuple[Operand, str]] = [(operands[0], "address"), (operands[1], "address")]
     if len(operands) > 3:
@@ -142,21 +168,11 @@ def copy_async(instruction: Instruction) -> Bound:
     return Bound(run, tuple(sources))
 
 
-def _land_early(copy: Incoming) -> None:
-    """Writes the data and leaves the claim, which the wait lifts."""
-    shared = copy.at.state.shared
-    for place, source, size in zip(copy.places, copy.sources, copy.sizes, strict=True):
-        shared[place : place + copy.nbytes] = 0
-        if size:
-            data = global_bytes(copy.at, int(source), int(size), "cp.async")
-            shared[place : place + int(size)] = data
-
-
 def _is_predicate(operand: Operand) -> bool:
     return getattr(operand, "type", "") == "pred"
 
 
-@operation("cp.async.commit_group")
+@operation("cp.async.commit_group", lockstep=True)
 def commit(instruction: Instruction) -> Bound:
     def run(at: At) -> None:
         Groups.of(at.state).committed[at.threads] += 1
@@ -164,7 +180,7 @@ def commit(instruction: Instruction) -> Bound:
     return Bound(run)
 
 
-@operation("cp.async.wait_group", "cp.async.wait_all")
+@operation("cp.async.wait_group", "cp.async.wait_all", lockstep=True)
 def wait(instruction: Instruction) -> Bound:
     keep: int | None = None
     if instruction.operands:

@@ -182,7 +182,7 @@ class SimulatedGpu:
             warnings.warn(str(fault), stacklevel=2)
         return {"instructions": report.instructions, **report.counters}
 
-    def begin_capture(self, stream: Any) -> None:
+    def begin_capture(self) -> Any:
         raise CompilerBug("a simulated GPU records no graphs")
 
     def end_capture(self, stream: Any) -> Any:

@@ -24,6 +24,7 @@ def mode_of(i: Instruction, default: str = "rn") -> str:
 
 
 def _operands(e: Emitter, i: Instruction, kind: str) -> list[str]:
+    e.only(i, *MODES, "ftz", "sat", "approx", "full", "NaN", "xorsign", "abs")
     sources = [e.use(operand, kind) for operand in i.operands[1:]]
     if "ftz" in i.parts and kind == "f4":
         sources = [f"{e.helper(numerics.flush)}({source})" for source in sources]

@@ -264,7 +264,11 @@ def build(module: Module, function: Function, table: dict[str, Entry], find: Any
 
 def _node(instruction: Instruction, entry: Entry, number: int) -> Node:
     if entry.kind == "operation":
-        bound = entry.function(instruction)
+        try:
+            bound = entry.function(instruction)
+        except (LookupError, TypeError, ValueError, AttributeError) as problem:
+            place = f"PTX line {instruction.line}: {instruction.text}"
+            raise UserError(f"{place}: this form is not known ({problem!r})") from problem
         writes = _numbers(operand for operand, _ in bound.targets)
         reads = _numbers(operand for operand, _ in bound.sources)
         return Node(instruction, entry, number, bound, writes, reads)

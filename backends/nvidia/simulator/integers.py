@@ -204,6 +204,7 @@ def saturated_add(a: Any, b: Any, sign: int) -> Any:
 
 @expression(*_forms("add", "sub"))
 def add(e: Emitter, i: Instruction) -> None:
+    e.only(i, "sat", "cc")
     type_, sign = i.parts[-1], "+" if i.parts[0] == "add" else "-"
     d, a, b = i.operands[:3]
     if "sat" in i.parts:
@@ -247,6 +248,7 @@ def add_with_carry(e: Emitter, i: Instruction) -> None:
 
 def _product(e: Emitter, i: Instruction) -> tuple[str, str]:
     """Kind and source of the product of the first two sources."""
+    e.only(i, "lo", "hi", "wide", "cc", "sat")
     kind = kind_of(i.parts[-1])
     a, b = i.operands[1:3]
     if "wide" in i.parts:
@@ -320,6 +322,7 @@ def divide(e: Emitter, i: Instruction) -> None:
 
 @expression(*_forms("min", "max"))
 def extreme(e: Emitter, i: Instruction) -> None:
+    e.only(i, "relu")
     kind = kind_of(i.parts[-1])
     name = "minimum" if i.parts[0] == "min" else "maximum"
     source = f"np.{name}({e.use(i.operands[1], kind)}, {e.use(i.operands[2], kind)})"
@@ -405,6 +408,9 @@ def _simple(
     def emit(e: Emitter, i: Instruction) -> None:
         kind = kind_of(i.parts[-1])
         first, *rest = i.operands[1:]
+        wanted = function.__code__.co_argcount
+        if len(rest) + 1 != wanted:
+            raise e.error(i, f"it takes {wanted} operands")
         sources = ", ".join([e.use(first, kind), *(e.use(o, "u4") for o in rest)])
         e.define(i.operands[0], result or kind, f"{e.helper(function)}({sources})")
 

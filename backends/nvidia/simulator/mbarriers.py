@@ -10,7 +10,7 @@ import numpy as np
 from .matrix import unsupported
 from .syntax import Address, Instruction, Operand, Sink
 from .table import Bound, operation
-from .traffic import shared_place, spread
+from .traffic import Traffic, shared_place, spread
 
 if TYPE_CHECKING:
     from .engine import At, Batch
@@ -102,6 +102,7 @@ def mbarrier_init(instruction: Instruction) -> Bound:
             if not 1 <= arrivals <= MOST_ARRIVALS:
                 at.fault("barrier", f"mbarrier.init with a count of {int(arrivals)}")
             barriers[int(place)] = Barrier(int(arrivals), int(arrivals))
+            Traffic.of(at.state).barriers[place // 4 : place // 4 + 2] = True
 
     address, count = instruction.operands
     return Bound(run, ((address, "address"), (count, "u4")))
@@ -113,6 +114,7 @@ def mbarrier_inval(instruction: Instruction) -> Bound:
         for place in _places(at, address):
             barrier_at(at, int(place))
             barriers_of(at.state).pop(int(place), None)
+            Traffic.of(at.state).barriers[place // 4 : place // 4 + 2] = False
 
     return Bound(run, ((instruction.operands[0], "address"),))
 

@@ -32,8 +32,20 @@ def _place(e: Emitter, i: Instruction, operand: Operand) -> tuple[str, str, int]
     return _space(e, i, operand), base, offset
 
 
+_PLAIN = frozenset(
+    (
+        *("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "unified"),
+        *("cta", "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "cv", "lu", "wb", "wt", "noftz"),
+        *("v2", "v4", "v8"),
+    )
+)
+
+
 def _kind(e: Emitter, i: Instruction) -> tuple[str, int]:
     """Kind of an element and how many of them."""
+    for part in i.parts[1:-1]:
+        if part not in _PLAIN and not part.startswith((*_SPACES, "L1::", "L2::")):
+            raise e.error(i, f"modifier .{part} is not simulated")
     type_ = i.parts[-1]
     count = next((int(p[1:]) for p in i.parts if p in ("v2", "v4", "v8")), 1)
     if type_ == "b128":
@@ -169,6 +181,9 @@ def _atomic(e: Emitter, i: Instruction, result: Operand | None, rest: tuple[Oper
     address, *values = rest
     type_ = i.parts[-1]
     name = next((p for p in i.parts[1:] if p in _FUNCTIONS), None)
+    for part in i.parts[1:-1]:
+        if part not in _PLAIN and part != name and not part.startswith((*_SPACES, "L1::", "L2::")):
+            raise e.error(i, f"modifier .{part} is not simulated")
     if name is None:
         raise e.error(i, "this atomic operation is not known")
     half = type_.removesuffix("x2")

@@ -114,7 +114,6 @@ def isspacep(e: Emitter, i: Instruction) -> None:
     "prefetchu",
     "applypriority",
     "discard",
-    "griddepcontrol",
     "createpolicy",
     results=0,
 )

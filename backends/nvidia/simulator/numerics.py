@@ -119,17 +119,18 @@ def fma_f8(a: Any, b: Any, c: Any) -> Any:
     total, tail = two_sum(product, high)
     small, error = two_sum(tail, rest)
     result = total + odd(small, error)
+    plain = np.where((c == 0) & (a != 0) & (b != 0), product, product + c)
+    simple = (a == 0) | (b == 0) | (c == 0) | ~np.isfinite(plain)  # one rounding at most
+    result = np.where(simple, plain, result)
     size, third = np.abs(product), np.abs(c)
     safe = (size < 1e290) & (third < 1e290) & (np.abs(a) < 1e290) & (np.abs(b) < 1e290)
-    safe &= ((size > 1e-200) | (a == 0) | (b == 0)) & np.isfinite(result)
-    safe &= (np.abs(result) > 1e-280) & (result != 0)
-    if not np.all(safe):
-        plain = a * b + c
+    safe &= (size > 1e-200) & (np.abs(result) > 1e-280)
+    overflows = ~np.isfinite(plain) & np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    wrong = ~(safe | simple) | overflows
+    if np.any(wrong):
         if not result.ndim:
             return _elementwise(a, b, c, "rn", plain)[0]
-        wrong = ~safe
-        parts = (np.broadcast_to(x, result.shape)[wrong] for x in (a, b, c, plain))
-        x, y, z, p = parts
+        x, y, z, p = (np.broadcast_to(v, result.shape)[wrong] for v in (a, b, c, plain))
         result[wrong] = _elementwise(x, y, z, "rn", p)
     return result
 

@@ -1,4 +1,4 @@
-"""Arithmetic of f16 and bf16, alone or two in a register, and of f32x2."""
+"""Arithmetic of f16 and bf16, alone or two in a register, of f32x2, u16x2 and s16x2."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from . import numerics
 from .conversions import clear_negative, join, narrow
+from .memory import DTYPES
 from .syntax import Instruction
 from .table import expression
 from .translate import Emitter
@@ -89,6 +90,7 @@ def calculate_pair(name: str, half: str, flags: tuple[str, ...], *sources: Any) 
 
 @expression(*_forms("add", "sub", "mul", "fma", "min", "max", "ex2", "tanh"))
 def half_arithmetic(e: Emitter, i: Instruction) -> None:
+    e.only(i, "rn", "approx", "ftz", "NaN", "xorsign", "abs", "sat", "relu")
     type_ = i.parts[-1]
     half = type_.removesuffix("x2")
     flags = tuple(p for p in i.parts[1:-1] if p in ("ftz", "NaN", "xorsign", "abs", "sat", "relu"))
@@ -120,7 +122,26 @@ def two_floats(name: str, *sources: Any) -> Any:
 
 @expression(*_forms("add", "sub", "mul", "fma", types=("f32x2",)))
 def float_pairs(e: Emitter, i: Instruction) -> None:
-    if {"rz", "rm", "rp", "ftz"} & set(i.parts):
-        raise e.error(i, "only .rn is simulated for f32x2")
+    e.only(i, "rn")
     sources = ", ".join(e.use(operand, "u8") for operand in i.operands[1:])
     e.define(i.operands[0], "u8", f"{e.helper(two_floats)}({i.parts[0]!r}, {sources})")
+
+
+def two_integers(name: str, kind: str, relu: bool, a: Any, b: Any) -> Any:
+    """u16x2 or s16x2: one operation on both halves of u4."""
+    function = {"add": np.add, "min": np.minimum, "max": np.maximum}[name]
+    parts = []
+    for shift in (0, 16):
+        x, y = ((v >> np.uint32(shift)).astype(np.uint16).view(DTYPES[kind]) for v in (a, b))
+        value = np.asarray(function(x, y))
+        parts.append(np.maximum(value, value.dtype.type(0)) if relu else value)
+    return join(*parts)
+
+
+@expression(*_forms("add", "min", "max", types=("u16x2", "s16x2")))
+def integer_pairs(e: Emitter, i: Instruction) -> None:
+    e.only(i, "relu")
+    kind = "u2" if i.parts[-1] == "u16x2" else "i2"
+    a, b = e.use(i.operands[1], "u4"), e.use(i.operands[2], "u4")
+    call = f"{e.helper(two_integers)}({i.parts[0]!r}, {kind!r}, {'relu' in i.parts}, {a}, {b})"
+    e.define(i.operands[0], "u4", call)

@@ -182,7 +182,7 @@ class _Scope:
         return known
 
     def _operand(self, text: str) -> Operand:
-        first = text[0]
+        first = text[:1]
         if first == "[":
             return self._address(text)
         if first == "{":
@@ -233,7 +233,7 @@ class _Scope:
                 return Address(base, offset)
             raise ValueError(f"'{text}' is no address")
         parts = _split(text[1:-1])
-        match = re.match(r"([%\w$]+)\s*(?:([+-])\s*(\w+))?$", parts[0])
+        match = re.match(r"([%\w$]+)\s*(?:([+-])\s*(\w+))?$", parts[0] if parts else "")
         if not match:
             raise ValueError(f"address '{text}' is not understood")
         base = self.operand(match.group(1))
@@ -270,7 +270,10 @@ def parse_text(text: str) -> Module:
     reader = _Reader(text)
     module = Module(text)
     while reader.skip():
-        _top_level(reader, module)
+        try:
+            _top_level(reader, module)
+        except (ValueError, LookupError, OverflowError) as error:
+            raise reader.error(str(error)) from error
     if not module.version:
         raise UserError("the PTX text has no .version directive")
     return module
@@ -501,7 +504,7 @@ def _body(reader: _Reader, module: Module, function: Function) -> None:
         body.append(instruction)
     for instruction in body:
         if instruction.opcode.startswith("brx"):
-            table = instruction.operands[1]
+            table = instruction.operands[-1] if instruction.operands else None
             if not isinstance(table, Symbol) or table.name not in tables:
                 raise UserError(f"PTX line {instruction.line}: brx.idx without its .branchtargets")
             instruction.targets = tables[table.name]
@@ -512,7 +515,7 @@ def _resolve_labels(function: Function) -> None:
     """Branches name labels that stand further down; here each must be known."""
     for instruction in function.body or ():
         if instruction.parts[0] == "bra":
-            target = instruction.operands[0]
+            target = instruction.operands[0] if instruction.operands else None
             if not isinstance(target, Symbol) or target.name not in function.labels:
                 raise UserError(f"PTX line {instruction.line}: no label for '{instruction.text}'")
 

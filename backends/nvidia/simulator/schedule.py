@@ -188,7 +188,7 @@ def _choose(S: Batch, parked: list[Park], turn: int) -> tuple[int, Any, bool] | 
         if parked:
             for park in parked:
                 lowest[park.threads >> 5] = EXIT
-        candidates = np.unique(lowest)
+        candidates = np.unique(_drift(S, lowest) if S.seed else lowest)
         if candidates[-1] == EXIT:
             candidates = candidates[:-1]
         if candidates.size:
@@ -204,9 +204,6 @@ def _choose(S: Batch, parked: list[Park], turn: int) -> tuple[int, Any, bool] | 
     else:
         rank = int(candidates[0])
     warps = lowest == rank
-    if S.seed and not S.random.integers(8):
-        some = warps & (S.random.random(warps.size) < 0.5)  # warps drift apart
-        warps = some if some.any() else warps
     members = (ranks == rank) & warps[:, None]
     live = ranks[warps] < EXIT
     count = int(np.count_nonzero(members))
@@ -214,6 +211,27 @@ def _choose(S: Batch, parked: list[Park], turn: int) -> tuple[int, Any, bool] | 
     if count == S.T:
         return rank, None, True
     return rank, np.nonzero(members.reshape(-1))[0], whole
+
+
+def _drift(S: Batch, lowest: np.ndarray) -> np.ndarray:
+    """`lowest` in place without the warps that have to wait for the favoured ones.
+
+    With a seed, half of the warps, or those of one block, run as far as they can while the others
+    stand still; so what relies on a barrier that is missing shows.
+    """
+    favoured = S.data.get("favoured")
+    if favoured is None or not S.random.integers(32):
+        draw = int(S.random.integers(3))
+        favoured = np.ones(lowest.size, bool)
+        if draw == 1:
+            favoured = S.random.random(lowest.size) < 0.5
+        elif draw == 2 and S.cta_count > 1:
+            block = np.arange(lowest.size) // (S.threads_per_cta // 32)
+            favoured = block == S.random.integers(S.cta_count)
+        S.data["favoured"] = favoured
+    if (lowest[favoured] < EXIT).any():
+        lowest[~favoured] = EXIT
+    return lowest
 
 
 def _wake(parked: list[Park]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ....hlo.errors import CompilerBug
 from .syntax import Instruction, Operand
 
 
@@ -72,6 +73,8 @@ def collect(rooms: Iterable[Any]) -> dict[str, Entry]:
         for value in vars(room).values():
             for name in getattr(value, "opcodes", ()):
                 if value.__module__ == room.__name__:
+                    if name in table:
+                        raise CompilerBug(f"instruction '{name}' stands twice in the table")
                     table[name] = value.entry
     return table
 

@@ -28,8 +28,9 @@ class Traffic:
         size = state.shared.size // 4
         self.words = state.shared_view("u4")
         self.dirty = np.zeros(size, np.int32)  # thread + 1
-        self.arriving = np.zeros(size, np.int16)
+        self.arriving = np.zeros(size, bool)
         self.leaving = np.zeros(size, np.int16)
+        self.barriers = np.zeros(size, bool)  # words of mbarriers
         self.writer = np.zeros(size, np.int32)  # thread + 1
         self.when = np.zeros(size, np.int32)
         self.met = np.zeros(state.T + 1, np.int32)  # of thread + 1
@@ -63,6 +64,8 @@ class Traffic:
         if self.arriving[index].any():
             text = "store into the destination of a copy in flight"
             self.state.fault("race", text, number, threads)
+        if self.barriers[index].any():
+            self.state.fault("barrier", "store over an mbarrier in use", number, threads)
         owner = np.broadcast_to(threads + 1, index.shape[:1])[:, None]
         self.dirty[index] = self.writer[index] = owner
         self.when[index] = self.met[owner]
@@ -118,13 +121,15 @@ class Traffic:
                 )
             if self.arriving[index].any():
                 at.fault("race", f"{what} writes where another copy in flight writes")
-        self.arriving[index] += 1
+            if self.barriers[index].any():
+                at.fault("barrier", f"{what} writes over an mbarrier in use")
+        self.arriving[index] = True
         self.dirty[index] = self.writer[index] = 0
         self.words[index] = POISON
 
     def end_write(self, index: np.ndarray, data: np.ndarray) -> None:
         """`data`: the bytes, as many as `index` has in words."""
-        self.arriving[index] -= 1
+        self.arriving[index] = False
         self.words[index] = np.ascontiguousarray(data).view(np.uint32).reshape(index.shape)
 
 

@@ -117,6 +117,12 @@ class Emitter:
             f"PTX line {instruction.line}: '{instruction.opcode}': {why}\n    {instruction.text}"
         )
 
+    def only(self, instruction: Instruction, *allowed: str) -> None:
+        """Refuses modifiers between the name and the last type that are not `allowed`."""
+        for part in instruction.parts[1:-1]:
+            if part not in allowed:
+                raise self.error(instruction, f"modifier .{part} is not simulated")
+
     # ------------------------------------------------------------ reading
 
     def use(self, operand: Operand, kind: str) -> str:

@@ -15,8 +15,10 @@ from functools import cached_property
 from ....hlo.graph import Op, Region, Value
 from ...llvm import elements, elementwise
 from ..target import WARP, Target
+from . import matrix
 from .analysis import Facts
-from .matrix import Plan, plan
+from .matrix import Plan
+from .patches import plan as rows_plan
 from .spread import Spread, blocked, log2, patches
 
 ELEMENTS = 16  # of the largest tile, that a thread holds where there are threads enough
@@ -35,13 +37,13 @@ def is_elementwise(op: Op) -> bool:
 
 
 class Assignment:
-    """`threads` of a block; `spreads` of values, where a flexible value has none; `matrix`: the
-    products done by matrix instructions."""
+    """`threads` of a block; `spreads` of values, where a flexible value has none; `products`: those
+    whose operands lie in rows of shared memory, by matrix instructions or not."""
 
     def __init__(self, facts: Facts, target: Target) -> None:
         self.facts, self.target = facts, target
         self.vectors = self._vectors()
-        self.matrix: dict[Op, Plan] = {}
+        self.products: dict[Op, Plan] = {}
         self.chained = self._chained()
         self.threads = self._threads()
         self._plan_products()
@@ -96,9 +98,18 @@ class Assignment:
 
     def _plan_products(self) -> None:
         for product in self.facts.products:
-            found = plan(product, self.target, self.threads // WARP, self.chained)
+            found = matrix.plan(product, self.target, self.threads // WARP, self.chained)
+            found = found or rows_plan(product, self.target, self.threads)
             if found is not None:
-                self.matrix[product.op] = found
+                self.products[product.op] = found
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a thread's sums and what is multiplied into them fill its registers."""
+        return any(
+            plan.atom is None and len(plan.sums.alive) >= MOST_ELEMENTS
+            for plan in self.products.values()
+        )
 
     def _reaches(self, value: Value, made: set[Value], depth: int) -> bool:
         if value in made:
@@ -129,7 +140,7 @@ class Assignment:
         origins = {
             source.window.op
             for product in self.facts.products
-            if product.op in self.matrix
+            if product.op in self.products
             for source in (product.left, product.right)
             if source.window is not None
         }
@@ -148,7 +159,7 @@ class Assignment:
             ):
                 return False
             for user, _ in region.uses.get(value, ()):
-                if user is None or user not in self.matrix and user.name not in _MOVES:
+                if user is None or user not in self.products and user.name not in _MOVES:
                     return False
                 if user.name in _MOVES and not self._feeds_products(user.result):
                     return False
@@ -194,8 +205,8 @@ class Assignment:
             self._move(op)
         elif op.name == "reduce":
             self._reduce(op)
-        elif op in self.matrix:
-            self.spreads[op.result] = self.matrix[op].sums
+        elif op in self.products:
+            self.spreads[op.result] = self.products[op].sums
         elif op.name in ("dot_general", "convolution"):
             self.spreads[op.result] = patches(op.result.dims, self.threads)
         elif is_elementwise(op):
@@ -232,7 +243,7 @@ class Assignment:
 
     def _best(self, spreads: Sequence[Spread]) -> Spread:
         """That of a matrix product if there is one, else the first."""
-        sums = {found.sums for found in self.matrix.values()}
+        sums = {found.sums for found in self.products.values()}
         return next((one for one in spreads if one in sums), spreads[0])
 
     def _move(self, op: Op) -> None:

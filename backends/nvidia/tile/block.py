@@ -18,9 +18,12 @@ from .spread import Spread
 
 
 class Block:
-    """The entry of one kernel_call; one block of threads for each place of the grid."""
+    """The entry of one kernel_call; one block of threads for each place of the grid. `crowded`: a
+    thread may have as many registers as there are, though fewer blocks run at once then."""
 
-    def __init__(self, kernel: Op, target: Target, threads: int, shares: bool) -> None:
+    def __init__(
+        self, kernel: Op, target: Target, threads: int, shares: bool, crowded: bool = False
+    ) -> None:
         self.kernel, self.target, self.threads = kernel, target, threads
         region = kernel.regions[0]
         inputs = len(kernel.operands)
@@ -29,7 +32,9 @@ class Block:
             Parameter(f"m{n}", Memory(n), readonly=n < inputs and not shares, unique=not shares)
             for n in range(len(region.arguments))
         ]
-        self.entry: Entry = self.unit.kernel("tile", parameters, threads)
+        self.entry: Entry = self.unit.kernel(
+            "tile", parameters, threads, minimum_blocks=int(crowded)
+        )
         self.f = f = self.entry.function
         self.memory = dict(zip(region.arguments, self.entry.pointers, strict=True))
         self.arena = Arena()

@@ -22,6 +22,10 @@ from . import kernel
 _SIDES = (16, 32, 64, 128)
 _STEP_BYTES = 128  # of a row of an operand, in one turn of the loop
 _SCALAR_RATE = 64.0  # multiply-adds per clock and multiprocessor without matrix instructions
+# Of the rate, by the size of a tile: up to 256 elements, 512, ... 16384: operands are used again.
+_SHARES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8)
+_TOGETHER = 4  # blocks of a multiprocessor at once
+_WARPS = 8  # that hide each other's waiting
 _TRAFFIC = 64.0  # bytes per clock and multiprocessor from the L2 cache
 _FIXED = 2000.0  # clocks of a block around its loop
 _TRIES = 6
@@ -81,30 +85,35 @@ def _sizes(
 ) -> Iterator[tuple[int, ...]]:
     """Tile sizes of a result, best first."""
     left, right = contraction.operands[0], contraction.operands[1]
-    rate = _rate(left, right, contraction.result, architecture)
+    rate, least = _rate(left, right, contraction.result, architecture)
     depth = max(1.0, contraction.definition.flops(contraction) / 2 / contraction.result.tensor.size)
     scored: list[tuple[float, tuple[int, ...]]] = []
     for rows in _SIDES:
         for columns in _SIDES:
             sizes = _cut(dims, rows, columns)
             tiles = math.prod(-(-n // size) for n, size in zip(dims, sizes, strict=True))
-            own = max(rows, 16), max(columns, 8)
-            # A block keeps a multiprocessor half busy: two of them share it.
-            arithmetic = own[0] * own[1] / rate * depth
+            own = max(math.prod(sizes[:-1]), least[0]), max(sizes[-1] if sizes else 1, least[1])
+            each = -(-tiles // architecture.multiprocessors)  # tiles of a multiprocessor
+            share = _SHARES[min(len(_SHARES), max(1, (own[0] * own[1] // 256).bit_length())) - 1]
+            warps = min(each, _TOGETHER) * max(1, own[0] * own[1] // 512)
+            arithmetic = own[0] * own[1] / (rate * share) * depth
             traffic = (own[0] + own[1]) * left.element.itemsize / _TRAFFIC * depth
-            waves = -(-tiles // (architecture.multiprocessors * 2))
-            scored.append((waves * (max(arithmetic, traffic) + _FIXED), sizes))
+            time = max(arithmetic, traffic) / min(1.0, warps / _WARPS)
+            scored.append((each * (time + _FIXED / min(each, _TOGETHER)), sizes))
     known: dict[tuple[int, ...], None] = {}
     for _, sizes in sorted(scored):
         known[sizes] = None
     yield from [*known][:_TRIES]
 
 
-def _rate(left: Value, right: Value, result: Value, architecture: Architecture) -> float:
+def _rate(
+    left: Value, right: Value, result: Value, architecture: Architecture
+) -> tuple[float, tuple[int, int]]:
+    """Multiply-adds per clock and multiprocessor, and the least rows and columns of a tile."""
     wide = "f32" if result.element.is_float else str(result.element)
     atoms = matrix_atoms(architecture, str(left.element), str(right.element), wide)
-    rates = [atom.rate(architecture) for atom in atoms if not atom.asynchronous]
-    return max(rates, default=_SCALAR_RATE)
+    rates = [atom.rate(architecture) for atom in atoms if not atom.asynchronous and atom.m == 16]
+    return (max(rates), (16, 8)) if rates else (_SCALAR_RATE, (1, 1))
 
 
 def _cut(dims: Sequence[int], rows: int, columns: int) -> tuple[int, ...]:

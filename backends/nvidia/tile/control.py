@@ -70,7 +70,7 @@ def _hoist(e: Emitter, op: Op) -> None:
     """Operands of products inside that the loop does not change lie in shared memory before it."""
     inside = set(op.regions[0].walk())
     for product in e.facts.products:
-        plan = e.assignment.matrix.get(product.op)
+        plan = e.assignment.products.get(product.op)
         if product.op not in inside or plan is None:
             continue
         for source in (product.left, product.right):

@@ -13,7 +13,7 @@ from ...llvm import arithmetic, complex_math, elements
 from ...llvm.elements import Pair, Register
 from ...llvm.index import Affine, Axis, Indexer, Scopes, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
-from . import matrix
+from . import matrix, patches
 from .emitter import Emitter
 from .scope import Tile
 from .spread import Spread
@@ -25,7 +25,7 @@ def dot(e: Emitter, op: Op) -> None:
     if op in e.assignment.fused.values():
         return
     product = e.assignment.fused.get(op, op)
-    plan = e.assignment.matrix.get(product)
+    plan = e.assignment.products.get(product)
     spread = plan.sums if plan is not None else e.spread(product.result)
     if not product.result.rank:
         spread = e.uniform
@@ -33,7 +33,10 @@ def dot(e: Emitter, op: Op) -> None:
     if product is not op:
         (other,) = (value for value in op.operands if value is not product.result)
         start = e.tile(other, spread)
-    tile = matrix.product(e, plan, start) if plan else _patches(e, product, spread, start)
+    if plan is None:
+        tile = _patches(e, product, spread, start)
+    else:
+        tile = (matrix if plan.atom else patches).product(e, plan, start)
     e.set(op.result, spread, tile)
 
 

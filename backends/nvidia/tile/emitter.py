@@ -38,7 +38,8 @@ class Emitter:
         self.kernel, self.target = kernel, target
         self.facts = Facts(kernel)
         self.assignment = Assignment(self.facts, target)
-        self.block = Block(kernel, target, self.assignment.threads, shares)
+        assignment = self.assignment
+        self.block = Block(kernel, target, assignment.threads, shares, assignment.crowded)
         self.f = self.block.f
         self.scope = Scope()
         bits = len(self.assignment.blocked((1,)).threads)

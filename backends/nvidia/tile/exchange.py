@@ -1,4 +1,4 @@
-"""A tile in another layout, through rows of shared memory that no bank is asked for twice at once."""
+"""A tile in another layout, through rows of shared memory without bank conflicts."""
 
 from __future__ import annotations
 

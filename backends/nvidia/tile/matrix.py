@@ -30,10 +30,11 @@ UNROLLED = 16  # instructions along the sum, before they become a loop
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How a product is done: by which instruction, warps (down, across), how its sums lie."""
+    """How a product is done: by which instruction (None: by multiply-adds), warps (down, across),
+    how its sums lie."""
 
     product: Product
-    atom: MatrixAtom
+    atom: MatrixAtom | None
     warps: tuple[int, int]
     sums: Spread
 
@@ -286,6 +287,7 @@ def load_matrices(f: llvm.Function, pointer: llvm.Value, transposed: bool) -> li
 def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
     """start + left * right, in the layout of the plan's sums; None starts from 0."""
     f, spread, size = e.f, plan.sums, plan.size
+    assert plan.atom is not None
     kind = "i32" if plan.atom.accumulator == "i32" else "float"
     zero = llvm.constant(kind, 0)
     sums: list[llvm.Value] = []
@@ -366,6 +368,7 @@ def _steps(
 ) -> list[llvm.Value]:
     """The instructions of some steps along the sum."""
     spread, size = plan.sums, plan.size
+    assert plan.atom is not None
     sums = list(sums)
     row, column = plan.product.row, plan.product.column
     down = [basis[row] for basis in spread.registers[2:] if basis[row]]

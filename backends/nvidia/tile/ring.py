@@ -47,7 +47,7 @@ def ring(e: Emitter, op: Op) -> Ring | None:
         return None
     found: dict[Op, tuple[Window, Source]] = {}
     for product in loop.products:
-        if product.op not in e.assignment.matrix:
+        if product.op not in e.assignment.products:
             continue
         for source in (product.left, product.right):
             window = source.window

@@ -139,7 +139,10 @@ def layer(a, b, bias, residual, c):
 
 
 @girih.kernel(
-    out=lambda a, b: [tl.Array((a.shape[0], b.shape[1]), a.dtype), tl.Array(a.shape[:1], "float32")],
+    out=lambda a, b: [
+        tl.Array((a.shape[0], b.shape[1]), a.dtype),
+        tl.Array(a.shape[:1], "float32"),
+    ],
     grid=lambda a: (girih.cdiv(a.shape[0], 128),),
 )
 def gated(a, b, g, c, sums):

@@ -27,7 +27,9 @@ KERNELS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         {**SQUARE, "TM": 128, "TN": 256, "TK": 64, "left": "km", "right": "nk"},
     ),
     "256 x 128": (matmul, (LARGE, LARGE), {**SQUARE, "TM": 256, "TN": 128, "TK": 64}),
-    "three groups": (matmul, (LARGE, LARGE), {**SQUARE, "TM": 192, "TN": 160, "TK": 64}),
+    "three groups": (
+        matmul, (LARGE, LARGE), {**SQUARE, "TM": 192, "TN": 160, "TK": 64, "right": "nk"},
+    ),
     "f32 results": (
         matmul, (LARGE, LARGE), {**SQUARE, "TM": 128, "TN": 256, "TK": 64, "OUT": "float32"},
     ),

@@ -95,6 +95,7 @@ def execute(
     mode: str = "lazy",
     seed: int = 0,
     checks: bool = True,
+    counters: bool = False,
 ) -> Report:
     """Runs an entry; arrays (and arrays of maps) are read back in place."""
     memory, packed, back = GlobalMemory(), [], []
@@ -117,6 +118,7 @@ def execute(
     report = launch(
         parse(ptx), entry, (blocks[0], blocks[1], blocks[2]), (threads, 1, 1), packed, memory,
         cluster=(cluster, 1, 1), shared_bytes=shared, mode=mode, seed=seed, checks=checks,
+        counters=counters,
     )  # fmt: skip
     for array in back:
         array[...] = memory.read(placed[id(array)], array.dtype, array.shape)

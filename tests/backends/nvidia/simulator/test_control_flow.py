@@ -345,6 +345,13 @@ def test_unknown_instructions() -> None:
         ("add.u99 %r1, %r0, %r0;", "'add.u99' is not known"),
         ("prmt.b32 %r1, %r0;", "this form is not known"),
         ("cvt.rs.f16x2.f32 %r1, %f0, %f1, %r0;", "stochastic"),
+        ("add.rn.f32.bf16 %f1, %h1, %f1;", "modifier .f32"),
+        ("cvt.rn.satfinite.tf32.f32 %f1, %f0;", "modifier .satfinite"),
+        ("st.async.shared::cluster.b32 [%r1], %r2, [%r3];", "modifier .async"),
+        ("red.async.relaxed.cluster.shared::cluster.add.u32 [%r1], %r2;", "modifier .async"),
+        ("fma.rn.oob.f16x2 %r1, %r1, %r1, %r1;", "modifier .oob"),
+        ("ld.global.b128 %d1, [%a0];", "128 bits"),
+        ("vadd.u32.u32.u32 %r1, %r1, %r1;", "is not known"),
     ):
         with pytest.raises(UserError, match=f"PTX line .*{message}"):
             one("  " + line, "independent")

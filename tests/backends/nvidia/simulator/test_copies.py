@@ -232,3 +232,53 @@ def test_copies_between_blocks_of_a_cluster(mode, seed):
     """
     run(body, [data, out], shared=BARRIER + 8, cluster=2, grid=(2,), mode=mode, seed=seed)
     assert (out == data[::-1]).all()
+
+
+# Rings of stages, as software pipelines use them: many blocks at once.
+
+
+def ring(wait: str = "cp.async.wait_group 1;", before: str = "bar.sync 0;", turns: int = 6) -> str:
+    """Two stages of 64 x 16 bytes; each thread adds what its neighbour in the other warp copied."""
+    issue = """
+    mad.wide.u32 %rd20, %r40, 1024, %a0; mad.wide.u32 %rd20, %t, 16, %rd20;
+    and.b32 %r41, %r40, 1; mad.lo.u32 %r42, %r41, 1024, %s32; mad.lo.u32 %r42, %t, 16, %r42;
+    cp.async.cg.shared.global [%r42], [%rd20], 16;
+    cp.async.commit_group;
+    """
+    steps = "\n".join(
+        f"""mov.b32 %r40, {turn + 1};
+        {issue if turn + 1 < turns else "cp.async.commit_group;"}
+        {wait}
+        bar.sync 0;
+        ld.shared.b32 %r44, [%r43+{turn % 2 * 1024}];
+        add.u32 %r45, %r45, %r44;
+        {before}"""
+        for turn in range(turns)
+    )
+    return f"""
+    mov.u32 %r50, %ctaid.x; mul.wide.u32 %rd30, %r50, {1024 * turns}; add.u64 %a0, %a0, %rd30;
+    xor.b32 %r46, %t, 32; mad.lo.u32 %r43, %r46, 16, %s32;
+    mov.b32 %r45, 0; mov.b32 %r40, 0;
+    {issue}
+    {steps}
+    mad.lo.u32 %r51, %r50, 64, %t;
+    mad.wide.u32 %rd31, %r51, 4, %a1;
+    st.global.b32 [%rd31], %r45;
+    """
+
+
+@pytest.mark.parametrize(("mode", "seed"), MODES)
+def test_a_ring_of_stages(mode, seed):
+    data = random((5, 6, 64, 4), np.uint32, 1)
+    out = np.zeros((5, 64), np.uint32)
+    report = run(ring(), [data, out], threads=64, grid=(5,), shared=2048, mode=mode, seed=seed)
+    assert (out == np.roll(data[..., 0].sum(1), 32, 1)).all()
+    if not seed:
+        assert report.vector_instructions < 200  # all blocks run as one vector
+    fault("race", ring("cp.async.wait_group 2;"), [data, out], threads=64, grid=(5,), shared=2048,
+          mode=mode, seed=seed)  # fmt: skip
+    fault("race", ring(before=""), [data, out], threads=64, grid=(5,), shared=2048, mode=mode,
+          seed=seed)  # fmt: skip
+    late = ring().replace("cp.async.wait_group 1;\n        bar.sync 0;",
+                          "bar.sync 0;\n        cp.async.wait_group 1;")  # fmt: skip
+    fault("race", late, [data, out], threads=64, grid=(5,), shared=2048, mode=mode, seed=seed)

@@ -213,3 +213,15 @@ def test_carry_chains() -> None:
     )
     mask = np.uint64(0xFFFFFFFF)
     same(apply(lines, [a, b, c], np.uint64), (a & mask) * (b & mask) + c)
+
+
+@pytest.mark.parametrize("type_", ["u16", "s16"])
+def test_pairs(type_: str) -> None:
+    a, b = (integers(dtype(type_), 512, seed=s) for s in (1, 2))
+    sources = [v.view(np.uint32) for v in (a, b)]
+    for name, expected in (("add", a + b), ("min", np.minimum(a, b)), ("max", np.maximum(a, b))):
+        found = apply(f"{name}.{type_}x2 {{d0}}, {{0}}, {{1}};", sources, np.uint32)
+        same(found, expected.view(np.uint32))
+    if type_ == "s16":
+        found = apply("max.relu.s16x2 {d0}, {0}, {1};", sources, np.uint32)
+        same(found, np.maximum(np.maximum(a, b), 0).view(np.uint32))

@@ -3,7 +3,7 @@
 The PTX texts in data/ are studies of ours, compiled by LLVM: `min` (one product), `min4` (a
 chain), `gemm` (persistent, warp specialised, ring of 4 stages), `gemm_cl2` (cluster of 2,
 multicast), `attn` and `attn_bn176` (streaming attention, two products in flight under the softmax),
-`gemm_badtouch` (accumulators used before the wait).
+`gemm_badtouch` (accumulators used before the wait), `attn_keep` (see below).
 """
 
 from __future__ import annotations
@@ -176,6 +176,71 @@ def test_seeded_bugs_are_found(name, old, new, kinds, mode):
             assert error.fault.line > 0
             return
     pytest.fail(f"'{name}' went unnoticed")
+
+
+def drop(text: str, *lines: str, last: bool = False) -> str:
+    """Without the first (the last) of each line."""
+    for line in lines:
+        assert line in text
+        head, tail = text.rsplit(line, 1) if last else text.split(line, 1)
+        text = head + tail
+    return text
+
+
+REMOTE = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%rd20], %r61;"
+CLUSTER_BUGS = {
+    "blocks leave before their neighbours' last arrivals": (
+        lambda text: drop(
+            text, "barrier.cluster.arrive.aligned;", "barrier.cluster.wait.aligned;", last=True
+        ),
+        {"cluster"},
+    ),
+    "copies before the neighbour's barriers are initialised": (
+        lambda text: drop(
+            text, "barrier.cluster.arrive.relaxed.aligned;", "barrier.cluster.wait.aligned;"
+        ),
+        {"barrier", "divergence"},
+    ),
+    "no arrival at the neighbour's barrier": (lambda text: drop(text, REMOTE), {"deadlock"}),
+    "half of the bytes expected": (
+        lambda text: text.replace("%r156, 49152;", "%r156, 32768;"),
+        {"race", "deadlock"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLUSTER_BUGS)
+@pytest.mark.parametrize("mode", ["eager", "lazy"])
+def test_seeded_bugs_of_clusters_are_found(name, mode):
+    change, kinds = CLUSTER_BUGS[name]
+    text = ptx("gemm_cl2")
+    assert change(text) != text
+    for seed in range(8):
+        try:
+            product((256, 256, 384), text=change(text), cluster=2, mode=mode, seed=seed)
+        except SimulationError as error:
+            assert error.fault.kind in kinds, error
+            return
+    pytest.fail(f"'{name}' went unnoticed")
+
+
+@pytest.mark.parametrize("mode", ["eager", "lazy"])
+def test_scores_are_not_read_in_flight(mode):
+    text = ptx("attn")
+    late = text.replace("wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 2;")
+    assert late != text
+    with pytest.raises(SimulationError) as found:
+        attention(384, 128, text=late, mode=mode, blocks=1)
+    assert found.value.fault.kind == "in-flight"
+
+
+@pytest.mark.parametrize("mode", ["eager", "lazy"])
+def test_weights_are_not_overwritten_in_flight(mode):
+    """`attn_keep` packs the new weights while the product that reads the old ones is in flight,
+    which ptxas answers by running the products one after the other."""
+    with pytest.raises(SimulationError) as found:
+        attention(384, 128, text=ptx("attn_keep"), mode=mode, blocks=1)
+    assert found.value.fault.kind == "in-flight"
 
 
 def test_accumulators_touched_in_flight():

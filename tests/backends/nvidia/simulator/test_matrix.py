@@ -255,6 +255,17 @@ def test_rows_of_matrices_are_checked():
         shared=512, checks=False)  # fmt: skip
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize(("pitch", "wavefronts"), [(16, 1), (32, 2), (128, 8), (144, 1)])
+def test_bank_conflicts_are_counted(count, pitch, wavefronts):
+    """Eight rows of a matrix are one phase."""
+    body = f"mad.lo.u32 %r1, %lane, {pitch}, %s32;\n"
+    load = f"ldmatrix.sync.aligned.m8n8.x{count}.shared.b16 {names(4, count, False)}, [%r1];"
+    report = run(body + load, [], shared=8192, checks=False, counters=True)
+    assert report.counters["shared_requests"] == 1
+    assert report.counters["bank_conflicts"] == (wavefronts - 1) * count
+
+
 def test_bytes_are_refused():
     with pytest.raises(UserError, match="not simulated"):
         run("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0,%r1}, [%s32];", [])

@@ -215,6 +215,20 @@ def test_reading_without_waiting():
     fault("race", body[:start] + dump(1024), tensor(), shared=BARRIER + 8)
 
 
+def test_a_block_does_not_leave_before_its_loads_have_landed():
+    body = load(1024, "0, 0", 2)
+    fault("cluster", body[: body.index("spin0")], tensor(), shared=BARRIER + 8)
+
+
+@pytest.mark.parametrize("mode", ["eager", "lazy"])
+def test_nothing_is_written_over_a_barrier(mode):
+    body = load(1024, "0, 0", 2)
+    options = {"shared": BARRIER + 1024, "mode": mode}
+    fault("barrier", body + f"st.shared.b32 [%s+{BARRIER + 4}], %r0;", tensor(), **options)
+    over = body.replace("[%s], [%a0", f"[%s+{BARRIER - 512}], [%a0")
+    fault("barrier", over, tensor(), **options)
+
+
 @pytest.mark.parametrize("mode", ["eager", "lazy"])
 def test_stores_need_the_fence_and_the_waits(mode):
     arguments = [Map(random((16, 32), np.float32, 1), (32, 8)), random((8, 32), np.float32, 2)]

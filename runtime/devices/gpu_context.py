@@ -1,0 +1,372 @@
+"""One call at a time on a GPU: its stream, its memory, its walk over a plan's steps."""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...hlo.errors import UserError
+from .arrays import DeviceArray, View
+from .driver import Counters, Driver
+from .launches import (
+    ARENA,
+    CALL,
+    SCRATCH,
+    WEIGHTS,
+    Choose,
+    Jump,
+    Mapped,
+    Parameter,
+    Work,
+    aligned,
+)
+from .resources import Memory, Moment, Stream, finally_do, order
+
+if TYPE_CHECKING:
+    from .nvidia import NvidiaVariant, Opened
+
+_DIRECT = 16  # alignment of memory that kernels read as it is
+_PINNED = 32 << 20  # bytes of a context's staging memory; larger arrays are copied without it
+_BINDINGS = 4  # sets of addresses that a context keeps launches and graphs for
+_PENDING = 8  # calls that a context has under way before it waits for the first of them
+
+Array = np.ndarray[Any, Any]
+Argument = Array | View
+
+
+class Event(NamedTuple):
+    """One executed step: when it began, in microseconds from the first, for how long it ran, and
+    what the driver counted."""
+
+    step: int
+    kernel: str
+    worker: int
+    begin: float
+    duration: float
+    counters: Counters = {}
+
+
+class _Bound:
+    """Launches, and graphs of them, for one set of addresses; by number of their step."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.launches: dict[int, list[Any]] = {}
+        self.seen: set[int] = set()
+        self.graphs: dict[int, Any] = {}
+        self.driver = driver
+
+    def keep(self, step: int, graph: Any) -> None:
+        self.graphs[step] = graph
+        finally_do(self, self.driver, self.driver.destroy_graph, graph)
+
+
+class NvidiaContext:
+    """The stream and the memory of one call at a time."""
+
+    def __init__(self, variant: NvidiaVariant, opened: Opened) -> None:
+        program = variant.program
+        self.variant, self.opened, self.driver = variant, opened, opened.driver
+        self.stream = Stream(self.driver)
+        opened.add_user(self.stream)
+        self.arena_bytes = aligned(variant.plan.memory.arena_bytes)
+        self.memory = Memory(self.stream, self.arena_bytes + program.scratch_bytes)
+        self._arguments: dict[int, Memory] = {}  # by base: what comes from or goes to the host
+        self._bound: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
+        # By step and the addresses that it uses: most steps use no argument and no result.
+        self._launches: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
+        self._pinned: dict[int, Array] | None = None
+        self._uploaded: Moment | None = None  # then the pinned memory may be written again
+        self._pending: deque[tuple[Moment, list[Any]]] = deque()
+
+    # A call.
+
+    def run(
+        self, inputs: Sequence[Argument], outputs: Sequence[Array], profile: bool
+    ) -> list[Event]:
+        """Reads the inputs and fills the outputs, which are the host's."""
+        addresses = self._upload(inputs, wait=False)
+        first = CALL + len(inputs)
+        for index, output in enumerate(outputs):
+            used = first + index in self.variant.used
+            addresses.append(self._own(first + index, output.nbytes) if used else 0)
+        bases = self._bases(addresses)
+        events = self._execute(bases, profile)
+        staged = []
+        for index, (output, where) in enumerate(
+            zip(outputs, self.variant.program.results, strict=True)
+        ):
+            if output.nbytes:
+                pinned = self._staging(first + index)
+                flat = _flat(output) if pinned is None else pinned
+                self.driver.download(flat, bases[where.base] + where.offset, self.stream.handle)
+                if pinned is not None:
+                    staged.append((output, pinned))
+        self.driver.synchronize(self.stream.handle)
+        for output, pinned in staged:
+            _flat(output)[...] = pinned
+        return events
+
+    def run_on_device(
+        self, inputs: Sequence[Argument], gives: Sequence[tuple[tuple[int, ...], Any]]
+    ) -> list[DeviceArray]:
+        """Results of these shapes and types in the device's memory; returns before they are
+        filled."""
+        addresses = self._upload(inputs, wait=True)
+        first = CALL + len(inputs)
+        program, results = self.variant.program, []
+        for number, (shape, dtype) in enumerate(gives):
+            base = program.results[number].base
+            given = inputs[base - CALL] if CALL <= base < first else None
+            if isinstance(given, View) and given.given:
+                memory = given
+            else:
+                memory = Memory(self.stream, program.outputs[number])
+            results.append(DeviceArray(memory, shape, dtype))
+            addresses.append(memory.address)
+        bases = self._bases(addresses)
+        self._execute(bases, profile=False)
+        for result, where in zip(results, program.results, strict=True):
+            source = bases[where.base] + where.offset
+            if source != result.address and result.nbytes:
+                self.driver.copy(result.address, source, result.nbytes, self.stream.handle)
+        for result in results:
+            result.filled(self.driver, self.stream.handle)
+        self._keep([*inputs, *results])
+        return results
+
+    # Memory.
+
+    def _bases(self, addresses: Sequence[int]) -> list[int]:
+        """Addresses by base."""
+        weights = self.opened.weights
+        bases = [0] * CALL
+        bases[ARENA] = self.memory.address
+        bases[SCRATCH] = self.memory.address + self.arena_bytes
+        bases[WEIGHTS] = 0 if weights is None else weights.address
+        return [*bases, *addresses]
+
+    def _own(self, base: int, size: int) -> int:
+        """The address of this context's own memory for an argument or a result."""
+        if base not in self._arguments:
+            self._arguments[base] = Memory(self.stream, size)
+        return self._arguments[base].address
+
+    def _upload(self, inputs: Sequence[Argument], wait: bool) -> list[int]:
+        """Where each input lies on the device, copied there if it has to be; with `wait`, arrays of
+        the host may be changed then."""
+        driver, stream = self.driver, self.stream.handle
+        if self._uploaded is not None:
+            driver.settle(self._uploaded.event)
+            self._uploaded = None
+        addresses: list[int] = []
+        staged = direct = borrowed = False
+        for base, value in enumerate(inputs, CALL):
+            if base not in self.variant.used:
+                addresses.append(0)
+            elif isinstance(value, View):
+                if not borrowed:
+                    borrowed = True
+                    order(driver, self.opened.arrivals.handle, stream)
+                keeps = base in self.variant.overwritten and not value.given
+                if keeps or value.address % _DIRECT:
+                    addresses.append(self._own(base, value.nbytes))
+                    driver.copy(addresses[-1], value.address, value.nbytes, stream)
+                else:
+                    addresses.append(value.address)
+            else:
+                addresses.append(self._own(base, value.nbytes))
+                if value.nbytes:
+                    pinned = self._staging(base)
+                    if pinned is None:
+                        direct = True
+                        driver.upload(addresses[-1], value, stream)
+                    else:
+                        staged = True
+                        pinned[...] = _flat(value)
+                        driver.upload(addresses[-1], pinned, stream)
+        if staged or direct:
+            self._uploaded = uploaded = Moment(driver, stream)
+            if direct and wait:  # the owner of an array may have pinned it
+                driver.settle(uploaded.event)
+        return addresses
+
+    def _staging(self, base: int) -> Array | None:
+        """The pinned memory through which an argument or a result goes; None for large ones."""
+        if self._pinned is None:
+            sizes = (*self.variant.program.inputs, *self.variant.program.outputs)
+            places, end = {}, 0
+            for number, size in enumerate(sizes, CALL):
+                if number in self.variant.used and end + aligned(size) <= _PINNED:
+                    places[number] = end, size
+                    end += aligned(size)
+            block = self.driver.host_memory(end) if end else np.empty(0, np.uint8)
+            if end:
+                finally_do(self, self.driver, _free_pinned, self.stream, block)
+            self._pinned = {n: block[at : at + size] for n, (at, size) in places.items()}
+        return self._pinned.get(base)
+
+    def _keep(self, values: Sequence[Any]) -> None:
+        """Keep what kernels under way read and write until they are done."""
+        self._pending.append((Moment(self.driver, self.stream.handle), list(values)))
+        if len(self._pending) > _PENDING:
+            done, _ = self._pending.popleft()
+            self.driver.settle(done.event)
+
+    # Steps.
+
+    def _execute(self, bases: list[int], profile: bool) -> list[Event]:
+        """Walk the steps; returns when all is on the stream, or, with `profile`, done."""
+        key = tuple(bases)
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bound[key] = _Bound(self.driver)
+            if len(self._bound) > _BINDINGS:
+                self._bound.popitem(last=False)
+        self._bound.move_to_end(key)
+        steps, driver, stream = self.variant.program.steps, self.driver, self.stream.handle
+        if driver.simulated:
+            self._poison(bases)
+        marks: list[tuple[int, Any, Any, Counters]] = []
+        position = 0
+        while position < len(steps):
+            step = steps[position]
+            if isinstance(step, Choose):
+                position = step.targets[self._read(bases, step)]
+            elif isinstance(step, Jump):
+                position = step.target
+            else:
+                end = self.variant.ends[position]
+                if profile or driver.simulated:
+                    marks += [self._step(bases, bound, at, profile) for at in range(position, end)]
+                elif not self._replay(bases, bound, position, end):
+                    for at in range(position, end):
+                        for prepared in self._prepared(bases, bound, at):
+                            driver.launch(prepared, stream)
+                position = end
+        return self._events(marks) if profile else []
+
+    def _step(
+        self, bases: list[int], bound: _Bound, at: int, profile: bool
+    ) -> tuple[int, Any, Any, Counters]:
+        """One step by itself: its number, the events around it and what was counted."""
+        driver, stream = self.driver, self.stream.handle
+        step = self.variant.program.steps[at]
+        assert isinstance(step, Work)
+        if driver.simulated and self.variant.program.scratch_bytes:
+            driver.fill(bases[SCRATCH], self.variant.program.scratch_bytes, stream)
+        counters: dict[str, int] = {}
+        begin = driver.record(stream, timed=True)
+        try:
+            for prepared in self._prepared(bases, bound, at):
+                for name, count in (driver.launch(prepared, stream, profile) or {}).items():
+                    counters[name] = counters.get(name, 0) + count
+        except UserError as error:  # a fault that a simulator found
+            place = f"{step.origin}: " if step.origin else ""
+            raise UserError(f"{place}kernel {step.kernel}: {error}") from error
+        end = driver.record(stream, timed=True)
+        if driver.simulated:
+            for offset, size in step.dead:
+                driver.fill(bases[ARENA] + offset, size, stream)
+        return at, begin, end, counters
+
+    def _replay(self, bases: list[int], bound: _Bound, first: int, end: int) -> bool:
+        """Run a stretch of steps as a graph; False where it has none yet, and shall run by itself.
+
+        The first run is no recording: it is when a driver loads the code of its kernels.
+        """
+        driver, stream = self.driver, self.stream.handle
+        if not driver.captures:
+            return False
+        if first not in bound.graphs:
+            launches = [p for at in range(first, end) for p in self._prepared(bases, bound, at)]
+            if first not in bound.seen or len(launches) < 2:
+                bound.seen.add(first)
+                return False
+            recorded = driver.begin_capture()
+            try:
+                for prepared in launches:
+                    driver.launch(prepared, recorded)
+            finally:
+                graph = driver.end_capture(recorded)
+            bound.keep(first, graph)
+        driver.replay(bound.graphs[first], stream)
+        return True
+
+    def _prepared(self, bases: list[int], bound: _Bound, at: int) -> list[Any]:
+        """The launches of a step with the bytes of their parameters."""
+        known = bound.launches.get(at)
+        if known is None:
+            key = at, tuple(bases[base] for base in self.variant.step_bases[at])
+            known = self._launches.get(key)
+            if known is None:
+                step = self.variant.program.steps[at]
+                assert isinstance(step, Work)
+                known = [
+                    self.driver.prepare(
+                        self.opened.entries[start],
+                        start,
+                        [self._bytes(one, bases) for one in parameters],
+                    )
+                    for start, parameters in step.launches
+                ]
+                if len(self._launches) >= _BINDINGS * len(self.variant.program.steps):
+                    self._launches.pop(next(iter(self._launches)))
+                self._launches[key] = known
+            bound.launches[at] = known
+        return known
+
+    def _bytes(self, parameter: Parameter, bases: list[int]) -> bytes:
+        if isinstance(parameter, bytes):
+            return parameter
+        if isinstance(parameter, Mapped):
+            where = parameter.where
+            return self.driver.tensor_map(parameter.box, bases[where.base] + where.offset)
+        return struct.pack("<Q", bases[parameter.base] + parameter.offset)
+
+    def _read(self, bases: list[int], step: Choose) -> int:
+        """Which target a branch takes: waits for the stream, and copies one number."""
+        target = np.zeros(4, np.uint8)
+        address = bases[step.where.base] + step.where.offset
+        self.driver.download(target[: step.size], address, self.stream.handle)
+        self.driver.synchronize(self.stream.handle)
+        if step.size == 1:
+            return int(target[0] != 0)
+        value, last = int(target.view(np.int32)[0]), len(step.targets) - 1
+        return value if 0 <= value <= last else last
+
+    def _poison(self, bases: list[int]) -> None:
+        """Overwrite what a call finds undefined."""
+        if self.arena_bytes:
+            self.driver.fill(bases[ARENA], self.arena_bytes, self.stream.handle)
+        first = CALL + len(self.variant.program.inputs)
+        for base, size in enumerate(self.variant.program.outputs, first):
+            if size and base in self.variant.used:
+                self.driver.fill(bases[base], size, self.stream.handle)
+
+    def _events(self, marks: list[tuple[int, Any, Any, Counters]]) -> list[Event]:
+        driver, found = self.driver, []
+        driver.synchronize(self.stream.handle)
+        for at, begin, end, counters in marks:
+            since = driver.elapsed(marks[0][1], begin)
+            took = driver.elapsed(begin, end)
+            step = self.variant.program.steps[at]
+            assert isinstance(step, Work)
+            found.append(Event(at, step.kernel, 0, since, took, counters))
+        for _, begin, end, _ in marks:
+            driver.destroy_event(begin)
+            driver.destroy_event(end)
+        return found
+
+
+def _free_pinned(stream: Stream, block: Array) -> None:
+    stream.driver.synchronize(stream.handle)
+    stream.driver.free_host_memory(block)
+
+
+def _flat(array: Array) -> Array:
+    """The bytes of a C-contiguous array, which they share."""
+    return array.reshape(-1).view(np.uint8)
