@@ -288,6 +288,7 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
             choices=backend.choices,
             accepts=backend.accepts,
             bounds=backend.bounds,
+            prefers=backend.prefers,
         )
         passes.append(connect)
     passes += [KernelEpilogues(), KernelPrologues(), Order()]

@@ -269,6 +269,9 @@ def verify(
     run_checks: Annotated[
         bool, typer.Option("--run/--no-run", help="Run the golden cases, if there are any.")
     ] = True,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Run them on a GPU's code, in the simulator.")
+    ] = False,
     allow_native: AllowNative = False,
     as_json: Json = False,
 ) -> None:
@@ -279,10 +282,12 @@ def verify(
       girih verify model.girih
 
       girih verify downloaded.girih --no-run
+
+      girih verify model.girih --simulate
     """
     from .inspecting import verify_bundle
 
-    verify_bundle(bundle, run_checks, allow_native, as_json)
+    verify_bundle(bundle, run_checks, simulate, allow_native, as_json)
 
 
 @app.command()

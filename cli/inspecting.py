@@ -240,13 +240,13 @@ def _describe_launch(launch: Any) -> dict[str, Any]:
     }
 
 
-def verify_bundle(path: Path, run: bool, allow_native: bool, as_json: bool) -> None:
+def verify_bundle(path: Path, run: bool, simulate: bool, allow_native: bool, as_json: bool) -> None:
     """Check all digests and documents, then the golden cases."""
     bundle = Bundle(path)
     count = bundle.verify_all()
     cases: list[tuple[float, float]] = []
     if run and bundle.checks:
-        cases = load(path, allow_native=allow_native).run_checks()
+        cases = load(path, simulate=simulate, allow_native=allow_native).run_checks()
     failed = [i for i, (error, tolerance) in enumerate(cases) if not error <= tolerance]
     if as_json:
         show.print_json(

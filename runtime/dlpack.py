@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-CPU, CUDA, CUDA_HOST = 1, 2, 3  # kDLCPU, kDLCUDA, kDLCUDAHost (pinned memory)
+# kDLCPU, kDLCUDA, kDLCUDAHost (pinned memory), kDLCUDAManaged (which GPUs read as well)
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 _NAME = b"dltensor"
 
 

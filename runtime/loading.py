@@ -82,6 +82,8 @@ def choose_variant(
         return devices.choose_target(variants, target, label), None, reason
     from .devices.choice import choose, simulated
 
+    if device is not None and target is None:
+        target = "nvidia"  # a GPU is asked for: the CPU is no answer
     if simulate:
         from ..compiler import simulated_gpu
 

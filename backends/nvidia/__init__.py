@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...hlo.errors import UserError
+from ...hlo.graph import Op, Value
 from ...optimizer.schedule import Schedule
+from ...optimizer.tiles.build import Group
 from ...optimizer.tiles.estimate import Bounds
+from ...optimizer.tiles.streaming import Stream
 from ...optimizer.tuning import Tuner
 from ...options import Options
 from .. import Backend
 from .target import DEFAULT, Target, target
 
-SCRATCH = 0.6  # of a block's shared memory that the values between operations may take
-ELEMENTS = 1 << 15  # of sums and results of a tile: what the registers of a block hold
+SCRATCH = 0.8  # of a block's shared memory that the values between operations may take
+ELEMENTS = 33 << 10  # of sums and results of a tile: what the registers of a block hold
 SIMULATED = "ptx-sim"  # the same code, run by the simulator
 
 
@@ -34,6 +37,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     from . import foreign
     from .build import accepts, build, cubins
     from .machines import label, machine_of
+    from .pipeline.contraction import connected
 
     found, disk = target_of(name), open_cache(options.cache)
 
@@ -43,11 +47,18 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     def assemble(image: bytes) -> Mapping[str, bytes]:
         return cubins(image, found)
 
+    def prefers(
+        group: Group, operands: Sequence[Value], name: str, ways: Sequence[Stream | None]
+    ) -> Op | None:
+        if not found.architecture.warpgroups:
+            return None
+        return connected(group, operands, name, ways, found)
+
     simulated = name.partition(":")[0] == SIMULATED
     model = machine_of(found.architecture, options.machine)
     bounds = Bounds(int(found.architecture.shared_bytes * SCRATCH), ELEMENTS)
     return Backend(
         found.name, build_for_target, model=model, machine=label(model), bounds=bounds,
-        accepts=lambda op: accepts(op, found), lacks=lambda op: foreign.lacks(op, found),
-        assemble=None if simulated else assemble,
+        accepts=lambda op: accepts(op, found), prefers=prefers,
+        lacks=lambda op: foreign.lacks(op, found), assemble=None if simulated else assemble,
     )  # fmt: skip

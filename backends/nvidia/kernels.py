@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...hlo.build import make_op
 from ...hlo.errors import UnsupportedError
-from ...hlo.graph import Op, Region
+from ...hlo.graph import Op, Region, arguments
 from ...optimizer.schedule import may_overwrite
 from ..llvm import elementwise
 from ..plain.single import as_region, check
-from . import foreign, plain, tile
+from . import apart, foreign, plain, tile
 from .frame import Unfit
 from .launch import KernelCode
 from .loops.emitters import FUSIONS, OPERATIONS
@@ -27,36 +28,76 @@ def emit(op: Op, target: Target) -> KernelCode:
     if op.name == "kernel_call":
         return _tiled(op, target)
     region = op.regions[0] if op.name == "fusion" else as_region(op)
-    kind, flops = kind_of(op), op.definition.flops(op)
-    notes: tuple[str, ...] = ()
+    pairs = shared(op)
     try:
-        if kind == "contract":
-            return _contraction(op, region, target)
-        if kind in FUSIONS:
-            return FUSIONS[kind](region, target, flops)
         if op.name in OPERATIONS:
             return OPERATIONS[op.name](op, target)
+        return _fused(kind_of(op), region, target, op.definition.flops(op), pairs)
     except Unfit as reason:
         notes = (f"a thread for each element: {reason}",)
-    return plain.emit(region, target, flops, shared(op), notes)
+        return plain.emit(region, target, op.definition.flops(op), pairs, notes)
 
 
-def _contraction(op: Op, region: Region, target: Target) -> KernelCode:
+def _fused(
+    kind: str, region: Region, target: Target, flops: float, pairs: frozenset[tuple[int, int]]
+) -> KernelCode:
+    """The kernel of a fusion's region; Unfit if no emitter takes it."""
+    if kind in FUSIONS:
+        return FUSIONS[kind](region, target, flops)
+    if kind != "contract":
+        return plain.emit(region, target, flops, pairs)
+    try:
+        return _contraction(op_of(region), region, target, bool(pairs))
+    except Unfit as reason:
+        if len(region.ops) == 1:
+            raise
+        return apart_from(region, target, flops, pairs, str(reason))
+
+
+def apart_from(
+    region: Region, target: Target, flops: float, pairs: frozenset[tuple[int, int]], reason: str
+) -> KernelCode:
+    """A contraction, and what stands around it, as kernels of their own."""
+
+    def kernel(kind: str, part: Region) -> KernelCode:
+        # Operands of the type of a result may be where it is written.
+        same = {
+            (n, m)
+            for n, value in enumerate(part.arguments)
+            for m, root in enumerate(part.results)
+            if pairs and kind != "product" and value.type is root.type
+        }
+        if kind == "contract":
+            return _contraction(op_of(part), part, target, bool(same))
+        try:
+            whole = "contract" if kind == "product" else kind
+            return _fused(whole, part, target, 0.0, frozenset(same))
+        except Unfit as unfit:
+            notes = (f"a thread for each element: {unfit}",)
+            return plain.emit(part, target, 0.0, frozenset(same), notes)
+
+    notes = (f"operands, product and what follows apart: {reason}",)
+    taken = frozenset(result for _, result in pairs)
+    return apart.emit(region, contraction.CONTRACTIONS, kernel, taken, flops, notes)
+
+
+def op_of(region: Region) -> Op:
+    """A fusion around a region, on operands of its own."""
+    operands = arguments(region.argument_types)
+    kind = {"kind": "contract"}
+    return make_op("fusion", operands, kind, (region,), region.result_types, check=False)
+
+
+def _contraction(op: Op, region: Region, target: Target, shares: bool) -> KernelCode:
     """Hopper's pipeline takes a product where it can, else a block of threads each tile."""
-    shares, reason = bool(shared(op)), "no tile of its result stands alone"
     notes: tuple[str, ...] = ()
-    if target.architecture.warpgroups and not shares:
+    if target.architecture.warpgroups:
         try:
             return products.emit(op, region, target)
         except Unfit as unfit:
             notes = (f"not in Hopper's pipeline: {unfit}",)
-    for call in contraction.calls(op, region, target):
-        try:
-            code = tile.emit(call, target, shares)
-            return replace(code, notes=(*code.notes, *notes))
-        except Unfit as unfit:
-            reason = str(unfit)
-    raise Unfit(reason)
+    code = contraction.emit(op, region, target, shares)
+    return replace(code, notes=(*code.notes, *notes))
 
 
 def _tiled(op: Op, target: Target) -> KernelCode:

@@ -100,10 +100,15 @@ def measured_rows(
 
 
 def measured(
-    case: Case, chosen: list[str], clock: Any, peaks: dict[str, float], count: int
+    case: Case,
+    chosen: list[str],
+    clock: Any,
+    peaks: dict[str, float],
+    count: int,
+    device: str = "cuda",
 ) -> dict[str, Any]:
     """A case on all engines: error, milliseconds, speed and its share of the peak."""
-    inputs = case.make_inputs("cuda")
+    inputs = case.make_inputs(device)
     row: dict[str, Any] = {"group": case.group, "name": case.name, "dtype": case.dtype,
                            "flops": case.flops, "bytes": case.bytes, "engines": {}}  # fmt: skip
     calls = {}

@@ -56,7 +56,7 @@ def _entries(text: str) -> Iterator[tuple[str, dict[str, int]]]:
         body = [s for s in lines if s.endswith(";") and not s.startswith((".", "//"))]
         counts: Counter[str] = Counter()
         for what, pattern in TELLING.items():
-            counts[what] = sum(re.search(pattern, line) is not None for line in body)
+            counts[what] = sum(len(re.findall(pattern, line)) for line in lines)
         yield (
             name[0] if name else "",
             {"instructions": len(body), **{k: v for k, v in counts.items() if v}},

@@ -24,7 +24,7 @@ from ..regions import in_order_of_demand, map_bodies
 from ..tuning import Choices
 from .build import Group, build_kernel, make_group
 from .cost import USABLE, level_of, rates
-from .estimate import Bounds, Plan, plans
+from .estimate import Bounds, Plan, Prefers, plans
 from .streaming import Stream, streams
 from .write import Unwritable, writable
 
@@ -56,13 +56,16 @@ class _Node:
 class Connect:
     """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
     what chooses among the best tilings; None takes the best predicted. `accepts`: whether a tile
-    function has a kernel; None: all of them have. `bounds`: the largest tiles, if there are any."""
+    function has a kernel; None: all of them have. `bounds`: the largest tiles, if there are any.
+    `prefers`: the tile function that the target wants of a group, given its operands, its name and
+    the ways to walk it; None where it has no wish."""
 
     machine: Machine
     walk: bool = True
     choices: Choices | None = None
     accepts: Callable[[Op], bool] | None = None
     bounds: Bounds | None = None
+    prefers: Prefers | None = None
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
@@ -117,6 +120,9 @@ class Connect:
         return Op(op.definition, operands, op.attributes, op.regions, types, group.origin)
 
     def _kernel(self, key: str, group: Group, operands: Sequence[Value], name: str) -> Op | None:
+        wanted = self.prefers and self.prefers(group, operands, name, self.ways(group))
+        if wanted:
+            return wanted
         variants = self.variants(group, operands, name)
         if self.choices is None:
             return next((op for _, op in variants), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -78,10 +78,15 @@ class _Candidates:
 
 class Bounds(NamedTuple):
     """The largest tile where scratch is no cache: bytes of what stays there, and elements of all
-    sums and results, which stand in registers."""
+    sums and results, which stand in registers. Operands of products are not packed there."""
 
     scratch: int
     elements: int
+
+
+# The tile function that a target wants of a group, given its operands, its name and the ways to
+# walk it; None where it has no wish.
+Prefers = Callable[[Group, Sequence[Value], str, Sequence[Stream | None]], Op | None]
 
 
 def plans(
@@ -106,7 +111,7 @@ def _plans(
     dims = group.roots[0].dims
     candidates = _candidates(dims, stream)
     parts = _symbolic(group, stream)
-    counter = _Counter(group, machine, stream, candidates, parts)
+    counter = _Counter(group, machine, stream, candidates, parts, bounds is None)
     times = counter.seconds()
     if bounds is not None:
         fits = (counter.footprint() <= bounds.scratch) & (counter.held() <= bounds.elements)
@@ -184,7 +189,9 @@ class _Counter:
         stream: Stream | None,
         candidates: _Candidates,
         parts: Propagation,
+        packing: bool = True,
     ) -> None:
+        self.packing = packing
         self.group, self.machine, self.stream = group, machine, stream
         self.candidates, self.parts = candidates, parts
         self.executors = machine.executors
@@ -255,7 +262,7 @@ class _Counter:
 
     def packs(self, op: Op) -> bool:
         """Whether the right side of a contraction is brought in order for each tile."""
-        if op.definition.pattern != "contract":
+        if op.definition.pattern != "contract" or not self.packing:
             return False
         return op.operands[1] in self.computed or not self.alone
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo.errors import UserError
-from ..dlpack import CUDA, Tensor, make_capsule, read_tensor
+from ..dlpack import CUDA, CUDA_MANAGED, Tensor, make_capsule, read_tensor
 from .driver import Driver
 from .resources import Memory, Moment, order
 
@@ -44,7 +44,7 @@ class DeviceArray:
 
     def __init__(self, memory: Memory | View, shape: tuple[int, ...], dtype: Any) -> None:
         """An array that nothing has filled yet; `memory` may be that of a donated argument."""
-        self._memory, self.shape, self.dtype = memory, shape, np.dtype(dtype)
+        self.memory, self.shape, self.dtype = memory, shape, np.dtype(dtype)
         self._driver: Driver
         self._ready: Moment
 
@@ -56,7 +56,7 @@ class DeviceArray:
     @property
     def address(self) -> int:
         """Where its first element lies."""
-        return self._memory.address
+        return self.memory.address
 
     @property
     def nbytes(self) -> int:
@@ -122,12 +122,23 @@ class DeviceArray:
         """Another library reads it on a stream."""
         if self._driver.simulated:
             raise UserError("the array is in a simulated GPU's memory; use x.numpy()")
-        if isinstance(self._memory, Memory):
-            self._memory.read_by(reader)
+        if isinstance(self.memory, Memory):
+            self.memory.read_by(reader)
 
     def __repr__(self) -> str:
         dims = ",".join(map(str, self.shape))
         return f"<girih array {self.dtype.name}[{dims}] on {self.device}>"
+
+
+def memory_of(view: View) -> Any:
+    """What owns a view's memory: a `Memory`, or another library's object."""
+    owner = view.owner
+    while isinstance(owner, DeviceArray):
+        memory = owner.memory
+        if isinstance(memory, Memory):
+            return memory
+        owner = memory.owner
+    return owner
 
 
 def is_on_gpu(value: Any) -> bool:
@@ -138,7 +149,7 @@ def is_on_gpu(value: Any) -> bool:
         return True
     with suppress(Exception):  # whatever a foreign object raises, it is not taken as a GPU's
         if hasattr(value, "__dlpack_device__"):
-            return int(value.__dlpack_device__()[0]) == CUDA
+            return int(value.__dlpack_device__()[0]) in (CUDA, CUDA_MANAGED)
         return hasattr(value, "__cuda_array_interface__")
     return False
 

@@ -11,6 +11,7 @@ from .architectures import FAMILY, architecture_of, name_of
 from .driver import Driver
 
 Capability = tuple[int, int]
+ADD_CODE = "add some: girih retarget FILE --add nvidia:sm_90a"
 
 
 class Choice(NamedTuple):
@@ -36,6 +37,8 @@ def choose(
         return Choice(choose_target(variants, target, label), None, "it was asked for")
     if target is not None and target != FAMILY:
         names = [choose_target(variants, target, label)]
+    if not names:
+        raise UserError(f"{label}: it holds no code for a GPU; {ADD_CODE}")
     try:
         gpus = find_gpus()
     except UserError as error:
@@ -46,8 +49,7 @@ def choose(
             _, name, code = max(fitting)
             return Choice(name, gpu, f"{code} runs on {_describe(gpu)}")
     found = ", ".join(map(_describe, gpus))
-    have = ", ".join(sorted(names)) or "no code for a GPU"
-    reason = f"it holds {have}, which does not run on {found}"
+    reason = f"it holds {', '.join(sorted(names))}, which does not run on {found}"
     return _without_gpu(variants, target, label, reason)
 
 
@@ -92,8 +94,7 @@ def simulated(
     found = [(architecture, name) for name in names if (architecture := architecture_of(name))]
     if not found:
         raise UserError(
-            f"{label}: it holds no code for a GPU, so there is nothing to simulate; add some: "
-            "girih retarget FILE --add nvidia:sm_90a"
+            f"{label}: it holds no code for a GPU, so there is nothing to simulate; {ADD_CODE}"
         )
     name = max(found)[1]
     return Choice(name, make(name), "it is simulated, as asked")

@@ -207,6 +207,9 @@ class CudaDriver:
     def settle(self, event: int) -> None:
         _call("cuEventSynchronize", event)
 
+    def has_come(self, event: int) -> bool:
+        return self._cuda.cuEventQuery(event)[0] != self._cuda.CUresult.CUDA_ERROR_NOT_READY
+
     def elapsed(self, begin: int, end: int) -> float:
         return 1e3 * _call("cuEventElapsedTime", begin, end)
 

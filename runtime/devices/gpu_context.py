@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...hlo.errors import UserError
-from .arrays import DeviceArray, View
+from .arrays import DeviceArray, View, memory_of
 from .driver import Counters, Driver
 from .launches import (
     ARENA,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _DIRECT = 16  # alignment of memory that kernels read as it is
 _PINNED = 32 << 20  # bytes of a context's staging memory; larger arrays are copied without it
 _BINDINGS = 4  # sets of addresses that a context keeps launches and graphs for
-_PENDING = 8  # calls that a context has under way before it waits for the first of them
 
 Array = np.ndarray[Any, Any]
 Argument = Array | View
@@ -80,7 +79,7 @@ class NvidiaContext:
         self._launches: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
         self._pinned: dict[int, Array] | None = None
         self._uploaded: Moment | None = None  # then the pinned memory may be written again
-        self._pending: deque[tuple[Moment, list[Any]]] = deque()
+        self._pending: deque[tuple[Moment, list[Any]]] = deque()  # other libraries' arrays
 
     # A call.
 
@@ -135,7 +134,7 @@ class NvidiaContext:
                 self.driver.copy(result.address, source, result.nbytes, self.stream.handle)
         for result in results:
             result.filled(self.driver, self.stream.handle)
-        self._keep([*inputs, *results])
+        self._keep(inputs)
         return results
 
     # Memory.
@@ -209,12 +208,20 @@ class NvidiaContext:
             self._pinned = {n: block[at : at + size] for n, (at, size) in places.items()}
         return self._pinned.get(base)
 
-    def _keep(self, values: Sequence[Any]) -> None:
+    def _keep(self, inputs: Sequence[Argument]) -> None:
         """Keep what kernels under way read and write until they are done."""
-        self._pending.append((Moment(self.driver, self.stream.handle), list(values)))
-        if len(self._pending) > _PENDING:
-            done, _ = self._pending.popleft()
-            self.driver.settle(done.event)
+        while self._pending and self.driver.has_come(self._pending[0][0].event):
+            self._pending.popleft()
+        foreign = []
+        for view in inputs:
+            if isinstance(view, View):
+                memory = memory_of(view)
+                if isinstance(memory, Memory):
+                    memory.read_by(self.stream)
+                else:
+                    foreign.append(memory)
+        if foreign:
+            self._pending.append((Moment(self.driver, self.stream.handle), foreign))
 
     # Steps.
 

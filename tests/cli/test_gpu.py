@@ -60,6 +60,7 @@ def test_a_bundle_for_two_targets_runs_on_the_cpu_here(girih_command, both, tmp_
     assert "ran cpu: no GPU takes the bundle's other code: no GPU in tests" in out
     np.testing.assert_allclose(np.load(result), EXPECTED, rtol=1e-5)
     assert girih_command("verify", both)[0] == 0
+    assert "1 golden case" in girih_command("verify", both, "--simulate")[1]
 
 
 def test_run_on_a_simulated_gpu(girih_command, both, tmp_path):

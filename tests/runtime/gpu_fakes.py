@@ -145,6 +145,9 @@ class FakeGpu:
     def settle(self, event: Any) -> None:
         event[0].run(event[1])
 
+    def has_come(self, event: Any) -> bool:
+        return event[0].done >= event[1]
+
     def elapsed(self, begin: Any, end: Any) -> float:
         assert begin[2] and end[2]
         return float(end[1] - begin[1])

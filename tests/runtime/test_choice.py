@@ -182,6 +182,16 @@ def test_load_says_what_is_missing(bundle, monkeypatch):
     with pytest.raises(UserError, match="no NVIDIA driver"):
         girih.load(bundle)
     assert girih.load(bundle, target="adding").reason == "it was asked for"
+    with pytest.raises(UserError, match="no NVIDIA driver"):
+        girih.load(bundle, device=0)
+
+
+def test_a_gpu_for_a_bundle_without_code_for_one(tmp_path):
+    plan = plan_for(flat(1, 1)).SerializeToString()
+    path = tmp_path / "host.girih"
+    write(path, MemoryParts(b"", {"main": flat(1, 1)}, variants={"adding": Variant(plan)}))
+    with pytest.raises(UserError, match="it holds no code for a GPU; add some"):
+        girih.load(path, device=0)
 
 
 def test_code_of_a_stranger_does_not_run_on_a_gpu(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -267,9 +268,31 @@ def test_an_argument_is_kept_until_kernels_have_read_it():
     program = two_steps().program(flat(1, 1), device)
     (once,) = program.on_device(COUNT)
     (twice,) = program.on_device(once)
-    del once
+    given = Exporting(device, COUNT)
+    seen = weakref.ref(given)
+    (other,) = program.on_device(given)
+    del once, given
     gc.collect()
+    assert seen() is not None
     assert twice.numpy().tolist() == (2 * (2 * COUNT + 1) + 1).tolist()
+    assert other.numpy().tolist() == (2 * COUNT + 1).tolist()
+    program.on_device(COUNT)
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_chain_of_calls_keeps_no_results():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    (value,) = program.on_device(COUNT)
+    value.numpy()
+    held = len(device.memory)
+    for _ in range(20):
+        (value,) = program.on_device(value)
+        value.numpy()
+        for stream in list(device.streams):
+            device.synchronize(stream)
+    assert len(device.memory) <= held + 2
 
 
 def test_misaligned_memory_is_copied():

@@ -3,8 +3,9 @@
     python tests/zoo/architectures.py [--only NAME ...] [--on TARGET] [--keep FILE] [--write]
 
 builds every model of ARCHITECTURES with random weights, exports it, compiles it for the CPU (or
-`--on` another target) and compares all results with PyTorch's. `--keep` goes on with an earlier run whose rows stand in that
-file; what agrees there is not run again. `--write` writes docs/architectures.md.
+`--on` another target) and compares all results with PyTorch's. `--keep` goes on with an earlier run
+whose rows stand in that file; what agrees there is not run again. `--write` writes
+docs/architectures.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ....hlo.graph import Op, Region
 from ..launch import KernelCode
 from ..target import Target
-from . import loop, reduce, rows, scan, scatter, sort
+from . import loop, reduce, rows, scan, scatter, sort, top
 
 # By a fusion's kind.
 FUSIONS: dict[str, Callable[[Region, Target, float], KernelCode]] = {
@@ -19,7 +19,7 @@ FUSIONS: dict[str, Callable[[Region, Target, float], KernelCode]] = {
 # By the name of a single operation.
 OPERATIONS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "sort": sort.emit,
-    "chlo.top_k": sort.emit_top,
+    "chlo.top_k": top.emit,
     "reduce_window": scan.emit,
     "scatter": scatter.emit,
 }

@@ -46,7 +46,6 @@ class Line:
         self.stride = group.lanes * width
         self.chunks = -(-count // (self.segments * self.stride))
         self.length = self.chunks * self.stride
-        self.depth = self.scopes.depth
         f = self.f
         segment = group.warp if self.base is None else f.add(self.base, group.warp)
         self.begin = f.mul(segment, self.length)

@@ -17,7 +17,7 @@ from ...llvm import math as math_of
 from ...llvm.elements import Register, register_type, rounded
 from ...llvm.elementwise import Mask, Override, splat
 from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
-from ...plain.frame import computable
+from ...plain.frame import computable, cost
 from ...plain.monoid import Reduction
 from ...plain.passes import Pass, outer_rank, plan
 from ..frame import Unfit, blocks
@@ -30,6 +30,7 @@ from .threads import ACCESS_BYTES, ThreadEmitter
 
 KEPT = 32  # 32-bit words of a row that a thread keeps in registers
 LONGEST = 16  # warps of a row
+LIGHT = 64.0  # instructions per element, for which the registers of twice as many warps suffice
 THREADS = 128  # of a block whose warps have rows of their own
 BUSY = 512  # threads that a multiprocessor needs to hide the latency of memory
 _PLAIN = 2.0**60  # numbers whose quotients and remainders are neither subnormal nor infinite
@@ -63,6 +64,7 @@ def choose(region: Region, rows: int, count: int, target: Target, longest: int =
     kept = max(4, KEPT // words)
     width = max(1, min(ACCESS_BYTES // min(sizes), 2 * ACCESS_BYTES // max(sizes), 8))
     width = math.gcd(width, count)
+    longest = min(longest, 2 * LONGEST // words)
     lanes, warps = 1, 1
     while lanes < WARP and lanes * width < count:
         lanes *= 2
@@ -165,7 +167,7 @@ class _Rows:
         self.passes = plan(region, outer, lambda count: True)
         longest = max(math.prod(step.inner) for step in self.passes)
         # Few long rows leave multiprocessors idle: at least those that work get more threads.
-        few = self.rows < target.architecture.multiprocessors
+        few = self.rows < target.architecture.multiprocessors and cost(region) <= LIGHT
         most = 2 * LONGEST if few and longest > WARP * LONGEST * KEPT else LONGEST
         self.cut = cut = choose(region, self.rows, longest, target, most)
         self.each = 1 if cut.warps > 1 else max(1, THREADS // cut.lanes)  # rows of a block

@@ -100,7 +100,7 @@ class _Scatter:
 
     # Places.
 
-    def index(self, part: Part, line: Affine, window: Affine) -> tuple[Affine, ...]:
+    def index(self, line: Affine, window: Affine) -> tuple[Affine, ...]:
         """The index of an update's element."""
         emitter = self.emitter
         at = [ZERO] * self.updates[0].rank
@@ -125,7 +125,7 @@ class _Scatter:
 
         def source(_: llvm.Value, position: llvm.Value) -> Record:
             line = of_axis(Axis(position, self.count, depth=scopes.depth))
-            at = self.index(part, line, ZERO)
+            at = self.index(line, ZERO)
             place, inside = place_of(self.emitter, self.op, at, 1)
             if inside is False:
                 key = llvm.constant("i64", _OUTSIDE)
@@ -177,7 +177,7 @@ class _Scatter:
                     (one,) = records.get(loop.index)
                     position = f.cast("trunc", one, "i32")
                     line = of_axis(Axis(position, self.count, depth=scopes.depth))
-                    at = self.index(part, line, window)
+                    at = self.index(line, window)
                     loop.carry(*flat(self.combined(carried, at)))
                 values = unflat(loop.results, values)
                 for pointer, result, value in zip(part.outputs, op.results, values, strict=True):
@@ -191,7 +191,7 @@ class _Scatter:
         self.emitter = emitter = part.emitter()
         item = f.add(f.mul(part.block, FLAT), part.thread)
         with scopes.branch(f.compare("ult", item, self.size)):
-            at = self.index(part, ZERO, of_axis(Axis(item, self.size, depth=scopes.depth)))
+            at = self.index(ZERO, of_axis(Axis(item, self.size, depth=scopes.depth)))
             place, inside = place_of(emitter, op, at, 1)
             if inside is not False:
                 with scopes.branch(inside.value) if inside is not None else nullcontext():

@@ -35,7 +35,8 @@ class Panel:
     """A window in shared memory: `outer` rows of `inner` neighbouring elements.
 
     It lies as chunks of `swizzle` bytes, one behind the other, each with all rows. `order` are the
-    memory's dims that count, fastest first; places of `outer` and `inner` stand in it.
+    memory's dims that count, fastest first: the first is the inner one; those at `outer_places`
+    together count the rows.
     """
 
     op: Op
@@ -43,7 +44,7 @@ class Panel:
     outer: int
     inner: int
     order: tuple[int, ...]
-    outer_place: int
+    outer_places: tuple[int, ...]
     swizzle: int
     moves: bool  # in the loop
 
@@ -71,28 +72,22 @@ class Panel:
 
     def tensor_map(self, share: int = 1) -> TensorMap:
         """The map of one chunk, of 1 / `share` of its rows."""
-        return tensor_map(
-            self.op.operands[0], self.slot, self.order, self.swizzle,
-            (self.chunk, self.outer // share), self.outer_place,
-        )  # fmt: skip
+        memory = self.op.operands[0]
+        box = [self.op.sizes[dim] for dim in self.order]
+        box[0] = self.chunk
+        box[self.outer_places[-1]] //= share
+        return tensor_map(memory, self.slot, self.order, self.swizzle, box)
 
 
 def tensor_map(
-    memory: Value,
-    slot: int,
-    order: Sequence[int],
-    swizzle: int,
-    box: tuple[int, int],
-    outer_place: int,
+    memory: Value, slot: int, order: Sequence[int], swizzle: int, box: Sequence[int]
 ) -> TensorMap:
-    """The map of a box of (inner, outer) elements of a row-major array."""
+    """The map of boxes of a row-major array; `order` and `box` have the fastest dim first."""
     width = memory.element.bits // 8
     strides = [width * math.prod(memory.dims[dim + 1 :]) for dim in order]
-    sizes = [1] * len(order)
-    sizes[0], sizes[outer_place] = box
     dims = tuple(memory.dims[dim] for dim in order)
     name = memory.element.name
-    return TensorMap(Memory(slot), name, dims, tuple(strides[1:]), tuple(sizes), swizzle)
+    return TensorMap(Memory(slot), name, dims, tuple(strides[1:]), tuple(box), swizzle)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +191,8 @@ def analyse(kernel: Op, *, tf32: bool = False) -> Work:
         raise Unfit("it has no product")
     if any(start >= 0 for start in kernel.starts):
         raise Unfit("a result starts as a copy of an input")
+    if not all(kernel.grid) or not all(value.tensor.size for value in body.arguments):
+        raise Unfit("it has no tiles, or empty arrays")
     reasons: list[Unfit] = []
     for flips in itertools.islice(itertools.product((False, True), repeat=len(dots)), 16):
         try:
@@ -273,8 +270,8 @@ def _product(
     kind = KINDS.get(left.element.name)
     if kind is None or dot.result.element is not F32 and dot.result.element.bits != 16:
         raise Unfit(f"a product of {left.element} that is summed as {dot.result.element}")
-    rows, depth, _ = _matrix(left, left_depth)
-    columns, _, _ = _matrix(right, right_depth)
+    rows, depth = _matrix(left, left_depth)
+    columns, _ = _matrix(right, right_depth)
     if rows % ROWS or rows > 4 * ROWS:
         raise Unfit(f"{rows} rows of a product are not 64, 128, 192 or 256")
     if columns % 8 or columns > _MOST_COLUMNS:
@@ -282,16 +279,21 @@ def _product(
     if depth % kind.depth:
         raise Unfit(f"a depth of {depth} is no multiple of {kind.depth}")
 
-    def panel(value: Value, depths: Sequence[int]) -> tuple[Panel, bool] | None:
+    def panel(value: Value, depths: Sequence[int]) -> tuple[Panel, bool, tuple[int, ...]] | None:
+        """The panel, whether its depth comes first, and in which order the summed dims lie in it;
+        None for a computed value."""
         found = _origin(value)
         if found is None:
             return None
         load, order = found
         if load not in panels:
             panels[load] = _panel(load, load in inside)
-        # Which of the load's dims, other than 1, is the depth.
-        place = order[_matrix(value, depths)[2]]
-        return panels[load], place == 0
+        wide = [dim for dim, size in enumerate(value.dims) if size != 1]
+        (free,) = (order[place] for place, dim in enumerate(wide) if dim not in depths)
+        if 0 < free < len(order) - 1 or free == 0 and len(order) > 2:
+            raise Unfit("the summed dims of a product are not neighbours in memory")
+        placed = sorted((order[place], dim) for place, dim in enumerate(wide) if dim in depths)
+        return panels[load], free != 0, tuple(depths.index(dim) for _, dim in placed)
 
     given = panel(right, right_depth)
     if given is None:
@@ -301,9 +303,12 @@ def _product(
         raise Unfit(f"an operand of {left.element} is computed")
     if not kind.transposes and (given[1] or source is not None and source[1]):
         raise Unfit(f"a product of {left.element} whose depth is not along its memory")
-    for one, depth_first in filter(None, (given, source)):
-        if depth_first and one is not given[0] and one.chunk != ROWS:
-            raise Unfit("a transposed left operand that is not in chunks of 64 rows")
+    if source is not None and source[1] and source[0].chunk != ROWS:
+        raise Unfit("a transposed left operand that is not in chunks of 64 rows")
+    if source is not None and source[2] != given[2]:
+        raise Unfit("the summed dims of a product lie in different orders")
+    if source is None and len(given[2]) > 1:
+        raise Unfit("a computed operand with several summed dims")
     addend, result = _sum(dot, loop)
     if result in sums:  # another product adds to this one
         addend, result = None, dot.result
@@ -314,14 +319,13 @@ def _product(
     )  # fmt: skip
 
 
-def _matrix(value: Value, depths: Sequence[int]) -> tuple[int, int, int]:
-    """(free size, depth, place of the depth among the dims that are not 1) of an operand."""
-    sizes = [(n, dim) for dim, n in enumerate(value.dims) if n != 1]
-    places = [place for place, (_, dim) in enumerate(sizes) if dim in depths]
-    if len(sizes) != 2 or len(places) != 1:
+def _matrix(value: Value, depths: Sequence[int]) -> tuple[int, int]:
+    """(free size, depth) of an operand."""
+    free = [n for dim, n in enumerate(value.dims) if n != 1 and dim not in depths]
+    depth = [value.dims[dim] for dim in depths if value.dims[dim] != 1]
+    if len(free) != 1 or not depth:
         raise Unfit(f"an operand of {list(value.dims)} is no matrix of rows and depth")
-    place = places[0]
-    return sizes[1 - place][0], sizes[place][0], place
+    return free[0], math.prod(depth)
 
 
 def _origin(value: Value) -> tuple[Op, tuple[int, ...]] | None:
@@ -335,7 +339,7 @@ def _origin(value: Value) -> tuple[Op, tuple[int, ...]] | None:
             kept = [dim for dim in range(source.rank) if source.dims[dim] != 1]
             moved = [kept.index(dim) for dim in op.permutation if source.dims[dim] != 1]
             order = tuple(moved[place] for place in order)
-        elif shape(source) != shape(value):
+        elif shape(source) != shape(value) or not _in_order(op):
             return None
         value = source
     if value.op is None or value.op.name != "tile_load":
@@ -343,14 +347,20 @@ def _origin(value: Value) -> tuple[Op, tuple[int, ...]] | None:
     return value.op, order
 
 
+def _in_order(op: Op) -> bool:
+    """Whether a reshape or a broadcast leaves the dims in their order."""
+    return op.name == "reshape" or list(op.broadcast_dimensions) == sorted(op.broadcast_dimensions)
+
+
 def _panel(load: Op, moves: bool) -> Panel:
     memory = load.operands[0]
     if load.fill != 0:
         raise Unfit(f"a window of a product is filled with {load.fill}")
-    order, outer_place, reason = mapped(memory, load.sizes)
+    order, outer_places, reason = mapped(memory, load.sizes)
     if reason:
         raise Unfit(f"a window of a product: {reason}")
-    inner, outer = load.sizes[order[0]], load.sizes[order[outer_place]]
+    inner = load.sizes[order[0]]
+    outer = math.prod(load.sizes[order[place]] for place in outer_places)
     width = memory.element.bits // 8
     swizzle = next((s for s in _SWIZZLES if inner * width % s == 0), 0)
     if not swizzle:
@@ -358,26 +368,26 @@ def _panel(load: Op, moves: bool) -> Panel:
     if outer > _MOST_BOX or outer % 8:
         raise Unfit(f"{outer} rows of a window are no multiple of 8 up to 256")
     return Panel(
-        load, memory.index, outer, inner, order, outer_place, swizzle, moves
+        load, memory.index, outer, inner, order, outer_places, swizzle, moves
     )  # fmt: skip
 
 
-def mapped(memory: Value, sizes: Sequence[int]) -> tuple[tuple[int, ...], int, str]:
-    """(dims that count, fastest first; the place of the outer one; why there is no map)."""
+def mapped(memory: Value, sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """(dims that count, fastest first; places of the outer ones; why there is no map)."""
     order = tuple(dim for dim in reversed(range(memory.rank)) if memory.dims[dim] != 1)
-    wide = [place for place, dim in enumerate(order) if sizes[dim] != 1]
-    if len(wide) != 2 or any(n != 1 and memory.dims[d] == 1 for d, n in enumerate(sizes)):
-        return order, 0, f"{list(sizes)} of {list(memory.dims)} is no matrix"
+    wide = tuple(place for place, dim in enumerate(order) if sizes[dim] != 1)
+    if len(wide) < 2 or any(n != 1 and memory.dims[d] == 1 for d, n in enumerate(sizes)):
+        return order, wide, f"{list(sizes)} of {list(memory.dims)} is no matrix"
     if wide[0] != 0:
-        return order, 0, "its elements are not neighbours in memory"
+        return order, wide, "its elements are not neighbours in memory"
     if len(order) > _MOST_DIMS:
-        return order, 0, f"{len(order)} dims are more than a tensor map has"
+        return order, wide, f"{len(order)} dims are more than a tensor map has"
     width = memory.element.bits / 8
     for dim in order[1:]:
         stride = width * math.prod(memory.dims[dim + 1 :])
         if stride % 16 or stride >= 2**40:
-            return order, 0, f"rows are {stride:g} bytes apart, which is no multiple of 16"
-    return order, wide[1], ""
+            return order, wide, f"rows are {stride:g} bytes apart, which is no multiple of 16"
+    return order, wide[1:], ""
 
 
 def _sum(dot: Op, loop: Op | None) -> tuple[Value | None, Value]:

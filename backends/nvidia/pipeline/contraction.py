@@ -6,10 +6,11 @@ fixed around them; the tiles go over the multiprocessors in waves.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ....hlo.graph import Op, Region
+from ....hlo.graph import Op, Region, Value
 from ....optimizer.tiles.build import Group, build_kernel, make_group
 from ....optimizer.tiles.streaming import Stream, streams
 from ....optimizer.tiles.write import Unwritable, writable
@@ -18,7 +19,7 @@ from ..launch import KernelCode
 from ..target import Architecture, Target
 from .emit import code_of, plan_of
 from .instructions import KINDS, ROWS
-from .schedule import Schedule
+from .schedule import Schedule, Style
 
 _ROWS = (128, 64, 256, 192)
 _COLUMNS = (256, 128, 192, 64, 96, 160, 32, 16, 8)
@@ -29,6 +30,8 @@ _CACHE = 64.0  # bytes per clock and multiprocessor from the L2 cache
 _POWER = 0.3  # of the time of reads that is lost though products hide them: less clock
 _FIXED = 900.0  # clocks of a tile around its loop, of 128 x 128 elements
 _TRIES = 8
+_ROWS_OF_SEVERAL = (128, 64)  # of tiles of several operations
+_WALKS = (128, 64)  # of what they sum over, in one turn
 
 
 def emit(op: Op, region: Region, target: Target) -> KernelCode:
@@ -79,11 +82,13 @@ def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
 
 
 def _stream(group: Group, product: Op) -> tuple[Stream | None, int]:
-    """How the sum is walked, and how much of it in one turn."""
+    """How the sum is walked, and how much of it in one turn; other summed dims are whole then."""
     step = _STEP_BYTES // product.operands[0].element.itemsize
+    depths = product.lhs_contracting_dimensions
+    total = math.prod(product.operands[0].dims[dim] for dim in depths)
     for stream in streams(group.ops, group.roots):
-        if product in stream.inner and stream.extent > step:
-            return stream, step
+        if product in stream.inner and total > step:
+            return stream, max(1, step // (total // stream.extent))
     return None, 0
 
 
@@ -111,6 +116,8 @@ def _sizes(group: Group, product: Op, architecture: Architecture) -> list[tuple[
                 waves = -(-tiles // architecture.multiprocessors)
                 # Rows that lie along the last dim are stored with more, smaller accesses.
                 turned = 1.3 if first == columns and rows != columns else 1.0
+                if rows == 192 or columns & (columns - 1):
+                    turned *= 1.03  # fewer choices of what neighbours share
                 sizes = (*(1 for _ in dims[:-2]), first, second)
                 scored.append((waves * each * turned, sizes))
     return list(dict.fromkeys(sizes for _, sizes in sorted(scored)))[:_TRIES]
@@ -119,3 +126,31 @@ def _sizes(group: Group, product: Op, architecture: Architecture) -> list[tuple[
 def _wasteful(size: int, dim: int) -> bool:
     """Whether a tile is more than twice what the dim needs."""
     return size >= 2 * dim and size > 8
+
+
+def connected(
+    group: Group,
+    operands: Sequence[Value],
+    name: str,
+    ways: Sequence[Stream | None],
+    target: Target,
+) -> Op | None:
+    """The tile function of several operations with products that the pipeline takes, in tiles that
+    suit it; None where there is none."""
+    products = [op for op in group.ops if op.name == "dot_general"]
+    dims = group.roots[0].dims
+    if not products or len(dims) < 2 or products[0].operands[0].element.bits > 16:
+        return None
+    walks = [way for way in ways if way is not None and way.extent > min(_WALKS)]
+    for rows, stream, step in itertools.product(_ROWS_OF_SEVERAL, [*walks, None], _WALKS):
+        if rows >= 2 * dims[-2] or stream is not None and step > stream.extent:
+            continue
+        sizes = (*(1 for _ in dims[:-2]), rows, dims[-1])
+        try:
+            op = build_kernel(group, operands, sizes, name, stream, step if stream else 0)
+            found = plan_of(op, target)
+        except (Unwritable, Unfit):
+            continue
+        if found.style is not Style.SEQUENCE or stream is None:
+            return op
+    return None

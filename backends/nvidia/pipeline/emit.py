@@ -55,14 +55,17 @@ class _Kernel:
             found.append(Parameter(f"panel{number}", panel.tensor_map(share)))
         for number, (store, staged) in enumerate(plan.stores.items()):
             memory = store.operands[0]
-            box = staged.swizzle // (memory.element.bits // 8), plan.rows
-            argument: Argument = tensor_map(
-                memory, memory.index, staged.order, staged.swizzle, box, staged.outer_place
-            )
+            box = [1] * len(staged.order)
+            box[0] = staged.swizzle // (memory.element.bits // 8)
+            box[staged.outer_place] = plan.rows
+            argument: Argument = tensor_map(memory, memory.index, staged.order, staged.swizzle, box)
             found.append(Parameter(f"store{number}", argument))
-        inputs = len(self.work.kernel.operands)
+        kernel = self.work.kernel
+        written = [value.type for value in kernel.results]
         for slot in self.direct_slots():
-            readonly = slot < inputs
+            # An operand of a result's type may lie where that is written.
+            own = kernel.operands[slot].type if slot < len(kernel.operands) else None
+            readonly = own is not None and not any(own is kind for kind in written)
             found.append(Parameter(f"memory{slot}", Memory(slot), readonly, unique=False))
         return found
 

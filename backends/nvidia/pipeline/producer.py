@@ -59,8 +59,9 @@ class Producer(Role):
         blocks = 0
         if share > 1:
             rows = panel.outer // share
-            place = panel.outer_place
-            coordinates[place] = f.add(coordinates[place], f.mul(self.rank, rows))
+            place = panel.outer_places[-1]
+            part = load.sizes[panel.order[place]] // share
+            coordinates[place] = f.add(coordinates[place], f.mul(self.rank, part))
             at = f.add(at, f.mul(self.rank, rows * panel.swizzle))
             blocks = (1 << share) - 1
         for chunk in range(panel.chunks):

@@ -120,6 +120,8 @@ class Role:
             outermost = axis == axes[0]
             found[axis] = number if outermost else f.urem(number, sizes[axis])
             number = number if outermost else f.udiv(number, sizes[axis])
+        for axis in plan.turned:
+            found[axis] = f.sub(llvm.constant("i32", sizes[axis] - 1), found[axis])
         if plan.cluster > 1:
             axis = plan.cluster_axis
             found[axis] = f.add(f.mul(found[axis], plan.cluster), self.rank)

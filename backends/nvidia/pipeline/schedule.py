@@ -94,6 +94,7 @@ class Schedule:
     cluster: int
     cluster_axis: int
     across: tuple[int, ...]  # axes of the grid, slowest first
+    turned: frozenset[int]  # axes that are walked from their end
     grouped: int  # how many tiles along the second to last axis are walked together, 0 for all
     blocks: int
     ping_pong: bool
@@ -146,7 +147,7 @@ def schedule(work: Work, architecture: Architecture) -> Schedule:
     wide = style is Style.ROTATE
     return Schedule(
         work, style, groups, tuple(rings), heads, tails, stores, offset, staging, total,
-        (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis, across, grouped,
+        (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis, across, _turned(work), grouped,
         cluster * min(clusters, architecture.multiprocessors // cluster),
         wide and groups == 2,
     )  # fmt: skip
@@ -261,9 +262,15 @@ def _cluster(work: Work, style: Style, architecture: Architecture) -> tuple[int,
             continue
         shared = [p for p in panels if axis not in work.depends(p.op.offsets)]
         bytes_ = sum(panel.bytes for panel in shared)
-        if bytes_ > most and all(panel.outer % 16 == 0 for panel in shared):
+        if bytes_ > most and all(map(_halves, shared)):
             best, most = (2, axis), bytes_
     return best
+
+
+def _halves(panel: Panel) -> bool:
+    """Whether two blocks can bring a half of the panel each."""
+    slowest = panel.op.sizes[panel.order[panel.outer_places[-1]]]
+    return slowest % 2 == 0 and panel.outer % 16 == 0
 
 
 def _order(work: Work, cluster: int, axis: int) -> tuple[tuple[int, ...], int]:
@@ -281,6 +288,15 @@ def _order(work: Work, cluster: int, axis: int) -> tuple[tuple[int, ...], int]:
         return tuple(axes), 0
     rest = [a for a in axes if a not in (*rows, *columns)]
     return (*rest, rows[0], columns[0]), _GROUP[cluster]
+
+
+def _turned(work: Work) -> frozenset[int]:
+    """Axes on which the length of the walk depends: where tiles grow along them, as under a
+    diagonal, the long ones come first and the short ones fill what is left at the end."""
+    if work.loop is None:
+        return frozenset()
+    lower, upper = (work.depends([value]) for value in work.loop.operands[:2])
+    return frozenset(upper - lower)
 
 
 def _bundles(
@@ -354,9 +370,15 @@ def _stores(work: Work, groups: int, chunks: int) -> dict[Op, Staged]:
 def _staged(work: Work, store: Op, rows: int, most: int) -> Staged | None:
     memory, value = store.operands[:2]
     roles: Roles = work.roles[value]
-    order, outer_place, reason = mapped(memory, value.dims)
-    if reason or memory.element.bits not in (16, 32) or not memory.element.is_float:
+    order, places, reason = mapped(memory, value.dims)
+    if (
+        reason
+        or len(places) != 1
+        or memory.element.bits not in (16, 32)
+        or not memory.element.is_float
+    ):
         return None
+    (outer_place,) = places
     if roles[order[0]] != COLUMN or roles[order[outer_place]] != ROW or rows > 256:
         return None
     width = memory.element.bits // 8

@@ -291,6 +291,8 @@ def atomic(
     pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
     if S.on_shared_store and space in ("shared", ""):
         S.tell(S.on_shared_store, A, pieces, size, n)
+    if S.races and space in ("shared", ""):
+        S.races.update(A, pieces, size)
     result = np.zeros(count, DTYPES[kind])
     for elements, index, chosen in pieces:
         members = np.arange(count) if chosen is None else chosen

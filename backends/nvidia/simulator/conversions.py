@@ -102,7 +102,7 @@ def convert(a: Any, source: str, target: str, mode: str, saturated: bool, relu: 
         result = narrow(value, target, mode)
     if relu:
         result = clear_negative(result, target)
-    return result
+    return result.copy() if result is a else result
 
 
 def clear_negative(bits: Any, type_: str) -> Any:

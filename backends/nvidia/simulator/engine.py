@@ -151,8 +151,8 @@ class Batch:
         self.races: Any = None
         self.data: dict[str, Any] = {}
         self.flying = 0
-        self.in_flight: dict[int, np.ndarray] = {}
-        self._flight: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        # by use (accumulator, operand), register, thread
+        self.in_flight = np.zeros((2, 0, 0), bool)
         self._ctas: list[Cta] | None = None
 
     # ------------------------------------------------------------ threads
@@ -265,14 +265,17 @@ class Batch:
         count = threads.size
         for position, value in enumerate(sources):
             if isinstance(value, list):
-                sources[position] = [np.broadcast_to(v, count) for v in value]
+                sources[position] = [v if v.ndim else np.broadcast_to(v, count) for v in value]
             elif not value.ndim:
                 sources[position] = np.broadcast_to(value, count)
         before = len(self.parks)
         result = bound.run(At(self, threads, node), *sources)
         again = [park.threads for park in self.parks[before:] if park.again]
         if again and bound.targets and result is not None:
-            keep = ~np.isin(threads, np.concatenate(again))
+            stays = np.zeros(self.T, bool)
+            for parked in again:
+                stays[parked] = True
+            keep = ~stays[threads]
             A = threads[keep]
             result = tuple(
                 [self._kept(v, keep) for v in value]
@@ -299,25 +302,25 @@ class Batch:
 
     def fly(self, operands: Iterable[Operand], threads: np.ndarray, use: str) -> None:
         """Registers that an asynchronous instruction still writes ("accumulator") or reads."""
-        for operand in operands:
-            for register in registers_of(operand):
-                number = register.number
-                if number not in self._flight:
-                    self._flight[number] = (np.zeros(self.T, bool), np.zeros(self.T, bool))
-                    self.in_flight[number] = self._flight[number][0]
-                self._flight[number][use != "accumulator"][threads] = True
-                self.flying |= 1 << number
+        numbers = [r.number for operand in operands for r in registers_of(operand)]
+        if not self.in_flight.size:
+            shape = (2, len(self.program.flow.registers), self.T)
+            self.in_flight = np.zeros(shape, bool)
+        rows = np.asarray(numbers, np.int64)
+        self.in_flight[int(use != "accumulator"), rows[:, None], threads] = True
+        for number in numbers:
+            self.flying |= 1 << number
 
     def land(self, operands: Iterable[Operand], threads: np.ndarray) -> None:
-        for operand in operands:
-            for register in registers_of(operand):
-                masks = self._flight.get(register.number)
-                if masks is None:
-                    continue
-                for mask in masks:
-                    mask[threads] = False
-                if not (masks[0].any() or masks[1].any()):
-                    self.flying &= ~(1 << register.number)
+        numbers = [r.number for operand in operands for r in registers_of(operand)]
+        if not self.flying or not numbers:
+            return
+        rows = np.asarray(numbers, np.int64)
+        self.in_flight[:, rows[:, None], threads] = False
+        left = np.flatnonzero(self.in_flight[:, rows].any((0, 2)))
+        self.flying &= ~sum(1 << number for number in set(numbers))
+        for position in left:
+            self.flying |= 1 << numbers[position]
 
     def check_flying(self, A: Any, rank: int) -> None:
         reads, writes = self.program.touched[rank]
@@ -326,9 +329,10 @@ class Batch:
         threads = self.threads(A)
         while suspects:
             if suspects & 1:
-                accumulator, operand = self._flight[number]
-                if accumulator[threads].any() or (writes >> number & 1 and operand[threads].any()):
-                    self._touch(rank, number, bool(accumulator[threads].any()))
+                accumulator = bool(self.in_flight[0, number, threads].any())
+                operand = bool(self.in_flight[1, number, threads].any())
+                if accumulator or (writes >> number & 1 and operand):
+                    self._touch(rank, number, accumulator)
             suspects >>= 1
             number += 1
 

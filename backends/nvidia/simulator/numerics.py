@@ -20,7 +20,8 @@ _SMALL = F8(2.0**-126)
 
 def flush(a: Any) -> Any:
     """Subnormal float32 numbers become zeros of their sign."""
-    return np.where(np.abs(a) < F4(2.0**-126), np.copysign(F4(0), a), a)
+    small = np.abs(a) < F4(2.0**-126)
+    return np.where(small, np.copysign(F4(0), a), a) if small.any() else a
 
 
 def saturate(a: Any) -> Any:
@@ -233,17 +234,23 @@ def to_tf32(a: Any, mode: str) -> Any:
     return np.where(np.isnan(a), U4(0x7FFFFFFF), rounded).view(F4)
 
 
+def _bits(a: Any) -> Any:
+    return np.asarray(a).view(f"u{a.dtype.itemsize}")
+
+
 def minimum(a: Any, b: Any) -> Any:
     """The number where one is NaN; -0 below +0."""
-    plain = np.uint32 if a.dtype.itemsize == 4 else np.uint64 if a.dtype.itemsize == 8 else U2
-    equal = np.asarray(a).view(plain) | np.asarray(b).view(plain)
-    return np.where(a == b, equal.view(a.dtype), np.fmin(a, b))
+    result = np.asarray(np.fmin(a, b))
+    if (result == 0).any():
+        return np.where(a == b, (_bits(a) | _bits(b)).view(a.dtype), result)
+    return result
 
 
 def maximum(a: Any, b: Any) -> Any:
-    plain = np.uint32 if a.dtype.itemsize == 4 else np.uint64 if a.dtype.itemsize == 8 else U2
-    equal = np.asarray(a).view(plain) & np.asarray(b).view(plain)
-    return np.where(a == b, equal.view(a.dtype), np.fmax(a, b))
+    result = np.asarray(np.fmax(a, b))
+    if (result == 0).any():
+        return np.where(a == b, (_bits(a) & _bits(b)).view(a.dtype), result)
+    return result
 
 
 def with_nan(result: Any, a: Any, b: Any) -> Any:

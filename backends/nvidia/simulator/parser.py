@@ -11,25 +11,15 @@ import struct
 from bisect import bisect_right
 
 from ....hlo.errors import UserError
+from .operands import Scope, integer, number, split
 from .syntax import (
-    CARRY,
     SIZES,
-    SPECIAL,
-    Address,
     Function,
-    Group,
-    Immediate,
     Instruction,
     Module,
-    Negated,
-    Operand,
-    Pair,
     Register,
-    Sink,
-    Special,
     Symbol,
     Variable,
-    Vector,
 )
 
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.S)
@@ -41,19 +31,17 @@ _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"[^\n]*')
 _STATEMENT = re.compile(r"\s*([^;{]*(?:\{[^}]*\})?[^;{]*);", re.S)
 _REGISTERS = re.compile(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", re.S)
 _FAMILY = re.compile(r"(.*?)<\s*(\d+)\s*>$")
-_TAIL_DIGITS = re.compile(r"(.*?)(0|[1-9]\d*)$")
-_SIMPLE_ADDRESS = re.compile(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?\w+))?\s*\]$")
-_NAME = re.compile(r"[A-Za-z_$%][\w$]*(?:\.[xyz])?$")
-_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _DIRECTIVE = re.compile(r"\s*\.(\w+)\s*([^.{;(]*)")
 _VARIABLE = re.compile(
-    r"(?P<space>global|const|shared|local|param)\b(?P<mods>(?:\s*\.(?!align\b)[a-z]\w*(?:\s*\([^)]*\))?)*?)"
+    r"(?P<space>global|const|shared|local|param)\b"
+    r"(?P<mods>(?:\s*\.(?!align\b)[a-z]\w*(?:\s*\([^)]*\))?)*?)"
     r"(?:\s*\.align\s+(?P<align>\d+))?(?:\s*\.(?P<vector>v[24]))?"
     r"\s*\.(?P<type>[busf]\d+|f16x2|texref|samplerref|surfref)\s*(?P<rest>.*)$",
     re.S,
 )
 _PARAMETER = re.compile(
-    r"\s*\.(?:param|reg)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)(?:\s+\.ptr(?:\s+\.(?:global|const|local|shared|generic))?"
+    r"\s*\.(?:param|reg)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)"
+    r"(?:\s+\.ptr(?:\s+\.(?:global|const|local|shared|generic))?"
     r"(?:\s+\.align\s+\d+)?)?\s+(?:\.align\s+(\d+)\s+)?([%\w$]+)\s*(?:\[\s*(\d+)\s*\])?\s*$"
 )
 
@@ -88,181 +76,6 @@ class _Reader:
         match = _SPACE.match(self.text, self.at)
         self.at = match.end() if match else self.at
         return self.text[self.at : self.at + 1]
-
-
-def integer(text: str) -> int:
-    text = text.rstrip("U")
-    sign = -1 if text.startswith("-") else 1
-    digits = text.lstrip("-")
-    if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
-        return sign * int(digits, 8)
-    return sign * int(digits, 0)
-
-
-def _split(text: str) -> list[str]:
-    """`text` at its commas outside brackets."""
-    if "{" not in text and "(" not in text and "[" not in text:
-        return [part.strip() for part in text.split(",")] if text.strip() else []
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        if character in "{[(":
-            depth += 1
-        elif character in "}])":
-            depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(text[start:position].strip())
-            start = position + 1
-    tail = text[start:].strip()
-    if tail:
-        parts.append(tail)
-    return parts
-
-
-class _Scope:
-    """Names of a function's body: registers by name or by family, local variables."""
-
-    def __init__(self, function: Function) -> None:
-        self.function = function
-        self.families: list[tuple[str, str, int]] = []
-        self.levels: list[dict[str, Operand]] = [{}]
-        self.memo: dict[str, Operand] = {}
-        self.unique = 0
-
-    def declare(self, name: str, type_: str) -> None:
-        register = Register(name, len(self.function.registers), type_)
-        self.function.registers.append(register)
-        self.levels[-1][name] = register
-        self.memo.clear()
-
-    def rename(self, variable: Variable) -> Variable:
-        """`variable` under a name of its own when it stands in an inner scope."""
-        if len(self.levels) == 1:
-            return variable
-        self.unique += 1
-        name = f"{variable.name}@{self.unique}"
-        self.levels[-1][variable.name] = Symbol(name)
-        self.memo.clear()
-        return Variable(
-            variable.space, name, variable.nbytes, variable.align, variable.initial, variable.words
-        )
-
-    def carry(self) -> Operand:
-        if CARRY not in self.levels[0]:
-            register = Register(CARRY, len(self.function.registers), "b32")
-            self.function.registers.append(register)
-            self.levels[0][CARRY] = register
-        return self.levels[0][CARRY]
-
-    def open(self) -> None:
-        self.levels.append({})
-
-    def close(self) -> None:
-        if self.levels.pop():
-            self.memo.clear()
-
-    def lookup(self, name: str) -> Operand | None:
-        for level in reversed(self.levels):
-            if name in level:
-                return level[name]
-        match = _TAIL_DIGITS.match(name)
-        if match:
-            prefix, number = match.group(1), int(match.group(2))
-            for family, type_, count in self.families:
-                if family == prefix and number < count:
-                    register = Register(name, len(self.function.registers), type_)
-                    self.function.registers.append(register)
-                    self.levels[0][name] = register
-                    return register
-        return None
-
-    def operand(self, text: str) -> Operand:
-        known = self.memo.get(text)
-        if known is None:
-            known = self.memo[text] = self._operand(text)
-        return known
-
-    def _operand(self, text: str) -> Operand:
-        first = text[:1]
-        if first == "[":
-            return self._address(text)
-        if first == "{":
-            return Vector(tuple(self.operand(part) for part in _split(text[1:-1])))
-        if first == "(":
-            return Group(tuple(self.operand(part) for part in _split(text[1:-1])))
-        if text == "_":
-            return Sink()
-        if first == "!":
-            register = self.operand(text[1:].strip())
-            if not isinstance(register, Register):
-                raise ValueError(f"'{text}' negates no predicate")
-            return Negated(register)
-        if "|" in text:
-            left, right = text.split("|")
-            return Pair(self.operand(left.strip()), self.operand(right.strip()))
-        if first.isdigit() or first == "-":
-            return _number(text)
-        if _NAME.match(text):
-            found = self.lookup(text)
-            if found is not None:
-                return found
-            if first == "%":
-                if SPECIAL.match(text):
-                    return Special(text)
-                if text == "%tid" or text == "%ctaid":
-                    return Special(text + ".x")
-                raise ValueError(f"register '{text}' is not declared")
-            if text == "WARP_SZ":
-                return Immediate(32)
-            return Symbol(text)
-        match = re.match(r"([A-Za-z_$][\w$]*)\s*([+-])\s*(\w+)$", text)
-        if match:
-            symbol = self.lookup(match.group(1)) or Symbol(match.group(1))
-            if isinstance(symbol, Symbol):
-                offset = integer(match.group(3)) * (-1 if match.group(2) == "-" else 1)
-                return Symbol(symbol.name, symbol.offset + offset)
-        raise ValueError(f"operand '{text}' is not understood")
-
-    def _address(self, text: str) -> Address:
-        match = _SIMPLE_ADDRESS.match(text)
-        if match:
-            base = self.operand(match.group(1))
-            offset = integer(match.group(2)) if match.group(2) else 0
-            if isinstance(base, Symbol):
-                return Address(Symbol(base.name), offset + base.offset)
-            if isinstance(base, Register | Immediate):
-                return Address(base, offset)
-            raise ValueError(f"'{text}' is no address")
-        parts = _split(text[1:-1])
-        match = re.match(r"([%\w$]+)\s*(?:([+-])\s*(\w+))?$", parts[0] if parts else "")
-        if not match:
-            raise ValueError(f"address '{text}' is not understood")
-        base = self.operand(match.group(1))
-        offset = integer(match.group(3)) if match.group(3) else 0
-        if match.group(2) == "-":
-            offset = -offset
-        if isinstance(base, Symbol):
-            base, offset = Symbol(base.name), offset + base.offset
-        if not isinstance(base, Register | Symbol | Immediate):
-            raise ValueError(f"address '{text}' is not understood")
-        rest = [self.operand(part) for part in parts[1:]]
-        coordinates = rest[0] if rest and isinstance(rest[0], Vector) else None
-        if rest and coordinates is None:
-            raise ValueError(f"address '{text}' is not understood")
-        return Address(base, offset, coordinates, tuple(rest[1:]))
-
-
-def _number(text: str) -> Immediate:
-    if _INTEGER.match(text):
-        return Immediate(integer(text))
-    head = text[:2].lower()
-    if head == "0f":
-        return Immediate(int(text[2:], 16), 32)
-    if head == "0d":
-        return Immediate(int(text[2:], 16), 64)
-    try:
-        return Immediate(struct.unpack("<Q", struct.pack("<d", float(text)))[0], 64)
-    except ValueError:
-        raise ValueError(f"number '{text}' is not understood") from None
 
 
 def parse_text(text: str) -> Module:
@@ -344,18 +157,26 @@ def _variable(reader: _Reader, text: str, external: bool) -> Variable:
         if "mask" in initial or "generic" in initial or any(_is_symbol(v) for v in values):
             data, words = _relocated(initial, scalar, reader)
         elif match.group("type").startswith("f"):
-            data = b"".join(
-                _number(v).value.to_bytes(8, "little")[: scalar if v[0] == "0" else None]
-                for v in values
-            )
+            data = b"".join(_float_bytes(v, scalar) for v in values)
         else:
             data = b"".join(
                 (integer(v) % (1 << 8 * scalar)).to_bytes(scalar, "little") for v in values
             )
         count = count or len(data) // element
+    if align.bit_count() != 1 or not len(data or b"") <= element * count < 1 << 32:
+        raise reader.error("its alignment is none, or it has more numbers than elements")
     return Variable(
         match.group("space"), found.group(1), element * count, align, data, tuple(words), external
     )
+
+
+def _float_bytes(text: str, size: int) -> bytes:
+    constant = number(text)
+    if constant.float_bits == 8 * size or not constant.float_bits:
+        return (constant.value % (1 << 8 * size)).to_bytes(size, "little")
+    bits, form = constant.float_bits, "<d" if constant.float_bits == 64 else "<f"
+    (value,) = struct.unpack(form, constant.value.to_bytes(bits // 8, "little"))
+    return struct.pack("<f" if size == 4 else "<d", value)
 
 
 def _is_symbol(text: str) -> bool:
@@ -367,7 +188,7 @@ def _relocated(
 ) -> tuple[bytes, list[tuple[int, int, str, int]]]:
     """Bytes of an initialiser that holds addresses: `symbol+4`, `generic(symbol)+4`."""
     data, words = bytearray(), []
-    for item in _split(initial.strip().strip("{}")):
+    for item in split(initial.strip().strip("{}")):
         match = re.match(
             r"(?:generic\(\s*([\w$]+)\s*\)|([A-Za-z_$][\w$]*))\s*(?:\+\s*(\d+))?$", item
         )
@@ -435,7 +256,7 @@ def _function(reader: _Reader, module: Module, is_entry: bool) -> None:
 
 
 def _body(reader: _Reader, module: Module, function: Function) -> None:
-    scope = _Scope(function)
+    scope = Scope(function)
     body: list[Instruction] = []
     function.body = body
     source: tuple[int, int] | None = None
@@ -485,7 +306,7 @@ def _body(reader: _Reader, module: Module, function: Function) -> None:
         negated, guard, opcode, operands = match.groups()
         reader.at = match.end()
         try:
-            parsed = tuple(scope.operand(part) for part in _split(operands))
+            parsed = tuple(scope.operand(part) for part in split(operands))
             predicate = scope.operand(guard) if guard else None
         except ValueError as problem:
             raise reader.error(str(problem), start) from None
@@ -524,7 +345,7 @@ def _declaration(
     reader: _Reader,
     module: Module,
     function: Function,
-    scope: _Scope,
+    scope: Scope,
     source: tuple[int, int] | None,
 ) -> tuple[int, int] | None:
     match = _LOC.match(reader.text, reader.at)
@@ -557,7 +378,7 @@ def _declaration(
     return source
 
 
-def _declare_registers(reader: _Reader, match: re.Match[str], scope: _Scope) -> None:
+def _declare_registers(reader: _Reader, match: re.Match[str], scope: Scope) -> None:
     type_ = match.group(1)
     if type_ not in SIZES:
         raise reader.error(f"registers of type .{type_} are not known")

@@ -39,6 +39,11 @@ class Races:
         self.block = np.zeros(state.cta_count, np.int32)
         self.warp = np.zeros(state.T // 32, np.int32)
         self.cta_of = state.thread_numbers // state.threads_per_cta
+        # Operations write shared memory without a word to us; barriers do not.
+        known = ("bar", "barrier")
+        silent = (n.bound is None or n.instruction.parts[0] in known for n in state.nodes)
+        self.filled = np.zeros(size, bool) if all(silent) else None
+        self.told: set[int] = set()
 
     def blocks_met(self, ctas: np.ndarray) -> None:
         self.block[ctas] += 1
@@ -77,6 +82,12 @@ class Races:
             if found is None:
                 continue
             place, threads = found
+            if self.filled is not None and not self.filled[place].all() and n not in self.told:
+                self.told.add(n)
+                first = int(np.nonzero(~self.filled[place])[0][0])
+                offset = int(place[first]) * self.granule % max(self.state.shared_stride, 1)
+                text = f"reads shared memory at {offset}, which nobody has written"
+                S.fault("uninitialised", text, n, threads[first : first + 1])
             wrong = self._unordered(threads, self.writer[place], self.written[:, place])
             if wrong.any():
                 self._report(n, "reads", "wrote", place, threads, self.writer[place], wrong)
@@ -104,6 +115,8 @@ class Races:
             if found is None:
                 continue
             place, threads = found
+            if self.filled is not None:
+                self.filled[place] = True
             readers = self.reader[place]
             wrong = self._unordered(threads, readers, self.was_read[:, place])
             if wrong.any():
@@ -117,6 +130,13 @@ class Races:
             if (wrong.any() or again.any()) and self._changes(piece, values, again.any()):
                 others = np.where(wrong, writers, self.writer[place])
                 self._report(n, "writes", "wrote", place, threads, others, wrong | again)
+
+    def update(self, A: Any, pieces: list[Any], size: int) -> None:
+        """Atomics: they race with nobody here, but what they write is written."""
+        for piece in pieces:
+            found = self._places(A, piece, size)
+            if found is not None and self.filled is not None:
+                self.filled[found[0]] = True
 
     def _changes(self, piece: Any, values: list[Any], within: bool) -> bool:
         """Would the stores leave something else than what is there, or than each other?"""

@@ -375,6 +375,7 @@ class Program:
             for node in block.nodes:
                 emitter.emit(node)
             source = emitter.finish()
-            exec(compile(source, f"<ptx block {rank}>", "exec"), self.space)
-            found = self.functions[rank][masked] = self.space.pop("block")
+            made: dict[str, Any] = {}
+            exec(compile(source, f"<ptx block {rank}>", "exec"), self.space, made)
+            found = self.functions[rank][masked] = made["block"]
         return found

@@ -93,8 +93,13 @@ class Assignment:
     def _chained(self) -> bool:
         """Whether a product takes what another gave: rows stay in their warps then, so that no
         warp asks another for anything."""
-        made = {product.op.result for product in self.facts.products}
-        return any(self._reaches(p.left.origin, made, 0) for p in self.facts.products)
+        products = [
+            product
+            for product in self.facts.products
+            if matrix.plan(product, self.target, 1, False) is not None
+        ]
+        made = {product.op.result for product in products}
+        return any(self._reaches(product.left.origin, made, 0) for product in products)
 
     def _plan_products(self) -> None:
         for product in self.facts.products:

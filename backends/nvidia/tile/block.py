@@ -19,18 +19,28 @@ from .spread import Spread
 
 class Block:
     """The entry of one kernel_call; one block of threads for each place of the grid. `crowded`: a
-    thread may have as many registers as there are, though fewer blocks run at once then."""
+    thread may have as many registers as there are, though fewer blocks run at once then. `places`:
+    where operands and results lie, if not each in its own slot; `unit`: what the entry belongs to.
+    """
 
     def __init__(
-        self, kernel: Op, target: Target, threads: int, shares: bool, crowded: bool = False
+        self,
+        kernel: Op,
+        target: Target,
+        threads: int,
+        shares: bool,
+        crowded: bool = False,
+        places: Sequence[Memory] | None = None,
+        unit: Unit | None = None,
     ) -> None:
         self.kernel, self.target, self.threads = kernel, target, threads
         region = kernel.regions[0]
         inputs = len(kernel.operands)
-        self.unit = Unit(target)
+        self.unit = unit or Unit(target)
+        slots = [Memory(number) for number in range(len(region.arguments))]
         parameters = [
-            Parameter(f"m{n}", Memory(n), readonly=n < inputs and not shares, unique=not shares)
-            for n in range(len(region.arguments))
+            Parameter(f"m{n}", place, readonly=n < inputs and not shares, unique=not shares)
+            for n, place in enumerate(places or slots)
         ]
         self.entry: Entry = self.unit.kernel(
             "tile", parameters, threads, minimum_blocks=int(crowded)

@@ -17,7 +17,7 @@ from ..atoms import matrix_atoms
 from ..frame import Unfit
 from ..launch import KernelCode
 from ..target import Architecture, Target
-from . import kernel
+from . import kernel, split
 
 _SIDES = (16, 32, 64, 128)
 _STEP_BYTES = 128  # of a row of an operand, in one turn of the loop
@@ -25,7 +25,8 @@ _SCALAR_RATE = 64.0  # multiply-adds per clock and multiprocessor without matrix
 # Of the rate, by the size of a tile: up to 256 elements, 512, ... 16384: operands are used again.
 _SHARES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8)
 _TOGETHER = 4  # blocks of a multiprocessor at once
-_WARPS = 8  # that hide each other's waiting
+_WARPS = 4  # a multiprocessor has four places where products are done
+_TURN = 400.0  # clocks of a turn of the loop at least: nothing is faster than memory answers
 _TRAFFIC = 64.0  # bytes per clock and multiprocessor from the L2 cache
 _FIXED = 2000.0  # clocks of a block around its loop
 _TRIES = 6
@@ -37,10 +38,21 @@ def emit(op: Op, region: Region, target: Target, shares: bool = False) -> Kernel
     reason = "no tile of its result stands alone"
     for call in calls(op, region, target):
         try:
-            return kernel.emit(call, target, shares)
+            return _cut_or_whole(op, call, region, target, shares)
         except Unfit as unfit:
             reason = str(unfit)
     raise Unfit(reason)
+
+
+def _cut_or_whole(op: Op, call: Op, region: Region, target: Target, shares: bool) -> KernelCode:
+    """The sum in parts where its tiles leave the machine idle, else as a whole."""
+    parts = 1 if shares else split.parts_of(call, region, target.architecture)
+    if parts > 1:
+        try:
+            return split.emit(op, region, target, parts)
+        except Unfit:
+            pass  # as a whole then
+    return kernel.emit(call, target, shares)
 
 
 def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
@@ -87,10 +99,12 @@ def _sizes(
     left, right = contraction.operands[0], contraction.operands[1]
     rate, least = _rate(left, right, contraction.result, architecture)
     depth = max(1.0, contraction.definition.flops(contraction) / 2 / contraction.result.tensor.size)
+    same = tuple(dims) == contraction.result.dims and contraction.name == "dot_general"
+    batches = len(contraction.lhs_batching_dimensions) if same else 0
     scored: list[tuple[float, tuple[int, ...]]] = []
     for rows in _SIDES:
         for columns in _SIDES:
-            sizes = _cut(dims, rows, columns)
+            sizes = _cut(dims, rows, columns, batches)
             tiles = math.prod(-(-n // size) for n, size in zip(dims, sizes, strict=True))
             own = max(math.prod(sizes[:-1]), least[0]), max(sizes[-1] if sizes else 1, least[1])
             each = -(-tiles // architecture.multiprocessors)  # tiles of a multiprocessor
@@ -99,6 +113,7 @@ def _sizes(
             arithmetic = own[0] * own[1] / (rate * share) * depth
             traffic = (own[0] + own[1]) * left.element.itemsize / _TRAFFIC * depth
             time = max(arithmetic, traffic) / min(1.0, warps / _WARPS)
+            time = max(time, depth * left.element.itemsize / _STEP_BYTES * _TURN)
             scored.append((each * (time + _FIXED / min(each, _TOGETHER)), sizes))
     known: dict[tuple[int, ...], None] = {}
     for _, sizes in sorted(scored):
@@ -116,14 +131,14 @@ def _rate(
     return (max(rates), (16, 8)) if rates else (_SCALAR_RATE, (1, 1))
 
 
-def _cut(dims: Sequence[int], rows: int, columns: int) -> tuple[int, ...]:
-    """A tile of about so many rows and columns: the last dim is columns, those before are rows."""
+def _cut(dims: Sequence[int], rows: int, columns: int, batches: int) -> tuple[int, ...]:
+    """A tile of so many rows and columns: the last dim is columns, and the last one before that is
+    more than 1 is rows. The first `batches` dims are walked one by one."""
     sizes = [1] * len(dims)
     if dims:
         sizes[-1] = min(columns, dims[-1])
-    left = rows
-    for d in range(len(dims) - 2, -1, -1):
-        sizes[d] = min(left, dims[d])
-        # Rows of several images, say, only if each is whole.
-        left = left // dims[d] if sizes[d] == dims[d] else 1
+    for d in range(len(dims) - 2, batches - 1, -1):
+        if dims[d] > 1:
+            sizes[d] = min(rows, dims[d])
+            break
     return tuple(sizes)

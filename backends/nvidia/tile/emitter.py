@@ -22,6 +22,8 @@ from ...llvm.elementwise import ElementEmitter, Mask, Override, scalar_region
 from ...llvm.elementwise import supports as computes
 from ...llvm.index import Affine, linear
 from ...plain.monoid import flat, unflat
+from ..frame import Unit
+from ..launch import Memory
 from ..target import Target
 from .analysis import Facts
 from .assign import Assignment, is_elementwise
@@ -34,12 +36,21 @@ from .spread import Spread
 class Emitter:
     """The code of one kernel_call."""
 
-    def __init__(self, kernel: Op, target: Target, shares: bool = False) -> None:
+    def __init__(
+        self,
+        kernel: Op,
+        target: Target,
+        shares: bool = False,
+        places: Sequence[Memory] | None = None,
+        unit: Unit | None = None,
+    ) -> None:
         self.kernel, self.target = kernel, target
         self.facts = Facts(kernel)
         self.assignment = Assignment(self.facts, target)
         assignment = self.assignment
-        self.block = Block(kernel, target, assignment.threads, shares, assignment.crowded)
+        self.block = Block(
+            kernel, target, assignment.threads, shares, assignment.crowded, places, unit
+        )
         self.f = self.block.f
         self.scope = Scope()
         bits = len(self.assignment.blocked((1,)).threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ....hlo.graph import Op
 from ..frame import Parameter, Unfit, Unit, blocks
@@ -16,15 +17,8 @@ MOST_TILE = 1 << 18  # elements of a tile
 def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
     """The kernel of a kernel_call: a block of threads for each place of its grid. `shares`: a
     result may lie in the memory of an operand."""
-    for inner in op.regions[0].walk():
-        for value in inner.results:
-            if math.prod(value.dims) > MOST_TILE:
-                raise Unfit(f"a tile of {math.prod(value.dims)} elements")
-    emitter = Emitter(op, target, shares)
-    emitter.body()
+    emitter = lowered(op, target, shares)
     block = emitter.block
-    if block.arena.size > target.architecture.shared_bytes:
-        raise Unfit(f"{block.arena.size} bytes of shared memory")
     launches = _starts(op, block.unit)
     tiles = math.prod(op.grid)
     launch = block.entry.finish(max(1, tiles), block.arena.size)
@@ -33,6 +27,26 @@ def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
     moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
     flops = op.definition.flops(op)
     return block.unit.code(launches, flops, moved, notes=tuple(emitter.notes))
+
+
+def lowered(
+    op: Op,
+    target: Target,
+    shares: bool = False,
+    places: Sequence[Memory] | None = None,
+    unit: Unit | None = None,
+) -> Emitter:
+    """The entry of a kernel_call, not finished yet. `places`: where its operands and results lie,
+    if not each in its own slot; `unit`: what it belongs to."""
+    for inner in op.regions[0].walk():
+        for value in inner.results:
+            if math.prod(value.dims) > MOST_TILE:
+                raise Unfit(f"a tile of {math.prod(value.dims)} elements")
+    emitter = Emitter(op, target, shares, places, unit)
+    emitter.body()
+    if emitter.block.arena.size > target.architecture.shared_bytes:
+        raise Unfit(f"{emitter.block.arena.size} bytes of shared memory")
+    return emitter
 
 
 def _starts(op: Op, unit: Unit) -> list[Launch]:

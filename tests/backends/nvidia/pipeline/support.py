@@ -16,8 +16,10 @@ from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.pipeline.emit import code_of, plan_of
 from girih.backends.nvidia.pipeline.schedule import Schedule
 from girih.backends.nvidia.target import Target, target
-from girih.hlo.graph import Op
+from girih.hlo.build import build_region, make_op
+from girih.hlo.graph import Op, arguments
 from girih.hlo.tiling import run_kernel
+from girih.hlo.types import TensorType
 
 from .. import harness
 
@@ -37,6 +39,15 @@ def call_of(kernel: Any, *arrays: Any, **constants: Any) -> Op:
     """The kernel_call that a kernel is for these arrays."""
     (op,) = kernel.module(*arrays, **constants).body.ops
     return op
+
+
+def fusion(left: TensorType, right: TensorType, result: TensorType, **attributes: Any) -> Op:
+    """A fusion of one product."""
+    region = build_region(
+        (left, right), lambda b, x, y: [b("dot_general", x, y, type=result, **attributes)]
+    )
+    own = arguments((left, right))
+    return make_op("fusion", own, {"kind": "contract"}, (region,), (result,), check=False)
 
 
 def ptx_of(code: KernelCode) -> str:

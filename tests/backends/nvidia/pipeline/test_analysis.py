@@ -16,11 +16,10 @@ from girih.backends.nvidia.pipeline.analysis import COLUMN, ROW, analyse
 from girih.backends.nvidia.pipeline.emit import plan_of
 from girih.backends.nvidia.pipeline.masks import masks
 from girih.backends.nvidia.pipeline.schedule import Schedule, Style
-from girih.hlo.build import build_region, make_op
-from girih.hlo.graph import Op, arguments
+from girih.hlo.graph import Op
 from girih.hlo.types import BF16, F32, TensorType
 
-from .support import SM_90A, attention, call_of, matmul, random
+from .support import SM_90A, attention, call_of, fusion, matmul, random
 
 
 def plan(kernel: Any, *arrays: Any, **constants: Any) -> Schedule:
@@ -129,14 +128,6 @@ def test_rings_share_what_is_there() -> None:
     assert [ring.stages for ring in found.rings] == [1, 2, 2]
     # A store in smaller pieces leaves room for the windows.
     assert [staged.chunks for staged in found.stores.values()] == [1]
-
-
-def fusion(left: TensorType, right: TensorType, result: TensorType, **attributes: Any) -> Op:
-    region = build_region(
-        (left, right), lambda b, x, y: [b("dot_general", x, y, type=result, **attributes)]
-    )
-    own = arguments((left, right))
-    return make_op("fusion", own, {"kind": "contract"}, (region,), (result,), check=False)
 
 
 @pytest.mark.parametrize(

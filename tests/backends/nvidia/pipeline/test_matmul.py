@@ -5,10 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from girih.backends.nvidia.pipeline import contraction
 from girih.backends.nvidia.pipeline.emit import plan_of
 from girih.backends.nvidia.pipeline.schedule import Style
+from girih.hlo.types import BF16 as ELEMENT
+from girih.hlo.types import TensorType
 
-from .support import BF16, F8, SMALL, call_of, check, gated, layer, matmul, matrices, random
+from .support import (
+    BF16,
+    F8,
+    SM_90A,
+    SMALL,
+    call_of,
+    check,
+    check_call,
+    fusion,
+    gated,
+    layer,
+    matmul,
+    matrices,
+    random,
+)
 
 # (M, N, K), tile, and what else is different.
 CASES = {
@@ -67,6 +84,17 @@ def test_two_products_of_one_operand() -> None:
     plan = check(gated, random(256, 192), random(192, 128), random(192, 128), tolerance=0.02)
     assert plan.style is Style.CHAIN and len(plan.rings) == 1
     assert len(plan.rings[0].panels) == 3
+
+
+def test_sums_over_several_dims() -> None:
+    """The gradient of a weight sums over batches and positions."""
+    x, y = random(2, 72, 128), random(2, 72, 136)
+    left, right = (TensorType(array.shape, ELEMENT) for array in (x, y))
+    dims = {"lhs_contracting_dimensions": (0, 1), "rhs_contracting_dimensions": (0, 1)}
+    op = fusion(left, right, TensorType((128, 136), ELEMENT), **dims)
+    plan = contraction.plan(op, op.regions[0], SM_90A)
+    assert {len(panel.outer_places) for panel in plan.work.panels} == {2}
+    check_call(plan.work.kernel, x, y)
 
 
 def test_sizes_of_a_large_product() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,14 +91,27 @@ def element_kernel(lines: str, dtypes: Sequence[Any], results: Sequence[Any]) ->
     return kernel("\n".join(body), len(dtypes) + len(results))
 
 
-def apply(lines: str, sources: Sequence[np.ndarray], *results: Any, **options: Any) -> Any:
-    """The results of `lines` on arrays of one length."""
+def apply(lines: str, sources: Sequence[np.ndarray], *results: Any) -> Any:
+    """The results of `lines` on arrays of one length.
+
+    They are also computed from values that are the same for all threads, which the simulator
+    keeps as scalars.
+    """
     count = sources[0].size
     text = element_kernel(lines, [s.dtype for s in sources], results)
-    found, _ = run(
-        text, sources, [(r, count) for r in results], (count // 32, 1, 1), (32, 1, 1), **options
-    )
+    outputs = [(r, count) for r in results]
+    found, _ = run(text, sources, outputs, (count // 32, 1, 1), (32, 1, 1))
+    if not any(name in lines for name in ("%t", ".sync", "activemask")):
+        uniform = re.sub(r"(ld\.global\.\w+ %\w+), \[%d(\d+)\]", _same_place, text)
+        one, _ = run(uniform, sources, [(r, 32) for r in results], (1, 1, 1), (32, 1, 1))
+        for many, single in zip(found, one, strict=True):
+            plain = f"u{many.itemsize}"
+            assert (single.view(plain) == many[:1].view(plain)).all(), (single, many[:1])
     return found[0] if len(found) == 1 else found
+
+
+def _same_place(match: re.Match[str]) -> str:
+    return f"{match.group(1)}, [%a{int(match.group(2)) - 30}]"
 
 
 def integers(dtype: Any, count: int = 256, seed: int = 0) -> np.ndarray:

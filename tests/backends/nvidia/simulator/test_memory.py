@@ -104,7 +104,7 @@ def test_generic_addresses() -> None:
 def test_module_variables() -> None:
     head = """
 .global .align 4 .b8 table[16] = {1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4};
-.const .align 4 .f32 scale[2] = {0f3F000000, 0f40000000};
+.const .align 4 .f32 scale[3] = {0f3F000000, 0f40000000, 0.25};
 .global .align 8 .u64 places[2] = {table+4, generic(table)+8};
 .global .align 4 .u32 counter;
 """
@@ -112,6 +112,9 @@ def test_module_variables() -> None:
         """
   ld.global.u32 %r1, [table+12];
   ld.const.f32 %f1, [scale+4];
+  ld.const.f32 %f2, [scale+8];
+  fma.rn.f32 %f1, %f2, 0f40000000, %f1;
+  add.f32 %f1, %f1, 0fBF000000;
   ld.global.u64 %d1, [places+8];
   ld.global.u32 %r2, [%d1];
   cvt.rzi.u32.f32 %r3, %f1;

@@ -322,3 +322,16 @@ def test_threads_that_left_are_not_awaited() -> None:
             kernel(body, 1, shared=512), [], [(np.uint32, 64)], (1, 1, 1), (128, 1, 1), seed=seed
         )
         assert (found[0] == np.arange(64) ^ 63).all()
+
+
+def test_shared_memory_that_nobody_wrote_is_told() -> None:
+    body = "  ld.shared.u32 %r1, [buffer+64];\n  st.global.u32 [%a0], %r1;\n"
+    found, report = run(kernel(body, 1, shared=128), [], [(np.uint32, 1)])
+    assert found[0][0] == 0xFFFFFFFF
+    (fault,) = report.faults
+    assert fault.kind == "uninitialised" and "at 64, which nobody has written" in fault.message
+    for first in ("st.shared.u32 [buffer+64], 5;", "red.shared.add.u32 [buffer+64], 1;"):
+        _, report = run(
+            kernel(f"  {first}\n  bar.sync 0;\n{body}", 1, shared=128), [], [(np.uint32, 1)]
+        )
+        assert not report.faults

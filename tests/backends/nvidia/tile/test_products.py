@@ -15,7 +15,19 @@ from girih.hlo.graph import Op, arguments
 from girih.hlo.types import BF16, C64, F16, F32, F64, I8, I32
 
 from .. import harness
-from .support import SM_80, assembled, attention, check, counted, matmul, ptx_of, tensor, values
+from .support import (
+    SM_80,
+    assembled,
+    attention,
+    call,
+    check,
+    counted,
+    index,
+    matmul,
+    ptx_of,
+    tensor,
+    values,
+)
 
 
 @pytest.mark.parametrize("turned", [(False, False), (True, True)])
@@ -146,6 +158,34 @@ def test_contractions(
     (got,) = harness.run(op, inputs, code=code, on=SM_80)
     (wanted,) = harness.expected(op, inputs)
     harness.compare(got, np.asarray(wanted), tolerance)
+
+
+@pytest.mark.parametrize("element", [BF16, F32])
+def test_a_long_sum_of_few_tiles_is_done_in_parts(element: Any) -> None:
+    """Twice the same bits: parts are added in a fixed order."""
+    op = fused(16, 24, 2048, element)
+    inputs = values(op)
+    code = contraction.emit(op, op.regions[0], SM_80)
+    assert code.scratch_bytes and any("parts" in note for note in code.notes)
+    assert code.launches[0].grid[0] > 4
+    (got,) = harness.run(op, inputs, code=code, on=SM_80)
+    (again,) = harness.run(op, inputs, code=code, on=SM_80, seed=3)
+    np.testing.assert_array_equal(got, again)
+    (wanted,) = harness.expected(op, inputs)
+    harness.compare(got, np.asarray(wanted), 1e-4)
+
+
+@pytest.mark.parametrize("dims", [(64, 96), (40, 24)])
+def test_transposed_tiles_are_stored_in_whole_rows(dims: tuple[int, int]) -> None:
+    def body(b: Any, x: Any, out: Any) -> None:
+        i, j = index(b, 0, 32), index(b, 1, 32)
+        value = b("tile_load", x, i, j, sizes=(32, 32))
+        b.op("tile_store", [out, b.transpose(value, (1, 0)), j, i])
+
+    grid = -(-dims[0] // 32), -(-dims[1] // 32)
+    op = call(body, [tensor(*dims)], [tensor(*dims[::-1])], grid)
+    check(op, values(op))
+    assert counted(ptx_of(op), "st.global.v4") > 0 == counted(ptx_of(op), "st.global.b32")
 
 
 def test_a_sum_of_nothing_is_left_to_others() -> None:

@@ -1,0 +1,164 @@
+"""Which emitter takes what, fusions cut apart, machines of cost models, connected groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import girih
+from girih.backends import find
+from girih.backends.nvidia import kernels, machines
+from girih.backends.nvidia.build import EMITTED, accepts
+from girih.backends.nvidia.frame import Unfit
+from girih.backends.nvidia.target import ARCHITECTURES, target
+from girih.hlo.build import Builder
+from girih.hlo.errors import UnsupportedError, UserError
+from girih.hlo.graph import Op
+from girih.hlo.ops import DEFINITIONS
+from girih.hlo.types import BF16, F32, TensorType
+from girih.options import Options
+
+from . import harness
+
+
+def product(element: Any = F32, rows: int = 10, residual: bool = True, twice: bool = False) -> Op:
+    """tanh(reshape(transpose(x)) @ w) + r, and the product itself if `twice`."""
+    b = Builder()
+    types = ((16, rows, 24), (384, 40), (rows, 40))
+    x, w, r = b.arguments([TensorType(dims, element) for dims in types])
+    moved = b("transpose", x, permutation=(1, 0, 2), type=TensorType((rows, 16, 24), element))
+    left = b("reshape", moved, type=TensorType((rows, 384), element))
+    made = b(
+        "dot_general", b("negate", left), w, type=TensorType((rows, 40), element),
+        lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
+    )  # fmt: skip
+    out = b("add", b("tanh", made), r) if residual else made
+    return harness.fusion("contract", b.region([out, made] if twice else [out]))
+
+
+def inputs(op: Op) -> list[np.ndarray]:
+    random = np.random.default_rng(1)
+    made = (random.standard_normal(value.dims) / 8 for value in op.operands)
+    return [
+        array.astype(value.element.dtype) for array, value in zip(made, op.operands, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("twice", (False, True))
+@pytest.mark.parametrize("residual", (False, True))
+def test_products_cut_apart(residual: bool, twice: bool) -> None:
+    op = product(residual=residual, twice=twice)
+    pairs = kernels.shared(op)
+    code = kernels.apart_from(op.regions[0], harness.TARGET, 1.0, pairs, "a reason")
+    assert len(code.launches) == 2 and code.notes[0].endswith("apart: a reason")
+    assert code.scratch_bytes >= 4 * 10 * 384
+    given = inputs(op)
+    apart = harness.check(op, given, tolerance=1e-5, emitter=lambda: code)
+    if pairs:
+        together = harness.run(op, given, code=code, shared=list(pairs))
+        np.testing.assert_array_equal(apart[0], together[0])
+
+
+def test_products_run_alone_where_nothing_else_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operand, product, epilogue: three parts, the last of them last also in shared memory."""
+
+    def refuse(*_: Any) -> Any:
+        raise Unfit("not today")
+
+    monkeypatch.setattr(kernels, "_contraction", refuse)
+    op = product()
+    code = kernels.emit(op, harness.TARGET)
+    assert len(code.launches) == 3 and any("not today" in note for note in code.notes)
+    harness.check(op, inputs(op), tolerance=1e-5, emitter=lambda: code)
+    given = inputs(op)
+    (alone,) = harness.run(op, given, code=code)
+    (shared,) = harness.run(op, given, code=code, shared=[(2, 0)])
+    np.testing.assert_array_equal(alone, shared)
+
+
+def test_matrix_instructions_by_architecture() -> None:
+    b = Builder()
+    x, w = b.arguments([TensorType((128, 64), BF16), TensorType((64, 128), BF16)])
+    made = b(
+        "dot_general", x, w, type=TensorType((128, 128), BF16),
+        lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
+    )  # fmt: skip
+    op = harness.fusion("contract", b.region([made]))
+    hopper, ampere = (kernels.emit(op, target(name)) for name in ("sm_90a", "sm_80"))
+    assert "wgmma" in hopper.text and "wgmma" not in ampere.text
+    assert "mma.m16n8k16" in ampere.text
+    assert not hopper.notes and not ampere.notes
+
+
+def test_kinds() -> None:
+    b = Builder()
+    (x,) = b.arguments([TensorType((4, 4), F32)])
+    zero = b.constant(0.0, TensorType((), F32))
+    total = b.reduce("add", x, zero, [0])
+    negated = b("negate", x)
+    assert total.op is not None and negated.op is not None
+    assert kernels.kind_of(total.op) == "reduce" and kernels.kind_of(negated.op) == "loop"
+    assert kernels.kind_of(product()) == "contract"
+    sort = next(d for d in DEFINITIONS if d.name == "sort")
+    assert kernels.kind_of(harness.operation(sort, next(iter(sort.cases())))) == "opaque"
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_each_architecture_has_a_machine(name: str) -> None:
+    machine = machines.machine_of(ARCHITECTURES[name])
+    assert machine.unit("bf16").flops > machine.unit("f32").flops > machine.unit("f64").flops
+    assert [level.name for level in machine.levels] == ["shared", "l2", "memory"]
+    assert machines.label(machine) == machine.name
+
+
+def test_machines_of_files(tmp_path: Any) -> None:
+    from girih.optimizer.machine import to_json
+
+    path = tmp_path / "gpu.json"
+    path.write_text(to_json(machines.typical("sm_90a")).replace('"sm_90a"', '"mine"'))
+    machine = machines.machine_of(ARCHITECTURES["sm_80"], str(path))
+    assert machines.label(machine).startswith("mine ")
+    with pytest.raises(UserError, match="is a CPU"):
+        find("nvidia", Options(machine="host"))
+
+
+def test_accepted_are_tile_functions_with_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = next(d for d in DEFINITIONS if d.name == "kernel_call")
+    op = harness.operation(call, next(iter(call.cases())))
+    assert accepts(op, harness.TARGET)
+
+    def refuse(*_: Any) -> Any:
+        raise UnsupportedError("no")
+
+    monkeypatch.setattr("girih.backends.nvidia.build.emit", refuse)
+    EMITTED.codes.clear()
+    assert not accepts(op, harness.TARGET)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    jnp = pytest.importorskip("jax.numpy")
+    jax = pytest.importorskip("jax")
+    scores = jnp.einsum("hqd,hkd->hqk", q, k).astype(jnp.float32) * 0.125
+    weights = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
+    return jnp.einsum("hqk,hkd->hqd", weights, v)
+
+
+def test_attention_becomes_one_kernel_of_the_pipeline() -> None:
+    """Nothing knows attention: connected tiles with products in them go to the matrix units."""
+    pytest.importorskip("jax")
+    shape = np.zeros((4, 1024, 128), BF16.dtype)
+    program = girih.compile(attention, shape, shape, shape, target="ptx-sim:sm_90a")
+    (kernel,) = program.plan.kernels
+    assert kernel.kind == "tile" and not kernel.notes
+    (launch,) = kernel.launches
+    assert list(launch.block) == [384] or launch.block[0] == 384
+
+
+def test_a_whole_program() -> None:
+    pytest.importorskip("jax")
+    random = np.random.default_rng(2)
+    q, k, v = (random.standard_normal((2, 32, 16)).astype(np.float32) for _ in range(3))
+    program = girih.compile(attention, q, k, v, target="ptx-sim:sm_80")
+    np.testing.assert_allclose(program(q, k, v), attention(q, k, v), rtol=1e-4, atol=1e-5)
