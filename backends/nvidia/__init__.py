@@ -38,6 +38,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     from .build import accepts, build, cubins
     from .machines import label, machine_of
     from .pipeline.contraction import connected
+    from .tile import several
 
     found, disk = target_of(name), open_cache(options.cache)
 
@@ -50,9 +51,10 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     def prefers(
         group: Group, operands: Sequence[Value], name: str, ways: Sequence[Stream | None]
     ) -> Op | None:
-        if not found.architecture.warpgroups:
-            return None
-        return connected(group, operands, name, ways, found)
+        wanted = None
+        if found.architecture.warpgroups:
+            wanted = connected(group, operands, name, ways, found)
+        return wanted or several.connected(group, operands, name, ways, found)
 
     simulated = name.partition(":")[0] == SIMULATED
     model = machine_of(found.architecture, options.machine)

@@ -13,9 +13,13 @@ from .target import Target
 
 
 def lacks(op: Op, target: Target) -> str:
-    """Why no code of a foreign_call runs on the target; "" if one does."""
+    """Why no code of a foreign_call runs on the target; "" if one does. UserError for PTX that
+    cannot be read."""
     codes = [code for code in read_codes(op.codes) if isinstance(code, DeviceCode)]
-    reasons = [_misfit(code, target) for code in codes]
+    try:
+        reasons = [_misfit(code, target) for code in codes]
+    except UserError as error:
+        raise UserError(f"{_place(op)}: {error}") from error
     if "" in reasons:
         return ""
     return "; ".join(reasons) or "it has no code for NVIDIA GPUs"
@@ -33,15 +37,13 @@ def _misfit(code: DeviceCode, target: Target) -> str:
 
 def emit(op: Op, target: Target) -> KernelCode:
     """The first code that fits; UnsupportedError if there is none, UserError for a wrong one."""
+    reason = lacks(op, target)
+    if reason:
+        raise UnsupportedError(f"{_place(op)}: {reason}")
+    codes = [code for code in read_codes(op.codes) if isinstance(code, DeviceCode)]
+    code = next(code for code in codes if not _misfit(code, target))
     try:
-        reason = lacks(op, target)
-        if reason:
-            raise UnsupportedError(f"{_place(op)}: {reason}")
-        codes = [code for code in read_codes(op.codes) if isinstance(code, DeviceCode)]
-        code = next(code for code in codes if not _misfit(code, target))
         ptx.check(code)
-    except UnsupportedError:
-        raise
     except UserError as error:
         raise UserError(f"{_place(op)}: {error}") from error
     launches = tuple(

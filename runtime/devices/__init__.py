@@ -92,7 +92,10 @@ def open_device(
 def _first_gpu() -> Any:
     from .cuda import find_gpus
 
-    return find_gpus()[0]
+    try:
+        return find_gpus()[0]
+    except UserError as error:
+        raise UserError(f"{error}; or compile for the target ptx-sim to simulate one") from error
 
 
 def _binder(run: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:

@@ -123,7 +123,7 @@ class CudaDriver:
         self._cuda = cuda = _bindings()
         self._device = _call("cuDeviceGet", ordinal)
         name = _call("cuDeviceGetName", 256, self._device)
-        self.name = (name.decode() if isinstance(name, bytes) else str(name)).rstrip("\0")
+        self.name = name.split(b"\0")[0].decode()  # what follows is not defined
         major = self._attribute("COMPUTE_CAPABILITY_MAJOR")
         minor = self._attribute("COMPUTE_CAPABILITY_MINOR")
         self.capability = major, minor

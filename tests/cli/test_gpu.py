@@ -175,6 +175,12 @@ def test_code_of_a_stranger_is_not_sealed(girih_command, both, tmp_path, monkeyp
     assert Bundle(theirs).is_trusted and trust.machine_key()
 
 
+def test_a_program_that_was_just_compiled_says_what_it_lacks():
+    program = girih.compile(PRODUCT, target="nvidia:sm_80")
+    with pytest.raises(UserError, match="no GPU in tests; or compile for the target ptx-sim"):
+        program(INPUT)
+
+
 def test_weights_are_stored_once(girih_command, tmp_path):
     """Those that every target reads as they are; a target's own forms are its own."""
     weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)

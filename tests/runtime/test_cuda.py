@@ -63,7 +63,7 @@ class Bindings:
         self.fails: dict[str, str] = {}
         self.gives: dict[str, Any] = {
             "cuDriverGetVersion": 13000, "cuDeviceGetCount": 2, "cuDeviceGet": 5,
-            "cuDeviceGetName": b"NVIDIA H100\0\0", "cuDevicePrimaryCtxRetain": 77,
+            "cuDeviceGetName": b"NVIDIA H100\0  ", "cuDevicePrimaryCtxRetain": 77,
             "cuDeviceGetDefaultMemPool": 88, "cuStreamCreate": 9, "cuEventCreate": 10,
             "cuModuleGetFunction": 11, "cuModuleLoadDataEx": 12, "cuMemAllocAsync": 1 << 40,
             "cuEventElapsedTime": 0.25, "cuStreamEndCapture": 13, "cuGraphInstantiate": 14,
@@ -301,5 +301,18 @@ def test_every_name_is_one_of_cuda_python():
     types = set(re.findall(r"cuda\.(CU\w+)", text))
     assert len(functions) > 30 and len(types) > 10
     assert not [name for name in functions | types if not hasattr(real, name)]
-    for kind, member in re.findall(r"(?:cuda\.)(CU\w+)\.(CU\w*_\w+)\b", text):
-        assert hasattr(getattr(real, kind), member), member
+    members = re.findall(r"cuda\.(CU\w+)\.(CU\w*_\w+)\b", text)
+    members += [
+        ("CUdevice_attribute", f"CU_DEVICE_ATTRIBUTE_{name}")
+        for name in re.findall(r'_attribute\("(\w+)"\)', text)
+    ]
+    members += [
+        ("CUtensorMapSwizzle", f"CU_TENSOR_MAP_SWIZZLE_{name}")
+        for name in ("NONE", "32B", "64B", "128B")
+    ]
+    members += [
+        ("CUtensorMapDataType", f"CU_TENSOR_MAP_DATA_TYPE_{name}")
+        for name in (*cuda._FLOATS.values(), *cuda._BY_SIZE.values())
+    ]
+    assert len(members) > 20
+    assert not [pair for pair in members if not hasattr(getattr(real, pair[0]), pair[1])]

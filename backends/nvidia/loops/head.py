@@ -47,8 +47,17 @@ class Kernel:
         self.scratch += -(-size // 256) * 256
         return Parameter(f"s{offset}", Memory(SCRATCH, offset))
 
-    def entry(self, symbol: str, threads: int = THREADS, extra: Sequence[Parameter] = ()) -> Part:
-        return Part(self, symbol, threads, extra)
+    def entry(
+        self,
+        symbol: str,
+        threads: int = THREADS,
+        extra: Sequence[Parameter] = (),
+        minimum_blocks: int = 0,
+    ) -> Part:
+        """An entry under construction, whose parameters `extra` come last."""
+        parameters = [*self.parameters, *extra]
+        entry = self.unit.kernel(symbol, parameters, threads, minimum_blocks=minimum_blocks)
+        return Part(self, entry)
 
     def finish(self, flops: float, notes: tuple[str, ...] = ()) -> KernelCode:
         moved = sum(read_bytes(value, self.region) for value in self.region.arguments)
@@ -59,12 +68,9 @@ class Kernel:
 class Part:
     """One entry: `pointers` of the region's arguments, `outputs` of its results, `extra` ones."""
 
-    def __init__(
-        self, kernel: Kernel, symbol: str, threads: int, extra: Sequence[Parameter]
-    ) -> None:
-        self.kernel, self.region, self.threads = kernel, kernel.region, threads
-        parameters = kernel.parameters
-        self.entry: Entry = kernel.unit.kernel(symbol, [*parameters, *extra], threads)
+    def __init__(self, kernel: Kernel, entry: Entry) -> None:
+        self.kernel, self.region, self.entry = kernel, kernel.region, entry
+        self.threads, parameters = entry.threads, kernel.parameters
         self.function = self.entry.function
         self.scopes = self.entry.scopes
         count = len(self.region.arguments)

@@ -172,7 +172,9 @@ class _Rows:
         self.cut = cut = choose(region, self.rows, longest, target, most)
         self.each = 1 if cut.warps > 1 else max(1, THREADS // cut.lanes)  # rows of a block
         threads = max(WARP, cut.threads * self.each)
-        self.part = self.kernel.entry("rows", threads)
+        # Of wide elements a thread holds more registers than ptxas would give it by itself.
+        wide = any(value.element.itemsize > 4 for value in (*region.arguments, *region.results))
+        self.part = self.kernel.entry("rows", threads, minimum_blocks=1 if wide else 0)
         self.f, self.scopes = self.part.function, self.part.scopes
         self.emitter = _RowEmitter(self.part.entry, region, self.part.pointers)
         self.emitter.rows = self.dims

@@ -33,6 +33,7 @@ class Consumer(Role):
         self.base = hopper.address(f, hopper.shared(f, 0))
         self.blocks = plan.rows // hopper.ROWS
         self.waited: set[Ring] = set()
+        self.readers: dict[Ring, set[Product]] = {}
         evaluator.product = self.value
 
     def value(self, op: Op, roles: Roles) -> Registers:
@@ -40,7 +41,9 @@ class Consumer(Role):
         product = self.plan.work.of(op.results[0])
         if product is None:
             raise CompilerBug(f"{op.name} is asked for before it ran")
-        return self.now(product)
+        found = self.now(product)
+        self.done([product])
+        return found
 
     # Tiles.
 
@@ -55,10 +58,16 @@ class Consumer(Role):
             self.rotate(loop)
         else:
             self.sequence(loop)
+        self.done(self.plan.work.inner)
 
     def begin_tile(self) -> None:
         """Waits for what stays for the whole tile, and computes the products before the loop."""
         self.waited.clear()
+        self.readers = {
+            ring: {p for p in self.plan.work.products if set(p.panels) & set(ring.panels)}
+            for ring in self.plan.rings
+            if not ring.moves
+        }
         loop = self.plan.work.loop
         ops = self.plan.work.kernel.regions[0].ops
         before = set(ops[: ops.index(loop)]) if loop is not None else set()
@@ -67,12 +76,19 @@ class Consumer(Role):
                 self.evaluator.tile(product.result)
 
     def end_tile(self) -> None:
-        """Gives back what stayed for the whole tile."""
-        for ring in self.plan.rings:
-            if not ring.moves:
-                self.wait(ring)
-                self.release(ring)
-                self.advance(ring)
+        """Gives back what is still held of what stayed for the tile."""
+        self.done(self.plan.work.products)
+
+    def done(self, products: Sequence[Product]) -> None:
+        """These products are over: what stays for the tile, and is read by no other one, can be
+        filled for the next tile."""
+        for ring, readers in self.readers.items():
+            if readers:
+                readers.difference_update(products)
+                if not readers:
+                    self.wait(ring)
+                    self.release(ring)
+                    self.advance(ring)
 
     # Rings.
 

@@ -24,6 +24,7 @@ from .instructions import ROWS, WARPGROUP
 _ALIGNMENT = 1024  # of panels: one period of the widest swizzle
 _BARRIER = 8  # bytes
 _MOST_STAGES = 8
+_MOST_STAYING = 2  # stages of what stays for a tile
 _MOST_ACCUMULATORS = 208  # registers of a thread that products may hold at once
 _MOST_OF_THREE = 136, 96  # with three warp groups that multiply: of all, of one product
 _GROUP = {1: 16, 2: 8}  # rows of tiles that are walked together, by blocks of a cluster
@@ -147,7 +148,8 @@ def schedule(work: Work, architecture: Architecture) -> Schedule:
     wide = style is Style.ROTATE
     return Schedule(
         work, style, groups, tuple(rings), heads, tails, stores, offset, staging, total,
-        (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis, across, _turned(work), grouped,
+        (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis, across,
+        _turned(work), grouped,
         cluster * min(clusters, architecture.multiprocessors // cluster),
         wide and groups == 2,
     )  # fmt: skip
@@ -338,8 +340,12 @@ def _stages(work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free:
     known = trips(work)
     least = 2 if known is None or known[1] > 1 else 1
     counts = [least if moves else 1 for _, moves in bundles]
+    # What stays for a tile is brought ahead for the next one where nothing moves in a loop.
+    most = [_MOST_STAGES if moves else 1 for _, moves in bundles]
+    if not any(moves for _, moves in bundles):
+        most = [_MOST_STAYING] * len(bundles)
     sizes = [_stage_bytes(panels) for panels, _ in bundles]
-    free -= 2 * _BARRIER * sum(_MOST_STAGES if moves else 1 for _, moves in bundles)
+    free -= 2 * _BARRIER * sum(most)
 
     def used() -> int:
         return sum(count * size for count, size in zip(counts, sizes, strict=True))
@@ -349,8 +355,8 @@ def _stages(work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free:
     growing = True
     while growing:
         growing = False
-        for place, (_, moves) in enumerate(bundles):
-            if moves and counts[place] < _MOST_STAGES and used() + sizes[place] <= free:
+        for place, limit in enumerate(most):
+            if counts[place] < limit and used() + sizes[place] <= free:
                 counts[place] += 1
                 growing = True
     return counts

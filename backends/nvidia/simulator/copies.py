@@ -82,7 +82,9 @@ class Groups:
     def _land(self, copy: Incoming, due: np.ndarray) -> None:
         data = read_rows(copy.at, copy.sources[due], copy.sizes[due], copy.nbytes)
         index = copy.places[due][:, None] // 4 + np.arange(copy.nbytes // 4)
-        Traffic.of(self.state).end_write(index, data)
+        traffic = Traffic.of(self.state)
+        traffic.end_write(index, data)
+        traffic.wrote(copy.threads[due], index)  # for products and bulk copies like any store
         _tell_races(copy.at, copy.threads[due], copy.places[due], data)
 
 

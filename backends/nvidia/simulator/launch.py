@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from ....hlo.errors import UserError
+from ..target import ARCHITECTURES
 from .counters import Counters
 from .engine import Batch, Launch, special
 from .flow import build
@@ -69,7 +70,7 @@ def _translate(module: Module, function: Function) -> tuple[Program, int, int]:
     places.update(local)
     parameters, _ = _place(function.parameters)
     places.update(parameters)
-    globals_ = {v.name for v in variables if v.space in ("global", "const")}
+    globals_ = {v.name for v in variables if v.space in ("global", "const") and not v.external}
     program = Program(flow, places, globals_, special)
     program.call_parameters = {v.name for v in stack if v.space == "param"}
     return program, shared_bytes, local_bytes
@@ -83,11 +84,14 @@ def _symbols(module: Module, memory: GlobalMemory) -> dict[str, np.uint64]:
         variables = [*module.variables.values()]
         for function in module.functions.values():
             variables += function.variables.values()
-        variables = [v for v in variables if v.space in ("global", "const")]
+        kept = ("global", "const")
+        variables = [v for v in variables if v.space in kept and not v.external]
         for variable in variables:
-            if variable.external:
-                raise UserError(f"variable '{variable.name}' is defined outside of the PTX module")
             known[variable.name] = memory.allocate(variable.nbytes, variable.align)
+        for function in module.functions.values():  # as `flow` names what stands in a function
+            for variable in function.variables.values():
+                if variable.name in known:
+                    known[f"{function.name}:{variable.name}"] = known[variable.name]
         for variable in variables:
             data = np.zeros(variable.nbytes, np.uint8)
             if variable.initial:
@@ -135,6 +139,15 @@ def _check_sizes(function: Function, grid: Extent, block: Extent, cluster: Exten
     wanted = function.directives.get("reqnctapercluster")
     if wanted and (wanted + (1, 1))[:3] != cluster:
         raise UserError(f"'{function.name}' requires clusters of {wanted} blocks, not {cluster}")
+
+
+def _check_shared(module: Module, nbytes: int) -> None:
+    architecture = ARCHITECTURES.get(module.target)
+    if architecture is not None and nbytes > architecture.shared_bytes:
+        raise UserError(
+            f"a block of {architecture.name} has at most {architecture.shared_bytes} bytes of "
+            f"shared memory, the launch asks for {nbytes}"
+        )
 
 
 def _batches(launch: Launch, program: Program) -> Iterator[np.ndarray]:
@@ -190,6 +203,7 @@ def launch(
     program, static_shared, local_bytes = program_of(module, entry)
     function = module.functions[entry]
     _check_sizes(function, grid, block, cluster)
+    _check_shared(module, static_shared + shared_bytes)
     report = Report(entry)
     state = Launch(
         module,

@@ -66,6 +66,10 @@ class Traffic:
             self.state.fault("race", text, number, threads)
         if self.barriers[index].any():
             self.state.fault("barrier", "store over an mbarrier in use", number, threads)
+        self.wrote(threads, index)
+
+    def wrote(self, threads: np.ndarray, index: np.ndarray) -> None:
+        """These threads have written [thread, word]."""
         owner = np.broadcast_to(threads + 1, index.shape[:1])[:, None]
         self.dirty[index] = self.writer[index] = owner
         self.when[index] = self.met[owner]

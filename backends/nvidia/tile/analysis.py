@@ -1,10 +1,9 @@
-"""What a tile function does, as data: loops whose loads move, products, and what follows them.
+"""What a tile function does, as data: loops whose loads move, and products.
 
     facts = Facts(kernel_call)
     for loop in facts.loops: loop.loads, loop.products, loop.trips
 
-Both ways to lower products read it: the general one of this folder, and the one that gives roles to
-warps (`pipeline`). Nothing here knows of layouts or of a machine.
+Nothing here knows of layouts or of a machine.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ from functools import cached_property
 
 from ....hlo.graph import Op, Region, Value
 from ....hlo.offsets import Offset, Offsets
-from ....hlo.ops.tile import MEMORY_OPS
 from ....hlo.tiling import trip_count
-
-STORES = frozenset({"tile_store", "tile_scatter"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +26,6 @@ class Window:
     memory: Value
     offsets: tuple[Offset, ...]
     steps: tuple[int, ...] | None
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.op.sizes
-
-    @property
-    def moves(self) -> bool:
-        return self.steps is None or any(self.steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +51,7 @@ class Source:
 class Product:
     """A dot_general with at most one dim each of rows, columns and summation that is not 1.
 
-    `row` and `column` are dims of the result. `accumulator` is the number of the loop's carried
-    value that the product is added to, where the sum is what the loop carries on (`sum` is that
-    addition); None otherwise.
+    `row` and `column` are dims of the result.
     """
 
     op: Op
@@ -73,8 +59,6 @@ class Product:
     right: Source
     row: int
     column: int
-    accumulator: int | None = None
-    sum: Op | None = None
 
     @property
     def rows(self) -> int:
@@ -91,16 +75,12 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class MovingLoop:
-    """A `tile_for`: its loads, its products, and what it carries.
-
-    `trips` is None where the bounds are not constants.
-    """
+    """A `tile_for`: its loads and its products; `trips`: None if its bounds are no constants."""
 
     op: Op
     loads: tuple[Window, ...]
     products: tuple[Product, ...]
     trips: int | None
-    simple: bool  # no loops, branches, stores or gathers inside
 
     @property
     def region(self) -> Region:
@@ -109,10 +89,6 @@ class MovingLoop:
     @property
     def index(self) -> Value:
         return self.region.arguments[0]
-
-    @property
-    def carried(self) -> tuple[Value, ...]:
-        return self.region.arguments[1:]
 
 
 class Facts:
@@ -136,15 +112,6 @@ class Facts:
         """All products, in loops or not."""
         return tuple(self._products(self.region.walk(), None))
 
-    @cached_property
-    def stores(self) -> tuple[Op, ...]:
-        return tuple(op for op in self.region.walk() if op.name in STORES)
-
-    def behind(self, loop: MovingLoop) -> tuple[Op, ...]:
-        """The operations behind a loop of the body itself: what follows its sums."""
-        ops = self.region.ops
-        return tuple(ops[ops.index(loop.op) + 1 :]) if loop.op in ops else ()
-
     def window(self, op: Op, loop: Op | None = None) -> Window:
         """A tile_load as a window that moves with `loop`."""
         rank = op.operands[0].rank
@@ -166,14 +133,8 @@ class Facts:
     def _loop(self, op: Op) -> MovingLoop:
         body = op.regions[0]
         loads = [self.window(inner, op) for inner in body.ops if inner.name == "tile_load"]
-        simple = not any(
-            inner.regions
-            and inner.definition.pattern == "control"
-            or inner.name in MEMORY_OPS - {"tile_load"}
-            for inner in body.ops
-        )
         products = tuple(self._products(body.ops, op))
-        return MovingLoop(op, tuple(loads), products, trip_count(op), simple)
+        return MovingLoop(op, tuple(loads), products, trip_count(op))
 
     def _products(self, ops: Sequence[Op] | Iterator[Op], loop: Op | None) -> Iterator[Product]:
         for op in ops:
@@ -197,7 +158,6 @@ class Facts:
                 return None
             sides.append((own, depth, first + free.index(own)))
             first += len(free)
-        number, total = self._accumulator(op, loop)
         (row, left_depth, down), (column, right_depth, across) = sides
         return Product(
             op,
@@ -205,28 +165,7 @@ class Facts:
             self.source(right, column, right_depth, loop),
             down,
             across,
-            number,
-            total,
         )
-
-    def _accumulator(self, op: Op, loop: Op | None) -> tuple[int | None, Op | None]:
-        if loop is None:
-            return None, None
-        body = loop.regions[0]
-        users = body.uses.get(op.result, ())
-        total, place = users[0] if len(users) == 1 else (None, 0)
-        if total is None or total.name != "add":
-            return None, None
-        other = total.operands[1 - place]
-        if other.owner is not body or other.index == 0:
-            return None, None
-        number = other.index - 1
-        alone = len(body.uses.get(other, ())) == 1
-        if not alone or body.results[number] is not total.result:
-            return None, None
-        if len(body.uses.get(total.result, ())) != 1:
-            return None, None
-        return number, total
 
     def source(self, value: Value, own: int, depth: int, loop: Op | None = None) -> Source:
         """Follows an operand's two dims to where it is made."""

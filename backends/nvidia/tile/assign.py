@@ -75,11 +75,12 @@ class Assignment:
 
     def _threads(self) -> int:
         largest = 1
+        windows = self._windows_of_products()
         for op in self.facts.region.walk():
             if op.name == "constant":
                 continue
             for value in op.results:
-                if value.rank:
+                if value.rank and value not in windows:
                     largest = max(largest, math.prod(1 << log2(n) for n in value.dims))
         threads = max(WARP, min(THREADS, 1 << log2(-(-largest // ELEMENTS))))
         if self.chained:
@@ -89,6 +90,20 @@ class Assignment:
         while threads < 1024 and largest // threads > MOST_ELEMENTS:
             threads *= 2
         return threads
+
+    def _windows_of_products(self) -> set[Value]:
+        """Operands that go from memory to shared memory: no thread has them in registers."""
+        found: set[Value] = set()
+        for product in self.facts.products:
+            for source in (product.left, product.right):
+                value = source.value
+                while source.window is not None and value is not source.origin:
+                    found.add(value)
+                    assert value.op is not None
+                    value = value.op.operands[0]
+                if source.window is not None:
+                    found.add(value)
+        return found
 
     def _chained(self) -> bool:
         """Whether a product takes what another gave: rows stay in their warps then, so that no

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....hlo.graph import Op, Value
+from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Pair, Register
@@ -147,10 +147,6 @@ class Block:
         return self.f.land(a, b)
 
     # Elements in memory.
-
-    def kind(self, value: Value) -> str:
-        """The LLVM type of an element (of a part of it) in memory."""
-        return elements.memory_type(self.f, value.element)
 
     def load(
         self, pointer: llvm.Value, element: object, count: int, aligned: bool

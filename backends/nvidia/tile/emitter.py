@@ -56,8 +56,6 @@ class Emitter:
         bits = len(self.assignment.blocked((1,)).threads)
         self.uniform = Spread((), (), ((),) * bits)  # of a scalar
         self.contended = self._contended()
-        self.converted = 0  # layouts changed through shared memory
-        self.notes: dict[str, None] = {}
 
     def _contended(self) -> frozenset[Value]:
         """Results that more than one access touches: their order is that of the program."""
@@ -240,7 +238,6 @@ class Emitter:
         op = value.op
         if op is not None and self.is_flexible(op):
             return self._computed(value, spread)
-        self.converted += known is not None
         source = rows_of(value) if self.scope.piece(value) is None else None
         if source is not None:
             return exchanged(self, source, spread)

@@ -26,7 +26,7 @@ def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
         launches.append(launch)
     moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
     flops = op.definition.flops(op)
-    return block.unit.code(launches, flops, moved, notes=tuple(emitter.notes))
+    return block.unit.code(launches, flops, moved)
 
 
 def lowered(

@@ -57,11 +57,6 @@ class Spread:
         """One more than the greatest thread part, for each dim."""
         return tuple(1 + sum(basis[d] for basis in self.threads) for d in range(len(self.dims)))
 
-    def ragged(self, d: int) -> bool:
-        """Whether some thread's place along dim d lies outside of the tile."""
-        total = sum(basis[d] for basis in (*self.registers, *self.threads))
-        return total >= self.dims[d]
-
     @cached_property
     def copies(self) -> int:
         """Bits of the thread's number that change nothing: those threads hold the same."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import girih
 import girih.language as tl
 from girih import foreign
 from girih.backends.nvidia import foreign as backend
+from girih.backends.nvidia.simulator import GlobalMemory, launch, parse
 from girih.backends.nvidia.target import target
 from girih.hlo.build import make_op
 from girih.hlo.errors import UnsupportedError
@@ -240,3 +244,51 @@ def test_wrong_ptx_of_a_record_is_a_user_error():
     for text in ("nonsense", PTX_TWICE.replace("twice", "thrice")):
         with pytest.raises(girih.UserError, match="kernel 'twice'"):
             backend.emit(call(text), target("sm_80"))
+
+
+OPCODES = (
+    "mov.u32", "bar.sync", "ret", "ld.global.v4.f32", "atom.global.add.f32", "shfl.sync.bfly.b32",
+    "setp.ne.u32", "ld.param.u64", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+    "cp.async.ca.shared.global", "mbarrier.init.shared.b64", "wgmma.fence.sync.aligned", "bra",
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16", "popc.b32", "bfe.u32", "call.uni",
+)  # fmt: skip
+
+
+def damaged(text: str, chance: random.Random) -> str:
+    """Another opcode, register or number in a few places, or two lines exchanged."""
+    tokens = re.findall(r"\s+|[\w.$%]+|.", text, re.DOTALL)
+    for _ in range(chance.randint(1, 3)):
+        opcodes = [at for at, token in enumerate(tokens) if re.match(r"[a-z]+\.[a-z]", token)]
+        values = [at for at, token in enumerate(tokens) if re.match(r"%[a-z]|\d", token)]
+        kind = chance.choice(("opcode", "value", "value", "number", "drop"))
+        if kind == "opcode":
+            tokens[chance.choice(opcodes)] = chance.choice(OPCODES)
+        elif kind == "value":
+            tokens[chance.choice(values)] = tokens[chance.choice(values)]
+        elif kind == "number":
+            tokens[chance.choice(values)] = chance.choice(("-1", "4294967295", "64", "9" * 22))
+        else:
+            del tokens[chance.randrange(len(tokens))]
+    return "".join(tokens)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_damaged_ptx_never_crashes(monkeypatch):
+    """It gives numbers, or a UserError that names the line; whatever it says."""
+    monkeypatch.setattr(sys.modules[launch.__module__], "LIMIT", 20_000)
+    chance, refused = random.Random(11), 0
+    for _ in range(120):
+        text = damaged(chance.choice((PTX_TWICE, PTX_SUM)), chance)
+        try:
+            module = parse(text)
+            for entry in module.entries:
+                memory = GlobalMemory()
+                places = [memory.allocate(4096).to_bytes(8, "little") for _ in range(3)]
+                parameters = module.functions[entry].parameters
+                arguments = [
+                    (places[n % 3] + bytes(8))[: p.nbytes] for n, p in enumerate(parameters)
+                ]
+                launch(module, entry, (2, 1, 1), (32, 1, 1), arguments, memory, shared_bytes=128)
+        except girih.UserError:
+            refused += 1
+    assert refused > 60

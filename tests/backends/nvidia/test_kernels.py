@@ -11,6 +11,7 @@ import girih
 from girih.backends import find
 from girih.backends.nvidia import kernels, machines
 from girih.backends.nvidia.build import EMITTED, accepts
+from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.frame import Unfit
 from girih.backends.nvidia.target import ARCHITECTURES, target
 from girih.hlo.build import Builder
@@ -52,7 +53,8 @@ def test_products_cut_apart(residual: bool, twice: bool) -> None:
     op = product(residual=residual, twice=twice)
     pairs = kernels.shared(op)
     code = kernels.apart_from(op.regions[0], harness.TARGET, 1.0, pairs, "a reason")
-    assert len(code.launches) == 2 and code.notes[0].endswith("apart: a reason")
+    same = twice and not residual  # one value is given twice, and copied
+    assert len(code.launches) == 2 + same and code.notes[0].endswith("apart: a reason")
     assert code.scratch_bytes >= 4 * 10 * 384
     given = inputs(op)
     apart = harness.check(op, given, tolerance=1e-5, emitter=lambda: code)
@@ -88,7 +90,7 @@ def test_matrix_instructions_by_architecture() -> None:
     op = harness.fusion("contract", b.region([made]))
     hopper, ampere = (kernels.emit(op, target(name)) for name in ("sm_90a", "sm_80"))
     assert "wgmma" in hopper.text and "wgmma" not in ampere.text
-    assert "mma.m16n8k16" in ampere.text
+    assert "mma.sync" in compile_ptx(ampere.text, ARCHITECTURES["sm_80"])
     assert not hopper.notes and not ampere.notes
 
 
@@ -153,7 +155,7 @@ def test_attention_becomes_one_kernel_of_the_pipeline() -> None:
     (kernel,) = program.plan.kernels
     assert kernel.kind == "tile" and not kernel.notes
     (launch,) = kernel.launches
-    assert list(launch.block) == [384] or launch.block[0] == 384
+    assert launch.block[0] == 384  # one warp group copies, two multiply
 
 
 def test_a_whole_program() -> None:

@@ -14,7 +14,7 @@ from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
 from girih.optimizer.tiles.build import build_kernel, make_group
 from girih.optimizer.tiles.streaming import streams
 
-from .support import SMALL, attention, check, check_call, random
+from .support import SMALL, attention, check, check_call, compare, random
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -44,6 +44,16 @@ def test_a_block_walks_several_heads() -> None:
     assert plan.blocks == 2 and plan.ping_pong
 
 
+def heads(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention; a head of keys for two of queries."""
+    k, v = jnp.repeat(k, 2, axis=1), jnp.repeat(v, 2, axis=1)
+    s = jnp.einsum("bhid,bhjd->bhij", q, k, preferred_element_type=jnp.float32) * 0.125
+    i = jnp.arange(s.shape[-1])
+    s = jnp.where(i[None, :] <= i[:, None], s, -jnp.inf)
+    p = jax.nn.softmax(s, -1).astype(q.dtype)
+    return jnp.einsum("bhij,bhjd->bhid", p, v)
+
+
 def streamed(function: Any, inputs: list[np.ndarray], sizes: tuple[int, ...], step: int) -> Op:
     """The group of a whole program as a tile function that walks its longest sum."""
     module = girih.import_model(function, *inputs)
@@ -55,15 +65,20 @@ def streamed(function: Any, inputs: list[np.ndarray], sizes: tuple[int, ...], st
 
 
 def test_a_group_that_connect_makes() -> None:
-    def heads(q: Any, k: Any, v: Any) -> Any:
-        k, v = jnp.repeat(k, 2, axis=1), jnp.repeat(v, 2, axis=1)
-        s = jnp.einsum("bhid,bhjd->bhij", q, k, preferred_element_type=jnp.float32) * 0.125
-        i = jnp.arange(s.shape[-1])
-        s = jnp.where(i[None, :] <= i[:, None], s, -jnp.inf)
-        p = jax.nn.softmax(s, -1).astype(q.dtype)
-        return jnp.einsum("bhij,bhjd->bhid", p, v)
-
     inputs = [random(1, 2, 256, 64), random(1, 1, 256, 64), random(1, 1, 256, 64)]
     op = streamed(heads, inputs, (1, 1, 128, 64), 128)
     plan = check_call(op, *inputs)
     assert plan.style is Style.ROTATE
+
+
+def test_attention_of_a_framework_is_one_launch() -> None:
+    """connect makes one group of it, in the tiles that the pipeline wants."""
+    inputs = [random(1, 2, 192, 64), random(1, 1, 192, 64), random(1, 1, 192, 64)]
+    program = girih.compile(girih.import_model(heads, *inputs), target="ptx-sim")
+    (kernel,) = program.plan.kernels
+    (launch,) = kernel.launches
+    maps = [a for a in launch.arguments if a.HasField("tensor_map")]
+    assert len(maps) == 4 and tuple(launch.block) == (384, 1, 1)
+    found = program(*inputs)
+    found = found[0] if isinstance(found, (list, tuple)) else found
+    compare(np.asarray(found), np.asarray(heads(*inputs)), 0.02)

@@ -11,6 +11,7 @@ import pytest
 from .elementwise import apply, floats, integers, same
 from .test_floats import BFLOAT, F32, F64, FORMATS, exact_round
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the references
 INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 KINDS = {"f16": np.float16, "f32": F32, "f64": F64}
 

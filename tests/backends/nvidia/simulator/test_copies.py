@@ -131,6 +131,12 @@ def test_a_barrier_learns_of_copies(mode, seed, noinc):
     assert (out == data).all()
 
 
+def test_shared_memory_has_an_end():
+    with pytest.raises(UserError, match="at most 232448 bytes of shared memory"):
+        run("", [], shared=232449)
+    run("", [], shared=232448)
+
+
 # Bulk copies.
 
 LOAD = f"""

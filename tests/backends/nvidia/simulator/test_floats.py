@@ -11,6 +11,7 @@ import pytest
 
 from .elementwise import apply, floats, same
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the references
 F32, F64 = np.float32, np.float64
 BFLOAT = np.dtype(ml_dtypes.bfloat16)
 

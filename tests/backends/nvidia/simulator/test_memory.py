@@ -281,6 +281,36 @@ def test_source_lines_of_faults() -> None:
     assert text.splitlines()[caught.value.fault.line - 1].strip().startswith("st.global")
 
 
+def test_variables_of_functions_and_of_elsewhere() -> None:
+    head = """
+.extern .global .align 4 .b8 elsewhere[4];
+.func tick(.param .b64 where)
+{
+  .global .align 4 .u32 total = 40;
+  .shared .align 4 .b8 place[4];
+  .reg .b32 %r<3>;
+  .reg .b64 %d<2>;
+  ld.param.b64 %d1, [where];
+  atom.global.add.u32 %r1, [total], 1;
+  st.shared.u32 [place], %r1;
+  ld.shared.u32 %r2, [place];
+  st.global.u32 [%d1], %r2;
+  ret;
+}
+"""
+    call = """  {
+    .param .b64 param0;
+    st.param.b64 [param0], %a0;
+    call.uni tick, (param0);
+  }
+"""
+    for mode in ("", COOPERATIVE):
+        found, _ = run(kernel(mode + call * 3, 1, head=head), [], [(np.uint32, 1)], block=(1, 1, 1))
+        assert found[0][0] == 42
+    with pytest.raises(UserError, match="symbol 'elsewhere' is not known"):
+        run(kernel("  ld.global.u32 %r1, [elsewhere];", 1, head=head), [], [(np.uint32, 1)])
+
+
 def test_arguments_are_checked() -> None:
     text = kernel("", 1)
     memory = GlobalMemory()

@@ -260,6 +260,22 @@ def test_fence_of_another_thread_does_not_help():
     )
 
 
+def by_copies(body: str) -> str:
+    """With cp.async in place of loads and stores."""
+    body = re.sub(r"@%p1 ld.global.v4.b32 [^;]*;", "", body)
+    copy = "@%p1 cp.async.cg.shared.global [%rd12], [%rd11], 16;"
+    body = re.sub(r"@%p1 st.shared.v4.b32 [^;]*;", copy, body)
+    return body.replace("fence.proxy", "cp.async.wait_all;\nfence.proxy", 1)
+
+
+def test_cp_async_needs_the_proxy_fence_too():
+    for mode in ("eager", "lazy"):
+        found, wanted = multiply(32, "f32", "bf16", "bf16", change=by_copies, mode=mode)
+        assert (found == wanted).all()
+    broken(lambda b: by_copies(b).replace("fence.proxy.async.shared::cta;", ""), "proxy")
+    broken(lambda b: by_copies(b).replace("cp.async.wait_all;", ""), "race")
+
+
 def test_missing_wgmma_fence():
     broken(lambda b: b.replace("wgmma.fence.sync.aligned;", ""), "fence")
 

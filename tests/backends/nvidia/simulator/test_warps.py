@@ -273,6 +273,31 @@ def test_race_between_barriers() -> None:
     run(kernel(same_place.format(7), 0, shared=512), [], [], (1, 1, 1), (128, 1, 1))
 
 
+def test_stores_of_one_value_are_no_race() -> None:
+    """Two warps store 7 at place 0, and each at its own place something else."""
+    body = """
+  mov.u32 %r9, %tid.x;
+  mov.b64 %d1, buffer;
+  mad.wide.u32 %d2, %r9, 4, %d1;
+  setp.lt.u32 %p1, %r9, 32;
+  @!%p1 bra OTHER;
+  st.shared.v2.u32 [buffer+512], {%r5, %r6};
+OTHER:
+  @%p1 bra JOIN;
+  st.shared.v2.u32 [buffer+512], {%r5, %r6};
+JOIN:
+  st.shared.u32 [%d2], %r9;
+  bar.sync 0;
+"""
+    same_values = "  mov.u32 %r5, 7;\n  mov.u32 %r6, 8;\n"
+    for seed in range(3):
+        text = kernel(same_values + body, 0, shared=520)
+        run(text, [], [], (1, 1, 1), (64, 1, 1), seed=seed)
+        text = kernel("  mov.u32 %r5, 7;\n  shr.u32 %r6, %t, 5;\n" + body, 0, shared=520)
+        with pytest.raises(SimulationError, match="race.*writes shared memory at 512"):
+            run(text, [], [], (1, 1, 1), (64, 1, 1), seed=seed)
+
+
 def test_warp_barrier_orders_a_warp() -> None:
     body = """
   mov.b64 %d1, buffer;
