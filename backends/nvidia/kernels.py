@@ -108,7 +108,7 @@ def _tiled(op: Op, target: Target) -> KernelCode:
         try:
             return pipeline.emit(op, target)
         except Unfit as reason:
-            if any(inner.name == "dot_general" for inner in op.regions[0].walk()):
+            if _narrow(op.regions[0]):
                 notes = (f"not in Hopper's pipeline: {reason}",)
     try:
         code = tile.emit(op, target, shares)
@@ -116,6 +116,15 @@ def _tiled(op: Op, target: Target) -> KernelCode:
         place = f"{op.origin[0]}: " if op.origin else ""
         raise UnsupportedError(f"{place}{op.kernel}: target nvidia: {reason}") from reason
     return replace(code, notes=(*code.notes, *notes))
+
+
+def _narrow(region: Region) -> bool:
+    """Whether it has products that Hopper's matrix units would do at once."""
+    return any(
+        op.name == "dot_general" and op.operands[0].element.is_float
+        and op.operands[0].element.bits <= 16
+        for op in region.walk()
+    )  # fmt: skip
 
 
 def kind_of(op: Op) -> str:

@@ -1,7 +1,7 @@
 """Descriptions of GPUs for cost models: a typical one of some architectures, one file each.
 
-Numbers: data sheets (clock, units, capacities) and microbenchmarks of Hopper (latencies in cycles,
-bytes per cycle), see docs/architecture.md; none was measured by us yet.
+Numbers: data sheets (clock, units, capacities) and microbenchmarks of Hopper (latencies and bytes
+per cycle: Luo et al., arXiv 2402.13499); none was measured by us yet.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from ....hlo.graph import Value as Tile
 from ... import llvm
 from ...llvm import Function, Value, elements
 from . import instructions as hopper
-from .analysis import Panel, Product, Roles
 from .masks import first_rounds, masks
 from .registers import Evaluator, Registers
 from .rings import Role, rolled
 from .schedule import Ring, Schedule, Style, carried_zero
+from .work import Panel, Product, Roles
 
 Words = list[list[list[Value]]]  # of a left operand: by block and step, four words
 

@@ -8,12 +8,13 @@ from ..frame import Parameter, Unit, barrier
 from ..launch import Argument, KernelCode, Memory
 from ..target import Target
 from . import instructions as hopper
-from .analysis import analyse, tensor_map
+from .analysis import analyse
 from .consumer import Consumer
 from .epilogue import Epilogue
 from .producer import Producer
 from .registers import Evaluator, Place
 from .schedule import Schedule, schedule
+from .work import tensor_map
 
 
 def emit(op: Op, target: Target, *, tf32: bool = False) -> KernelCode:

@@ -8,10 +8,11 @@ from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import Value, elements
 from . import instructions as hopper
-from .analysis import COLUMN, ROW
 from .consumer import Consumer
-from .registers import Registers, Window
+from .registers import Registers
 from .schedule import Staged
+from .windows import Window
+from .work import COLUMN, ROW
 
 
 class Epilogue:

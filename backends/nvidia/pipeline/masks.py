@@ -12,9 +12,9 @@ from ....hlo.graph import Op, Value
 from ....hlo.offsets import Offset
 from ....hlo.types import I32
 from ... import llvm
-from .analysis import Work
 from .positions import linear
 from .registers import Evaluator
+from .work import Work
 
 _STRICT = {"GE": (False, False), "GT": (False, True), "LE": (True, False), "LT": (True, True)}
 

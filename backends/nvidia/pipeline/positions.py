@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....hlo.graph import Value
 from ....hlo.offsets import Offset
-from .analysis import Work, shape, splat_of
+from .work import Work, shape, splat_of
 
 
 def linear(work: Work, value: Value) -> tuple[Offset, tuple[int, ...]] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ... import llvm
 from ...llvm import Value
 from . import instructions as hopper
-from .analysis import Panel
 from .rings import Role, rolled
 from .schedule import Ring
+from .work import Panel
 
 
 class Producer(Role):

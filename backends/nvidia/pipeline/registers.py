@@ -8,7 +8,6 @@ in all columns. Elements are computed when they are asked for, and once in each 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,16 +20,17 @@ from ....hlo.ops.bodies import monoid
 from ....hlo.types import BF16, F16, F32, I32
 from ... import llvm
 from ...llvm import Function, arithmetic, elements
-from ..frame import Unfit, shuffle
-from .analysis import COLUMN, ROW, Roles, Work, splat_of, through
-from .instructions import exponential2, pack, reciprocal
+from ..frame import shuffle
+from .functions import FUNCTIONS, folded, multiple_of, plain
+from .instructions import pack
 from .positions import linear
+from .roles import through
+from .windows import Window
+from .work import COLUMN, ROW, Roles, Work, splat_of
 
 Element = llvm.Value
 Fetch = Callable[[int, int], Element]
 
-LOG2_E = 1.4426950408889634
-_FOLDS = frozenset({"add", "maximum", "minimum", "multiply", "and", "or"})
 _HALVES = {BF16: "bfloat", F16: "half"}
 _PREDICATES = {"EQ": "eq", "NE": "ne", "GE": "sge", "GT": "sgt", "LE": "sle", "LT": "slt"}
 _CHAINS = 4  # independent sums of a thread
@@ -198,7 +198,7 @@ class Evaluator:
         ]
         return self._make(
             op.result, roles,
-            lambda i, j: _plain(
+            lambda i, j: plain(
                 arithmetic.apply(self.function, op, [one.at(i, j) for one in operands])
             ),
         )  # fmt: skip
@@ -249,7 +249,7 @@ class Evaluator:
     def _constant(self, op: Op, roles: Roles) -> Registers:
         dense = constant_of(op.result)
         assert dense is not None
-        number = _plain(elements.register_constant(dense.type.element, dense.splat_value, 1))
+        number = plain(elements.register_constant(dense.type.element, dense.splat_value, 1))
         return Registers(self, 1, 1, lambda i, j: number)
 
     def _iota(self, op: Op, roles: Roles) -> Registers:
@@ -259,7 +259,7 @@ class Evaluator:
         def fetch(i: int, j: int) -> Element:
             place = self.row(i) if role == ROW else self.column(j) if role == COLUMN else None
             number = place if place is not None else llvm.constant("i32", 0)
-            return _plain(arithmetic.convert(self.function, number, I32, element))
+            return plain(arithmetic.convert(self.function, number, I32, element))
 
         return self._make(op.result, roles, fetch)
 
@@ -307,7 +307,7 @@ class Evaluator:
         f, element = self.function, op.result.element
         if element is not F32 and element not in _HALVES:
             return self._elementwise(op, roles)
-        rule = _FUNCTIONS[op.name]
+        rule = FUNCTIONS[op.name]
         source = self.tile(op.operands[0], roles)
 
         def fetch(i: int, j: int) -> Element:
@@ -318,7 +318,7 @@ class Evaluator:
     def _subtract(self, op: Op, roles: Roles) -> Registers:
         """x * c - y in one instruction."""
         f = self.function
-        scaled = _scaled(self.resolved(op.operands[0])) if op.result.element is F32 else None
+        scaled = multiple_of(self.resolved(op.operands[0])) if op.result.element is F32 else None
         if scaled is None:
             return self._elementwise(op, roles)
         factor = llvm.constant("float", scaled[1])
@@ -352,13 +352,13 @@ class Evaluator:
         element = op.result.element
         name = monoid(op.regions[0])
         operand, factor = self.resolved(op.operands[0]), 1.0
-        scaled = _scaled(operand) if name in ("maximum", "minimum") else None
+        scaled = multiple_of(operand) if name in ("maximum", "minimum") else None
         if scaled is not None and scaled[1] > 0 and element is F32:
             operand, factor = scaled  # the largest of products is the product of the largest
         source = self.tile(operand, inner)
 
         def join(a: Element, b: Element) -> Element:
-            return _folded(f, name, element, a, b)
+            return folded(f, name, element, a, b)
 
         along = COLUMN in inner and COLUMN not in roles
 
@@ -399,7 +399,7 @@ class Evaluator:
         kind = elements.memory_type(f, element)
         window = Window(self, memory, op.offsets, op.sizes, roles)
         base = self.pointers[memory.index]
-        fill = _plain(elements.register_constant(element, element.dtype.type(op.fill), 1))
+        fill = plain(elements.register_constant(element, element.dtype.type(op.fill), 1))
 
         def pair(i: int, first: int) -> Element:
             index, inside = window.at(i, first)
@@ -419,137 +419,10 @@ class Evaluator:
                 if inside is not None:
                     index = f.select(inside, index, 0)
                 raw = f.load(kind, f.pointer(base, index, kind))
-            found = _plain(elements.widen(f, raw, element))
+            found = plain(elements.widen(f, raw, element))
             return found if inside is None else f.select(inside, found, fill)
 
         return self._make(op.result, roles, fetch)
-
-
-class Window:
-    """Places in memory of a window's elements, as i64, and whether they are inside of it."""
-
-    def __init__(
-        self,
-        owner: Evaluator,
-        memory: Value,
-        offsets: Sequence[Value],
-        sizes: Sequence[int],
-        roles: Roles,
-    ) -> None:
-        self.owner, self.memory, self.roles = owner, memory, roles
-        known = owner.work.offsets
-        places = [known.of(value) for value in offsets]
-        self.starts = [owner.scalar(value) for value in offsets]
-        self.sure = [
-            known.inside(place, size, dim)
-            for place, size, dim in zip(places, sizes, memory.dims, strict=True)
-        ]
-        # Whether a thread's two neighbours of a row are neighbours in memory, and aligned.
-        last = memory.rank - 1
-        even = last >= 0 and places[last].constant % 2 == 0
-        even = even and all(factor % 2 == 0 for _, factor in places[last].terms)
-        row = memory.dims[last] if last >= 0 else 1
-        self.pairs = even and row % 2 == 0 and roles[last] == COLUMN
-
-    def at(self, i: int, j: int) -> tuple[Element, Element | None]:
-        """(the element's number in memory, whether it is there; None where it surely is)."""
-        f, owner = self.owner.function, self.owner
-        index: Element = llvm.constant("i64", 0)
-        inside: Element | None = None
-        stride = 1
-        for dim in reversed(range(self.memory.rank)):
-            size, role = self.memory.dims[dim], self.roles[dim]
-
-            def place(dim: int = dim, role: str = role) -> Element:
-                start = self.starts[dim]
-                if role == ROW:
-                    return f.add(start, owner.row(i))
-                return f.add(start, owner.column(j)) if role == COLUMN else start
-
-            number = i if role == ROW else j if role == COLUMN else 0
-            at = owner.once((self, dim, number), place)
-            wide = owner.once(
-                (self, dim, number, stride), lambda a=at, s=stride: self._scaled(a, s)
-            )
-            index = f.add(index, wide)
-            if not self.sure[dim]:
-                here = owner.once(
-                    (self, dim, number, "in"), lambda a=at, n=size: f.compare("ult", a, n)
-                )
-                inside = here if inside is None else f.land(inside, here)
-            stride *= size
-        return index, inside
-
-    def _scaled(self, at: Element, stride: int) -> Element:
-        f = self.owner.function
-        return f.mul(f.cast("sext", at, "i64"), stride)
-
-
-def _scaled(value: Value) -> tuple[Value, float] | None:
-    """(x, c) of a value that is x * c for a finite number c."""
-    op = value.op
-    if op is None or op.name != "multiply" or value.element is not F32:
-        return None
-    for number in (0, 1):
-        factor = splat_of(op.operands[number])
-        if factor is not None and math.isfinite(float(factor)):  # type: ignore[arg-type]
-            return op.operands[1 - number], float(factor)  # type: ignore[arg-type]
-    return None
-
-
-def _exp(f: Function, x: Element) -> Element:
-    return exponential2(f, f.mul(x, LOG2_E))
-
-
-def _logistic(f: Function, x: Element) -> Element:
-    """1 / (1 + e^-x)"""
-    return reciprocal(f, f.add(exponential2(f, f.mul(x, -LOG2_E)), 1.0))
-
-
-# tanh(x) = x + x^3 (c0 + c1 x^2 + ...), least squares for |x| < 0.6 (relative error 2.3e-7)
-_TANH = (-0.33332731, 0.1331579, -0.05235834, 0.01584972)
-_TANH_SMALL = 0.55
-
-
-def _tanh(f: Function, x: Element) -> Element:
-    """1 - 2 / (1 + e^2x), and a polynomial for small x, where that cancels."""
-    e = exponential2(f, f.mul(x, 2 * LOG2_E))
-    large = f.fma(reciprocal(f, f.add(e, 1.0)), llvm.constant("float", -2.0), _ONE)
-    square = f.mul(x, x)
-    series = llvm.constant("float", _TANH[-1])
-    for coefficient in reversed(_TANH[:-1]):
-        series = f.fma(series, square, llvm.constant("float", coefficient))
-    small = f.fma(f.mul(series, square), x, x)
-    size = f.intrinsic("llvm.fabs", "float", x)
-    return f.select(f.compare("olt", size, _TANH_SMALL), small, large)
-
-
-_ONE = llvm.constant("float", 1.0)
-_FUNCTIONS: dict[str, Callable[[Function, Element], Element]] = {
-    "exponential": _exp,
-    "logistic": _logistic,
-    "tanh": _tanh,
-}
-
-
-def _plain(register: elements.Register) -> Element:
-    assert isinstance(register, llvm.Value)
-    return register
-
-
-def _folded(f: Function, name: str | None, element: Any, a: Element, b: Element) -> Element:
-    if name == "add":
-        return f.lor(a, b) if element.is_bool else f.add(a, b)
-    if name == "multiply":
-        return f.land(a, b) if element.is_bool else f.mul(a, b)
-    if name in ("and", "or"):
-        return f.land(a, b) if name == "and" else f.lor(a, b)
-    if element.is_bool:
-        return f.lor(a, b) if name == "maximum" else f.land(a, b)
-    if element.is_float:
-        return f.intrinsic(f"llvm.{name}", a.type, a, b)
-    signed = element.kind == "int"
-    return f.max(a, b, signed=signed) if name == "maximum" else f.min(a, b, signed=signed)
 
 
 _RULES: dict[str, Callable[[Evaluator, Op, Roles], Registers]] = {
@@ -570,60 +443,3 @@ _RULES: dict[str, Callable[[Evaluator, Op, Roles], Registers]] = {
     "tile_id": Evaluator._tile_id,
     "tile_load": Evaluator._load,
 }
-
-
-def supported(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles]]:
-    """What a value of these roles is computed from; Unfit where threads cannot compute it."""
-    for size, role in zip(value.dims, roles, strict=True):
-        if role == ROW and size != work.rows:
-            raise Unfit(f"{size} rows beside {work.rows}")
-        if role == COLUMN and size % 8:
-            raise Unfit(f"{size} columns are no multiple of 8")
-    if value.element.is_complex or value.element.kind == "quantized":
-        raise Unfit(f"it computes with {value.element}")
-    op, product = value.op, work.of(value)
-    if product is not None:
-        needed = [(product.addend, roles)] if product.addend is not None else []
-        if isinstance(product.left, Value):
-            needed.append((product.left, work.roles[product.left]))
-        return needed
-    if op is None or op.name == "tile_for":
-        return _carried(work, value, roles)
-    if op.name == "constant":
-        dense = constant_of(value)
-        if dense is None or not dense.is_splat:
-            raise Unfit("a constant that is not one number")
-        return []
-    if op.name in ("tile_id", "iota"):
-        return []
-    if op.name == "tile_load":
-        return [(offset, ()) for offset in op.offsets]
-    if op.name in ("broadcast_in_dim", "reshape", "transpose"):
-        return [(op.operands[0], through(op, roles, False))]
-    if op.name == "reduce":
-        return _reduced(op, roles)
-    if op.definition.pattern == "elementwise" and arithmetic.supports(op):
-        return [(v, roles if v.rank == len(roles) else ("",) * v.rank) for v in op.operands]
-    raise Unfit(f"{op.name} is not computed in registers of a product")
-
-
-def _reduced(op: Op, roles: Roles) -> list[tuple[Value, Roles]]:
-    if len(op.operands) != 2 or monoid(op.regions[0]) not in _FOLDS:
-        raise Unfit("a reduction of several operands or by a function of its own")
-    inner = through(op, roles, False)
-    if any(inner[dim] == ROW for dim in op.dimensions):
-        raise Unfit("a reduction over rows, which different warps have")
-    return [(op.operands[0], inner), (op.operands[1], ())]
-
-
-def _carried(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles]]:
-    loop = work.loop
-    if loop is None:
-        raise CompilerBug(f"nothing gives {value}")
-    body = loop.regions[0]
-    if value is body.arguments[0]:
-        return []
-    number = value.index if value.op is not None else value.index - 1
-    if value.rank and work.roles.get(value) != roles:
-        raise Unfit("what the loop carries is spread over threads in two ways")
-    return [(loop.operands[2 + number], roles), (body.results[number], roles)]

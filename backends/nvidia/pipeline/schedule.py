@@ -18,8 +18,9 @@ from enum import Enum
 from ....hlo.graph import Op, Value
 from ..frame import Unfit
 from ..target import Architecture
-from .analysis import COLUMN, ROW, Panel, Product, Roles, Work, mapped, splat_of, trips
+from .analysis import mapped
 from .instructions import ROWS, WARPGROUP
+from .work import COLUMN, ROW, Panel, Product, Roles, Work, splat_of, trips
 
 _ALIGNMENT = 1024  # of panels: one period of the widest swizzle
 _BARRIER = 8  # bytes

@@ -3,7 +3,7 @@
 A *rank* is a place in an order in which every block stands before its successors, loops are
 contiguous, and every loop ends in a *latch* through which all back edges go. Running the threads
 of the lowest rank first therefore brings diverged threads together again as early as immediate
-postdominators do, and once per loop iteration.
+postdominators do (earlier where some paths leave the kernel), and once per loop iteration.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def compiled(code: codegen.KernelCode, target: codegen.Target) -> Any:
     if "amx-tile" in target.features:
         cpu._permit_tiles()
     # The executor's object has the memcpy and memset that LLVM may call.
-    linked = image.link([_executor(target), codegen.compile_object(code.ir_text, target)])
+    made = code.object or codegen.compile_object(code.ir_text, target)
+    linked = image.link([_executor(target), made])
     buffer = _map(linked.data)
     address = buffer + linked.symbols[code.symbol]
     function = ctypes.CFUNCTYPE(

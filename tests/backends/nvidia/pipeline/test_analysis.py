@@ -12,10 +12,11 @@ import girih.language as tl
 from girih.backends.nvidia.frame import Unfit
 from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.pipeline import contraction
-from girih.backends.nvidia.pipeline.analysis import COLUMN, ROW, analyse
+from girih.backends.nvidia.pipeline.analysis import analyse
 from girih.backends.nvidia.pipeline.emit import plan_of
 from girih.backends.nvidia.pipeline.masks import masks
 from girih.backends.nvidia.pipeline.schedule import Schedule, Style
+from girih.backends.nvidia.pipeline.work import COLUMN, ROW
 from girih.hlo.graph import Op
 from girih.hlo.types import BF16, F32, TensorType
 

@@ -75,6 +75,14 @@ def test_a_block_walks_several_tiles() -> None:
     assert plan.blocks == 2 and plan.tiles == 9 and plan.grouped
 
 
+def test_windows_of_the_next_tile_are_brought_ahead() -> None:
+    """Where nothing moves in a loop, what stays for a tile has a second stage."""
+    a, b = matrices(256, 384, 64)
+    plan = check(matmul, a, b, on=SMALL, M=256, N=384, K=64, TM=128, TN=128, TK=64)
+    assert plan.work.loop is None and [ring.stages for ring in plan.rings] == [2, 2]
+    assert plan.tiles == 6 and plan.blocks == 2
+
+
 def test_what_follows_a_product() -> None:
     arrays = random(2, 130, 128), random(2, 128, 136), random(136), random(2, 130, 136)
     check(layer, *arrays)

@@ -1,0 +1,84 @@
+"""Functions of one element in registers, by the special function unit where there is a way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ....hlo.graph import Value
+from ....hlo.types import F32
+from ... import llvm
+from ...llvm import Function, elements
+from .instructions import exponential2, reciprocal
+from .work import splat_of
+
+Element = llvm.Value
+LOG2_E = 1.4426950408889634
+
+
+def multiple_of(value: Value) -> tuple[Value, float] | None:
+    """(x, c) of a value that is x * c for a finite number c."""
+    op = value.op
+    if op is None or op.name != "multiply" or value.element is not F32:
+        return None
+    for number in (0, 1):
+        factor = splat_of(op.operands[number])
+        if factor is not None and math.isfinite(float(factor)):  # type: ignore[arg-type]
+            return op.operands[1 - number], float(factor)  # type: ignore[arg-type]
+    return None
+
+
+def _exp(f: Function, x: Element) -> Element:
+    return exponential2(f, f.mul(x, LOG2_E))
+
+
+def _logistic(f: Function, x: Element) -> Element:
+    """1 / (1 + e^-x)"""
+    return reciprocal(f, f.add(exponential2(f, f.mul(x, -LOG2_E)), 1.0))
+
+
+# tanh(x) = x + x^3 (c0 + c1 x^2 + ...), least squares for |x| < 0.6 (relative error 2.3e-7)
+_TANH = (-0.33332731, 0.1331579, -0.05235834, 0.01584972)
+_TANH_SMALL = 0.55
+
+
+def _tanh(f: Function, x: Element) -> Element:
+    """1 - 2 / (1 + e^2x), and a polynomial for small x, where that cancels."""
+    e = exponential2(f, f.mul(x, 2 * LOG2_E))
+    large = f.fma(reciprocal(f, f.add(e, 1.0)), llvm.constant("float", -2.0), _ONE)
+    square = f.mul(x, x)
+    series = llvm.constant("float", _TANH[-1])
+    for coefficient in reversed(_TANH[:-1]):
+        series = f.fma(series, square, llvm.constant("float", coefficient))
+    small = f.fma(f.mul(series, square), x, x)
+    size = f.intrinsic("llvm.fabs", "float", x)
+    return f.select(f.compare("olt", size, _TANH_SMALL), small, large)
+
+
+_ONE = llvm.constant("float", 1.0)
+FUNCTIONS: dict[str, Callable[[Function, Element], Element]] = {
+    "exponential": _exp,
+    "logistic": _logistic,
+    "tanh": _tanh,
+}
+
+
+def plain(register: elements.Register) -> Element:
+    assert isinstance(register, llvm.Value)
+    return register
+
+
+def folded(f: Function, name: str | None, element: Any, a: Element, b: Element) -> Element:
+    if name == "add":
+        return f.lor(a, b) if element.is_bool else f.add(a, b)
+    if name == "multiply":
+        return f.land(a, b) if element.is_bool else f.mul(a, b)
+    if name in ("and", "or"):
+        return f.land(a, b) if name == "and" else f.lor(a, b)
+    if element.is_bool:
+        return f.lor(a, b) if name == "maximum" else f.land(a, b)
+    if element.is_float:
+        return f.intrinsic(f"llvm.{name}", a.type, a, b)
+    signed = element.kind == "int"
+    return f.max(a, b, signed=signed) if name == "maximum" else f.min(a, b, signed=signed)

@@ -1,0 +1,177 @@
+"""A tile function as the pipeline sees it: panels, products, and roles of dims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ....hlo.graph import Op, Value, constant_of
+from ....hlo.offsets import Offsets
+from ..launch import Memory, TensorMap
+from .instructions import MatrixKind
+
+ROW, COLUMN, UNIT = "row", "column", ""
+Roles = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """A window in shared memory: `outer` rows of `inner` neighbouring elements.
+
+    It lies as chunks of `swizzle` bytes, one behind the other, each with all rows. `order` are the
+    memory's dims that count, fastest first: the first is the inner one; those at `outer_places`
+    together count the rows.
+    """
+
+    op: Op
+    slot: int  # of the memory among the kernel's operands and results
+    outer: int
+    inner: int
+    order: tuple[int, ...]
+    outer_places: tuple[int, ...]
+    swizzle: int
+    moves: bool  # in the loop
+
+    @property
+    def element(self) -> str:
+        return self.op.result.element.name
+
+    @property
+    def width(self) -> int:
+        """Bytes of one element."""
+        return self.op.result.element.bits // 8
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a row of one chunk."""
+        return self.swizzle // self.width
+
+    @property
+    def chunks(self) -> int:
+        return self.inner // self.chunk
+
+    @property
+    def bytes(self) -> int:
+        return self.outer * self.inner * self.width
+
+    def tensor_map(self, share: int = 1) -> TensorMap:
+        """The map of one chunk, of 1 / `share` of its rows."""
+        memory = self.op.operands[0]
+        box = [self.op.sizes[dim] for dim in self.order]
+        box[0] = self.chunk
+        box[self.outer_places[-1]] //= share
+        return tensor_map(memory, self.slot, self.order, self.swizzle, box)
+
+
+def tensor_map(
+    memory: Value, slot: int, order: Sequence[int], swizzle: int, box: Sequence[int]
+) -> TensorMap:
+    """The map of boxes of a row-major array; `order` and `box` have the fastest dim first."""
+    width = memory.element.bits // 8
+    strides = [width * math.prod(memory.dims[dim + 1 :]) for dim in order]
+    dims = tuple(memory.dims[dim] for dim in order)
+    name = memory.element.name
+    return TensorMap(Memory(slot), name, dims, tuple(strides[1:]), tuple(box), swizzle)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A dot: `result` is rows x columns in registers.
+
+    left: a panel, or a value of the threads themselves. `*_depth_first`: the panel's inner dim is
+    not the depth. `addend` is what the product is added to; `result` is that sum then.
+    """
+
+    op: Op
+    kind: MatrixKind
+    rows: int
+    columns: int
+    depth: int
+    left: Panel | Value
+    right: Panel
+    left_depth_first: bool
+    right_depth_first: bool
+    result: Value
+    addend: Value | None
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        return (self.left, self.right) if isinstance(self.left, Panel) else (self.right,)
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A tile function as the pipeline sees it. `rows` of all products; `loop` is None where there
+    is one window along the depth."""
+
+    kernel: Op
+    rows: int
+    loop: Op | None
+    products: tuple[Product, ...]
+    roles: dict[Value, Roles]
+    offsets: Offsets
+    stores: tuple[Op, ...]
+
+    @property
+    def inner(self) -> tuple[Product, ...]:
+        """The products of the loop, in order."""
+        return tuple(p for p in self.products if self.in_loop(p.op))
+
+    @property
+    def outer(self) -> tuple[Product, ...]:
+        return tuple(p for p in self.products if not self.in_loop(p.op))
+
+    def in_loop(self, op: Op) -> bool:
+        return self.loop is not None and op in self.loop.regions[0].ops
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        """Each panel once, in order of first use."""
+        return tuple(dict.fromkeys(panel for p in self.products for panel in p.panels))
+
+    def slot(self, memory: Value) -> int:
+        return memory.index
+
+    def of(self, value: Value) -> Product | None:
+        """The product that gives a value."""
+        for product in self.products:
+            if value in (product.result, product.op.result):
+                return product
+        return None
+
+    def depends(self, values: Iterable[Value]) -> set[int]:
+        """The axes of the grid on which values depend."""
+        axes: set[int] = set()
+        seen: set[Value] = set()
+        pending = list(values)
+        while pending:
+            value = pending.pop()
+            if value in seen or value.op is None:
+                continue
+            seen.add(value)
+            if value.op.name == "tile_id":
+                axes.add(value.op.axis)
+            pending.extend(value.op.operands)
+        return axes
+
+
+def shape(value: Value) -> tuple[int, ...]:
+    """The dims that are not 1."""
+    return tuple(n for n in value.dims if n != 1)
+
+
+def trips(work: Work) -> tuple[int, int] | None:
+    """(least, most) rounds of the loop; None where the bounds say nothing."""
+    if work.loop is None:
+        return None
+    lower, upper = (work.offsets.of(value) for value in work.loop.operands[:2])
+    low, high = work.offsets.range(upper.plus(lower, -1))
+    step = work.loop.step
+    return max(0, -(-low // step)), max(0, -(-high // step))
+
+
+def splat_of(value: Value) -> object | None:
+    """The number of a constant that is one number everywhere."""
+    dense = constant_of(value)
+    return dense.splat_value if dense is not None and dense.is_splat else None
