@@ -31,6 +31,7 @@ _POWER = 0.3  # of the time of reads that is lost though products hide them: les
 _FIXED = 900.0  # clocks of a tile around its loop, of 128 x 128 elements
 _TRIES = 8
 _ROWS_OF_SEVERAL = (128, 64)  # of tiles of several operations
+_SMALL = 2e7  # operations of a tile that take no longer than a launch
 _WALKS = (128, 64)  # of what they sum over, in one turn
 
 
@@ -151,6 +152,10 @@ def connected(
             found = plan_of(op, target)
         except (Unwritable, Unfit):
             continue
+        tiles = found.tiles * found.cluster
+        alone = op.definition.flops(op) > _SMALL * tiles
+        if alone and 2 * tiles < target.architecture.multiprocessors:
+            continue  # smaller tiles keep more of the machine busy
         if found.style is not Style.SEQUENCE or stream is None:
             return op
     return None
