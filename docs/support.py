@@ -28,7 +28,11 @@ from girih.runtime.plans import parse_plan
 PAGE = Path(__file__).resolve().parent / "support.md"
 QUANTIZED = QuantizedType(I8, F32, None, (0.0625,), (3,), -128, 127)
 ELEMENTS: dict[str, Element] = {**ElementType.table, "quantised": QUANTIZED}
-OWN = TILE_OPS | {"foreign_call", "fusion", "kernel_call"}  # what programs consist of after compilation
+OWN = TILE_OPS | {
+    "foreign_call",
+    "fusion",
+    "kernel_call",
+}  # what programs consist of after compilation
 CASES = 2  # of an operation, that are tried with each element type
 
 ILLEGAL, INTERPRETED, WRONG = "", "i", "**wrong**"

@@ -6,6 +6,7 @@ Each result is kept by source, options and compiler for the life of the process.
 from __future__ import annotations
 
 import functools
+import importlib
 import platform
 import shutil
 import subprocess
@@ -52,7 +53,7 @@ def cuda_to_ptx(source: str, architecture: str, options: tuple[str, ...]) -> str
 def _nvrtc() -> Any:
     """NVRTC's bindings with its library, or None."""
     try:
-        from cuda.bindings import nvrtc  # pyright: ignore[reportMissingImports]
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
     except ImportError:
         return None
     try:

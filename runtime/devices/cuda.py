@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def find_gpus(number: int | None = None) -> list[CudaDriver]:
 def _bindings() -> Any:
     """cuda-python's binding of the driver."""
     try:
-        from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
+        driver = importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
         raise UserError(
             f"cuda-python is not installed ({error}); pip install 'girih[cuda]'"

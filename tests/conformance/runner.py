@@ -1,6 +1,6 @@
 """StableHLO's own test programs on girih's engines, read with girih's own readers.
 
-    python -m girih.tests.conformance.runner ARCHIVE... [--on interpreter|cpu|ptx-sim] [--match REGEX]
+    python -m girih.tests.conformance.runner ARCHIVE... [--on interpreter|cpu|ptx-sim] [--match R]
 
 A program of an archive (`.tar.xz` of `.mlir` files) is one or several modules with `// -----`
 between them. Each function without parameters that ends in checks becomes a `Case`: the checks are

@@ -126,7 +126,7 @@ class FakeGpu:
         self.synchronize(stream)
         del self.streams[stream]
 
-    def _later(self, stream: int, work: Callable[[], None]) -> None:
+    def _later(self, stream: int, work: Callable[[], Any]) -> None:
         assert self.entered
         self.streams[stream].queue.append(work)
 

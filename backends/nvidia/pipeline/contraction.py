@@ -143,6 +143,7 @@ def connected(
     if not products or len(dims) < 2 or products[0].operands[0].element.bits > 16:
         return None
     walks = [way for way in ways if way is not None and way.extent > min(_WALKS)]
+    most, fallback = target.architecture.multiprocessors // 4, None
     for rows, stream, step in itertools.product(_ROWS_OF_SEVERAL, [*walks, None], _WALKS):
         if rows >= 2 * dims[-2] or stream is not None and step > stream.extent:
             continue
@@ -154,8 +155,10 @@ def connected(
             continue
         tiles = found.tiles * found.cluster
         alone = op.definition.flops(op) > _SMALL * tiles
-        if alone and 2 * tiles < target.architecture.multiprocessors:
-            continue  # smaller tiles keep more of the machine busy
-        if found.style is not Style.SEQUENCE or stream is None:
+        if found.style is Style.SEQUENCE and stream is not None:
+            continue
+        if not alone or 2 * tiles >= target.architecture.multiprocessors:
             return op
-    return None
+        if tiles > most:  # smaller tiles keep more of the machine busy
+            most, fallback = tiles, op
+    return fallback

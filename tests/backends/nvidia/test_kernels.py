@@ -150,7 +150,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 def test_attention_becomes_one_kernel_of_the_pipeline() -> None:
     """Nothing knows attention: connected tiles with products in them go to the matrix units."""
     pytest.importorskip("jax")
-    shape = np.zeros((4, 1024, 128), BF16.dtype)
+    shape = np.zeros((16, 1024, 128), BF16.dtype)
     program = girih.compile(attention, shape, shape, shape, target="ptx-sim:sm_90a")
     (kernel,) = program.plan.kernels
     assert kernel.kind == "tile" and not kernel.notes
