@@ -300,9 +300,8 @@ class TestCuda:
         for name, values in names.items():
             setattr(fake, name, answer(name, *values))
         monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
-        bindings: Any = types.ModuleType("cuda.bindings")
-        bindings.nvrtc = fake
-        monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+        monkeypatch.setitem(sys.modules, "cuda.bindings", types.ModuleType("cuda.bindings"))
+        monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", fake)
         toolchains.cuda_to_ptx("source", "sm_90a", ("-lineinfo",))
         assert [name for name, _ in asked] == [
             "nvrtcVersion", "nvrtcCreateProgram", "nvrtcCompileProgram", "nvrtcGetPTXSize",
