@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from .builder import (
-    Branch,
-    Function,
-    Loop,
-    Module,
+from .builder import Branch, Function, Loop, Module
+from .values import (
     Operand,
     Value,
     bits_of,

@@ -18,36 +18,8 @@ from .instructions import Instructions
 from .values import (
     Operand,
     Value,
-    bits_of,
-    constant,
-    element_of,
-    is_float,
-    lanes_of,
     literal,
-    mangled,
-    poison,
-    vector,
-    vector_constant,
 )
-
-__all__ = [
-    "Branch",
-    "Function",
-    "Loop",
-    "Module",
-    "Operand",
-    "Value",
-    "bits_of",
-    "constant",
-    "element_of",
-    "is_float",
-    "lanes_of",
-    "literal",
-    "mangled",
-    "poison",
-    "vector",
-    "vector_constant",
-]
 
 
 class Loop:
