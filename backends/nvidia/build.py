@@ -26,6 +26,7 @@ from .launch import KernelCode, message
 from .target import TRIPLE, Architecture, Target
 
 CACHE = KernelCache()
+MOST_THREADS = 512  # of a block that the optimizer asks for: more leave each 64 registers
 _LENGTH = struct.Struct("<I")
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
 _NAMED = re.compile(r"@([\w.]+)")
@@ -60,15 +61,15 @@ EMITTED = _Emitted()
 
 
 def accepts(op: Op, target: Target) -> bool:
-    """Whether a tile function has a kernel."""
+    """Whether a tile function has a kernel whose threads have the registers that they need."""
     text = canonical_op(op)
     if CACHE.find(text, target, None) is not None:
         return True
     try:
-        EMITTED.code(text, op, target)
+        code = EMITTED.code(text, op, target)
     except UnsupportedError:
         return False
-    return True
+    return all(launch.threads <= MOST_THREADS for launch in code.launches)
 
 
 class _Job:
