@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -60,11 +59,6 @@ def time(microseconds: float) -> str:
     if microseconds < 1e6:
         return f"{microseconds / 1e3:.3g} ms"
     return f"{microseconds / 1e6:.3g} s"
-
-
-def memory_rows(memory: Any) -> list[tuple[str, str]]:
-    """The rows of a program's memory, from a runtime.program.Memory."""
-    return [(name.replace("_", " "), size(value)) for name, value in asdict(memory).items()]
 
 
 def json_text(data: Any) -> str:

@@ -288,11 +288,3 @@ def load_vector(f: llvm.Function, pointer: llvm.Value, kind: str, lanes: int) ->
     if size & (size - 1):
         raise CompilerBug(f"an access of {size} bytes")
     return f.load(llvm.vector(lanes, kind), pointer, align=size)
-
-
-def store_vector(f: llvm.Function, value: llvm.Value, pointer: llvm.Value) -> None:
-    """All lanes in one access; the address is aligned to their bytes, at most 16."""
-    size = value.lanes * max(1, llvm.bits_of(value.type) // 8)
-    if size & (size - 1):
-        raise CompilerBug(f"an access of {size} bytes")
-    f.store(value, pointer, align=size)

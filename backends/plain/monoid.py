@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...hlo.graph import Op, Region, constant_of
+from ...hlo.graph import Op, Region, Value, constant_of
 from .. import llvm
 from ..llvm import arithmetic, elements
 from ..llvm.elements import Pair, Register
@@ -161,3 +161,18 @@ def unflat(values: Sequence[llvm.Value], like: Sequence[Register]) -> list[Regis
 def spread(f: llvm.Function, values: Sequence[Register], width: int) -> list[Register]:
     """Scalars in every lane."""
     return [splat(f, value, width) for value in values]
+
+
+def nested(reductions: Sequence[Reduction]) -> bool:
+    """Whether one reduction reads another's result."""
+    seen: set[Value] = set()
+    stack = [value for r in reductions for value in r.op.operands]
+    while stack:
+        value = stack.pop()
+        if value in seen or value.op is None:
+            continue
+        if value.op.name == "reduce":
+            return True
+        seen.add(value)
+        stack.extend(value.op.operands)
+    return False

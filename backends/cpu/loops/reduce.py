@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from ....hlo.graph import Region, Value
+from ....hlo.graph import Region
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
 from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
 from ...plain import composite
 from ...plain.frame import Frame, computable, cost, lanes_for, tile_range
-from ...plain.monoid import Reduction, flat, spread, unflat
+from ...plain.monoid import Reduction, flat, nested, spread, unflat
 from ...plain.probe import collapse, probe
 from ..codegen import KernelCode, Target
 from .blocking import LoopBlocking
@@ -33,24 +33,9 @@ def emit(
     roots = {result for r in reductions for result in r.op.results}
     shapes = {(r.inputs[0].dims, tuple(sorted(r.op.dimensions))) for r in reductions}
     simple = len(shapes) == 1 and set(region.results) <= roots
-    if not simple or _nested(reductions) or not computable(region):
+    if not simple or nested(reductions) or not computable(region):
         return composite.emit(region, target, flops)
     return _Reduce(region, target, reductions, cut).emit(flops)
-
-
-def _nested(reductions: Sequence[Reduction]) -> bool:
-    """Whether one reduction reads another's result."""
-    seen: set[Value] = set()
-    stack = [value for r in reductions for value in r.op.operands]
-    while stack:
-        value = stack.pop()
-        if value in seen or value.op is None:
-            continue
-        if value.op.name == "reduce":
-            return True
-        seen.add(value)
-        stack.extend(value.op.operands)
-    return False
 
 
 class _Reduce:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....hlo.graph import Region, Value
+from ....hlo.graph import Region
 from ... import llvm
 from ...llvm.elements import Register, register_type
 from ...llvm.index import SAME, Affine, Axis, delinear, of_axis
 from ...plain.frame import computable
-from ...plain.monoid import Reduction, flat, spread, unflat
+from ...plain.monoid import Reduction, flat, nested, spread, unflat
 from ...plain.probe import collapse, probe
 from ..frame import Unfit, blocks
 from ..launch import KernelCode
@@ -37,7 +37,7 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
     shapes = {(r.inputs[0].dims, tuple(sorted(r.op.dimensions))) for r in reductions}
     if len(shapes) != 1 or not set(region.results) <= results:
         raise Unfit("reductions of several shapes, or operations after them")
-    if _nested(reductions):
+    if nested(reductions):
         raise Unfit("a reduction of a reduction")
     if not computable(region):
         raise Unfit("an operation that is not computed element by element")
@@ -46,21 +46,6 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
     if not math.prod(reductions[0].inputs[0].dims):
         raise Unfit("a reduction of nothing")
     return _Reduce(region, target, reductions).emit(flops)
-
-
-def _nested(reductions: Sequence[Reduction]) -> bool:
-    """Whether one reduction reads another's result."""
-    seen: set[Value] = set()
-    stack = [value for r in reductions for value in r.op.operands]
-    while stack:
-        value = stack.pop()
-        if value in seen or value.op is None:
-            continue
-        if value.op.name == "reduce":
-            return True
-        seen.add(value)
-        stack.extend(value.op.operands)
-    return False
 
 
 class _Reduce:
