@@ -86,6 +86,8 @@ def compile(  # noqa: A001 - the public name of the API
     progress: called with the name of each stage when it begins.
     """
     if not isinstance(target, str):
+        if not target:
+            raise UserError("target: the list is empty; name a target, such as 'cpu'")
         first, *others = dict.fromkeys(target)
         program = compile(
             source, *example_inputs, target=first, options=options, progress=progress, **keywords
@@ -230,7 +232,7 @@ def add_variant(
     progress: Progress | None = None,
 ) -> Parts:
     """A program's parts with code for `target` added, compiled from its `module`; code that is
-    there already is made anew. Without options, those that the program was compiled with."""
+    there already is made anew. Without options, the numerics are those of the first compilation."""
     import numpy as np
 
     from .runtime.program import copied_parts
