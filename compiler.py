@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .runtime.program import Program
 
 _ZIP = b"PK"
-SIMULATED = "ptx-sim"  # a target: code for NVIDIA's GPUs that the simulator runs
 Progress = Callable[[str], None]
 
 
@@ -95,7 +94,7 @@ def compile(  # noqa: A001 - the public name of the API
         return with_targets(program, others, options, progress)
     options = options or Options()
     say = progress or (lambda stage: None)
-    from .backends import find
+    from .backends import SIMULATED, find
     from .optimizer.meanwhile import collection_paused
 
     tuner = _tuner(source, options)
@@ -104,7 +103,7 @@ def compile(  # noqa: A001 - the public name of the API
     say("import")
     module = import_model(source, *example_inputs, **keywords)
     with collection_paused():
-        return _compile(module, backend, options, say, target.startswith(SIMULATED))
+        return _compile(module, backend, options, say, target.partition(":")[0] == SIMULATED)
 
 
 def _tuner(source: Any, options: Options) -> Tuner | None:

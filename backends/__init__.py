@@ -14,7 +14,8 @@ from ..optimizer.tiles.estimate import Bounds, Prefers
 from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
 
-TARGETS = ("cpu", "null", "nvidia", "ptx-sim")
+SIMULATED = "ptx-sim"  # code for NVIDIA's GPUs that the simulator runs
+TARGETS = ("cpu", "null", "nvidia", SIMULATED)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
         from .null import backend
 
         return backend(options, tuner)
-    if target.partition(":")[0] in ("nvidia", "ptx-sim"):
+    if target.partition(":")[0] in ("nvidia", SIMULATED):
         from .nvidia import backend
 
         return backend(target, options, tuner)

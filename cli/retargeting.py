@@ -18,7 +18,8 @@ def retarget_bundle(
     path: Path, targets: Sequence[str], output: Path | None, settings: Sequence[str], as_json: bool
 ) -> None:
     """Write the bundle again with code for more targets; nothing of it is run."""
-    from ..compiler import SIMULATED, add_variant
+    from ..backends import SIMULATED
+    from ..compiler import add_variant
 
     if wrong := [name for name in targets if name.startswith(SIMULATED)]:
         raise UserError(

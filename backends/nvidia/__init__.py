@@ -13,12 +13,11 @@ from ...optimizer.tiles.estimate import Bounds
 from ...optimizer.tiles.streaming import Stream
 from ...optimizer.tuning import Tuner
 from ...options import Options
-from .. import Backend
+from .. import SIMULATED, Backend
 from .target import DEFAULT, Target, target
 
 SCRATCH = 0.8  # of a block's shared memory that the values between operations may take
 ELEMENTS = 33 << 10  # of sums and results of a tile: what the registers of a block hold
-SIMULATED = "ptx-sim"  # the same code, run by the simulator
 
 
 def target_of(name: str) -> Target:
