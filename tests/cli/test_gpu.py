@@ -181,6 +181,11 @@ def test_a_program_that_was_just_compiled_says_what_it_lacks():
         program(INPUT)
 
 
+def test_a_list_of_targets_without_any():
+    with pytest.raises(UserError, match="target: the list is empty"):
+        girih.compile(PRODUCT, target=[])
+
+
 def test_weights_are_stored_once(girih_command, tmp_path):
     """Those that every target reads as they are; a target's own forms are its own."""
     weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
