@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 LICENCES = ("bitwise", "ignores-zero-sign", "reassociates", "assumes-finite")
 REASSOCIATES = LICENCES.index("reassociates")
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,10 @@ class Options:
     numerics: the widest licence that rewrites may use (specs/numerics.md): "bitwise" keeps every
         bit of the source's arithmetic order, "ignores-zero-sign", "reassociates" (default: rounding
         may differ in the last places), "assumes-finite".
-    matmul_precision: what float32 products and convolutions read: "float32", or "bfloat16", which
-        rounds their operands and still sums in float32. The plan's notes say that it was done.
+    matmul_precision: what float32 products and convolutions read: "float32"; "tensorfloat32", which
+        lets NVIDIA's matrix units round their operands to 11 significant bits (other targets read
+        float32); or "bfloat16", which rounds their operands everywhere. Sums stay in float32. The
+        plan's notes say that it was done. What the source asks for at a product goes first.
     threads: workers at run time; None asks the machine when the bundle is loaded.
     pin: keep each worker but the caller's thread on a core of its own.
     cpu_level: cap on CPU features ("amx", "avx512-bf16", "avx512", "avx2", "baseline", "neon");

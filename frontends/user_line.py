@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import traceback
 from pathlib import Path
 
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<")
-_OURS = str(Path(__file__).resolve().parents[1] / "frontends")
+_ROOT = Path(__file__).resolve().parents[1]
+_OURS = str(_ROOT / "frontends")
+_CALLED = ("frontends", "compiler.py", "foreign.py", "jitted.py", "kernels.py")  # while tracing
 
 
 def user_line(error: BaseException) -> str:
@@ -20,3 +23,12 @@ def user_line(error: BaseException) -> str:
         elif inside and not _LIBRARY.search(frame.filename):
             found = f"{frame.filename}:{frame.lineno}: "
     return found
+
+
+@functools.cache
+def hide_our_frames() -> None:
+    """From now on JAX records no line of ours as the place of an operation, but the user's."""
+    from jax._src import source_info_util  # JAX has no public way
+
+    for name in _CALLED:
+        source_info_util.register_exclusion(str(_ROOT / name))

@@ -17,6 +17,7 @@ the outermost loop of `scopes` on which it depends, and at most once per loop bo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 from ...hlo.errors import CompilerBug
@@ -45,12 +46,14 @@ Override = Callable[[Sequence[Affine], int], Register]
 
 
 class Mask:
-    """Lanes that are wanted: <width x i1> (i1 for width 1), and the loop depth it belongs to."""
+    """Lanes that are wanted: <width x i1> (i1 for width 1), and the loop depth it belongs to.
+    `one` is the i1 that all lanes share, where they do."""
 
-    __slots__ = ("value", "depth")
+    __slots__ = ("value", "depth", "one")
 
-    def __init__(self, value: llvm.Value, depth: int) -> None:
+    def __init__(self, value: llvm.Value, depth: int, one: llvm.Value | None = None) -> None:
         self.value, self.depth = value, depth
+        self.one = value if value.lanes == 1 else one
 
 
 Inside = Mask | None | Literal[False]  # some lanes, all of them, none
@@ -142,11 +145,9 @@ class ElementEmitter:
         kind = elements.memory_type(f, element)
         if not element.is_complex:
             return elements.widen(f, self._load(pointer, kind, offset, width, mask), element)
-        if width > 1 and mask is None and offset.lane_stride == 1:
-            at = f.pointer(pointer, self.indexer.scalar(offset * 2), kind)
-            both = f.load(llvm.vector(2 * width, kind), at)
-            even = f.shuffle(both, None, range(0, 2 * width, 2))
-            return Pair(even, f.shuffle(both, None, range(1, 2 * width, 2)))
+        if self.beside(offset, width, mask):
+            both = self.neighbours(pointer, kind, offset * 2, 2 * width, mask)
+            return Pair(*(f.shuffle(both, None, range(n, 2 * width, 2)) for n in (0, 1)))
         parts = (self._load(pointer, kind, offset * 2 + i, width, mask) for i in (0, 1))
         return Pair(*parts)
 
@@ -164,54 +165,94 @@ class ElementEmitter:
         kind = elements.memory_type(f, element)
         if isinstance(register, llvm.Value):
             self._store(pointer, elements.narrow(f, register, element), kind, offset, mask)
-        elif width > 1 and mask is None and offset.lane_stride == 1:
-            mask_numbers = [lane // 2 + lane % 2 * width for lane in range(2 * width)]
-            both = f.shuffle(register.real, register.imaginary, mask_numbers)
-            f.store(both, f.pointer(pointer, self.indexer.scalar(offset * 2), kind))
+        elif self.beside(offset, width, mask):
+            both = interleaved(f, register)
+            self.store_neighbours(pointer, both, kind, offset * 2, mask)
         else:
             for part, raw in enumerate(register):
                 self._store(pointer, raw, kind, offset * 2 + part, mask)
 
-    # Memory.
+    # Memory. A target says which lanes move together, and how; all others move one by one.
+
+    def together(self, mask: Mask | None) -> bool:
+        """Whether neighbours under a mask are read and written as one."""
+        return mask is None
+
+    def beside(self, offset: Affine, width: int, mask: Mask | None) -> bool:
+        """Whether both parts of complex numbers move in one access."""
+        return width > 1 and offset.lane_stride == 1 and self.together(mask)
+
+    def neighbours(
+        self, pointer: llvm.Value, kind: str, offset: Affine, width: int, mask: Mask | None
+    ) -> llvm.Value:
+        """A vector of neighbours, the first of them at the offset of lane 0."""
+        del mask  # there is none
+        f = self.function
+        return f.load(
+            llvm.vector(width, kind), f.pointer(pointer, self.indexer.scalar(offset), kind)
+        )
+
+    def store_neighbours(
+        self, pointer: llvm.Value, raw: llvm.Value, kind: str, offset: Affine, mask: Mask | None
+    ) -> None:
+        del mask  # there is none
+        f = self.function
+        f.store(raw, f.pointer(pointer, self.indexer.scalar(offset), kind))
+
+    def gathered(
+        self, pointer: llvm.Value, kind: str, offset: Affine, width: int, mask: Mask | None
+    ) -> llvm.Value:
+        """A vector of lanes that do not move together."""
+        f, indexer = self.function, self.indexer
+        vector, wanted = llvm.vector(width, kind), mask.value if mask else None
+        if offset.lane_stride == 1 and wanted is not None:
+            address = f.pointer(pointer, indexer.scalar(offset), kind)
+            return f.masked_load(vector, address, wanted)
+        return f.gather(vector, f.pointer(pointer, indexer.vector(offset, width), kind), wanted)
+
+    def scattered(
+        self, pointer: llvm.Value, raw: llvm.Value, kind: str, offset: Affine, mask: Mask | None
+    ) -> None:
+        f, indexer = self.function, self.indexer
+        wanted = mask.value if mask else None
+        if offset.lane_stride == 1 and wanted is not None:
+            f.masked_store(raw, f.pointer(pointer, indexer.scalar(offset), kind), wanted)
+            return
+        addresses = f.pointer(pointer, indexer.vector(offset, raw.lanes), kind)
+        f.scatter(raw, addresses, wanted)
 
     def _load(
         self, pointer: llvm.Value, kind: str, offset: Affine, width: int, mask: Mask | None
     ) -> llvm.Value:
-        f, indexer = self.function, self.indexer
+        f = self.function
         if width == 1 or (offset.lanes == SAME and mask is None):
-            at = indexer.scalar(offset)
+            at = self.indexer.scalar(offset)
             if mask is not None:
                 at = f.select(mask.value, at, 0)
             return f.splat(f.load(kind, f.pointer(pointer, at, kind)), width)
-        vector = llvm.vector(width, kind)
         stride = offset.lane_stride
-        if stride == 1:
-            address = f.pointer(pointer, indexer.scalar(offset), kind)
-            if mask is None:
-                return f.load(vector, address)
-            return f.masked_load(vector, address, mask.value)
-        if stride == -1 and mask is None:
-            last = f.pointer(pointer, f.sub(indexer.scalar(offset), width - 1), kind)
-            return f.shuffle(f.load(vector, last), None, range(width - 1, -1, -1))
-        addresses = f.pointer(pointer, indexer.vector(offset, width), kind)
-        return f.gather(vector, addresses, mask.value if mask else None)
+        if stride == 1 and self.together(mask):
+            return self.neighbours(pointer, kind, offset, width, mask)
+        if stride == -1 and self.together(mask):
+            raw = self.neighbours(pointer, kind, offset + (1 - width), width, mask)
+            return backwards(f, raw)
+        return self.gathered(pointer, kind, offset, width, mask)
 
     def _store(
         self, pointer: llvm.Value, raw: llvm.Value, kind: str, offset: Affine, mask: Mask | None
     ) -> None:
-        f, indexer = self.function, self.indexer
-        if raw.lanes > 1 and offset.lane_stride != 1:
-            addresses = f.pointer(pointer, indexer.vector(offset, raw.lanes), kind)
-            f.scatter(raw, addresses, mask.value if mask else None)
-            return
-        address = f.pointer(pointer, indexer.scalar(offset), kind)
-        if mask is None:
-            f.store(raw, address)
-        elif raw.lanes > 1:
-            f.masked_store(raw, address, mask.value)
-        else:
-            with f.if_then(mask.value):
+        f, stride = self.function, offset.lane_stride
+        if raw.lanes == 1:
+            address = f.pointer(pointer, self.indexer.scalar(offset), kind)
+            with nullcontext() if mask is None else f.if_then(mask.value):
                 f.store(raw, address)
+        elif stride == 1 and self.together(mask):
+            self.store_neighbours(pointer, raw, kind, offset, mask)
+        elif stride == -1 and self.together(mask):
+            first = offset + (1 - raw.lanes)
+            self.store_neighbours(pointer, backwards(f, raw), kind, first, mask)
+        else:
+            self.scattered(pointer, raw, kind, offset, mask)
 
     # Values, each computed once per scope.
 
@@ -242,6 +283,12 @@ class ElementEmitter:
         override = self.overrides.get(value)
         if override is not None:
             return override(index, width)
+        with self.function.within(value.op):
+            return self._made(value, index, width, mask)
+
+    def _made(
+        self, value: Value, index: tuple[Affine, ...], width: int, mask: Mask | None
+    ) -> Register:
         op = value.op
         pointer = self._pointers.get(value)
         if pointer is not None:
@@ -286,7 +333,9 @@ class ElementEmitter:
         if key not in known:
             with self.scopes.place(mask.depth):
                 name = "llvm.vector.reduce.or"
-                one = self.function.intrinsic(name, mask.value.type, mask.value, returns="i1")
+                one = mask.one
+                if one is None:
+                    one = self.function.intrinsic(name, mask.value.type, mask.value, returns="i1")
             known[key] = Mask(one, mask.depth)
         return known[key]
 
@@ -306,9 +355,10 @@ class ElementEmitter:
                 indexer = self.indexer
                 place = indexer.vector(shifted, width) if wide else indexer.scalar(shifted)
                 inside = f.compare("ult", place, high - low)
+                one = None if wide else inside
                 inside = inside if wide else f.splat(inside, width)
             known = self.scopes.known(at.depth)
-            known[key] = Mask(inside, min(at.depth, self.scopes.depth))
+            known[key] = Mask(inside, min(at.depth, self.scopes.depth), one)
         return known[key]
 
     def both(self, a: Mask | None, b: Mask | None) -> Mask | None:
@@ -319,10 +369,15 @@ class ElementEmitter:
         key = "both", a.value.name, b.value.name
         known = self.scopes.known(depth)
         if key not in known:
+            f, one = self.function, None
             with self.scopes.place(depth):
-                value = self.function.land(a.value, b.value)
+                if a.one is not None and b.one is not None:
+                    one = f.land(a.one, b.one)
+                    value = f.splat(one, a.value.lanes)
+                else:
+                    value = f.land(a.value, b.value)
             known = self.scopes.known(depth)
-            known[key] = Mask(value, depth)
+            known[key] = Mask(value, depth, one)
         return known[key]
 
     def clamped(
@@ -359,6 +414,20 @@ class ElementEmitter:
             register = f.max(register, 0)
         register = f.min(register, high, signed=False)
         return f.cast("trunc", register, f"i{target}")
+
+
+def interleaved(f: llvm.Function, pair: Pair) -> llvm.Value:
+    """Real and imaginary parts in turn, as complex numbers lie in memory."""
+    width = pair.real.lanes
+    if width == 1:
+        first = f.insert(llvm.poison(llvm.vector(2, pair.real.type)), pair.real, 0)
+        return f.insert(first, pair.imaginary, 1)
+    return f.shuffle(*pair, [lane // 2 + lane % 2 * width for lane in range(2 * width)])
+
+
+def backwards(f: llvm.Function, raw: llvm.Value) -> llvm.Value:
+    """The lanes of a vector in the other order."""
+    return f.shuffle(raw, None, range(raw.lanes - 1, -1, -1))
 
 
 def splat(f: llvm.Function, register: Register, width: int) -> Register:

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from ...hlo.graph import Op
+from .places import mark
 from .values import (
     Operand,
     Value,
@@ -40,17 +42,27 @@ class Instructions:
         self._allocas: list[str] = []
         self._counter = 0
         self.block = "entry"
+        self.mark = ""  # the end of each line: see places.py
 
     # Raw text.
 
+    @contextlib.contextmanager
+    def within(self, op: Op | None) -> Iterator[None]:
+        """Code that an operation is computed by; None says nothing."""
+        outer = self.mark
+        if op is not None:
+            self.mark = mark(op, outer)
+        yield
+        self.mark = outer
+
     def line(self, text: str) -> None:
-        self._lines.append(text)
+        self._lines.append(text + self.mark)
 
     def emit(self, type_name: str, text: str) -> Value:
         """Appends `%n = text` and hands out %n of the given type."""
         self._counter += 1
         name = f"%v{self._counter}"
-        self._lines.append(f"{name} = {text}")
+        self._lines.append(f"{name} = {text}{self.mark}")
         return Value(type_name, name)
 
     def label(self) -> str:

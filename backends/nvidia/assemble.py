@@ -7,6 +7,7 @@ saves that time, and ptxas's report is the gate of our tests.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -77,14 +78,39 @@ class _Report:
 
 
 @functools.cache
-def find_ptxas() -> str | None:
-    """The path of ptxas: CUDA's folder by CUDA_HOME or CUDA_PATH, or where commands are found."""
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(name):
-            candidate = Path(os.environ[name]) / "bin" / "ptxas"
+def find_tool(name: str) -> str | None:
+    """The path of one of CUDA's commands: in CUDA's folder by CUDA_HOME or CUDA_PATH, where
+    commands are found, or in NVIDIA's Python packages (the newest of them)."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if os.environ.get(variable):
+            candidate = Path(os.environ[variable]) / "bin" / name
             if candidate.is_file():
                 return str(candidate)
-    return shutil.which("ptxas")
+    return shutil.which(name) or _packaged(name)
+
+
+def _packaged(name: str) -> str | None:
+    """nvidia/cu13/bin of CUDA 13's packages, nvidia/cuda_nvcc/bin of those before."""
+    found = importlib.util.find_spec("nvidia")
+    folders = [] if found is None else list(found.submodule_search_locations or ())
+    commands = [
+        path
+        for folder in folders
+        for path in Path(folder).glob(f"*/bin/{name}")
+        if os.access(path, os.X_OK)
+    ]
+    generation = re.compile(r"cu(\d+)$")
+
+    def age(path: Path) -> tuple[int, str]:
+        match = generation.match(path.parts[-3])
+        return int(match[1]) if match else 0, str(path)
+
+    return str(max(commands, key=age)) if commands else None
+
+
+def find_ptxas() -> str | None:
+    """The path of ptxas; None where it is not installed."""
+    return find_tool("ptxas")
 
 
 def assemble(ptx: str, architecture: Architecture, ptxas: str | None = None) -> Assembly:
@@ -99,7 +125,7 @@ def assemble(ptx: str, architecture: Architecture, ptxas: str | None = None) -> 
     with tempfile.TemporaryDirectory(prefix="girih-ptxas-") as folder:
         source, target = Path(folder) / "module.ptx", Path(folder) / "module.cubin"
         source.write_text(ptx)
-        arguments = [command, f"-arch={architecture.name}", "-v", "-O3", str(source)]
+        arguments = [command, f"-arch={architecture.name}", "-v", "-O3", "-lineinfo", str(source)]
         try:
             done = subprocess.run(
                 [*arguments, "-o", str(target)], capture_output=True, text=True, timeout=TIMEOUT,
@@ -147,7 +173,7 @@ def _routine(remark: str) -> bool:
 
 def disassemble(cubin: bytes, nvdisasm: str | None = None) -> str | None:
     """The instructions of machine code as text; None where nvdisasm is not installed."""
-    command = nvdisasm or shutil.which("nvdisasm")
+    command = nvdisasm or find_tool("nvdisasm")
     if command is None:
         return None
     with tempfile.TemporaryDirectory(prefix="girih-sass-") as folder:

@@ -18,11 +18,13 @@ from ...optimizer.schedule import Schedule
 from ...specs.generated import plan_pb2
 from ..cpu.cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
 from ..jobs import pool
+from ..llvm.places import numbered, places, with_places
 from .assemble import assemble, find_ptxas
 from .compile import compile_ptx
 from .frame import SHARED
 from .kernels import emit
 from .launch import KernelCode, message
+from .lines import Files, located
 from .target import TRIPLE, Architecture, Target
 
 CACHE = KernelCache()
@@ -49,7 +51,7 @@ class _Emitted:
             known = self.codes.get((text, target))
         if known is not None:
             return known
-        made = emit(op, target)
+        made = emit(numbered(op), target)
         with self.lock:
             if len(self.codes) >= self.capacity:
                 self.codes.pop(next(iter(self.codes)))
@@ -80,17 +82,20 @@ class _Job:
         self.known: dict[str, CompiledKernel] = {}
         self.under_way: dict[str, tuple[str, KernelFacts]] = {}  # key -> symbol and facts
         self.texts: dict[str, Future[str]] = {}  # PTX by symbol
+        self.ops: dict[str, Op] = {}  # the first operation of each symbol
 
     def facts(self, text: str, op: Op) -> KernelFacts:
         """What the plan needs of a kernel; its compilation is begun where it is not known."""
         known = CACHE.find(text, self.target, self.disk)
         if known is not None:
             self.known[text] = known
+            self.ops.setdefault(known.symbol, op)
             return _unpacked(known)[0]
         code = EMITTED.code(text, op, self.target)
         # The name is the content's, so that kernels of equal text stand in the module once.
         digest = hashlib.blake2b(code.text.encode(), digest_size=12).hexdigest()
         symbol = f"kernel_{digest}"
+        self.ops.setdefault(symbol, op)
         if symbol not in self.texts:
             self.texts[symbol] = pool().submit(compiled, code, symbol, self.target.architecture)
         facts = KernelFacts(
@@ -128,9 +133,13 @@ def build(
         job.cancel()
     kernels = [job.known[entry.key] for entry in planner.kernels.values()]
     texts = {kernel.symbol: _unpacked(kernel)[1] for kernel in kernels}
+    files = Files()
+    located_texts = [
+        located(text, places(job.ops[symbol]), files) for symbol, text in texts.items()
+    ]
     plan.triple = TRIPLE
     plan.features.append(f"ptx{target.architecture.ptx}")
-    return plan, merged(list(texts.values()), target.architecture).encode()
+    return plan, merged(located_texts, target.architecture, files).encode()
 
 
 def cubins(ptx: bytes, target: Target) -> Mapping[str, bytes]:
@@ -140,8 +149,9 @@ def cubins(ptx: bytes, target: Target) -> Mapping[str, bytes]:
     return {target.architecture.name: assemble(ptx.decode(), target.architecture).cubin}
 
 
-def merged(texts: Sequence[str], architecture: Architecture) -> str:
-    """One module of several, whose names are apart; of the newest version that any asks for."""
+def merged(texts: Sequence[str], architecture: Architecture, files: Files | None = None) -> str:
+    """One module of several, whose names are apart; of the newest version that any asks for.
+    `files`: those that lines of the texts are numbered by."""
     versions = [architecture.ptx]
     bodies = []
     for text in texts:
@@ -157,6 +167,7 @@ def merged(texts: Sequence[str], architecture: Architecture) -> str:
         f".version {newest // 10}.{newest % 10}",
         f".target {architecture.name}",
         ".address_size 64",
+        *(files.directives() if files is not None else ()),
     ]
     if shared is not None:
         head.append(shared[0].strip())
@@ -177,7 +188,7 @@ def compiled(code: KernelCode, symbol: str, architecture: Architecture) -> str:
     text = _NAMED.sub(
         lambda match: f"@{symbol}_{match[1]}" if match[1] in names else match[0], code.text
     )
-    return compile_ptx(text, architecture)
+    return compile_ptx(with_places(text), architecture)
 
 
 def _packed(symbol: str, facts: KernelFacts, ptx: str) -> CompiledKernel:

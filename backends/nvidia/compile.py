@@ -32,6 +32,10 @@ _GENERAL = frozenset({
 _CALLED = re.compile(r"@llvm\.([\w.]+)")
 _TYPES = re.compile(r"(?:\.(?:p\d+|v\d+\w+|i\d+|f\d+|bf16))+$")
 _DEFINED = re.compile(r"^define ", re.MULTILINE)
+_UNUSED = re.compile(
+    r"^\$L__(?:tmp|func_begin|func_end)\d+:$|^\s*\.section\s+\.debug_macinfo\s*\{\s*\}$",
+    re.MULTILINE,
+)
 # A remainder of floats is rounded wrongly where the quotient is large; the others abort LLVM.
 _REFUSED = re.compile(r"= (frem|va_arg|landingpad|invoke)\b")
 
@@ -100,8 +104,8 @@ def _check_declarations(module: Any) -> None:
 
 
 def _tidied(ptx: str) -> str:
-    """Without LLVM's banner and blank lines."""
-    lines = [line.rstrip() for line in ptx.splitlines()]
+    """Without LLVM's banner, blank lines, and labels and sections that nothing refers to."""
+    lines = [line.rstrip() for line in _UNUSED.sub("", ptx).splitlines()]
     return "\n".join(line for line in lines if line and not line.lstrip().startswith("//")) + "\n"
 
 

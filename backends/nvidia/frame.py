@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from ...hlo.errors import CompilerBug
 from .. import llvm
 from ..llvm.index import CONSECUTIVE, SAME, Affine, Axis, Scopes, of_axis
+from ..llvm.places import KERNEL_MARK
 from ..plain.composite import merged
 from .launch import Argument, Extent, Immediate, KernelCode, Launch, Memory, TensorMap
 from .target import WARP, Target
@@ -133,6 +134,7 @@ class Entry:
             linkage="ptx_kernel",
             attributes=" ".join(attributes),
         )
+        self.function.mark = KERNEL_MARK
         self.pointers = [self._value(parameter) for parameter in parameters]
         self.scopes = Scopes(self.function)
 

@@ -30,11 +30,12 @@ class Reduction:
     """One `reduce` operation: its inputs, initial values, and how partial results are joined.
 
     A recognised body may be reordered freely: partial results start from its identity. Any other
-    body is applied in the order of the elements, starting from the initial values.
+    body is applied in the order of the elements, starting from the initial values; `backward`: in
+    the opposite order, where the emitter goes from the last element to the first.
     """
 
-    def __init__(self, op: Op) -> None:
-        self.op = op
+    def __init__(self, op: Op, backward: bool = False) -> None:
+        self.op, self.backward = op, backward
         count = len(op.operands) // 2
         self.inputs = op.operands[:count]
         self.initial = op.operands[count:]
@@ -81,6 +82,8 @@ class Reduction:
     ) -> list[Register]:
         """body(left, right). Sums of small floats stay in f32 until `finished`."""
         if self.single is None:
+            if self.backward:
+                left, right = right, left
             return scalar_region(f, self.body, [*left, *right], width)
         (a,), (b,) = left, right
         name, element = self.single.name, self.elements[0]

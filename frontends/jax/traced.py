@@ -21,7 +21,7 @@ from ..kernel.jax_primitive import importing
 from ..stablehlo.convert import WEIGHT_BYTES, Converter, EntryArgument
 from ..stablehlo.signatures import donations, parameter_count, parameter_names, typed
 from ..stablehlo.text import read_text
-from ..user_line import user_line
+from ..user_line import hide_our_frames, user_line
 from .exported import Abstract, Export
 from .trees import tree_of
 
@@ -48,6 +48,7 @@ def title_of(function: Any) -> str:
 def trace(jitted: Any, examples: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """The `jax.stages.Traced` of a jitted function; UserError, with the user's line, where JAX
     cannot trace it."""
+    hide_our_frames()
     try:
         return jitted.trace(*examples, **keywords)
     except Exception as error:

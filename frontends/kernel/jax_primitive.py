@@ -14,6 +14,7 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from ...hlo.types import TensorType
+from ..user_line import hide_our_frames
 from . import payload
 from .batching import batched
 
@@ -50,6 +51,7 @@ def primitive() -> Any:
     from jax.extend.core import Primitive
     from jax.interpreters import ad, batching, mlir
 
+    hide_our_frames()
     made = Primitive("girih_kernel")
     made.multiple_results = True
     made.def_impl(_run)

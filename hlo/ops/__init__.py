@@ -32,6 +32,7 @@ from . import (
     special,
     structure,
     tile,
+    windows,
 )
 
 DEFINITIONS: tuple[OpDefinition, ...] = (
@@ -42,6 +43,7 @@ DEFINITIONS: tuple[OpDefinition, ...] = (
     *position.ROOMS,
     *indexing.ROOMS,
     *reduction.ROOMS,
+    *windows.ROOMS,
     *sorting.ROOMS,
     *contraction.ROOMS,
     *einsum.ROOMS,

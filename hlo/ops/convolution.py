@@ -16,8 +16,8 @@ from . import numerics
 from .clauses import per_dim, result_element, same_dim, unique
 from .contraction import accumulator
 from .examples import counting
-from .reduction import windowed_dims
 from .shape import padded
+from .windows import windowed_dims
 
 DIMENSION_NUMBERS = (
     "input_batch_dimension", "input_feature_dimension", "input_spatial_dimensions",

@@ -1,8 +1,9 @@
-"""matmul-precision: contractions of f32 read bf16 operands and sum in f32, if the user says so.
+"""matmul-precision: contractions of f32 read rounded operands and sum in f32, if the user says so.
 
-The narrowing stands in the program as `convert` operations, so that every reader of the module sees
+bfloat16 stands in the program as `convert` operations, so that every reader of the module sees
 the same numbers. It stands where a value is made, before the views of it, so that what makes the
-value stores the narrow form; a weight becomes a bf16 weight.
+value stores the narrow form; a weight becomes a bf16 weight. tensorfloat32 is no type of a value:
+contractions get a mark (hlo/precision.py), which targets without such products ignore.
 """
 
 from __future__ import annotations
@@ -15,50 +16,53 @@ from typing import Any, ClassVar
 from ...hlo.build import build_region, make_op
 from ...hlo.graph import Dense, Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.interpret import interpret
-from ...hlo.types import BF16, F32
+from ...hlo.precision import CONTRACTIONS, OPERANDS, TF32, algorithm, is_f32
+from ...hlo.types import BF16
 from ...hlo.verify import INLINED, Level
 from ..regions import CONTROL_BODIES, rename
 
 VIEWS = frozenset({"reshape", "transpose", "broadcast_in_dim", "reverse", "slice"})
-CONTRACTIONS = frozenset({"dot_general", "convolution"})
+BFLOAT16, TENSORFLOAT32 = "bfloat16", "tensorfloat32"
 
 
 @dataclass(frozen=True)
 class MatmulPrecision:
     """INLINED -> INLINED: f32 contractions of more than one product read operands of `precision`.
 
-    Left as they are: operands that are not f32, contractions for which the source asks for the
-    highest precision, depthwise convolutions (few products, bound by memory), and sums of a single
-    product, such as position times frequency.
+    Left as they are: operands that are not f32, contractions for which the source asks for more,
+    depthwise convolutions (few products, bound by memory), and sums of a single product, such as
+    position times frequency. Products whose dot algorithm asks for bf16 operands get them whatever
+    `precision` is.
     """
 
-    precision: str = "bfloat16"
+    precision: str = BFLOAT16
     name: ClassVar[str] = "matmul-precision"
     takes: ClassVar[Level] = INLINED
     gives: ClassVar[Level] = INLINED
 
     def __call__(self, module: Module) -> Module:
-        if self.precision == "float32":
-            return module
-        narrower = _Narrower(module)
+        narrower = _Narrower(module, self.precision)
         body = narrower.region(module.body)
+        if body is module.body:
+            return module
+        module = module.with_main(body).with_weights({**module.weights, **narrower.weights})
         if not narrower.count:
             return module
-        weights = {**module.weights, **narrower.weights}
         kept = f"; {narrower.left} stay in float32" if narrower.left else ""
-        return (
-            module.with_main(body)
-            .with_weights(weights)
-            .with_notes(
-                f"matmul-precision: {narrower.count} contractions read operands rounded to "
-                f"bfloat16 and sum in float32{kept}"
-            )
+        reads = "read operands rounded to bfloat16"
+        if self.precision == TENSORFLOAT32:
+            reads = "may read operands rounded to tensorfloat32 where the target multiplies it"
+            kept += "; other targets read float32"
+        return module.with_notes(
+            f"matmul-precision: {narrower.count} contractions {reads} and sum in float32{kept}"
         )
 
 
 class _Narrower:
-    def __init__(self, module: Module) -> None:
-        self.module = module
+    """`count`: contractions that `precision` changed; `left`: those that it did not."""
+
+    def __init__(self, module: Module, precision: str) -> None:
+        self.module, self.precision = module, precision
         self.weights: dict[str, Weight] = {}
         self.count = 0
         self.left = 0
@@ -73,18 +77,31 @@ class _Narrower:
             if op.name in CONTROL_BODIES:
                 nested = [self.region(body) for body in nested]
             operands = [mapping.get(value, value) for value in op.operands]
-            if narrows(op):
+            wanted = self.wanted(op)
+            if wanted == BFLOAT16:
                 operands = [self.narrow(value, narrow, ops) for value in operands]
-                self.count += 1
-            elif op.name in CONTRACTIONS and op.type.element is F32:
-                self.left += 1
             new = op.with_operands(operands, nested)
+            if wanted == TENSORFLOAT32:
+                facts = {**op.attributes, OPERANDS: TF32}
+                new = Op(op.definition, operands, facts, nested, op.result_types, op.origin)
             if new is not op:
                 mapping.update(zip(op.results, new.results, strict=True))
             ops.append(new)
         if not mapping:
             return region
         return Region(region.arguments, ops, [mapping.get(v, v) for v in region.results])
+
+    def wanted(self, op: Op) -> str:
+        """What the operands of a contraction are rounded to; "" where they are not."""
+        if not is_f32(op):
+            return ""
+        if algorithm(op) == ("bf16", 1):
+            return BFLOAT16
+        if self.precision in (BFLOAT16, TENSORFLOAT32) and narrows(op, self.precision):
+            self.count += 1
+            return self.precision
+        self.left += 1
+        return ""
 
     def narrow(self, value: Value, known: dict[Value, Value], ops: list[Op]) -> Value:
         """The value in bf16; what is needed for it is appended to `ops`."""
@@ -130,13 +147,13 @@ def _rounded(type: Any) -> Callable[[Any], Any]:
     return lambda array: interpret(Module({"main": Function("main", body)}), [array])[0]
 
 
-def narrows(op: Op) -> bool:
+def narrows(op: Op, precision: str = BFLOAT16) -> bool:
     """Whether a contraction gains from narrow operands, and its source allows them."""
-    if op.name not in CONTRACTIONS or op.type.element is not F32:
+    if not is_f32(op) or algorithm(op) is not None:
         return False
-    if any(value.element is not F32 for value in op.operands):
-        return False
-    if any("HIGH" in str(entry) for entry in op.attributes.get("precision_config", ())):
+    # "HIGH" is tensorfloat32 where there is that.
+    high = ("HIGHEST",) if precision == TENSORFLOAT32 else ("HIGH", "HIGHEST")
+    if any(entry in high for entry in op.attributes.get("precision_config", ())):
         return False
     if op.name == "convolution":
         per_group = op.rhs.dims[op.kernel_input_feature_dimension]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .bits import Span, log2
+from .bits import Span, combine, log2
 
 Image = int | Sequence[int]  # a flat number, or coordinates along each dimension
 
@@ -251,31 +251,45 @@ class Layout:
             raise ValueError(f"{self.shape} has another number of elements than {tuple(shape)}")
         return Layout(self.inputs, outputs)
 
-    def transpose(self, permutation: Sequence[int]) -> Layout:
-        """Dimension d of the result is dimension permutation[d]."""
-        shape = tuple(self.shape[d] for d in permutation)
-        fresh = Layout((), tensor_outputs(shape))
+    def mapped(self, shape: Sequence[int], kept: Sequence[int | None]) -> Layout:
+        """Dimension d of the result is dimension kept[d], or one of no extent (None); `shape` are
+        its sizes. Bits that move along none of them, or beyond their sizes, hold copies."""
 
         def moved(image: int) -> int:
             old = self.split(image)
-            return flatten(shape, [old[d] for d in permutation])
+            new = [old[d] if d is not None else 0 for d in kept]
+            inside = all(at < n for at, n in zip(new, shape, strict=True))
+            return flatten(shape, new) if inside else 0
 
         inputs = tuple((name, tuple(map(moved, images))) for name, images in self.inputs)
-        return Layout(inputs, fresh.outputs)
+        return Layout(inputs, tensor_outputs(shape))
+
+    def condensed(self) -> tuple[Layout, tuple[int, ...]]:
+        """Without register bits that hold copies; and for each register the one of the result
+        that has its element."""
+        inputs = tuple(
+            (name, tuple(i for i in images if i) if name == "register" else images)
+            for name, images in self.inputs
+        )
+        found = Layout(inputs, self.outputs)
+        places = iter(range(len(found.bits("register"))))
+        bits = [1 << next(places) if image else 0 for image in self.bits("register")]
+        return found, tuple(combine(bits, number) for number in range(self.size("register")))
+
+    def resized(self, shape: Sequence[int]) -> Layout:
+        """The same places in a tensor of other sizes: bits beyond them hold copies."""
+        return self.mapped(shape, range(len(self.shape)))
+
+    def transpose(self, permutation: Sequence[int]) -> Layout:
+        """Dimension d of the result is dimension permutation[d]."""
+        return self.mapped([self.shape[d] for d in permutation], permutation)
 
     def slice(self, dimension: int) -> Layout:
         """Without a dimension: places that differed only along it hold copies (a reduction's
         result). Registers that only held copies are gone; lanes, warps, blocks stay."""
         dimension = range(len(self.shape))[dimension]
-        shape = tuple(n for d, n in enumerate(self.shape) if d != dimension)
-
-        def kept(image: int) -> int:
-            return flatten(shape, [x for d, x in enumerate(self.split(image)) if d != dimension])
-
-        inputs = {name: tuple(map(kept, images)) for name, images in self.inputs}
-        if "register" in inputs:
-            inputs["register"] = tuple(image for image in inputs["register"] if image)
-        return Layout(tuple(inputs.items()), tensor_outputs(shape))
+        kept = [d for d in range(len(self.shape)) if d != dimension]
+        return self.mapped([self.shape[d] for d in kept], kept).condensed()[0]
 
     def expand(self, dimension: int) -> Layout:
         """With a new dimension of size 1 before `dimension`."""

@@ -12,11 +12,11 @@ import math
 from collections.abc import Sequence
 
 from ....hlo.graph import Op
+from ....hlo.ops.windows import running
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
-from ...plain.opaque.window import cumulative
 from ...plain.probe import dummy
 from ...plain.single import as_region
 from ..frame import Parameter, Unfit, blocks, shuffle
@@ -33,7 +33,7 @@ COPIES = 4  # chunks of a turn of the first pass
 
 def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a reduce_window that is a running total."""
-    found = cumulative(op)
+    found = running(op)
     if found is None:
         raise Unfit("windows that are neither prefixes nor suffixes")
     if not op.results[0].tensor.size:
@@ -46,7 +46,7 @@ class _Scan:
         region = as_region(op)
         self.op, self.dimension, self.backward = region.ops[0], dimension, backward
         self.kernel = Kernel(region, target)
-        self.reduction = Reduction(self.op)
+        self.reduction = Reduction(self.op, backward)
         self.dims = self.op.results[0].dims
         self.length = self.dims[dimension]
         self.others = [size for d, size in enumerate(self.dims) if d != dimension]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from contextlib import ExitStack
 
 from ....hlo.graph import Region
 from ... import llvm
-from ...llvm import elements
-from ...llvm.elements import Pair, Register
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import CONSECUTIVE, GENERAL, SAME, Affine, Axis, Indexer, of_axis
 from ..frame import Entry
@@ -117,48 +115,25 @@ class ThreadEmitter(ElementEmitter):
         super().__init__(entry.function, region, pointers, scopes=entry.scopes)
         self.indexer = NarrowIndexer(self.scopes)
 
-    def load(
-        self,
-        pointer: llvm.Value,
-        element: Any,
-        offset: Affine,
-        width: int = 1,
-        mask: Mask | None = None,
-    ) -> Register:
-        if not element.is_complex:
-            return super().load(pointer, element, offset, width, mask)
-        f, kind = self.function, elements.memory_type(self.function, element)
-        if offset.lanes == SAME or mask is not None or offset.lane_stride != 1:
-            parts = (self._load(pointer, kind, offset * 2 + i, width, mask) for i in (0, 1))
-            return Pair(*parts)
-        both = self.neighbours(pointer, kind, offset * 2, 2 * width)
-        even = f.shuffle(both, None, range(0, 2 * width, 2))
-        return Pair(even, f.shuffle(both, None, range(1, 2 * width, 2)))
+    def together(self, mask: Mask | None) -> bool:
+        """Lanes that all are wanted or none: then the first elements are read instead, or nothing
+        is written."""
+        return mask is None or mask.one is not None
 
-    def store(
-        self,
-        pointer: llvm.Value,
-        register: Register,
-        element: Any,
-        offset: Affine,
-        width: int = 1,
-        mask: Mask | None = None,
-    ) -> None:
-        if isinstance(register, llvm.Value) or offset.lane_stride != 1:
-            return super().store(pointer, register, element, offset, width, mask)
-        f, kind = self.function, elements.memory_type(self.function, element)
-        numbers = [lane // 2 + lane % 2 * width for lane in range(2 * width)]
+    def beside(self, offset: Affine, width: int, mask: Mask | None) -> bool:
         if width == 1:
-            both = f.insert(llvm.poison(llvm.vector(2, kind)), register.real, 0)
-            both = f.insert(both, register.imaginary, 1)
-        else:
-            both = f.shuffle(register.real, register.imaginary, numbers)
-        self.store_neighbours(pointer, both, kind, offset * 2)
+            return mask is None
+        return super().beside(offset, width, mask)
 
-    def neighbours(self, pointer: llvm.Value, kind: str, offset: Affine, width: int) -> llvm.Value:
-        """A vector of neighbours, in as few accesses as alignment allows."""
+    def neighbours(
+        self, pointer: llvm.Value, kind: str, offset: Affine, width: int, mask: Mask | None = None
+    ) -> llvm.Value:
+        """In as few accesses as alignment allows."""
         f = self.function
         at = self.indexer.scalar(offset)
+        if mask is not None:
+            assert mask.one is not None
+            at = f.select(mask.one, at, 0)
         lanes = access_lanes(kind, offset, width)
         parts = []
         for first in range(0, width, lanes):
@@ -167,63 +142,59 @@ class ThreadEmitter(ElementEmitter):
         return joined(f, parts)
 
     def store_neighbours(
-        self, pointer: llvm.Value, raw: llvm.Value, kind: str, offset: Affine
+        self,
+        pointer: llvm.Value,
+        raw: llvm.Value,
+        kind: str,
+        offset: Affine,
+        mask: Mask | None = None,
     ) -> None:
         f = self.function
         at = self.indexer.scalar(offset)
         lanes = access_lanes(kind, offset, raw.lanes)
-        for first in range(0, raw.lanes, lanes):
-            part = raw
-            if lanes < raw.lanes:
-                part = f.shuffle(raw, None, range(first, first + lanes))
-            place = f.pointer(pointer, f.add(at, first), kind)
-            f.store(part, place, align=_bytes(kind) * lanes)
+        with ExitStack() as stack:
+            if mask is not None:
+                assert mask.one is not None
+                stack.enter_context(f.if_then(mask.one))
+            for first in range(0, raw.lanes, lanes):
+                part = raw
+                if lanes < raw.lanes:
+                    part = f.shuffle(raw, None, range(first, first + lanes))
+                place = f.pointer(pointer, f.add(at, first), kind)
+                f.store(part, place, align=_bytes(kind) * lanes)
 
-    def _load(
+    def gathered(
         self, pointer: llvm.Value, kind: str, offset: Affine, width: int, mask: Mask | None
     ) -> llvm.Value:
         f = self.function
-        if width == 1 or (offset.lanes == SAME and mask is None):
-            return super()._load(pointer, kind, offset, width, mask)
-        stride = offset.lane_stride
-        if mask is None and stride == 1:
-            return self.neighbours(pointer, kind, offset, width)
-        if mask is None and stride == -1:
-            raw = self.neighbours(pointer, kind, offset + (1 - width), width)
-            return f.shuffle(raw, None, range(width - 1, -1, -1))
         found = llvm.poison(llvm.vector(width, kind))
-        for lane, at in enumerate(self.places(offset, width, mask)):
+        for lane, at in enumerate(self.places(offset, width)):
+            if mask is not None:
+                # What lies off the mask may be read, as long as it is memory.
+                at = f.select(f.extract(mask.value, lane), at, 0)
             found = f.insert(found, f.load(kind, f.pointer(pointer, at, kind)), lane)
         return found
 
-    def places(self, offset: Affine, width: int, mask: Mask | None) -> list[llvm.Value]:
-        """The position of each lane; 0 for those off the mask, which may be read."""
+    def scattered(
+        self, pointer: llvm.Value, raw: llvm.Value, kind: str, offset: Affine, mask: Mask | None
+    ) -> None:
+        f = self.function
+        for lane, at in enumerate(self.places(offset, raw.lanes)):
+            one, place = f.extract(raw, lane), f.pointer(pointer, at, kind)
+            with ExitStack() as stack:
+                if mask is not None:
+                    stack.enter_context(f.if_then(f.extract(mask.value, lane)))
+                f.store(one, place)
+
+    def places(self, offset: Affine, width: int) -> list[llvm.Value]:
+        """The position of each lane."""
         f = self.function
         stride = offset.lane_stride
         if stride is not None:
             at = self.indexer.scalar(offset)
-            found = [f.add(at, lane * stride) for lane in range(width)]
-        else:
-            vector = self.indexer.vector(offset, width)
-            found = [f.extract(vector, lane) for lane in range(width)]
-        if mask is None:
-            return found
-        return [f.select(f.extract(mask.value, n), at, 0) for n, at in enumerate(found)]
-
-    def _store(
-        self, pointer: llvm.Value, raw: llvm.Value, kind: str, offset: Affine, mask: Mask | None
-    ) -> None:
-        f = self.function
-        if raw.lanes == 1 or mask is not None:
-            return super()._store(pointer, raw, kind, offset, mask)
-        if offset.lane_stride == 1:
-            return self.store_neighbours(pointer, raw, kind, offset)
-        if offset.lane_stride == -1:
-            raw = f.shuffle(raw, None, range(raw.lanes - 1, -1, -1))
-            return self.store_neighbours(pointer, raw, kind, offset + (1 - raw.lanes))
-        for lane, at in enumerate(self.places(offset, raw.lanes, None)):
-            f.store(f.extract(raw, lane), f.pointer(pointer, at, kind))
-        return None
+            return [f.add(at, lane * stride) for lane in range(width)]
+        vector = self.indexer.vector(offset, width)
+        return [f.extract(vector, lane) for lane in range(width)]
 
 
 def _bytes(kind: str) -> int:

@@ -52,12 +52,13 @@ class Consumer(Role):
         loop = self.plan.work.loop
         if loop is None:
             return
-        if self.plan.style is Style.CHAIN:
-            self.chain(loop)
-        elif self.plan.style is Style.ROTATE:
-            self.rotate(loop)
-        else:
-            self.sequence(loop)
+        with self.f.within(loop):
+            if self.plan.style is Style.CHAIN:
+                self.chain(loop)
+            elif self.plan.style is Style.ROTATE:
+                self.rotate(loop)
+            else:
+                self.sequence(loop)
         self.done(self.plan.work.inner)
 
     def begin_tile(self) -> None:
@@ -144,6 +145,13 @@ class Consumer(Role):
         words: Words | None = None,
     ) -> list[Value]:
         """Starts one product of the current stages; its accumulators while they are in flight."""
+        with self.f.within(product.op):
+            return self._issued(product, accumulators, keep, words)
+
+    def _issued(
+        self, product: Product, accumulators: Sequence[Value], keep: Value | bool,
+        words: Words | None,
+    ) -> list[Value]:  # fmt: skip
         f, kind = self.f, product.kind
         right = self.descriptor(product.right, product.right_depth_first, None)
         left = None

@@ -31,11 +31,12 @@ class Epilogue:
     def run(self) -> None:
         for store in self.plan.work.stores:
             staged = self.plan.stores.get(store)
-            tile = self.evaluator.tile(store.operands[1])
-            if staged is None:
-                self.direct(store, tile)
-            else:
-                self.staged(staged, tile)
+            with self.f.within(store):
+                tile = self.evaluator.tile(store.operands[1])
+                if staged is None:
+                    self.direct(store, tile)
+                else:
+                    self.staged(staged, tile)
 
     def drain(self) -> None:
         """Shared memory has to outlive the copies that read it."""

@@ -119,13 +119,17 @@ def barrier_expect(f: Function, barrier: Value, count: int) -> None:
 
 
 def barrier_arrive(f: Function, barrier: Value, rank: Value | None = None) -> None:
-    """Arrives at the own barrier, or at that of the block `rank` of the cluster."""
+    """Arrives at the own barrier, or at that of the block `rank` of the cluster.
+
+    It says that products have read a stage, no more, so it releases at the scope of the block: the
+    scope of the cluster would make every turn of a loop wait for the whole GPU's memory.
+    """
     one = constant("i32", 1)
     if rank is None:
         _call(f, "mbarrier.arrive.scope.cta.space.cta", "i64", barrier, one)
     else:
         there = _call(f, "mapa.shared.cluster", CLUSTER, barrier, rank)
-        _call(f, "mbarrier.arrive.scope.cluster.space.cluster", "void", there, one)
+        _call(f, "mbarrier.arrive.scope.cta.space.cluster", "void", there, one)
 
 
 def barrier_wait(f: Function, barrier: Value, parity: Operand) -> None:

@@ -49,7 +49,8 @@ class Producer(Role):
         hopper.barrier_expect(f, full, sum(panel.bytes for panel in ring.panels))
         start = self.stage_offset(ring, stage)
         for panel, share in zip(ring.panels, ring.shares, strict=True):
-            self.copy(panel, f.add(start, ring.place(panel)), full, share)
+            with f.within(panel.op):
+                self.copy(panel, f.add(start, ring.place(panel)), full, share)
         self.advance(ring)
 
     def copy(self, panel: Panel, at: Value, full: Value, share: int) -> None:

@@ -56,20 +56,29 @@ class Registers:
     ) -> None:
         self.owner, self.rows, self.columns = owner, rows, columns
         self._fetch, self._word = fetch, word
+        self._mark = owner.function.mark  # of the operation that elements are computed for
         self._serial = next(Registers._serials)
 
     def at(self, i: int, j: int) -> Element:
         """The element in the register form of its type."""
         i, j = min(i, self.rows - 1), min(j, self.columns - 1)
-        return self.owner.once((self._serial, i, j), lambda: self._fetch(i, j))
+        return self.owner.once((self._serial, i, j), lambda: self._marked(self._fetch, i, j))
 
     def word(self, i: int, pair: int, element: Any) -> Element:
         """Two neighbours of a row as 16-bit floats in one word."""
         word = self._word
         if word is not None:
-            return self.owner.once((self._serial, i, pair, "word"), lambda: word(i, pair))
+            key = self._serial, i, pair, "word"
+            return self.owner.once(key, lambda: self._marked(word, i, pair))
         f, kind = self.owner.function, _HALVES[element]
         return pack(f, self.at(i, 2 * pair), self.at(i, 2 * pair + 1), kind)
+
+    def _marked(self, fetch: Fetch, i: int, j: int) -> Element:
+        function = self.owner.function
+        outer, function.mark = function.mark, self._mark
+        found = fetch(i, j)
+        function.mark = outer
+        return found
 
     def all(self) -> list[Element]:
         """Every element, in the order of accumulators where it has rows and columns."""
@@ -155,6 +164,10 @@ class Evaluator:
         return self.once((value, wanted), lambda: self._tile(value, wanted))
 
     def _tile(self, value: Value, roles: Roles) -> Registers:
+        with self.function.within(value.op):
+            return self._made(value, roles)
+
+    def _made(self, value: Value, roles: Roles) -> Registers:
         op = value.op
         if op is None:
             raise CompilerBug(f"nothing gives {value} in a pipeline")

@@ -19,20 +19,27 @@ from ....hlo.tiling import trip_count
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """A `tile_load`: the window of `memory` at `offsets`, and how far each offset moves per turn
-    of the loop around it (0s where it stays; None where that is not a constant)."""
+    """A `tile_load`: the window of `memory` at `offsets`, of which `tile` has every `strides`-th
+    element along each dim. `moves`: the operations between the load and what products read.
+
+    follows: whether the offsets in any turn of the loop around it are known before that turn.
+    """
 
     op: Op
     memory: Value
     offsets: tuple[Offset, ...]
-    steps: tuple[int, ...] | None
+    tile: Value
+    strides: tuple[int, ...]
+    moves: tuple[Op, ...]
+    follows: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
     """Where an operand of a product comes from: `origin`, behind transposes and reshapes that add
     or drop dims of size 1. `own` and `depth` are the dims of the origin that the result has, and
-    that is summed over; all others have size 1. `window` is the load that the origin is.
+    that is summed over; all others have size 1. `window` is the load that the origin is, or whose
+    pixels are its rows.
     """
 
     value: Value
@@ -112,23 +119,31 @@ class Facts:
         """All products, in loops or not."""
         return tuple(self._products(self.region.walk(), None))
 
-    def window(self, op: Op, loop: Op | None = None) -> Window:
-        """A tile_load as a window that moves with `loop`."""
+    def window(self, op: Op, loop: Op | None = None, moves: Sequence[Op] = ()) -> Window:
+        """A tile_load as a window that moves with `loop`; `moves` come behind it."""
         rank = op.operands[0].rank
         offsets = tuple(self.offsets.of(value) for value in op.offsets[:rank])
-        steps = self._steps(offsets, loop) if loop is not None else (0,) * rank
-        return Window(op, op.operands[0], offsets, steps)
+        follows = loop is None or self._follows(offsets, loop)
+        tile, strides = op.result, (1,) * rank
+        for move in moves:
+            if move.name == "slice":
+                tile, strides = move.result, tuple(move.strides)
+        return Window(op, op.operands[0], offsets, tile, strides, tuple(moves), follows)
 
-    def _steps(self, offsets: Sequence[Offset], loop: Op) -> tuple[int, ...] | None:
-        index = loop.regions[0].arguments[0]
-        inner = set(loop.regions[0].walk())
-        steps = []
-        for offset in offsets:
-            factors = dict(offset.terms)
-            if any(v.op in inner or v.owner is loop.regions[0] and v is not index for v in factors):
-                return None
-            steps.append(factors.get(index, 0) * loop.step)
-        return tuple(steps)
+    def _follows(self, offsets: Sequence[Offset], loop: Op) -> bool:
+        """Whether offsets depend on what the loop carries through its index alone."""
+        region = loop.regions[0]
+        inner = set(region.ops)
+        pending = [variable for offset in offsets for variable in offset.variables]
+        while pending:
+            value = pending.pop()
+            if value.op in inner:
+                if value.rank or value.op.definition.pattern != "elementwise":
+                    return False
+                pending.extend(value.op.operands)
+            elif value.owner is region and value is not region.arguments[0]:
+                return False
+        return True
 
     def _loop(self, op: Op) -> MovingLoop:
         body = op.regions[0]
@@ -183,10 +198,28 @@ class Facts:
             else:
                 break
             origin = op.operands[0]
-        window = None
-        if origin.op is not None and origin.op.name == "tile_load":
-            window = self.window(origin.op, loop)
+        found = _loaded(origin)
+        window = self.window(found[0], loop, found[1]) if found is not None else None
         return Source(value, origin, window, own, depth)
+
+
+def _loaded(value: Value) -> tuple[Op, tuple[Op, ...]] | None:
+    """(the load behind a value, what moves its elements): every so many elements of the window, and
+    its pixels as one dim."""
+    moves: list[Op] = []
+    op = value.op
+    if op is not None and op.name == "reshape" and _powers(op.operands[0]) and _powers(value):
+        moves.append(op)
+        op = op.operands[0].op
+    if op is not None and op.name == "slice" and not any(op.start_indices):
+        moves.append(op)
+        op = op.operands[0].op
+    return (op, tuple(moves)) if op is not None and op.name == "tile_load" else None
+
+
+def _powers(value: Value) -> bool:
+    """Whether all sizes are powers of two, so that a reshape moves bits of the index alone."""
+    return all(n and n & (n - 1) == 0 for n in value.dims)
 
 
 def _only(value: Value, dims: Sequence[int]) -> int | None:

@@ -13,11 +13,11 @@ from ....hlo.graph import Op, Region, Value
 from ....optimizer.tiles.build import Group, build_kernel, make_group
 from ....optimizer.tiles.streaming import Stream, streams
 from ....optimizer.tiles.write import Unwritable, writable
-from ..atoms import matrix_atoms
 from ..frame import Unfit
 from ..launch import KernelCode
 from ..target import Architecture, Target
 from . import kernel, split
+from .matrix import atoms_of
 
 _SIDES = (16, 32, 64, 128)
 _STEP_BYTES = 128  # of a row of an operand, in one turn of the loop
@@ -96,8 +96,8 @@ def _sizes(
     dims: Sequence[int], contraction: Op, architecture: Architecture
 ) -> Iterator[tuple[int, ...]]:
     """Tile sizes of a result, best first."""
-    left, right = contraction.operands[0], contraction.operands[1]
-    rate, least = _rate(left, right, contraction.result, architecture)
+    left = contraction.operands[0]
+    rate, least = _rate(contraction, architecture)
     depth = max(1.0, contraction.definition.flops(contraction) / 2 / contraction.result.tensor.size)
     same = tuple(dims) == contraction.result.dims and contraction.name == "dot_general"
     batches = len(contraction.lhs_batching_dimensions) if same else 0
@@ -121,13 +121,9 @@ def _sizes(
     yield from [*known][:_TRIES]
 
 
-def _rate(
-    left: Value, right: Value, result: Value, architecture: Architecture
-) -> tuple[float, tuple[int, int]]:
+def _rate(contraction: Op, architecture: Architecture) -> tuple[float, tuple[int, int]]:
     """Multiply-adds per clock and multiprocessor, and the least rows and columns of a tile."""
-    wide = "f32" if result.element.is_float else str(result.element)
-    atoms = matrix_atoms(architecture, str(left.element), str(right.element), wide)
-    rates = [atom.rate(architecture) for atom in atoms if not atom.asynchronous and atom.m == 16]
+    rates = [atom.rate(architecture) for atom in atoms_of(contraction, architecture)]
     return (max(rates), (16, 8)) if rates else (_SCALAR_RATE, (1, 1))
 
 

@@ -76,7 +76,7 @@ def _hoist(e: Emitter, op: Op) -> None:
         for source in (product.left, product.right):
             owner = source.origin.op
             if owner is not None and owner not in inside:
-                matrix.staged(e, source, plan.size)
+                matrix.staged(e, source, plan.size, plan.unit(source))
 
 
 def while_loop(e: Emitter, op: Op) -> None:

@@ -78,19 +78,20 @@ class Emitter:
 
         self.scope.last = _last_uses(region)
         for op in region.ops:
-            rule = RULES.get(op.name)
-            if op in self.assignment.fused:
-                RULES["dot_general"](self, op)
-            elif rule is not None:
-                rule(self, op)
-            elif op.results and all(value.rank == 0 for value in (*op.results, *op.operands)):
-                self.scalar_op(op)
-            elif self.is_flexible(op) or op in self.assignment.skipped:
-                pass  # made where it is asked for
-            elif is_elementwise(op) or op.name in ("reshape", "transpose"):
-                self.tile(op.result, self.spread(op.result))
-            else:
-                self.by_index(op)
+            with self.f.within(op):
+                rule = RULES.get(op.name)
+                if op in self.assignment.fused:
+                    RULES["dot_general"](self, op)
+                elif rule is not None:
+                    rule(self, op)
+                elif op.results and all(value.rank == 0 for value in (*op.results, *op.operands)):
+                    self.scalar_op(op)
+                elif self.is_flexible(op) or op in self.assignment.skipped:
+                    pass  # made where it is asked for
+                elif is_elementwise(op) or op.name in ("reshape", "transpose"):
+                    self.tile(op.result, self.spread(op.result))
+                else:
+                    self.by_index(op)
             self.release(op)
 
     def release(self, op: Op) -> None:
@@ -145,7 +146,8 @@ class Emitter:
             op = value.op
             if op is None:
                 raise CompilerBug(f"a tile function has no scalar {value}")
-            self.scalar_op(op)
+            with self.f.within(op):
+                self.scalar_op(op)
             found = self.scope.scalars[value]
         return found
 
@@ -258,6 +260,11 @@ class Emitter:
         op = value.op
         if op is None:
             raise CompilerBug(f"a tile function has no tile {value}")
+        with self.f.within(op):
+            return self._computed_by(op, spread)
+
+    def _computed_by(self, op: Op, spread: Spread) -> Tile:
+        value = op.result
         if op.name == "constant":
             number = op.attributes["value"].splat_value
             one = elements.register_constant(value.element, number, 1)

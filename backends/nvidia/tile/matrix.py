@@ -1,9 +1,11 @@
 """Products by matrix instructions (mma.sync): operands through swizzled shared memory.
 
 Operands lie in shared memory in rows as their tile has them; 16-byte chunks of a row are permuted
-by the row's number, so that ldmatrix meets every bank once. Offsets are linear over bits: an
-element's is that of the thread's part xor that of the register's part. Sums stay in registers, and
-an operand whose registers already are a fragment (the sums of another product) is taken from there.
+by the row's number, so that ldmatrix meets every bank once. What ldmatrix cannot load (rows across
+the sum of 4-byte elements, and all of 8-byte ones) is loaded element by element, and pairs of
+chunks are permuted. Offsets are linear over bits: an element's is that of the thread's part xor
+that of the register's part. Sums stay in registers, and an operand whose registers already are a
+fragment (the sums of another product) is taken from there.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ....hlo.graph import Op
+from ....hlo.precision import TF32, may_use_tf32
 from ... import llvm
 from ...llvm import elements
 from ..atoms import MatrixAtom, matrix_atoms
-from ..target import Target
+from ..target import Architecture, Target
 from .analysis import Product, Source
 from .shared import CHUNK, SEGMENT, Rows
 from .spread import LANE_BITS, Spread, accumulator, fragment, log2
@@ -43,20 +47,36 @@ class Plan:
         """Bytes of an element of an operand."""
         return self.product.left.value.element.itemsize
 
+    def single(self, source: Source) -> bool:
+        """Whether an operand's elements are loaded one by one."""
+        return self.atom is not None and (self.size > 4 or self.size == 4 and not source.along)
+
+    def unit(self, source: Source) -> int:
+        """Bytes of an operand's rows that stay together in shared memory."""
+        return STEP if self.single(source) else CHUNK
+
+
+def atoms_of(op: Op, architecture: Architecture) -> list[MatrixAtom]:
+    """The instructions of a warp that multiply a contraction's elements, 32 bytes along the sum."""
+    left, right = (str(value.element) for value in op.operands[:2])
+    if may_use_tf32(op):
+        left = right = TF32
+    element = op.result.element
+    wide = str(element) if not element.is_float or element.bits > 32 else "f32"
+    return [
+        atom
+        for atom in matrix_atoms(architecture, left, right, wide)
+        if not atom.asynchronous and atom.k * op.operands[0].element.itemsize == STEP
+    ]
+
 
 def plan(product: Product, target: Target, warps: int, chained: bool) -> Plan | None:
     """The plan of a product; None where no matrix instruction has its types."""
-    left, right = product.left.value.element, product.right.value.element
-    result = product.op.result.element
-    wide = "f32" if result.is_float else str(result)
-    atoms = [
-        atom
-        for atom in matrix_atoms(target.architecture, str(left), str(right), wide)
-        if not atom.asynchronous and atom.k * left.itemsize == STEP and left.itemsize <= 2
-    ]
+    atoms = atoms_of(product.op, target.architecture)
     if not atoms or min(product.rows, product.columns, product.depth) < 1:
         return None
-    if left.itemsize == 1 and not (product.left.along and product.right.along):
+    single = product.left.value.element.itemsize == 1
+    if single and not (product.left.along and product.right.along):
         return None  # bytes cannot be transposed on the way to registers
     cut = _warps(product.rows, product.columns, warps, chained)
     dims = product.op.result.dims
@@ -86,7 +106,7 @@ def offset_of(
     f, block = e.f, e.block
     row = block.bits(block.thread, row_steps)
     shift, mask = rows.permutation
-    swizzle = f.shl(f.land(f.lshr(row, shift), mask), 4)
+    swizzle = f.shl(f.land(f.lshr(row, shift), mask), log2(rows.unit))
     byte = f.xor(block.bits(block.thread, byte_steps), swizzle)
     own = f.lor(f.mul(row, rows.row_bytes), byte)
     return own if rows.stage is None else f.add(own, rows.stage)
@@ -105,24 +125,24 @@ def place_of(e: Emitter, rows: Rows, thread: llvm.Value, constant: int) -> llvm.
 # Operands in shared memory.
 
 
-def staged(e: Emitter, source: Source, size: int) -> Rows:
+def staged(e: Emitter, source: Source, size: int, unit: int = CHUNK) -> Rows:
     """The operand in shared memory, written if it is not there yet."""
     stage = e.scope.ring(source.origin)
     if stage is not None:
         return stage
-    padded, row_bytes = rows_of(source, size)
-    key = (source.origin, "rows")
+    padded, row_bytes = rows_of(source, size, unit)
+    key = (source.origin, f"rows of {unit}")
     piece = e.scope.stage(key)
     if piece is None:
         piece = e.block.arena.take(padded * row_bytes, 1024)
         e.scope.staged[key] = piece
-        place = Rows(piece, padded, row_bytes)
+        place = Rows(piece, padded, row_bytes, unit=unit)
         e.block.hazards.write(piece)
         if source.origin.op in e.assignment.direct:
             copy_window(e, source, place, size)
         else:
             _write(e, source, place, size)
-    return Rows(piece, padded, row_bytes)
+    return Rows(piece, padded, row_bytes, unit=unit)
 
 
 def axes(source: Source) -> tuple[int, int]:
@@ -130,10 +150,11 @@ def axes(source: Source) -> tuple[int, int]:
     return min(source.own, source.depth), max(source.own, source.depth)
 
 
-def rows_of(source: Source, size: int) -> tuple[int, int]:
-    """Padded rows of an operand, and bytes of each."""
+def rows_of(source: Source, size: int, unit: int = CHUNK) -> tuple[int, int]:
+    """Padded rows of an operand, and bytes of each: an instruction takes 16 along the own dim."""
     rows, columns = (source.origin.dims[d] for d in axes(source))
-    return max(16, STEP // size, 1 << log2(rows)), max(STEP, (1 << log2(columns)) * size)
+    least = max(STEP, 16 * size) if unit > CHUNK else STEP
+    return max(16, STEP // size, 1 << log2(rows)), max(least, (1 << log2(columns)) * size)
 
 
 def coordinates(spread: Spread, number: int) -> tuple[int, ...]:
@@ -234,16 +255,22 @@ class _Operand:
         self.source = (product.left, product.right)[side]
         self.along = self.source.along
         self.own = (product.row, product.column)[side]
-        self.rows = staged(e, self.source, plan.size)
-        self.known: dict[tuple[int, int], list[llvm.Value]] = {}
+        self.rows = staged(e, self.source, plan.size, plan.unit(self.source))
+        self.single = plan.single(self.source)
         self.thread = self._thread()
 
     def _thread(self) -> llvm.Value:
-        """Lanes give the rows of four 8 by 16-byte matrices."""
-        plan = self.plan
+        """Lanes give the rows of four 8 by 16-byte matrices, or hold an element of each."""
+        plan, size = self.plan, self.plan.size
         lanes = [1, 2, 4]  # rows of a matrix
         warps = [basis[self.own] for basis in plan.sums.threads[LANE_BITS:]]
         none = [0] * len(warps)
+        if self.single and self.along:
+            byte = [size, 2 * size, 0, 0, 0]
+            return offset_of(self.e, self.rows, [0, 0, *lanes, *warps], [*byte, *none])
+        if self.single:
+            own = [size * step for step in (0, 0, *lanes, *warps)]
+            return offset_of(self.e, self.rows, [1, 2, 0, 0, 0, *none], own)
         # The second and third matrix: 8 further along the own dim and along the sum, in the order
         # of the instruction's registers.
         own_first = self.side == 0
@@ -257,16 +284,37 @@ class _Operand:
         return offset_of(self.e, self.rows, [*row, *none], [*byte, *bytes_of_warps])
 
     def load(self, own: int, step: int, shift: llvm.Value | None) -> list[llvm.Value]:
-        """Four registers: 16 of the own dim from `own` on, 32 bytes along the sum."""
+        """The registers for 16 of the own dim from `own` on, 32 bytes along the sum."""
         plan = self.plan
         along = step * (STEP // plan.size)
+        if self.single:
+            return self._elements(own, along, shift)
         if self.along:
             constant = self.rows.offset(own, step * STEP)
         else:
             constant = self.rows.offset(along, own * plan.size)
         thread = self.thread if shift is None else self.f.add(self.thread, shift)
         pointer = place_of(self.e, self.rows, thread, constant)
-        return load_matrices(self.f, pointer, not self.along)
+        found = load_matrices(self.f, pointer, not self.along)
+        return [rounded(self.f, one) for one in found] if plan.size == 4 else found
+
+    def _elements(self, own: int, along: int, shift: llvm.Value | None) -> list[llvm.Value]:
+        """The same, loaded one by one: lane 4 i + j has the i-th of the own dim, the j-th of four
+        along the sum."""
+        f, size = self.f, self.plan.size
+        thread = self.thread if shift is None else f.add(self.thread, shift)
+        halves = range(0, STEP // size, 4)
+        if self.side == 0:
+            places = [(own + eight, along + half) for half in halves for eight in (0, 8)]
+        else:
+            places = [(own + eight, along + half) for eight in (0, 8) for half in halves]
+        found = []
+        for mine, depth in places:
+            row, column = (mine, depth) if self.along else (depth, mine)
+            pointer = place_of(self.e, self.rows, thread, self.rows.offset(row, column * size))
+            raw = f.load("double" if size == 8 else "i32", pointer, align=size)
+            found.append(rounded(f, raw) if size == 4 else raw)
+        return found
 
     def advance(self, steps: int) -> int:
         """Bytes from one group of steps to the next, a multiple of what swizzles repeat after."""
@@ -284,11 +332,16 @@ def load_matrices(f: llvm.Function, pointer: llvm.Value, transposed: bool) -> li
     return [f.emit("i32", f"extractvalue {both}, {n}") for n in range(4)]
 
 
+def rounded(f: llvm.Function, word: llvm.Value) -> llvm.Value:
+    """An f32 in a register (i32) rounded to the nearest tf32: the instructions would cut it."""
+    return f.call("llvm.nvvm.f2tf32.rna", "i32", f.bitcast(word, "float"), declare=True)
+
+
 def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
     """start + left * right, in the layout of the plan's sums; None starts from 0."""
     f, spread, size = e.f, plan.sums, plan.size
     assert plan.atom is not None
-    kind = "i32" if plan.atom.accumulator == "i32" else "float"
+    kind = {"i32": "i32", "f64": "double"}.get(plan.atom.accumulator, "float")
     zero = llvm.constant(kind, 0)
     sums: list[llvm.Value] = []
     for number in range(spread.count):
@@ -334,7 +387,7 @@ def _held(e: Emitter, plan: Plan) -> Tile | None:
     """The left operand's registers, where they are a fragment already."""
     source = plan.product.left
     value = source.origin
-    if value.op in e.assignment.direct:
+    if value.op in e.assignment.direct or plan.size > 4:
         return None
     wanted = fragment(value.dims, source.own, source.depth, plan.size, plan.warps)
     known = e.scope.tile(value, wanted)
@@ -383,7 +436,8 @@ def _steps(
                 continue
             if j % 2 == 0:
                 loaded = right.load(at, step, other)
-                b[j], b[j + 1] = loaded[:2], loaded[2:]
+                half = len(loaded) // 2
+                b[j], b[j + 1] = loaded[:half], loaded[half:]
         for i, at in enumerate(rows):
             numbers = [(i * len(columns) + j) * 4 for j in range(len(columns))]
             if not any(_used(spread, number) for number in numbers):
@@ -410,7 +464,8 @@ def _fragment(
     for n in range(4):
         raw = [held[first + n * packs + lane] for lane in range(packs)]
         vector = packed(f, [one for one in raw if isinstance(one, llvm.Value)])
-        found.append(f.bitcast(vector, "i32"))
+        word = f.bitcast(vector, "i32")
+        found.append(rounded(f, word) if size == 4 else word)
     return found
 
 
@@ -425,12 +480,20 @@ def multiply(
     b: Sequence[llvm.Value],
     sums: Sequence[llvm.Value],
 ) -> list[llvm.Value]:
-    """One matrix instruction: sums + a * b."""
-    letter = "r" if atom.accumulator == "i32" else "f"
+    """One matrix instruction, or two of 8 rows: sums + a * b."""
+    if atom.m == 8 and len(a) > 1:
+        lower = multiply(f, atom, a[:1], b, sums[:2])
+        return [*lower, *multiply(f, atom, a[1:], b, sums[2:])]
     kind = sums[0].type
-    text = f"{atom.opcode} {{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
-    constraints = ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4)
+    letter = {"i32": "r", "double": "d"}.get(kind, "f")
+    places = iter(range(len(a) + len(b) + 2 * len(sums)))
+    lists = [
+        "{" + ",".join(f"${next(places)}" for _ in values) + "}" for values in (sums, a, b, sums)
+    ]
+    text = f"{atom.opcode} {', '.join(lists)};"
+    given = ["d" if one.type == "double" else "r" for one in (*a, *b)]
+    constraints = ",".join([f"={letter}"] * len(sums) + given + [letter] * len(sums))
     operands = ", ".join(map(str, (*a, *b, *sums)))
-    result = f"{{ {kind}, {kind}, {kind}, {kind} }}"
+    result = "{ " + ", ".join([kind] * len(sums)) + " }"
     both = f.emit(result, f'call {result} asm "{text}", "{constraints}"({operands}) convergent')
-    return [f.emit(kind, f"extractvalue {both}, {n}") for n in range(4)]
+    return [f.emit(kind, f"extractvalue {both}, {n}") for n in range(len(sums))]

@@ -17,7 +17,7 @@ from . import matrix
 from .analysis import Product, Source
 from .matrix import Plan
 from .shared import CHUNK
-from .spread import Spread, patches
+from .spread import Spread, log2, patches
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -45,7 +45,7 @@ class _Operand:
         product, spread = plan.product, plan.sums
         self.source: Source = (product.left, product.right)[side]
         self.own = (product.row, product.column)[side]
-        self.rows = matrix.staged(e, self.source, plan.size)
+        self.rows = matrix.staged(e, self.source, plan.size, plan.unit(self.source))
         steps = [basis[self.own] for basis in spread.threads]
         none = [0] * len(steps)
         if self.source.along:
@@ -82,7 +82,7 @@ class _Operand:
                     found[step][place] = one
             return found
         shift, mask = self.rows.permutation
-        swizzle = f.shl(f.land(f.lshr(depth, shift), mask), 4)
+        swizzle = f.shl(f.land(f.lshr(depth, shift), mask), log2(self.rows.unit))
         thread = f.add(f.xor(self.thread, swizzle), f.mul(depth, self.rows.row_bytes))
         for step in range(each):
             for place in self.places:

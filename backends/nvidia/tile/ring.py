@@ -8,7 +8,7 @@ next has been read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....hlo.graph import Op, Value
 from ... import llvm
@@ -46,19 +46,26 @@ def ring(e: Emitter, op: Op) -> Ring | None:
     if loop.trips is not None and loop.trips < 2:
         return None
     found: dict[Op, tuple[Window, Source]] = {}
+    units: list[int] = []
     for product in loop.products:
-        if product.op not in e.assignment.products:
+        plan = e.assignment.products.get(product.op)
+        if plan is None:
             continue
         for source in (product.left, product.right):
             window = source.window
             if window is None or window.op not in e.assignment.direct:
                 continue
             if window.op in loop.region.ops and window.steps is not None:
-                found.setdefault(window.op, (window, source))
+                if window.op not in found:
+                    found[window.op] = window, source
+                    units.append(plan.unit(source))
     if not found:
         return None
     size = {id(s): s.origin.element.itemsize for _, s in found.values()}
-    shapes = [matrix.rows_of(s, size[id(s)]) for _, s in found.values()]
+    shapes = [
+        matrix.rows_of(s, size[id(s)], unit)
+        for (_, s), unit in zip(found.values(), units, strict=True)
+    ]
     total = sum(rows * row_bytes for rows, row_bytes in shapes)
     budget = e.target.architecture.shared_bytes // SHARE
     stages = min(MOST_STAGES, budget // total)
@@ -69,11 +76,13 @@ def ring(e: Emitter, op: Op) -> Ring | None:
     if not stages:
         return None
     rows = []
-    for (_, source), (count, row_bytes) in zip(found.values(), shapes, strict=True):
+    for (_, source), (count, row_bytes), unit in zip(
+        found.values(), shapes, units, strict=True
+    ):
         piece = e.block.arena.take(stages * count * row_bytes, 1024)
         e.scope.staged[source.origin, "ring"] = piece
         e.block.hazards.write(piece)
-        rows.append(Rows(piece, count, row_bytes))
+        rows.append(Rows(piece, count, row_bytes, unit=unit))
     windows, sources = zip(*found.values(), strict=True)
     return Ring(loop, windows, sources, tuple(rows), stages)
 
@@ -114,7 +123,7 @@ def end(e: Emitter, ring: Ring) -> None:
 
 
 def _stage(e: Emitter, rows: Rows, slot: llvm.Value, size: int) -> Rows:
-    return Rows(rows.piece, rows.rows, rows.row_bytes, e.f.mul(slot, size))
+    return replace(rows, stage=e.f.mul(slot, size))
 
 
 def _fill(e: Emitter, ring: Ring, at: llvm.Value, slot: llvm.Value) -> None:

@@ -31,12 +31,14 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """A tile of padded rows in shared memory; `stage`: bytes from the piece's start on, i32."""
+    """A tile of padded rows in shared memory; `stage`: bytes from the piece's start on, i32;
+    `unit`: bytes of a row that stay together."""
 
     piece: Piece
     rows: int
     row_bytes: int
     stage: llvm.Value | None = None
+    unit: int = CHUNK
 
     def offset(self, row: int, byte: int) -> int:
         """Where a byte of a row lies; linear over the bits of both."""
@@ -44,13 +46,13 @@ class Rows:
 
     def swizzle(self, row: int) -> int:
         shift, mask = self.permutation
-        return (row >> shift & mask) * CHUNK
+        return (row >> shift & mask) * self.unit
 
     @property
     def permutation(self) -> tuple[int, int]:
-        """Which bits of a row's number permute its chunks: shift and mask."""
-        chunks = min(SEGMENT, self.row_bytes) // CHUNK
-        return log2(SEGMENT // CHUNK // chunks), chunks - 1
+        """Which bits of a row's number permute its units: shift and mask."""
+        units = min(SEGMENT, self.row_bytes) // self.unit
+        return log2(SEGMENT // self.unit // units), units - 1
 
 
 class Arena:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....hlo.graph import Op, Value
+from ....hlo.ops.windows import running
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import Affine, delinear, linear
@@ -24,11 +25,11 @@ def per_dim(values: Sequence[Any], rank: int, default: Any) -> Sequence[Any]:
 
 
 class _Window:
-    def __init__(self, op: Op, target: Target) -> None:
+    def __init__(self, op: Op, target: Target, backward: bool = False) -> None:
         self.op, self.target = op, target
         self.frame, self.emitter = frame_of(op, target)
         self.f, self.scopes = self.frame.function, self.frame.scopes
-        self.reduction = Reduction(op)
+        self.reduction = Reduction(op, backward)
         self.source = op.operands[0].dims
         self.dims = op.results[0].dims
         rank = len(self.dims)
@@ -39,6 +40,7 @@ class _Window:
         self.padding = per_dim(op.padding, rank, (0, 0))
         widths = [value.element for value in (*self.reduction.inputs, *op.results)]
         self.width = lanes_for_types(target, widths)
+        self.start: list[Register] = []  # initial values in every lane, once they have been read
 
     def initial(self, width: int) -> list[Register]:
         registers = [self.emitter.value(value, (), 1) for value in self.reduction.initial]
@@ -83,7 +85,7 @@ class _Window:
 
     def windowed(self, index: Sequence[Affine], width: int, mask: Mask | None) -> list[Register]:
         """All elements of the windows of `width` results."""
-        values = self.initial(width)
+        self.start = values = self.initial(width)
         moving = [d for d, size in enumerate(self.sizes) if size > 1]
         if math.prod(self.sizes) <= UNROLLED:
             for position in _positions(self.sizes):
@@ -119,7 +121,7 @@ class _Window:
         width: int,
         mask: Mask | None,
     ) -> list[Register]:
-        """One element of each window joined in, where it is not padding."""
+        """One element of each window joined in: the initial value where it is padding."""
         inside: Mask | None = None
         place: list[Affine] = []
         for d, (at, offset) in enumerate(zip(index, offsets, strict=True)):
@@ -130,21 +132,22 @@ class _Window:
                 quotient, rest = self.emitter.indexer.divide(position + shift * step, step, width)
                 hit = self.emitter.in_range(rest, 0, 1, width)
                 if hit is False:
-                    return values
+                    return self.reduction.combine(self.f, values, self.start, width)
                 inside = self.emitter.both(inside, hit)
                 position = quotient + -shift
             valid = self.emitter.in_range(position, 0, self.source[d], width)
             if valid is False:
-                return values
+                return self.reduction.combine(self.f, values, self.start, width)
             inside = self.emitter.both(inside, valid)
             place.append(position.within(0, self.source[d] - 1))
         read = self.read(place, width, self.emitter.both(mask, inside))
-        joined = self.reduction.combine(self.f, values, read, width)
-        return blended(self.f, inside, joined, values)
+        read = blended(self.f, inside, read, self.start)
+        return self.reduction.combine(self.f, values, read, width)
 
-    # Cumulative reductions: window i holds all elements up to (or from) i.
+    # Window i holds all elements up to (or from) i, and padding that adds nothing: others have
+    # been decomposed.
 
-    def running(self, dimension: int, backward: bool) -> KernelCode:
+    def running(self, dimension: int) -> KernelCode:
         """One running total per line; lanes across lines where they are not the last dim."""
         f = self.f
         last = len(self.dims) - 1
@@ -168,7 +171,7 @@ class _Window:
                     place[last] = j
                 values = self.initial(lanes)
                 with self.scopes.loop(0, length, 1, flat(values), extent=length) as (at, loop):
-                    place[dimension] = at * -1 + (length - 1) if backward else at
+                    place[dimension] = at * -1 + (length - 1) if self.reduction.backward else at
                     index = [place[d] for d in range(len(self.dims))]
                     carried = unflat(loop.carried, values)
                     read = self.read(index, lanes, mask)
@@ -185,28 +188,10 @@ def _positions(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     return found
 
 
-def cumulative(op: Op) -> tuple[int, bool] | None:
-    """(dimension, from the end) where every window is a prefix or a suffix."""
-    source = op.operands[0].dims
-    rank = len(source)
-    sizes = op.window_dimensions
-    padding = per_dim(op.padding, rank, (0, 0))
-    moving = [d for d, size in enumerate(sizes) if size > 1]
-    steps_of = (op.window_strides, op.base_dilations, op.window_dilations)
-    plain = all(one == 1 for values in steps_of for one in per_dim(values, rank, 1))
-    if len(moving) != 1 or not plain:
-        return None
-    (d,) = moving
-    size = source[d]
-    others = all(tuple(padding[n]) == (0, 0) for n in range(rank) if n != d)
-    if sizes[d] != size or not others:
-        return None
-    return {(size - 1, 0): (d, False), (0, size - 1): (d, True)}.get(tuple(padding[d]))
-
-
 def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a reduce_window."""
-    window = _Window(op, target)
+    found = running(op)
+    window = _Window(op, target, backward=found is not None and found[1])
     frame: Frame = window.frame
     emitter: ElementEmitter = window.emitter
     if not op.results[0].tensor.size:
@@ -221,5 +206,4 @@ def emit(op: Op, target: Target) -> KernelCode:
             for pointer, result, register in zip(frame.outputs, op.results, values, strict=True):
                 emitter.store(pointer, register, result.element, at)
         return frame.finish(rows, 0.0)
-    running = cumulative(op)
-    return window.running(*running) if running else window.general()
+    return window.running(found[0]) if found else window.general()

@@ -50,11 +50,13 @@ def index(b: Any, axis: int, size: int) -> Any:
     return b("multiply", b("tile_id", axis=axis), b.constant(size, INDEX))
 
 
-def dot(b: Any, left: Any, right: Any, kind: TensorType, sides: tuple[int, int]) -> Any:
+def dot(
+    b: Any, left: Any, right: Any, kind: TensorType, sides: tuple[int, int], **facts: Any
+) -> Any:
     return b(
         "dot_general", left, right, type=kind, lhs_batching_dimensions=(),
         rhs_batching_dimensions=(), lhs_contracting_dimensions=sides[:1],
-        rhs_contracting_dimensions=sides[1:], precision_config=(),
+        rhs_contracting_dimensions=sides[1:], precision_config=(), **facts,
     )  # fmt: skip
 
 
@@ -65,8 +67,10 @@ def matmul(
     sums: ElementType = F32,
     out: ElementType = F32,
     turned: tuple[bool, bool] = (False, False),
+    **facts: Any,
 ) -> Op:
-    """out = x y by tiles of rows, columns and depth; `turned` operands are stored transposed."""
+    """out = x y by tiles of rows, columns and depth; `turned` operands are stored transposed.
+    `facts`: further attributes of the product."""
     (m, n, k), (rows, columns, depth) = sizes, tiles
     x = tensor(*((k, m) if turned[0] else (m, k)), element=element)
     y = tensor(*((n, k) if turned[1] else (k, n)), element=element)
@@ -83,7 +87,7 @@ def matmul(
             dims = (columns, depth) if turned[1] else (depth, columns)
             right = b("tile_load", y, *places, sizes=dims)
             sides = (0 if turned[0] else 1, 1 if turned[1] else 0)
-            return [b("add", total, dot(b, left, right, kind, sides))]
+            return [b("add", total, dot(b, left, right, kind, sides, **facts))]
 
         region = build_region([INDEX, kind], step)
         bounds = [b.constant(0, INDEX), b.constant(-(-k // depth), INDEX)]

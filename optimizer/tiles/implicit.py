@@ -1,0 +1,299 @@
+"""A convolution as a product that is walked over taps and blocks of input features.
+
+    out[box of pixels, features] = sum over tap, block of
+        image[box moved by the tap, block] * kernel[tap, block, features]
+
+The box's pixels are the rows of the product; nothing is unfolded in memory: each turn of the loop
+loads the window of the image that its tap sees (zeros outside are the padding, gaps are strides)
+and the tap's part of the kernel. What is computed before and after stands in the same tile
+function.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from ...hlo.build import Builder, make_op
+from ...hlo.graph import Op, Value
+from ...hlo.ops.convolution import window_attributes
+from ...hlo.ops.tile_examples import INDEX
+from ...hlo.types import F32, ElementType, TensorType
+from .access import Box, Propagation, Span, propagate, whole
+from .build import Group, root_box, tile_counts
+from .expressions import Expression, expression, variable
+from .write import TileWriter, Unwritable, numbers
+
+
+def refusal(op: Op) -> str:
+    """Why a convolution is no product over its taps; "" if it is."""
+    if op.batch_group_count != 1:
+        return "groups of batches"
+    if any(d != 1 for d in op.lhs_dilation):
+        return "a dilated image"
+    if op.operands[0].element.is_complex or op.result.element.is_bool:
+        return f"a convolution of {op.operands[0].element}"
+    if op.feature_group_count != 1 and group_features(op)[0] < _LEAST_OF_A_GROUP:
+        return "groups of few features"
+    return ""
+
+
+_LEAST_OF_A_GROUP = 8
+
+
+def group_features(op: Op) -> tuple[int, int]:
+    """Input and output features of one group."""
+    depth = op.operands[1].dims[op.kernel_input_feature_dimension]
+    features = op.result.dims[op.output_feature_dimension]
+    return depth, features // op.feature_group_count
+
+
+def taps(op: Op) -> tuple[int, ...]:
+    """The sizes of the window."""
+    return tuple(op.operands[1].dims[d] for d in op.kernel_spatial_dimensions)
+
+
+def pixel_dims(op: Op) -> tuple[int, ...]:
+    """The dims of the result that are no features, in order."""
+    return tuple(d for d in range(op.result.rank) if d != op.output_feature_dimension)
+
+
+def boxes(dims: Sequence[int], rows: int) -> Iterator[tuple[int, ...]]:
+    """Boxes of `rows` pixels, a power of two, that need the fewest tiles for `dims`; those that are
+    long in the last dims first."""
+    limits = [1 << max(0, n - 1).bit_length() for n in dims]
+    found: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+    powers = [[1 << b for b in range(n.bit_length())] for n in limits]
+    for sizes in itertools.product(*powers):
+        if math.prod(sizes) == rows:
+            tiles = math.prod(tile_counts(dims, sizes))
+            found.append((tiles, tuple(-n for n in reversed(sizes)), sizes))
+    least = min((tiles for tiles, _, _ in found), default=0)
+    for tiles, _, sizes in sorted(found):
+        if tiles == least:
+            yield sizes
+
+
+def step_of(depth: int, most: int, least: int) -> int:
+    """Features of one turn, a power of two between `least` and `most`: little beyond `depth`, and
+    few turns."""
+    steps = [least << n for n in range((most // least).bit_length())]
+    return min(steps, key=lambda step: (-(-depth // step) * (step + least // 2), -step))
+
+
+def sum_type(op: Op) -> ElementType:
+    """What the products are summed in: f32 for narrower floats."""
+    element = op.result.element
+    if element.is_float and element.bits < 32:
+        return F32
+    return element
+
+
+def build_implicit(
+    group: Group, operands: Sequence[Value], sizes: Sequence[int], name: str, step: int
+) -> Op:
+    """The kernel_call on `operands`, which stand for the group's inputs, in tiles of `sizes` of the
+    convolution's result; `step` features in one turn. Unwritable where it cannot be one."""
+    (main,) = (op for op in group.ops if op.name == "convolution")
+    reason = refusal(main)
+    if reason:
+        raise Unwritable(reason)
+    return _Writer(group, main, sizes, step).kernel(operands, name)
+
+
+class _Writer:
+    def __init__(self, group: Group, main: Op, sizes: Sequence[int], step: int) -> None:
+        self.group, self.main, self.step = group, main, step
+        self.box = root_box(main.result.dims, sizes)
+        self.rows = math.prod(sizes[d] for d in pixel_dims(main))
+        self.columns = sizes[main.output_feature_dimension]
+        depth, features = group_features(main)
+        self.depth = depth
+        if main.feature_group_count != 1 and (features % self.columns or depth % step):
+            raise Unwritable("a tile of several groups")
+        before, after = self.parts()
+        self.before = before
+        self.order = _order(main.result, group.roots, after)
+        self.after = after
+
+    def parts(self) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+        """The operations that the convolution reads, and those that are left."""
+        ops = self.group.ops
+        before = _ancestors(ops, self.main.operands)
+        # What the roots need of the operations before is computed once more, for their tile.
+        after = _ancestors([op for op in ops if op is not self.main], self.group.roots)
+        return tuple(op for op in ops if op in before), tuple(op for op in ops if op in after)
+
+    def kernel(self, operands: Sequence[Value], name: str) -> Op:
+        group, main = self.group, self.main
+        counts = tile_counts(main.result.dims, numbers(self.box))
+        b = Builder(group.origin, check=False)
+        memory = b.arguments([v.type for v in (*group.inputs, *group.roots)])
+        axes = [d for d, count in enumerate(counts) if count > 1]
+        ids = {f"t{d}": b("tile_id", axis=axis) for axis, d in enumerate(axes)}
+        writer = TileWriter(b, dict(zip(group.inputs, memory, strict=False)), ids)
+        own = Box(tuple(self.box.spans[d] for d in self.order))
+        writer.define(main.result, self.result(writer, self.walked(writer)), self.box)
+        if self.after:
+            roots = {root: own for root in group.roots if root is not main.result}
+            parts = propagate(self.after, roots)
+            if parts.opaque or parts.runtime:
+                raise Unwritable("what follows depends on values")
+            needed = parts.boxes.get(main.result)
+            if needed is not None and needed != self.box:
+                raise Unwritable(f"what follows needs {needed} of {self.box}")
+            writer.write(self.after, parts)
+        for root, target in zip(group.roots, memory[len(group.inputs) :], strict=True):
+            offsets = [writer.scalar(span.offset) for span in own.spans]
+            b.op("tile_store", [target, writer.read(root, own), *offsets])
+        attributes = {"kernel": name, "grid": tuple(counts[d] for d in axes)}
+        types = [root.type for root in group.roots]
+        return make_op("kernel_call", operands, attributes, (b.region([]),), types, group.origin)
+
+    def result(self, w: TileWriter, sums: Value) -> Value:
+        """The sums as a tile of the convolution's result."""
+        main = self.main
+        sizes = numbers(self.box)
+        pixels = pixel_dims(main)
+        tile = w.b.reshape(sums, (*(sizes[d] for d in pixels), self.columns))
+        lies = (*pixels, main.output_feature_dimension)
+        if lies != tuple(range(len(lies))):
+            tile = w.b.transpose(tile, [lies.index(d) for d in range(len(lies))])
+        return w.b.convert(tile, main.result.element)
+
+    def walked(self, outer: TileWriter) -> Value:
+        """The loop over taps and blocks; its sums are [rows, columns]."""
+        b, sizes = outer.b, taps(self.main)
+        blocks = -(-self.depth // self.step)
+        turns = math.prod(sizes) * blocks
+        kind = TensorType((self.rows, self.columns), sum_type(self.main))
+        if turns == 1:
+            return self.product(outer, [*[expression(0)] * len(sizes), expression(0)], kind)
+        inner = Builder(b.origin, check=False)
+        index, old = inner.arguments([INDEX, kind])
+        w = outer.nested(inner, {})
+        places = self.digits(inner, index, w, [*sizes, blocks])
+        new = inner("add", old, self.product(w, places, kind))
+        body = inner.region([new])
+        bounds = [b.constant(0, INDEX), b.constant(turns, INDEX)]
+        return b.op("tile_for", [*bounds, b.constant(0, kind)], {}, (body,)).result
+
+    def digits(
+        self, b: Builder, index: Value, w: TileWriter, sizes: Sequence[int]
+    ) -> list[Expression]:
+        """The row-major number of a turn taken apart."""
+        found: list[Expression] = []
+        rest = index
+        for number in reversed(range(len(sizes))):
+            size = sizes[number]
+            name = f"k{number}"
+            if size > 1:
+                outermost = all(n == 1 for n in sizes[:number])
+                digit = rest if outermost else b("remainder", rest, b.constant(size, INDEX))
+                w.variables[name] = digit
+                if not outermost:
+                    rest = b("divide", rest, b.constant(size, INDEX))
+            found.append(variable(name, 0, size - 1))
+        return found[::-1]
+
+    def product(self, w: TileWriter, places: Sequence[Expression], kind: TensorType) -> Value:
+        """One tap's image times its kernel, for one block of features."""
+        main, b = self.main, w.b
+        *tap, block = places
+        image, kernel = self.image_box(tap, block), self.kernel_box(tap, block)
+        read = {main.operands[0]: image, main.operands[1]: kernel}
+        if main.operands[0] is main.operands[1]:
+            raise Unwritable("a convolution of a value with itself")
+        computed = {value for op in self.before for value in op.results}
+        roots = {value: box for value, box in read.items() if value in computed}
+        if roots:
+            parts: Propagation = propagate(self.before, roots)
+            if parts.opaque or parts.runtime:
+                raise Unwritable("an operand depends on values")
+            w.write(self.before, parts)
+        left = w.read(main.operands[0], image, 0)
+        right = w.read(main.operands[1], kernel, 0)
+        lies = (main.input_batch_dimension, *main.input_spatial_dimensions)
+        pixels = pixel_dims(main)
+        results = (main.output_batch_dimension, *main.output_spatial_dimensions)
+        order = [lies[results.index(d)] for d in pixels] + [main.input_feature_dimension]
+        if order != list(range(len(order))):
+            left = b.transpose(left, order)
+        left = b.reshape(left, (self.rows, self.step))
+        deep = main.kernel_input_feature_dimension < main.kernel_output_feature_dimension
+        dims = (self.step, self.columns) if deep else (self.columns, self.step)
+        right = b.reshape(right, dims)
+        return b(
+            "dot_general", left, right, type=kind, lhs_batching_dimensions=(),
+            rhs_batching_dimensions=(), lhs_contracting_dimensions=(1,),
+            rhs_contracting_dimensions=(0 if deep else 1,),
+            precision_config=main.attributes.get("precision_config", ()),
+        )  # fmt: skip
+
+    def image_box(self, tap: Sequence[Expression], block: Expression) -> Box:
+        main = self.main
+        dims = main.operands[0].dims
+        strides, padding, _, dilations, reversal = window_attributes(main)
+        spans = list(whole(dims).spans)
+        batch = main.input_batch_dimension
+        spans[batch] = self.box.spans[main.output_batch_dimension]
+        for number, dim in enumerate(main.input_spatial_dimensions):
+            span = self.box.spans[main.output_spatial_dimensions[number]]
+            size = taps(main)[number]
+            place = expression(size - 1) - tap[number] if reversal[number] else tap[number]
+            offset = span.offset * strides[number] + place * dilations[number]
+            stride = strides[number] if span.size.constant != 1 else 1
+            spans[dim] = Span(offset - padding[number][0], span.size, stride, dims[dim])
+        feature = main.input_feature_dimension
+        offset = block * self.step
+        if main.feature_group_count != 1:
+            _, features = group_features(main)
+            column = self.box.spans[main.output_feature_dimension].offset
+            # Tiles divide groups: which group it is, is a number of tiles.
+            offset = offset + column // features * self.depth
+        spans[feature] = Span(offset, expression(self.step), 1, dims[feature])
+        return Box(tuple(spans))
+
+    def kernel_box(self, tap: Sequence[Expression], block: Expression) -> Box:
+        main = self.main
+        dims = main.operands[1].dims
+        spans = list(whole(dims).spans)
+        for number, dim in enumerate(main.kernel_spatial_dimensions):
+            spans[dim] = Span(tap[number], expression(1), 1, dims[dim])
+        feature, depth = main.kernel_output_feature_dimension, main.kernel_input_feature_dimension
+        spans[feature] = self.box.spans[main.output_feature_dimension]._replace(bound=dims[feature])
+        spans[depth] = Span(block * self.step, expression(self.step), 1, dims[depth])
+        return Box(tuple(spans))
+
+
+def _ancestors(ops: Sequence[Op], values: Sequence[Value]) -> set[Op]:
+    """The operations that values are computed by, of these."""
+    needed = set(values)
+    found: set[Op] = set()
+    for op in reversed(ops):
+        if needed & set(op.results):
+            found.add(op)
+            needed.update(op.operands)
+    return found
+
+
+def _order(value: Value, roots: Sequence[Value], after: Sequence[Op]) -> tuple[int, ...]:
+    """Which dim of `value` each dim of the roots is; Unwritable if that cannot be said."""
+    orders: dict[Value, tuple[int, ...]] = {value: tuple(range(value.rank))}
+    for op in after:
+        for operand in op.operands:
+            order = orders.get(operand)
+            if order is None or not op.results:
+                continue
+            if op.name == "transpose":
+                orders[op.result] = tuple(order[d] for d in op.permutation)
+            elif op.definition.pattern == "elementwise" and op.results[0].dims == operand.dims:
+                orders[op.results[0]] = order
+            break
+    found = {orders.get(root) for root in roots}
+    order = found.pop()
+    if found or order is None:
+        raise Unwritable("what follows a convolution has other dims")
+    return order
+
