@@ -187,6 +187,11 @@ class Op:
     def result_types(self) -> tuple[Type, ...]:
         return tuple(result.type for result in self.results)
 
+    @property
+    def place(self) -> str:
+        """What a message about it begins with: "model.py:41: ", or "" where that is unknown."""
+        return next((f"{origin}: " for origin in self.origin if origin.file or origin.name), "")
+
     def __getattr__(self, name: str) -> Any:
         # Reached only where no slot or property of that name exists.
         if name.startswith("_"):

@@ -27,7 +27,7 @@ _COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LINKING = frozenset({".visible", ".extern", ".weak", ".common"})
 _SPACES = frozenset({".global", ".const", ".shared", ".tex", ".surf"})
 _SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
-_DEBUG = frozenset({".loc", ".file", ".pragma"})
+_LINES = frozenset({".loc", ".file"})
 _KINDS = {  # types of numbers that a parameter of this kind takes, besides those of bits
     "u": ("i", "ui"), "s": ("i", "ui"), "f": ("f", "bf"), "b": ("i", "ui", "f", "bf"),
 }  # fmt: skip
@@ -163,8 +163,8 @@ def _architecture(text: str) -> tuple[int, str] | None:
 
 
 def renamed(text: str, prefix: str) -> str:
-    """The module without comments and debug information, and with the prefix before every name of
-    its own, so that it can stand beside others."""
+    """The module without comments and debug sections, but with its lines, and with the prefix
+    before every name of its own, so that it can stand beside others."""
     module = declared(text)
     major, minor = module.version
     head = f".version {major}.{minor}\n.target {module.target}\n.address_size 64\n"
@@ -209,21 +209,29 @@ class _Scanner:
         return Declared(version, target, entries, frozenset(self.names), frozenset(self.outside))
 
     def kept(self) -> Iterator[str]:
-        """All tokens and spaces but the header and debug information."""
+        """All tokens and spaces but the header and debug sections, and what lines say of inlined
+        functions, which stands there."""
         skip, depth = "", 0
         for token in self.all:
             if skip == "line":
                 if "\n" not in token:
                     continue
                 skip = ""
+            elif skip == "inlined":
+                skip = "line" if token == "," else "" if "\n" in token else skip
+                if skip == "line":
+                    continue
             elif skip == "section":
                 depth += (token == "{") - (token == "}")
                 if token != "}" or depth:
                     continue
                 skip = ""
                 continue
-            if token in (".version", ".target", ".address_size", *_DEBUG):
+            if token in (".version", ".target", ".address_size", ".pragma"):
                 skip = "line"
+            elif token in _LINES:
+                skip = "inlined"
+                yield token
             elif token == ".section":
                 skip, depth = "section", 0
             else:
@@ -260,7 +268,7 @@ class _Scanner:
             while self.peek() != "{":
                 self.next()
             self.block("{", "}")
-        elif token in (".file", ".loc"):
+        elif token in _LINES:
             while self.at < len(self.tokens) and not self.peek().startswith("."):
                 self.at += 1
         elif token in (".pragma", ".alias"):

@@ -26,7 +26,7 @@ from ..hlo.build import make_op
 from ..hlo.graph import Dense, Module, Op, Region, Value, union_origins
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, INLINED, Level
-from .regions import extract, in_order_of_demand, map_bodies, rename
+from .regions import aliases, extract, in_order_of_demand, map_bodies, rename
 
 CONTRACTIONS = frozenset({"dot_general", "convolution"})
 
@@ -581,7 +581,8 @@ class _Fuser:
         self.done.add(group)
         roots = sorted(set(group.roots), key=self.order)
         members, inputs = in_order_of_demand(group.members, roots)
-        if len(members) == 1 and members[0].name == "reshape":
+        inside = not any(root in self.region.results for root in roots)
+        if len(members) == 1 and (members[0].name == "reshape" or inside and aliases(members[0])):
             self.emit_single(members[0])  # the same bytes under another type
             return
         region = extract(members, inputs, roots)

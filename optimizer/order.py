@@ -10,8 +10,7 @@ from typing import ClassVar
 from ..hlo.graph import Module, Op, Region, Value
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, Level
-from .regions import map_bodies
-from .schedule import ALIASING
+from .regions import aliases, map_bodies
 
 EXTERNAL = frozenset({"constant", "weight"})  # no bytes of the arena
 
@@ -78,7 +77,7 @@ class _Graph:
         self.region = region
         self.root: dict[Value, Value] = {}
         for op in region.ops:
-            if op.name in ALIASING:
+            if aliases(op):
                 for operand, result in zip(op.operands, op.results, strict=True):
                     self.root[result] = self.root.get(operand, operand)
         self.reads = {op: self.inputs(op) for op in region.ops}

@@ -33,7 +33,7 @@ from .schedule import (
 
 # What a plan needs of its runtime, as little as it can: a newer minor version adds something, a
 # newer major one changes what is there, such as the tables that workers of all programs share.
-PLAN_FORMAT, WITH_FUNCTIONS, WITH_LAUNCHES = "1.0", "1.1", "1.2"
+PLAN_FORMAT, WITH_FUNCTIONS, WITH_LAUNCHES, WITH_STEPS = "1.0", "1.1", "1.2", "1.3"
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
 FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
@@ -141,6 +141,8 @@ class Planner:
             self.require(WITH_FUNCTIONS)
         if entry.facts.launches:
             self.require(WITH_LAUNCHES)
+        if any(a.tensor_map.steps for one in entry.facts.launches for a in one.arguments):
+            self.require(WITH_STEPS)
 
     def require(self, version: str) -> None:
         """The plan uses what came with this format; versions differ in one digit."""

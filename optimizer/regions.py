@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ..hlo.build import Builder
 from ..hlo.graph import Op, Region, Value, arguments
 
+ALIASING = frozenset({"reshape", "optimization_barrier", "bitcast"})
 CONTROL_BODIES = frozenset({"while", "if", "case"})  # operations whose regions are programs
 
 
@@ -28,6 +29,13 @@ def map_bodies(region: Region, change: Callable[[Op, Region], Region]) -> Region
     if not mapping and ops == list(region.ops):
         return region
     return Region(region.arguments, ops, [mapping.get(v, v) for v in region.results])
+
+
+def aliases(op: Op) -> bool:
+    """Whether an operation's results are the bytes of its operands under other types."""
+    if op.name == "bitcast_convert":
+        return op.operands[0].dims == op.result.dims and op.result.element.bits >= 8
+    return op.name in ALIASING
 
 
 def rename(region: Region, mapping: dict[Value, Value]) -> Region:

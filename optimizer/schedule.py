@@ -15,8 +15,8 @@ from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
 from .fusion import trailing_reduction
+from .regions import aliases
 
-ALIASING = frozenset({"reshape", "optimization_barrier", "bitcast"})
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
 
 
@@ -193,7 +193,7 @@ class _Scheduler:
                 self.constant(op, wanted)
             elif op.name == "weight":
                 self.weight(op)
-            elif op.name in ALIASING:
+            elif aliases(op):
                 for operand, result in zip(op.operands, op.results, strict=True):
                     self.buffers[result] = self.buffers[operand]
             else:
@@ -397,7 +397,7 @@ def alias_roots(region: Region) -> dict[Value, Value]:
     """value -> the value whose bytes it shares, for aliasing operations of the region."""
     roots: dict[Value, Value] = {}
     for op in region.ops:
-        if op.name in ALIASING:
+        if aliases(op):
             for operand, result in zip(op.operands, op.results, strict=True):
                 roots[result] = roots.get(operand, operand)
     return roots

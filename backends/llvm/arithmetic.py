@@ -74,10 +74,9 @@ def supports(op: Op) -> bool:
 
 def unsupported(op: Op, target: str = "cpu") -> UnsupportedError:
     """The error for an operation that a target has no code for."""
-    place = f"{op.origin[0]}: " if op.origin else ""
     operands = ", ".join(str(value.type) for value in op.operands)
     return UnsupportedError(
-        f"{place}{op.name}: target {target} has no code for {op.name}({operands})"
+        f"{op.place}{op.name}: target {target} has no code for {op.name}({operands})"
     )
 
 

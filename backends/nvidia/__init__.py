@@ -38,6 +38,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     from .machines import label, machine_of
     from .pipeline.contraction import connected
     from .tile import several
+    from .turned import packing
 
     found, disk = target_of(name), open_cache(options.cache)
 
@@ -61,5 +62,6 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     return Backend(
         found.name, build_for_target, model=model, machine=label(model), bounds=bounds,
         accepts=lambda op: accepts(op, found), prefers=prefers,
+        packing=lambda op: packing(op, found),
         lacks=lambda op: foreign.lacks(op, found), assemble=None if simulated else assemble,
     )  # fmt: skip

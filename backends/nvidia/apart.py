@@ -42,12 +42,25 @@ def emit(
             work.operands(op)
             work.part("product", op.results)
         work.rest()
-    work.copies()
-    moved = float(sum(value.tensor.bytes for value in (*region.arguments, *region.results)))
-    found = dict.fromkeys((*notes, *work.notes))
-    return KernelCode(
-        work.text(), tuple(work.launches), flops, moved, work.scratch + work.most, tuple(found)
-    )
+    return work.code(flops, notes)
+
+
+def emit_after(
+    region: Region,
+    values: Sequence[Value],
+    kernel: Emit,
+    taken: frozenset[int],
+    flops: float,
+    notes: tuple[str, ...],
+) -> KernelCode:
+    """The kernel of a region around a contraction that computes some values first; Unfit if what
+    is left is no contraction's kernel."""
+    work = _Work(region, kernel, taken)
+    for value in values:
+        work.part("loop", [value])
+    if not work.together():
+        raise Unfit("what follows the copies of its operands is no contraction")
+    return work.code(flops, notes)
 
 
 @dataclass
@@ -125,6 +138,15 @@ class _Work:
         return place
 
     # What comes of them.
+
+    def code(self, flops: float, notes: tuple[str, ...]) -> KernelCode:
+        """All parts as one kernel."""
+        self.copies()
+        values = (*self.region.arguments, *self.region.results)
+        moved = float(sum(value.tensor.bytes for value in values))
+        found = tuple(dict.fromkeys((*notes, *self.notes)))
+        scratch = self.scratch + self.most
+        return KernelCode(self.text(), tuple(self.launches), flops, moved, scratch, found)
 
     @property
     def most(self) -> int:

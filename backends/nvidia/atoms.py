@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ...hlo.graph import Op
+from ...hlo.precision import TF32, may_use_tf32
 from . import layouts
 from .layouts import Layout, Repeated
 from .target import Architecture
@@ -181,6 +183,16 @@ def matrix_atoms(
         and atom.rate(architecture) > 0
         and (not atom.asynchronous or architecture.accelerated)
     )
+
+
+def contraction_atoms(op: Op, architecture: Architecture) -> tuple[MatrixAtom, ...]:
+    """Atoms that multiply a contraction's elements."""
+    left, right = (value.element.name for value in op.operands[:2])
+    if may_use_tf32(op):
+        left = right = TF32
+    element = op.result.element
+    wide = element.name if not element.is_float or element.bits > 32 else "f32"
+    return matrix_atoms(architecture, left, right, wide)
 
 
 def best_matrix_atom(

@@ -60,8 +60,7 @@ def emit(op: Op, target: Target) -> KernelCode:
 
 
 def _place(op: Op) -> str:
-    place = f"{op.origin[0].file}:{op.origin[0].line}: " if op.origin else ""
-    return f"{place}kernel '{op.kernel}'"
+    return f"{op.place}kernel '{op.kernel}'"
 
 
 def _argument(argument: Argument) -> LaunchArgument:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from ...hlo.build import make_op
@@ -13,11 +14,13 @@ from ..plain.single import as_region, check
 from . import apart, foreign, plain, tile
 from .frame import Unfit
 from .launch import KernelCode
+from .loops import windows
 from .loops.emitters import FUSIONS, OPERATIONS
 from .pipeline import contraction as products
 from .pipeline import emit as pipeline
 from .target import Target
 from .tile import contraction
+from .turned import turned
 
 
 def emit(op: Op, target: Target) -> KernelCode:
@@ -46,6 +49,12 @@ def _fused(
         return FUSIONS[kind](region, target, flops)
     if kind != "contract":
         return plain.emit(region, target, flops, pairs)
+    with suppress(Unfit):
+        return windows.depthwise(region, target, flops)
+    try:
+        return _turned(region, target, flops, pairs)
+    except Unfit:
+        pass  # as its operands lie
     try:
         return _contraction(op_of(region), region, target, bool(pairs))
     except Unfit as reason:
@@ -58,6 +67,14 @@ def apart_from(
     region: Region, target: Target, flops: float, pairs: frozenset[tuple[int, int]], reason: str
 ) -> KernelCode:
     """A contraction, and what stands around it, as kernels of their own."""
+    notes = (f"operands, product and what follows apart: {reason}",)
+    taken = frozenset(result for _, result in pairs)
+    kernel = _parts(target, pairs)
+    return apart.emit(region, contraction.CONTRACTIONS, kernel, taken, flops, notes)
+
+
+def _parts(target: Target, pairs: frozenset[tuple[int, int]]) -> apart.Emit:
+    """What emits the parts of a contraction that is done apart."""
 
     def kernel(kind: str, part: Region) -> KernelCode:
         # Operands of the type of a result may be where it is written.
@@ -76,9 +93,19 @@ def apart_from(
             notes = (f"a thread for each element: {unfit}",)
             return plain.emit(part, target, 0.0, frozenset(same), notes)
 
-    notes = (f"operands, product and what follows apart: {reason}",)
+    return kernel
+
+
+def _turned(
+    region: Region, target: Target, flops: float, pairs: frozenset[tuple[int, int]]
+) -> KernelCode:
+    """A contraction behind copies of operands that its instructions cannot read as they lie."""
+    found = turned(region, target)
+    if found is None:
+        raise Unfit("no operand lies wrong")
+    notes = ("an operand that lies across the sum is copied first",)
     taken = frozenset(result for _, result in pairs)
-    return apart.emit(region, contraction.CONTRACTIONS, kernel, taken, flops, notes)
+    return apart.emit_after(*found, _parts(target, pairs), taken, flops, notes)
 
 
 def op_of(region: Region) -> Op:
@@ -113,8 +140,7 @@ def _tiled(op: Op, target: Target) -> KernelCode:
     try:
         code = tile.emit(op, target, shares)
     except Unfit as reason:
-        place = f"{op.origin[0]}: " if op.origin else ""
-        raise UnsupportedError(f"{place}{op.kernel}: target nvidia: {reason}") from reason
+        raise UnsupportedError(f"{op.place}{op.kernel}: target nvidia: {reason}") from reason
     return replace(code, notes=(*code.notes, *notes))
 
 

@@ -24,7 +24,8 @@ SCRATCH = -1
 class TensorMap:
     """A box of global memory that the copy engine reads or writes, as cuTensorMapEncodeTiled
     takes it: dims fastest first in elements, strides in bytes of dims 1.., box in elements,
-    `swizzle` in bytes (0, 32, 64 or 128). Elements outside are read as 0 and not written."""
+    `swizzle` in bytes (0, 32, 64 or 128). Elements outside are read as 0 and not written. `steps`:
+    every so many-th element of the box is copied, () for all."""
 
     memory: Memory
     element: str  # element type's name, "bf16"
@@ -32,6 +33,7 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 0
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def message(launch: Launch, symbol: str) -> Any:
             one.tensor_map.strides.extend(argument.strides)
             one.tensor_map.box.extend(argument.box)
             one.tensor_map.swizzle = argument.swizzle
+            one.tensor_map.steps.extend(argument.steps)
         else:
             one.memory.CopyFrom(_memory(argument))
     return made

@@ -15,8 +15,7 @@ from ...hlo.graph import Origin
 from ..llvm.places import FILE
 
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"[^\n]*\n', re.MULTILINE)
-_LOC = re.compile(r"^([ \t]*\.loc[ \t]+)(\d+)[ \t]+(\d+)([ \t]+\d+)([^\n]*)$", re.MULTILINE)
-_INLINED = re.compile(r"(inlined_at[ \t]+)(\d+)")
+_LOC = re.compile(r"^[ \t]*\.loc[ \t]+(\d+)[ \t]+(\d+)[ \t]+(\d+)[^\n]*$", re.MULTILINE)
 _OURS = re.compile(rf'^[ \t]*\.file[ \t]+1[ \t]+"{FILE}"$', re.MULTILINE)
 
 
@@ -26,7 +25,9 @@ class Files:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
-    def number(self, name: str) -> int:
+    def number(self, path: str) -> int:
+        """The number of the file at a path of any system: programs travel."""
+        name = PureWindowsPath(PurePosixPath(path).name).name.replace('"', "'")
         return self._numbers.setdefault(name, len(self._numbers) + 1)
 
     def directives(self) -> list[str]:
@@ -39,29 +40,21 @@ def located(ptx: str, places: Sequence[Origin | None], files: Files) -> str:
     origins that `places` gives them; a user's own PTX keeps its lines."""
     if ".loc" not in ptx:
         return _FILE.sub("", ptx)
-    if _OURS.search(ptx):
-        found = _LOC.sub(lambda match: _line(match, places, files), _FILE.sub("", ptx))
-        return _without_repeats(found)
-    own = {match[1]: files.number(match[2]) for match in _FILE.finditer(ptx)}
+    ours = _OURS.search(ptx) is not None
+    own = {match[1]: match[2] for match in _FILE.finditer(ptx)}
 
-    def renumbered(match: re.Match[str]) -> str:
-        start, file, line, column, rest = match.groups()
-        if file not in own:
-            return ""
-        rest = _INLINED.sub(lambda found: f"{found[1]}{own.get(found[2], own[file])}", rest)
-        return f"{start}{own[file]} {line}{column}{rest}"
+    def line(match: re.Match[str]) -> str:
+        file, number, column = match.groups()
+        if not ours:
+            return _directive(files, own.get(file, ""), int(number), int(column))
+        place = places[int(number)] if int(number) < len(places) else None
+        return _directive(files, place.file, place.line) if place is not None else ""
 
-    return _LOC.sub(renumbered, _FILE.sub("", ptx))
+    return _without_repeats(_LOC.sub(line, _FILE.sub("", ptx)))
 
 
-def _line(match: re.Match[str], places: Sequence[Origin | None], files: Files) -> str:
-    number = int(match[3])
-    origin = places[number] if number < len(places) else None
-    if origin is None:
-        return ""
-    # A path of any system: programs travel.
-    name = PureWindowsPath(PurePosixPath(origin.file).name).name.replace('"', "'")
-    return f"{match[1]}{files.number(name)} {max(origin.line, 0)} 0"
+def _directive(files: Files, path: str, line: int, column: int = 0) -> str:
+    return f"\t.loc\t{files.number(path)} {max(line, 0)} {column}" if path else ""
 
 
 def _without_repeats(ptx: str) -> str:

@@ -24,9 +24,8 @@ def check(op: Op, target: str) -> None:
     """UnsupportedError unless all values are tensors of known sizes."""
     for value in (*op.operands, *op.results):
         if not isinstance(value.type, TensorType) or not value.type.is_static:
-            place = f"{op.origin[0]}: " if op.origin else ""
             raise UnsupportedError(
-                f"{place}{op.name}: target {target} needs static tensors, not {value.type}"
+                f"{op.place}{op.name}: target {target} needs static tensors, not {value.type}"
             )
 
 

@@ -161,11 +161,6 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
             regions=binary_body("add", F32),
         )  # fmt: skip
         yield Case(
-            "reduce_window_cumulative_from_two", (x, f32(2)),
-            {"window_dimensions": (1, 5), "padding": ((0, 0), (0, 4))},
-            regions=binary_body("add", F32),
-        )  # fmt: skip
-        yield Case(
             "reduce_window_padded_from_two", (x, f32(2)),
             {"window_dimensions": (3, 2), "padding": ((2, 1), (0, 1)), "base_dilations": (1, 2)},
             regions=binary_body("add", F32),

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from ...hlo.build import build_region, make_op
 from ...hlo.graph import Dense, Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.interpret import interpret
-from ...hlo.precision import CONTRACTIONS, OPERANDS, TF32, algorithm, is_f32
+from ...hlo.precision import OPERANDS, TF32, algorithm, is_f32
 from ...hlo.types import BF16
 from ...hlo.verify import INLINED, Level
 from ..regions import CONTROL_BODIES, rename

@@ -62,7 +62,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Variable(Node):
-    """`kind`: "any", "predicate", "constant" (a splat) or "static" (known at build time)."""
+    """`kind`: "any", "predicate", "constant" (a splat), "static" (known at build time) or "dynamic"
+    (not so)."""
 
     name: str
     kind: str = "any"
@@ -111,9 +112,10 @@ class Apply(Node):
 
 
 x, y, z = (Variable(name) for name in "xyz")
+v = Variable("v", "dynamic")
 p = Variable("p", "predicate")
 c, c1, c2 = (Variable(name, "constant") for name in ("c", "c1", "c2"))
-k, k1, k2 = (Variable(name, "static") for name in ("k", "k1", "k2"))
+k1, k2 = (Variable(name, "static") for name in ("k1", "k2"))
 
 zero = Literal("0", lambda element: None if element.is_bool else 0)
 neg_zero = Literal("-0.0", lambda element: -0.0 if element.is_float else None)

@@ -85,7 +85,7 @@ def _match(node: Node, value: Value, bindings: Bindings, b: Rewriter) -> bool:
             return known is value
         if node.kind == "constant" and b.scalar(value) is None:
             return False
-        if node.kind == "static" and not b.is_static(value):
+        if node.kind in ("static", "dynamic") and b.is_static(value) != (node.kind == "static"):
             return False
         if node.kind == "predicate" and value.element is not I1:
             return False

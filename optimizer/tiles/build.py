@@ -139,6 +139,8 @@ def build_kernel(
     own = root_box(dims, sizes)
     for root, target in zip(group.roots, memory[len(group.inputs) :], strict=True):
         offsets = [writer.scalar(span.offset) for span in own.spans]
+        made = root.op.origin if root.op is not None else ()
+        b.origin = made or group.origin
         b.op("tile_store", [target, writer.read(root, own), *offsets])
     attributes = {"kernel": name, "grid": tuple(counts[d] for d in axes)}
     types = [root.type for root in group.roots]
@@ -168,10 +170,11 @@ class _Walk:
         for op in self.group.ops:
             stage = self.stage(op)
             if stage is Stage.FOLD:
-                for result in op.results:
-                    box = parts.boxes[result]
-                    tile = self.multiplied(outer, sums[result], result)
-                    outer.define(result, outer.b.convert(tile, result.element), box)
+                with outer.of(op):
+                    for result in op.results:
+                        box = parts.boxes[result]
+                        tile = self.multiplied(outer, sums[result], result)
+                        outer.define(result, outer.b.convert(tile, result.element), box)
             elif stage in (Stage.RUNNING, Stage.AFTER):
                 outer.write([op], parts)
 
@@ -220,13 +223,14 @@ class _Walk:
         new: dict[Value, Value] = {}
         for op in self.group.ops:
             stage = self.stage(op)
-            if stage is Stage.ALONG:
-                self.along(op, w)
-            elif stage is Stage.RUNNING:
-                w.write([op], self.parts)
-                before.write([op], self.parts)
-            elif stage is Stage.FOLD:
-                self.fold(op, w, before, previous, new)
+            with w.of(op):
+                if stage is Stage.ALONG:
+                    self.along(op, w)
+                elif stage is Stage.RUNNING:
+                    w.write([op], self.parts)
+                    before.write([op], self.parts)
+                elif stage is Stage.FOLD:
+                    self.fold(op, w, before, previous, new)
         return b.region([new[result] for op in self.folds for result in self.carried(op)])
 
     def along(self, op: Op, w: TileWriter) -> None:

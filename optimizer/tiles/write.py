@@ -7,7 +7,8 @@ operations, sizes are numbers by now.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...hlo.build import Builder
@@ -97,6 +98,21 @@ class TileWriter:
             return None
         needed = {atom.key for offset in offsets for atom in offset.variables}
         return outer if needed <= set(outer.variables) else None
+
+    @contextmanager
+    def of(self, op: Op) -> Iterator[None]:
+        """What is written meanwhile, also to regions outside, has the operation's origin."""
+        builders = [self.b]
+        outer = self.outer
+        while outer is not None:
+            builders.append(outer.b)
+            outer = outer.outer
+        before = [b.origin for b in builders]
+        for b in builders:
+            b.origin = op.origin or b.origin
+        yield
+        for b, origin in zip(builders, before, strict=True):
+            b.origin = origin
 
     def define(self, value: Value, tile: Value, box: Box) -> None:
         self.tiles[value], self.boxes[value] = tile, box
@@ -237,7 +253,8 @@ class TileWriter:
         """All of the operations for their boxes."""
         for op in ops:
             if op.results[0] in parts.boxes and op.name not in ("constant", "iota"):
-                self.op(op, parts)
+                with self.of(op):
+                    self.op(op, parts)
 
     def op(self, op: Op, parts: Propagation) -> None:
         """One operation; its results are then defined."""

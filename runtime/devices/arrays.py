@@ -108,8 +108,18 @@ class DeviceArray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return CUDA, self._driver.ordinal
 
-    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
-        """A capsule for a library whose work on `stream` shall see the array filled."""
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+        **_: Any,
+    ) -> Any:
+        """A capsule for a library whose work on `stream` shall see the array filled; BufferError
+        where it has to be a copy, or on another device."""
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("the array is handed out where it is; x.numpy() copies it")
         reader = _DEFAULT_STREAM if stream is None or stream < 0 else stream
         self._hand_out(reader)
         if stream != -1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,6 @@ from .driver import Box, Bytes, Code, Limits, OutOfMemory, Start
 OLDEST = 12000  # CUDA 12.0 knows clusters and tensor maps
 _LOG = 1 << 16
 _MAP_ALIGNMENT = 64
-_DEFAULT_SHARED = 48 << 10  # what an entry may have without being asked
 _PORTABLE_CLUSTER = 8
 _LARGE_CLUSTERS = ((9, 0), (10, 0))  # GPUs that take 16 blocks
 _REMEDY = "run the program on a machine with an NVIDIA GPU"
@@ -136,7 +136,7 @@ class CudaDriver:
         if not self._attribute("MEMORY_POOLS_SUPPORTED"):
             raise UserError(f"{self.name} has no memory pools here; {_REMEDY}")
         self._context = _call("cuDevicePrimaryCtxRetain", self._device)
-        self._shared: dict[int, int] = {}  # entry -> dynamic shared memory that it may have
+        self._process = os.getpid()
         # Memory that is given back stays in the pool: the next call takes it again.
         pool = _call("cuDeviceGetDefaultMemPool", self._device)
         threshold = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
@@ -147,6 +147,11 @@ class CudaDriver:
         return _call("cuDeviceGetAttribute", which, self._device)
 
     def __enter__(self) -> CudaDriver:
+        if os.getpid() != self._process:
+            raise UserError(
+                "CUDA does not work in a process that was forked after its first use; start "
+                "processes with multiprocessing's 'spawn', or fork before the first call"
+            )
         _call("cuCtxPushCurrent", self._context)
         return self
 
@@ -249,15 +254,15 @@ class CudaDriver:
         error, function = cuda.cuModuleGetFunction(module, start.entry.encode())
         if error != cuda.CUresult.CUDA_SUCCESS:
             raise UserError(f"the program's code has no entry {start.entry!r}; compile it again")
-        entry, attributes = int(function), cuda.CUfunction_attribute
-        if start.shared_bytes > self._shared.get(entry, _DEFAULT_SHARED):
-            which = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        attributes = cuda.CUfunction_attribute
+        which = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        # Another start of the same entry may have asked for more.
+        if start.shared_bytes > _call("cuFuncGetAttribute", which, function):
             _call("cuFuncSetAttribute", function, which, start.shared_bytes)
-            self._shared[entry] = start.shared_bytes
         if np.prod(start.cluster) > _PORTABLE_CLUSTER:
             which = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             _call("cuFuncSetAttribute", function, which, 1)
-        return entry
+        return int(function)
 
     def tensor_map(self, box: Box, address: int) -> bytes:
         cuda, wide, narrow = self._cuda, self._cuda.cuuint64_t, self._cuda.cuuint32_t
@@ -271,7 +276,7 @@ class CudaDriver:
             [wide(dim) for dim in box.dims],
             [wide(stride) for stride in box.strides],
             [narrow(extent) for extent in box.box],
-            [narrow(1) for _ in box.box],
+            [narrow(step) for step in box.steps or (1,) * len(box.box)],
             cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(swizzles, swizzle),
             cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -310,7 +315,9 @@ class CudaDriver:
 
     def begin_capture(self) -> int:
         stream = self.create_stream()
-        mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        # Memory and modules may be given back meanwhile, by Python's collection of garbage; other
+        # modes would refuse that, and drop the recording.
+        mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         _call("cuStreamBeginCapture", stream, mode)
         return stream
 

@@ -63,6 +63,7 @@ class Box(NamedTuple):
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    steps: tuple[int, ...] = ()
 
 
 class Driver(Protocol):

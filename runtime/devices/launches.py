@@ -266,6 +266,7 @@ def _tensor_map(
         tuple(message.strides),
         tuple(message.box),
         message.swizzle,
+        tuple(message.steps),
     )
     try:
         size = element_type(box.element).dtype.itemsize
@@ -276,6 +277,9 @@ def _tensor_map(
     legal = legal and all(1 <= dim <= 1 << 32 for dim in box.dims)
     legal = legal and all(1 <= extent <= 256 for extent in box.box)
     legal = legal and not any(stride % 16 or stride >= 1 << 40 for stride in box.strides)
+    # A row of neighbours: steps are along the other dims.
+    legal = legal and len(box.steps) in (0, rank) and all(1 <= n <= 8 for n in box.steps)
+    legal = legal and box.steps[:1] in ((), (1,))
     legal = legal and box.swizzle in _SWIZZLES and box.box[0] * size % 16 == 0
     legal = legal and (not box.swizzle or box.box[0] * size <= box.swizzle)
     if not legal or where.offset % _MAP_ALIGNMENT:

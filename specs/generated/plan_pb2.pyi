@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 62086158853c0fdfca043a46e64dc6c9ffd973c2cc9579b9f7984a1e558d188f); do not edit.
+# Generated from specs/plan.proto (sha256 13107fbe3f790cb2b69d3b0205c35ea8f76c1f73541d8474fd6f3e11acb132f0); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -64,20 +64,22 @@ class LaunchMemory(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., scratch: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class LaunchTensorMap(_message.Message):
-    __slots__ = ("memory", "element_type", "dims", "strides", "box", "swizzle")
+    __slots__ = ("memory", "element_type", "dims", "strides", "box", "swizzle", "steps")
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
     STRIDES_FIELD_NUMBER: _ClassVar[int]
     BOX_FIELD_NUMBER: _ClassVar[int]
     SWIZZLE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     memory: LaunchMemory
     element_type: str
     dims: _containers.RepeatedScalarFieldContainer[int]
     strides: _containers.RepeatedScalarFieldContainer[int]
     box: _containers.RepeatedScalarFieldContainer[int]
     swizzle: int
-    def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., box: _Optional[_Iterable[int]] = ..., swizzle: _Optional[int] = ...) -> None: ...
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., box: _Optional[_Iterable[int]] = ..., swizzle: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LaunchArgument(_message.Message):
     __slots__ = ("memory", "tensor_map", "immediate")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from girih.hlo.build import build_region
-from girih.hlo.graph import Function, Module
+from girih.hlo.graph import Dense, Function, Module
 from girih.hlo.types import F32, TensorType
 from girih.optimizer.licence import BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Licence
 from girih.optimizer.rewrite import Engine
@@ -112,6 +112,24 @@ def test_licences_decide_what_fires() -> None:
     assert fired(BITWISE) == {"add-neg-zero"}
     assert fired(IGNORES_ZERO_SIGN) == {"add-neg-zero", "add-zero"}
     assert "multiply-multiply-static" in fired(REASSOCIATES)
+
+
+def test_what_is_static_as_a_whole_stays_as_it_is() -> None:
+    """A polynomial of a constant that nobody folds: terms moved about would be moved for ever."""
+    numbers = Dense.of(np.arange(LINE.size, dtype=np.float32))
+
+    def body(b):
+        x = b.constant(numbers)
+        before, total = x, b("sine", x)
+        for n in range(20):
+            term = b.constant(n + 2.5, LINE)
+            following = b("add", b("subtract", b("multiply", x, total), before), term)
+            before, total = total, following
+        return [total]
+
+    region = build_region([], body)
+    engine = Engine(Module({"main": Function("main", region)}), RULES, fold_bytes=0)
+    assert engine.simplify(region) is region and not engine.ledger.hits
 
 
 def test_integers_need_no_licence() -> None:

@@ -67,6 +67,7 @@ class Bindings:
             "cuDeviceGetDefaultMemPool": 88, "cuStreamCreate": 9, "cuEventCreate": 10,
             "cuModuleGetFunction": 11, "cuModuleLoadDataEx": 12, "cuMemAllocAsync": 1 << 40,
             "cuEventElapsedTime": 0.25, "cuStreamEndCapture": 13, "cuGraphInstantiate": 14,
+            "cuFuncGetAttribute": 48 << 10,
             **gives,
         }  # fmt: skip
 
@@ -90,6 +91,8 @@ class Bindings:
             self.calls.append((name, arguments))
             if name in self.fails:
                 return self.fails[name], None
+            if name == "cuFuncSetAttribute":
+                self.gives["cuFuncGetAttribute"] = arguments[2]
             if name == "cuDeviceGetAttribute":
                 attribute = arguments[0].removeprefix("CU_DEVICE_ATTRIBUTE_")
                 return SUCCESS, ATTRIBUTES.get(attribute, 1)

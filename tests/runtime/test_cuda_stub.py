@@ -13,12 +13,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import gc
-import sys
+import os
 import numpy as np
 from girih.hlo.errors import UserError
 from girih.runtime.devices.architectures import parse_architecture
 from girih.runtime.devices.cuda import find_gpus
-from girih.runtime.devices.driver import Box, Code, OutOfMemory
+from girih.runtime.devices.driver import Box, Code, OutOfMemory, Start
 from tests.runtime.gpu_fakes import flat
 from tests.runtime.test_nvidia import two_steps
 
@@ -51,6 +51,18 @@ for wrong, words in (
         raise AssertionError(words)
 del program, once, twice
 gc.collect()
+# Another module's entry has the handle of one that had more shared memory.
+module = gpu.load(Code(b"second", parse_architecture("sm_90a"), True))
+for size in (60000, 100000, 60000):
+    gpu.entry(module, Start("add_one", (1, 1, 1), (32, 1, 1), (1, 1, 1), size))
+child = os.fork()
+if not child:
+    try:
+        with gpu:
+            os._exit(1)
+    except UserError as error:
+        os._exit(0 if "forked" in str(error) else 1)
+assert os.waitpid(child, 0)[1] == 0
 """
 LAUNCHES = [
     "launch 4,1,1 of 32, shared 100000, cluster 2",
@@ -65,6 +77,9 @@ TOLD = [
     *(3 * LAUNCHES),
     "map 9: 2 dims, 64,100 by 128, box 64,32, steps 1,1, swizzle 3",
     "unload",
+    "module second",
+    "attribute 8 = 60000",
+    "attribute 8 = 100000",
 ]
 
 

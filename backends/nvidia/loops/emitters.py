@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ....hlo.graph import Op, Region
 from ..launch import KernelCode
 from ..target import Target
-from . import loop, reduce, rows, scan, scatter, sort, top
+from . import loop, reduce, rows, scatter, sort, top, windows
 
 # By a fusion's kind.
 FUSIONS: dict[str, Callable[[Region, Target, float], KernelCode]] = {
@@ -20,6 +20,7 @@ FUSIONS: dict[str, Callable[[Region, Target, float], KernelCode]] = {
 OPERATIONS: dict[str, Callable[[Op, Target], KernelCode]] = {
     "sort": sort.emit,
     "chlo.top_k": top.emit,
-    "reduce_window": scan.emit,
+    "reduce_window": windows.emit,
+    "select_and_scatter": windows.select_and_scatter,
     "scatter": scatter.emit,
 }

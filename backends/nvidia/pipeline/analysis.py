@@ -15,22 +15,22 @@ from collections.abc import Sequence
 
 from ....hlo.graph import Op, Region, Value
 from ....hlo.offsets import Offsets
-from ....hlo.types import F32
+from ....hlo.precision import may_use_tf32
+from ....hlo.types import BF16, F16, F32, I32
 from ..frame import Unfit
 from .check import Check
 from .instructions import KINDS, ROWS
-from .roles import Propagation
-from .work import Panel, Product, Work, shape
+from .roles import Propagation, merged
+from .work import Panel, Product, Work, reach, shape
 
 _SWIZZLES = (128, 64, 32)
 _MOST_DIMS = 5  # of a tensor map
 _MOST_BOX = 256  # elements of a box along one dim
-_MOST_COLUMNS = 256  # of one wgmma
+_MOST_STEP = 8  # elements from one to the next
 
 
-def analyse(kernel: Op, *, tf32: bool = False) -> Work:
-    """What the pipeline needs to know of a kernel_call; Unfit if it cannot take it. `tf32`: whether
-    operands of f32 may be rounded to 11 bits."""
+def analyse(kernel: Op) -> Work:
+    """What the pipeline needs to know of a kernel_call; Unfit if it cannot take it."""
     body = kernel.regions[0]
     loop = _loop(body)
     regions = [body, *([loop.regions[0]] if loop is not None else [])]
@@ -48,7 +48,7 @@ def analyse(kernel: Op, *, tf32: bool = False) -> Work:
     reasons: list[Unfit] = []
     for flips in itertools.islice(itertools.product((False, True), repeat=len(dots)), 16):
         try:
-            return _with(kernel, loop, regions, dots, flips, tf32)
+            return _with(kernel, loop, regions, dots, flips)
         except Unfit as reason:
             reasons.append(reason)
     raise reasons[0]
@@ -79,7 +79,6 @@ def _with(
     regions: list[Region],
     dots: list[Op],
     flips: Sequence[bool],
-    tf32: bool,
 ) -> Work:
     """The analysis with each dot's sides as they are (rows from the left) or exchanged."""
     inside = set(loop.regions[0].ops) if loop is not None else set()
@@ -87,7 +86,7 @@ def _with(
     products: list[Product] = []
     sums: set[Value] = set()
     for dot, flip in reversed(list(zip(dots, flips, strict=True))):
-        if dot.operands[0].element is F32 and not tf32:
+        if dot.operands[0].element is F32 and not may_use_tf32(dot):
             raise Unfit("a product of f32, which must not be rounded to tf32")
         products.insert(0, _product(dot, flip, panels, inside, loop, sums))
     rows = {product.rows for product in products}
@@ -117,17 +116,18 @@ def _product(
     left_depth, right_depth = dot.lhs_contracting_dimensions, dot.rhs_contracting_dimensions
     if flip:
         left, right, left_depth, right_depth = right, left, right_depth, left_depth
-    if left.element is not right.element:
+    kind = KINDS.get((left.element.name, right.element.name))
+    if kind is None:
         raise Unfit(f"a product of {left.element} and {right.element}")
-    kind = KINDS.get(left.element.name)
-    if kind is None or dot.result.element is not F32 and dot.result.element.bits != 16:
+    narrow = dot.result.element in (BF16, F16) and kind.sums == "float"
+    if dot.result.element is not (F32 if kind.sums == "float" else I32) and not narrow:
         raise Unfit(f"a product of {left.element} that is summed as {dot.result.element}")
     rows, depth = _matrix(left, left_depth)
     columns, _ = _matrix(right, right_depth)
     if rows % ROWS or rows > 4 * ROWS:
         raise Unfit(f"{rows} rows of a product are not 64, 128, 192 or 256")
-    if columns % 8 or columns > _MOST_COLUMNS:
-        raise Unfit(f"{columns} columns of a product are no multiple of 8 up to 256")
+    if columns not in kind.widths:
+        raise Unfit(f"{columns} columns of a product of {left.element}")
     if depth % kind.depth:
         raise Unfit(f"a depth of {depth} is no multiple of {kind.depth}")
 
@@ -137,15 +137,18 @@ def _product(
         found = _origin(value)
         if found is None:
             return None
-        load, order = found
-        if load not in panels:
-            panels[load] = _panel(load, load in inside)
+        load, tile, order = found
+        known = panels.setdefault(load, _panel(load, tile, load in inside))
+        if known.sizes != tile.dims:
+            raise Unfit("products take different parts of a window")
         wide = [dim for dim, size in enumerate(value.dims) if size != 1]
         (free,) = (order[place] for place, dim in enumerate(wide) if dim not in depths)
-        if 0 < free < len(order) - 1 or free == 0 and len(order) > 2:
+        total = sum(map(len, order))
+        first = free == tuple(range(total - 1))  # rows, and one summed dim behind them
+        if not first and free != (total - 1,):
             raise Unfit("the summed dims of a product are not neighbours in memory")
         placed = sorted((order[place], dim) for place, dim in enumerate(wide) if dim in depths)
-        return panels[load], free != 0, tuple(depths.index(dim) for _, dim in placed)
+        return known, not first, tuple(depths.index(dim) for _, dim in placed)
 
     given = panel(right, right_depth)
     if given is None:
@@ -180,23 +183,32 @@ def _matrix(value: Value, depths: Sequence[int]) -> tuple[int, int]:
     return free[0], math.prod(depth)
 
 
-def _origin(value: Value) -> tuple[Op, tuple[int, ...]] | None:
-    """The load behind what only moves dims or adds dims of 1, and for each dim of the value that is
-    not 1, which of the load's it is."""
-    order = tuple(range(len(shape(value))))
+def _origin(value: Value) -> tuple[Op, Value, tuple[tuple[int, ...], ...]] | None:
+    """The load behind what only moves dims, merges them, or adds dims of 1; its window, or every so
+    many-th element of it; and for each dim of the value that is not 1, which of the window's it is.
+    """
+    order = tuple((place,) for place in range(len(shape(value))))
     while value.op is not None and value.op.name in ("transpose", "reshape", "broadcast_in_dim"):
         op = value.op
         source = op.operands[0]
         if op.name == "transpose":
             kept = [dim for dim in range(source.rank) if source.dims[dim] != 1]
-            moved = [kept.index(dim) for dim in op.permutation if source.dims[dim] != 1]
-            order = tuple(moved[place] for place in order)
-        elif shape(source) != shape(value) or not _in_order(op):
-            return None
+            moved = [(kept.index(dim),) for dim in op.permutation if source.dims[dim] != 1]
+        else:
+            found = merged(shape(source), shape(value))
+            if found is None or not _in_order(op):
+                return None
+            moved = found
+        order = tuple(tuple(n for place in own for n in moved[place]) for own in order)
         value = source
+    tile = value
+    if value.op is not None and value.op.name == "slice" and not any(value.op.start_indices):
+        value = value.op.operands[0]
+        if any((a == 1) != (b == 1) for a, b in zip(value.dims, tile.dims, strict=True)):
+            return None
     if value.op is None or value.op.name != "tile_load":
         return None
-    return value.op, order
+    return value.op, tile, order
 
 
 def _in_order(op: Op) -> bool:
@@ -204,15 +216,23 @@ def _in_order(op: Op) -> bool:
     return op.name == "reshape" or list(op.broadcast_dimensions) == sorted(op.broadcast_dimensions)
 
 
-def _panel(load: Op, moves: bool) -> Panel:
-    memory = load.operands[0]
+def _panel(load: Op, tile: Value, moves: bool) -> Panel:
+    """The panel of a window, or of every so many-th of its elements."""
+    memory, sizes = load.operands[0], tile.dims
+    steps = (1,) * memory.rank
+    if tile.op is not None and tile.op.name == "slice":
+        steps = tuple(tile.op.strides)
     if load.fill != 0:
         raise Unfit(f"a window of a product is filled with {load.fill}")
-    order, outer_places, reason = mapped(memory, load.sizes)
+    order, outer_places, reason = mapped(memory, sizes)
     if reason:
         raise Unfit(f"a window of a product: {reason}")
-    inner = load.sizes[order[0]]
-    outer = math.prod(load.sizes[order[place]] for place in outer_places)
+    if steps[order[0]] != 1 or any(step > _MOST_STEP for step in steps):
+        raise Unfit(f"a window of a product has every {steps}-th element")
+    if any(reach(*pair) > _MOST_BOX for pair in zip(sizes, steps, strict=True)):
+        raise Unfit(f"a window of {list(sizes)} of every {steps}-th element is too large")
+    inner = sizes[order[0]]
+    outer = math.prod(sizes[order[place]] for place in outer_places)
     width = memory.element.bits // 8
     swizzle = next((s for s in _SWIZZLES if inner * width % s == 0), 0)
     if not swizzle:
@@ -220,7 +240,7 @@ def _panel(load: Op, moves: bool) -> Panel:
     if outer > _MOST_BOX or outer % 8:
         raise Unfit(f"{outer} rows of a window are no multiple of 8 up to 256")
     return Panel(
-        load, memory.index, outer, inner, order, outer_places, swizzle, moves
+        load, memory.index, outer, inner, order, outer_places, swizzle, moves, sizes, steps
     )  # fmt: skip
 
 
@@ -246,7 +266,7 @@ def _sum(dot: Op, loop: Op | None) -> tuple[Value | None, Value]:
     """(what the product is added to, the sum); (None, the product) where nothing is."""
     region = _region_of(dot, loop)
     users = region.uses.get(dot.result, ()) if region is not None else ()
-    if len(users) == 1 and dot.result.element is F32:
+    if len(users) == 1 and dot.result.element in (F32, I32):
         user, place = users[0]
         if user is not None and user.name == "add":
             return user.operands[1 - place], user.result

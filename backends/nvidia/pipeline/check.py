@@ -9,7 +9,7 @@ from ....hlo.types import I32
 from ...llvm import arithmetic
 from ..frame import Unfit
 from .roles import through
-from .work import COLUMN, ROW, Roles, Work
+from .work import COLUMN, Roles, Work, is_row, part_of
 
 _FOLDS = frozenset({"add", "maximum", "minimum", "multiply", "and", "or"})
 
@@ -63,7 +63,7 @@ class Check:
 def supported(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles]]:
     """What a value of these roles is computed from; Unfit where threads cannot compute it."""
     for size, role in zip(value.dims, roles, strict=True):
-        if role == ROW and size != work.rows:
+        if is_row(role) and part_of(role, size)[1:] != (size, work.rows):
             raise Unfit(f"{size} rows beside {work.rows}")
         if role == COLUMN and size % 8:
             raise Unfit(f"{size} columns are no multiple of 8")
@@ -99,7 +99,7 @@ def _reduced(op: Op, roles: Roles) -> list[tuple[Value, Roles]]:
     if len(op.operands) != 2 or monoid(op.regions[0]) not in _FOLDS:
         raise Unfit("a reduction of several operands or by a function of its own")
     inner = through(op, roles, False)
-    if any(inner[dim] == ROW for dim in op.dimensions):
+    if any(is_row(inner[dim]) for dim in op.dimensions):
         raise Unfit("a reduction over rows, which different warps have")
     return [(op.operands[0], inner), (op.operands[1], ())]
 

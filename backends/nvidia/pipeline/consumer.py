@@ -197,7 +197,7 @@ class Consumer(Role):
         """The descriptor of one step along the depth, of one block of 64 rows."""
         chunk = panel.outer * panel.swizzle
         if depth_first:
-            depth = hopper.KINDS[panel.element].depth
+            depth = 32 // panel.width
             offset = step * depth * panel.swizzle + block * chunk * (hopper.ROWS // panel.chunk)
         else:
             at = step * 32
@@ -228,7 +228,7 @@ class Consumer(Role):
         """What a product adds to, and whether that counts."""
         if product.addend is None:
             count = self.blocks * product.columns // 2
-            return [llvm.poison("float")] * count, False
+            return [llvm.poison(product.kind.sums)] * count, False
         return self.evaluator.tile(product.addend).all(), True
 
     def now(self, product: Product) -> Registers:
@@ -276,7 +276,7 @@ class Consumer(Role):
         starts: list[Value] = []
         for product, place in zip(products, places, strict=True):
             if carried_zero(self.plan.work, product):
-                starts += [llvm.poison("float")] * (self.blocks * product.columns // 2)
+                starts += [llvm.poison(product.kind.sums)] * (self.blocks * product.columns // 2)
             else:
                 starts += self.whole(body.arguments[1 + place], loop.operands[2 + place])
         with f.for_range(

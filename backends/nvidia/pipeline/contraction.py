@@ -14,6 +14,7 @@ from ....hlo.graph import Op, Region, Value
 from ....optimizer.tiles.build import Group, build_kernel, make_group
 from ....optimizer.tiles.streaming import Stream, streams
 from ....optimizer.tiles.write import Unwritable, writable
+from .. import implicit
 from ..frame import Unfit
 from ..launch import KernelCode
 from ..target import Architecture, Target
@@ -22,6 +23,7 @@ from .instructions import KINDS, ROWS
 from .schedule import Schedule, Style
 
 _ROWS = (128, 64, 256, 192)
+_PIXELS = (128, 64, 256)  # of a convolution's tile: boxes of powers of two
 _COLUMNS = (256, 128, 192, 64, 96, 160, 32, 16, 8)
 _LARGEST = 128 * 256  # elements; larger ones leave too few stages of windows
 _STEP_BYTES = 128  # of a row of an operand, in one turn of the loop
@@ -60,12 +62,17 @@ def plan(op: Op, region: Region, target: Target) -> Schedule:
 
 def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
     """The fusion as kernel_calls, best tile first."""
+    convolutions = [inner for inner in region.ops if inner.name == "convolution"]
     products = [inner for inner in region.ops if inner.name == "dot_general"]
+    if len(convolutions) == 1 and not products:
+        yield from _convolution(op, region, convolutions[0], target.architecture)
+        return
     if len(products) != 1:
         raise Unfit(f"{len(products)} products in one kernel")
     (product,) = products
-    if product.operands[0].element.name not in KINDS or not product.result.tensor.size:
-        raise Unfit(f"a product of {product.operands[0].type}")
+    kinds = tuple(value.element.name for value in product.operands)
+    if kinds not in KINDS or not product.result.tensor.size:
+        raise Unfit(f"a product of {' and '.join(kinds)}")
     if not all(map(writable, region.ops)):
         raise Unfit("an operation of it has no form on tiles")
     roots = region.results
@@ -110,18 +117,39 @@ def _sizes(group: Group, product: Op, architecture: Architecture) -> list[tuple[
                 if first < ROWS and first != columns:
                     continue
                 tiles = math.prod(dims[:-2]) * -(-dims[-2] // first) * -(-dims[-1] // second)
-                steps = rows / ROWS * columns / 16 * depth * element.itemsize / 32
-                traffic = (rows + columns) * depth * element.itemsize / _CACHE
-                around = _FIXED * (0.3 + 0.7 * rows * columns / (128 * 128))
-                each = max(_STEP_CLOCKS * steps, traffic) + _POWER * traffic + around
-                waves = -(-tiles // architecture.multiprocessors)
+                price = _price(rows, columns, tiles, depth * element.itemsize, architecture)
                 # Rows that lie along the last dim are stored with more, smaller accesses.
                 turned = 1.3 if first == columns and rows != columns else 1.0
-                if rows == 192 or columns & (columns - 1):
-                    turned *= 1.03  # fewer choices of what neighbours share
                 sizes = (*(1 for _ in dims[:-2]), first, second)
-                scored.append((waves * each * turned, sizes))
+                scored.append((price * turned, sizes))
     return list(dict.fromkeys(sizes for _, sizes in sorted(scored)))[:_TRIES]
+
+
+def _price(
+    rows: int, columns: int, tiles: int, depth: float, architecture: Architecture
+) -> float:
+    """Clocks of so many tiles whose sums are over `depth` bytes of each operand."""
+    steps = rows / ROWS * columns / 16 * depth / 32
+    traffic = (rows + columns) * depth / _CACHE
+    around = _FIXED * (0.3 + 0.7 * rows * columns / (128 * 128))
+    each = max(_STEP_CLOCKS * steps, traffic) + _POWER * traffic + around
+    waves = -(-tiles // architecture.multiprocessors)
+    # Tiles that are no powers of two have fewer choices of what neighbours share.
+    return waves * each * (1.03 if rows == 192 or columns & (columns - 1) else 1.0)
+
+
+def _convolution(op: Op, region: Region, main: Op, architecture: Architecture) -> Iterator[Op]:
+    """A convolution as kernel_calls, best tile first."""
+    kinds = tuple(value.element.name for value in main.operands)
+    if kinds not in KINDS or not main.result.tensor.size:
+        raise Unfit(f"a convolution of {' and '.join(kinds)}")
+    size = main.operands[0].element.itemsize
+    return implicit.calls(
+        op.operands, region, _PIXELS, _COLUMNS,
+        lambda rows, columns, tiles, depth: _price(
+            rows, columns, tiles, depth * size, architecture
+        ) if rows * columns <= _LARGEST else math.inf,
+    )  # fmt: skip
 
 
 def _wasteful(size: int, dim: int) -> bool:

@@ -17,9 +17,9 @@ from .schedule import Schedule, schedule
 from .work import tensor_map
 
 
-def emit(op: Op, target: Target, *, tf32: bool = False) -> KernelCode:
+def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a kernel_call; Unfit, with the reason, where it is none for the pipeline."""
-    return code_of(plan_of(op, target, tf32=tf32), target)
+    return code_of(plan_of(op, target), target)
 
 
 def code_of(plan: Schedule, target: Target) -> KernelCode:
@@ -27,9 +27,9 @@ def code_of(plan: Schedule, target: Target) -> KernelCode:
     return _Kernel(plan, target).code()
 
 
-def plan_of(op: Op, target: Target, *, tf32: bool = False) -> Schedule:
+def plan_of(op: Op, target: Target) -> Schedule:
     """What would run; Unfit as `emit`."""
-    return schedule(analyse(op, tf32=tf32), target.architecture)
+    return schedule(analyse(op), target.architecture)
 
 
 class _Kernel:
@@ -56,10 +56,9 @@ class _Kernel:
             found.append(Parameter(f"panel{number}", panel.tensor_map(share)))
         for number, (store, staged) in enumerate(plan.stores.items()):
             memory = store.operands[0]
-            box = [1] * len(staged.order)
-            box[0] = staged.swizzle // (memory.element.bits // 8)
-            box[staged.outer_place] = plan.rows
-            argument: Argument = tensor_map(memory, memory.index, staged.order, staged.swizzle, box)
+            argument: Argument = tensor_map(
+                memory, memory.index, staged.order, staged.swizzle, staged.box
+            )
             found.append(Parameter(f"store{number}", argument))
         kernel = self.work.kernel
         written = [value.type for value in kernel.results]

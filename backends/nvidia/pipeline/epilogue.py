@@ -12,7 +12,7 @@ from .consumer import Consumer
 from .registers import Registers
 from .schedule import Staged
 from .windows import Window
-from .work import COLUMN, ROW
+from .work import COLUMN, is_row
 
 
 class Epilogue:
@@ -52,8 +52,11 @@ class Epilogue:
         columns = store.operands[1].dims[staged.order[0]]
         chunk = staged.swizzle // width
         offsets = [self.evaluator.scalar(store.operands[2 + dim]) for dim in staged.order]
-        place = staged.outer_place
-        offsets[place] = f.add(offsets[place], f.mul(self.consumer.group, self.plan.rows))
+        first_row = f.mul(self.consumer.group, self.plan.rows)
+        for place, stride in enumerate(staged.strides):
+            if stride:
+                total = store.operands[1].dims[staged.order[place]]
+                offsets[place] = f.add(offsets[place], f.urem(f.udiv(first_row, stride), total))
         size = self.plan.rows * staged.swizzle
         leader = self.consumer.leader
         write = self._halves(staged, tile) if width == 2 else self._words(staged, tile)
@@ -139,7 +142,7 @@ class Epilogue:
         element = memory.element
         kind = elements.memory_type(f, element)
         rows, columns = self.evaluator.counts(value, roles)
-        everywhere = [ROW in roles, COLUMN in roles]
+        everywhere = [any(map(is_row, roles)), COLUMN in roles]
         if all(everywhere):
             self._elements(window, base, kind, element, tile, rows, columns)
             return

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ... import llvm
 from ...llvm import Function, Operand, Value, constant
+from ..atoms import PTX_NAMES, WGMMA_INTEGER_WIDTHS, WGMMA_WIDTHS
 
 SHARED = "ptr addrspace(3)"
 CLUSTER = "ptr addrspace(7)"  # shared memory of any block of the cluster
@@ -201,22 +202,36 @@ def store_matrices(f: Function, pointer: Value, words: Sequence[Value]) -> None:
 
 @dataclass(frozen=True)
 class MatrixKind:
-    """A form of wgmma: `name` of both operands' types, rows of its result, depth of one step."""
+    """A form of wgmma: `name` of both operands' types, depth of one step, type of its sums."""
 
     name: str
-    depth: int
     bits: int  # of an element
     transposes: bool  # operands may lie in memory with the depth first
     registers: bool  # results of one product are operands of another, element for element
+    sums: str = "float"
+
+    @property
+    def depth(self) -> int:
+        return 256 // self.bits
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The columns that it may have."""
+        return WGMMA_WIDTHS if self.sums == "float" else WGMMA_INTEGER_WIDTHS
 
 
+_HALVES, _EIGHTS, _BYTES = ("bf16", "f16"), ("f8E4M3FN", "f8E5M2"), ("i8", "ui8")
 KINDS = {
-    "bf16": MatrixKind("bf16.bf16", 16, 16, True, True),
-    "f16": MatrixKind("f16.f16", 16, 16, True, True),
-    "f32": MatrixKind("tf32.tf32", 8, 32, False, False),
-    "f8E4M3FN": MatrixKind("e4m3.e4m3", 32, 8, False, False),
-    "f8E5M2": MatrixKind("e5m2.e5m2", 32, 8, False, False),
+    **{(one, one): MatrixKind(f"{one}.{one}", 16, True, True) for one in _HALVES},
+    ("f32", "f32"): MatrixKind("tf32.tf32", 32, False, False),
+    **{
+        (a, b): MatrixKind(f"{PTX_NAMES[a]}.{PTX_NAMES[b]}", 8, False, False, sums)
+        for names, sums in ((_EIGHTS, "float"), (_BYTES, "i32"))
+        for a in names
+        for b in names
+    },
 }
+"""By the element types of the left and the right operand."""
 ROWS = 64  # of one wgmma
 
 
@@ -254,6 +269,7 @@ def matrix_multiply(
     count = len(accumulators)
     constraints: list[str] = []
     arguments: list[Value] = []
+    integers = kind.sums == "i32"
 
     def given(constraint: str, value: Value) -> str:
         constraints.append(constraint)
@@ -263,7 +279,7 @@ def matrix_multiply(
     registers = ", ".join(f"${number}" for number in range(count))
     lines: list[str] = []
     for step in steps:
-        flags = "1, 1"
+        flags = "" if integers else ", 1, 1"
         if isinstance(step.left, Value):
             left = given("l", step.left)
             if kind.transposes:
@@ -276,35 +292,39 @@ def matrix_multiply(
         keep = step.keep if isinstance(step.keep, bool) else given("r", step.keep)
         scale = str(int(keep)) if isinstance(keep, bool) else "p"
         line = (
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k{kind.depth}.f32.{kind.name} "
-            f"{{{registers}}}, {left}, {right}, {scale}, {flags};"
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k{kind.depth}."
+            f"{'s32' if integers else 'f32'}.{kind.name} "
+            f"{{{registers}}}, {left}, {right}, {scale}{flags};"
         )
         if not isinstance(keep, bool):
             line = f"{{ .reg .pred p; setp.ne.b32 p, {keep}, 0; {line} }}"
         lines.append(line + "\\0A\\09")
     tied = [str(number) for number in range(count)]
-    outputs = ["=f"] * count
-    listed = ",".join([*outputs, *constraints, *tied, "~{memory}"])
-    return _struct(f, "".join(lines), listed, [*arguments, *accumulators], count)
+    listed = ",".join([*_outputs(accumulators), *constraints, *tied, "~{memory}"])
+    return _struct(f, "".join(lines), listed, [*arguments, *accumulators], accumulators)
 
 
 def matrix_wait(f: Function, pending: int, accumulators: Sequence[Value]) -> list[Value]:
     """Waits until at most `pending` committed groups run; the accumulators as they are then."""
-    count = len(accumulators)
-    listed = ",".join([*["=f"] * count, *map(str, range(count)), "~{memory}"])
+    tied = map(str, range(len(accumulators)))
+    listed = ",".join([*_outputs(accumulators), *tied, "~{memory}"])
     text = f"wgmma.wait_group.sync.aligned {pending};"
-    return _struct(f, text, listed, accumulators, count)
+    return _struct(f, text, listed, accumulators, accumulators)
+
+
+def _outputs(accumulators: Sequence[Value]) -> list[str]:
+    return ["=f" if one.type == "float" else "=r" for one in accumulators]
 
 
 def _struct(
-    f: Function, text: str, constraints: str, arguments: Sequence[Value], count: int
+    f: Function, text: str, constraints: str, arguments: Sequence[Value], results: Sequence[Value]
 ) -> list[Value]:
-    kind = "{" + ", ".join(["float"] * count) + "}"
+    kind = "{" + ", ".join(one.type for one in results) + "}"
     given = ", ".join(map(str, arguments))
     whole = f.emit(
         kind, f'call {kind} asm sideeffect "{text}", "{constraints}"({given}) convergent'
     )
-    return [f.emit("float", f"extractvalue {whole}, {number}") for number in range(count)]
+    return [f.emit(one.type, f"extractvalue {whole}, {n}") for n, one in enumerate(results)]
 
 
 def descriptor(f: Function, start: Value, leading: int, stride: int, swizzle: int) -> Value:

@@ -61,7 +61,8 @@ class Producer(Role):
         if share > 1:
             rows = panel.outer // share
             place = panel.outer_places[-1]
-            part = load.sizes[panel.order[place]] // share
+            dim = panel.order[place]
+            part = panel.sizes[dim] // share * panel.steps[dim]
             coordinates[place] = f.add(coordinates[place], f.mul(self.rank, part))
             at = f.add(at, f.mul(self.rank, rows * panel.swizzle))
             blocks = (1 << share) - 1

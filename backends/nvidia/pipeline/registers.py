@@ -26,7 +26,7 @@ from .instructions import pack
 from .positions import linear
 from .roles import through
 from .windows import Window
-from .work import COLUMN, ROW, Roles, Work, splat_of
+from .work import COLUMN, ROW, Roles, Work, is_row, part_of, splat_of
 
 Element = llvm.Value
 Fetch = Callable[[int, int], Element]
@@ -138,7 +138,7 @@ class Evaluator:
         """Rows and columns of a thread."""
         rows = columns = 1
         for size, role in zip(value.dims, roles, strict=True):
-            if role == ROW and self.place is not None:
+            if is_row(role) and self.place is not None:
                 rows = 2 * self.place.blocks
             elif role == COLUMN:
                 columns = size // 4
@@ -229,6 +229,8 @@ class Evaluator:
         low, high = self.work.offsets.range(base)
         if max(-low, high) >= 2**30:  # the difference might wrap around
             return self._elementwise(op, roles)
+        if any(is_row(role) and role != ROW for role in roles):
+            return self._elementwise(op, roles)
         steps = {ROW: 0, COLUMN: 0, "": 0}
         for role, one, other in zip(roles, a_steps, b_steps, strict=True):
             steps[role] += one - other
@@ -270,7 +272,7 @@ class Evaluator:
         element = op.result.element
 
         def fetch(i: int, j: int) -> Element:
-            place = self.row(i) if role == ROW else self.column(j) if role == COLUMN else None
+            place = self.along(role, i, j)
             number = place if place is not None else llvm.constant("i32", 0)
             return plain(arithmetic.convert(self.function, number, I32, element))
 
@@ -282,6 +284,21 @@ class Evaluator:
         start = self.place.row
         offset = 64 * (i // 2) + 8 * (i % 2)
         return self.once(("row", i), lambda: self.function.add(start, offset))
+
+    def along(self, role: str, i: int, j: int) -> Element | None:
+        """Where a thread's element stands along a dim of that role; None at its only place."""
+        if role == COLUMN:
+            return self.column(j)
+        if not is_row(role) or role == ROW:
+            return self.row(i) if role == ROW else None
+        stride, size, rows = part_of(role, 0)
+        f = self.function
+
+        def place() -> Element:
+            row = f.udiv(self.row(i), stride)
+            return f.urem(row, size) if stride * size < rows else row
+
+        return self.once((role, i), place)
 
     def column(self, j: int) -> Element:
         assert self.place is not None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ....hlo.graph import Op, Region, Value
 from ..frame import Unfit
-from .work import COLUMN, ROW, UNIT, Panel, Product, Roles, shape
+from .work import COLUMN, ROW, UNIT, Panel, Part, Product, Roles, is_row, part_of, shape
 
 
 class Propagation:
@@ -107,6 +107,8 @@ def through(op: Op, roles: Roles, forward: bool) -> Roles:
     """The roles of the result of an operation that moves dims from those of its operand, or the
     other way round; a dim that only one of them has gets the role that is left."""
     source, target = op.operands[0], op.results[0]
+    if op.name == "reshape" and shape(source) != shape(target):
+        return _reshaped(*((source, target) if forward else (target, source)), roles)
     pairs = _pairs(op)
     if forward:
         here, there = source, target
@@ -121,8 +123,8 @@ def through(op: Op, roles: Roles, forward: bool) -> Roles:
     for dim in range(there.rank):
         if there.dims[dim] != 1 and dim not in mapped_to:
             found[dim] = "open"
-    used = {role for role in found if role in (ROW, COLUMN)}
-    gone = {roles[m] for m in range(here.rank)} & {ROW, COLUMN}
+    used = {ROW if is_row(role) else role for role in found} & {ROW, COLUMN}
+    gone = {ROW if is_row(role) else role for role in roles} & {ROW, COLUMN}
     if found.count("open") > 1:
         raise Unfit(f"a {op.name} makes two dims out of one")
     if "open" in found:
@@ -133,6 +135,60 @@ def through(op: Op, roles: Roles, forward: bool) -> Roles:
             raise Unfit(f"a {op.name} has no place for its new dim")
         found[found.index("open")] = left.pop()
     return tuple(found)
+
+
+def merged(many: Sequence[int], few: Sequence[int]) -> list[tuple[int, ...]] | None:
+    """For each of few dims those of many that a reshape makes it of; None if it is no merge."""
+    found: list[tuple[int, ...]] = []
+    place = 0
+    for size in few:
+        first, product = place, 1
+        while product < size and place < len(many):
+            product *= many[place]
+            place += 1
+        if product != size:
+            return None
+        found.append(tuple(range(first, place)))
+    return found if place == len(many) else None
+
+
+def _reshaped(here: Value, there: Value, roles: Roles) -> Roles:
+    """The roles behind a reshape that splits the rows into dims, or makes rows of them."""
+    ours = [dim for dim, size in enumerate(here.dims) if size != 1]
+    theirs = [dim for dim, size in enumerate(there.dims) if size != 1]
+    found = [UNIT] * there.rank
+    groups = merged(shape(there), shape(here))
+    if groups is not None:
+        for dim, places in zip(ours, groups, strict=True):
+            if len(places) == 1:
+                found[theirs[places[0]]] = roles[dim]
+                continue
+            if not is_row(roles[dim]):
+                break
+            stride, _, rows = part_of(roles[dim], here.dims[dim])
+            for place in reversed(places):
+                size = there.dims[theirs[place]]
+                found[theirs[place]] = Part(stride, size, rows).role
+                stride *= size
+        else:
+            return tuple(found)
+    groups = merged(shape(here), shape(there))
+    for dim, places in zip(theirs, groups or (), strict=groups is not None):
+        own = [roles[ours[place]] for place in places]
+        if len(own) == 1:
+            found[dim] = own[0]
+            continue
+        if not all(map(is_row, own)):
+            break
+        parts = [part_of(role, here.dims[ours[p]]) for role, p in zip(own, places, strict=True)]
+        steps = zip(parts, parts[1:], strict=False)
+        if any(a.stride != b.stride * b.size for a, b in steps):
+            break
+        found[dim] = Part(parts[-1].stride, there.dims[dim], parts[-1].rows).role
+    else:
+        if groups is not None:
+            return tuple(found)
+    raise Unfit(f"a reshape of {list(here.dims)} to {list(there.dims)}")
 
 
 def _pairs(op: Op) -> list[tuple[int, int]]:

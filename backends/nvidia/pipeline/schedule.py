@@ -11,6 +11,7 @@ SEQUENCE    each is awaited at once
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,7 +21,7 @@ from ..frame import Unfit
 from ..target import Architecture
 from .analysis import mapped
 from .instructions import ROWS, WARPGROUP
-from .work import COLUMN, ROW, Panel, Product, Roles, Work, splat_of, trips
+from .work import COLUMN, Panel, Product, Roles, Work, is_row, part_of, splat_of, trips
 
 _ALIGNMENT = 1024  # of panels: one period of the widest swizzle
 _BARRIER = 8  # bytes
@@ -69,11 +70,14 @@ class Ring:
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """A store through shared memory, in chunks of `swizzle` bytes a row, `chunks` at a time."""
+    """A store through shared memory, in chunks of `swizzle` bytes a row, `chunks` at a time. `box`:
+    what of each dim in `order` the rows of a warp group and one chunk are; `strides`: rows from one
+    to the next along each of them, 0 where it has one."""
 
     store: Op
     order: tuple[int, ...]
-    outer_place: int
+    box: tuple[int, ...]
+    strides: tuple[int, ...]
     swizzle: int
     chunks: int
 
@@ -272,7 +276,7 @@ def _cluster(work: Work, style: Style, architecture: Architecture) -> tuple[int,
 
 def _halves(panel: Panel) -> bool:
     """Whether two blocks can bring a half of the panel each."""
-    slowest = panel.op.sizes[panel.order[panel.outer_places[-1]]]
+    slowest = panel.sizes[panel.order[panel.outer_places[-1]]]
     return slowest % 2 == 0 and panel.outer % 16 == 0
 
 
@@ -378,15 +382,18 @@ def _staged(work: Work, store: Op, rows: int, most: int) -> Staged | None:
     memory, value = store.operands[:2]
     roles: Roles = work.roles[value]
     order, places, reason = mapped(memory, value.dims)
-    if (
-        reason
-        or len(places) != 1
-        or memory.element.bits not in (16, 32)
-        or not memory.element.is_float
-    ):
+    if reason or memory.element.bits not in (16, 32) or not memory.element.is_float:
         return None
-    (outer_place,) = places
-    if roles[order[0]] != COLUMN or roles[order[outer_place]] != ROW or rows > 256:
+    if roles[order[0]] != COLUMN or rows > 256:
+        return None
+    box, strides = [1] * len(order), [0] * len(order)
+    for place in places:
+        role, size = roles[order[place]], value.dims[order[place]]
+        if not is_row(role):
+            return None
+        strides[place] = part_of(role, size).stride
+        box[place] = min(size, max(1, rows // strides[place]))
+    if math.prod(box) != rows or [s for s in strides if s] != sorted(s for s in strides if s):
         return None
     width = memory.element.bits // 8
     columns = value.dims[order[0]]
@@ -394,4 +401,6 @@ def _staged(work: Work, store: Op, rows: int, most: int) -> Staged | None:
     if not swizzle or columns % 16:
         return None
     chunks = columns * width // swizzle
-    return Staged(store, order, outer_place, swizzle, most if chunks % most == 0 else 1)
+    box[0] = swizzle // width
+    at_once = most if chunks % most == 0 else 1
+    return Staged(store, order, tuple(box), tuple(strides), swizzle, at_once)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....hlo.graph import Value
 from ... import llvm
-from .work import COLUMN, ROW, Roles
+from .work import COLUMN, Roles, is_row
 
 if TYPE_CHECKING:
     from .registers import Evaluator
@@ -52,11 +52,10 @@ class Window:
 
             def place(dim: int = dim, role: str = role) -> Element:
                 start = self.starts[dim]
-                if role == ROW:
-                    return f.add(start, owner.row(i))
-                return f.add(start, owner.column(j)) if role == COLUMN else start
+                inner = owner.along(role, i, j)
+                return start if inner is None else f.add(start, inner)
 
-            number = i if role == ROW else j if role == COLUMN else 0
+            number = i if is_row(role) else j if role == COLUMN else 0
             at = owner.once((self, dim, number), place)
             wide = owner.once(
                 (self, dim, number, stride), lambda a=at, s=stride: self._scaled(a, s)

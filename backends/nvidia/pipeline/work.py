@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ....hlo.graph import Op, Value, constant_of
 from ....hlo.offsets import Offsets
@@ -15,13 +16,40 @@ ROW, COLUMN, UNIT = "row", "column", ""
 Roles = tuple[str, ...]
 
 
+class Part(NamedTuple):
+    """One of several dims that together count the `rows`: row // stride % size."""
+
+    stride: int
+    size: int
+    rows: int
+
+    @property
+    def role(self) -> str:
+        whole = self.stride == 1 and self.size == self.rows
+        return ROW if whole else f"{ROW} {self.stride} {self.size} {self.rows}"
+
+
+def is_row(role: str) -> bool:
+    """Whether a dim is, or is part of, the rows."""
+    return role.startswith(ROW)
+
+
+def part_of(role: str, size: int) -> Part:
+    """What of the rows a dim of `size` is that has a row's role."""
+    if role == ROW:
+        return Part(1, size, size)
+    _, stride, own, rows = role.split()
+    return Part(int(stride), int(own), int(rows))
+
+
 @dataclass(frozen=True, eq=False)
 class Panel:
     """A window in shared memory: `outer` rows of `inner` neighbouring elements.
 
     It lies as chunks of `swizzle` bytes, one behind the other, each with all rows. `order` are the
     memory's dims that count, fastest first: the first is the inner one; those at `outer_places`
-    together count the rows.
+    together count the rows. `sizes` and `steps` are of all dims of the memory: every so many-th
+    element of the window is there.
     """
 
     op: Op
@@ -32,6 +60,8 @@ class Panel:
     outer_places: tuple[int, ...]
     swizzle: int
     moves: bool  # in the loop
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
 
     @property
     def element(self) -> str:
@@ -58,21 +88,36 @@ class Panel:
     def tensor_map(self, share: int = 1) -> TensorMap:
         """The map of one chunk, of 1 / `share` of its rows."""
         memory = self.op.operands[0]
-        box = [self.op.sizes[dim] for dim in self.order]
-        box[0] = self.chunk
-        box[self.outer_places[-1]] //= share
-        return tensor_map(memory, self.slot, self.order, self.swizzle, box)
+        sizes = [self.sizes[dim] for dim in self.order]
+        sizes[0] = self.chunk
+        sizes[self.outer_places[-1]] //= share
+        steps = [self.steps[dim] for dim in self.order]
+        return tensor_map(memory, self.slot, self.order, self.swizzle, sizes, steps)
 
 
 def tensor_map(
-    memory: Value, slot: int, order: Sequence[int], swizzle: int, box: Sequence[int]
+    memory: Value,
+    slot: int,
+    order: Sequence[int],
+    swizzle: int,
+    sizes: Sequence[int],
+    steps: Sequence[int] | None = None,
 ) -> TensorMap:
-    """The map of boxes of a row-major array; `order` and `box` have the fastest dim first."""
+    """The map of boxes of a row-major array, of `sizes` elements, every so many-th of the array's;
+    `order`, `sizes` and `steps` have the fastest dim first."""
+    steps = steps or [1] * len(sizes)
+    box = tuple(reach(size, step) for size, step in zip(sizes, steps, strict=True))
+    every = tuple(steps) if any(step != 1 for step in steps) else ()
     width = memory.element.bits // 8
     strides = [width * math.prod(memory.dims[dim + 1 :]) for dim in order]
     dims = tuple(memory.dims[dim] for dim in order)
     name = memory.element.name
-    return TensorMap(Memory(slot), name, dims, tuple(strides[1:]), tuple(box), swizzle)
+    return TensorMap(Memory(slot), name, dims, tuple(strides[1:]), box, swizzle, every)
+
+
+def reach(size: int, step: int) -> int:
+    """How many elements lie from the first to the last of every so many-th."""
+    return (size - 1) * step + 1
 
 
 @dataclass(frozen=True, eq=False)

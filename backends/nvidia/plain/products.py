@@ -14,6 +14,7 @@ from ...llvm.arithmetic import convert
 from ...llvm.elements import Pair, Register
 from ...llvm.elementwise import ElementEmitter, Inside
 from ...llvm.index import Affine, delinear
+from ...plain.sliding import Sliding
 from ..launch import Memory
 from .loops import nested
 
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
     from .region import Lowering
 
 
-class _Sum:
+class Sum:
     """A sum of products of a contraction's operands, in the type of its room."""
 
-    def __init__(self, f: llvm.Function, op: Op) -> None:
+    def __init__(self, f: llvm.Function, op: Op, width: int = 1) -> None:
         self.f, self.op = f, op
         left, right = (value.element.dtype for value in op.operands)
         result = op.result.element
         self.element = result
         if result.is_float or result.is_complex:
             self.element = element_type_of(accumulator(left, right, result.dtype))
-        self.zero = elements.register_constant(self.element, self.element.dtype.type(0), 1)
+        self.zero = elements.register_constant(self.element, self.element.dtype.type(0), width)
 
     def add(self, total: Register, registers: list[Register]) -> Register:
         """total + the product of the operands' elements."""
@@ -67,7 +68,7 @@ def dot(lowering: Lowering, op: Op, output: Memory) -> None:
     if not result.size:
         return
     entry, emitter = lowering.open(op.operands, [output], result.size)
-    total = _Sum(entry.function, op)
+    total = Sum(entry.function, op)
     pairs = zip(op.lhs_contracting_dimensions, op.rhs_contracting_dimensions, strict=True)
     summed = list(pairs)
     batch = list(zip(op.lhs_batching_dimensions, op.rhs_batching_dimensions, strict=True))
@@ -102,8 +103,8 @@ def convolution(lowering: Lowering, op: Op, output: Memory) -> None:
     if not result.size:
         return
     entry, emitter = lowering.open(op.operands, [output], result.size)
-    window = _Window(emitter, op)
-    total = _Sum(entry.function, op)
+    window = ConvolutionWindow(emitter, op)
+    total = Sum(entry.function, op)
     f = entry.function
     with entry.each(result.size) as at:
         place = delinear(emitter.indexer, at, result.dims, 1)
@@ -124,16 +125,30 @@ def convolution(lowering: Lowering, op: Op, output: Memory) -> None:
     lowering.work.launch(entry, result.size)
 
 
-class _Window:
-    """Where a convolution reads for a result's index and a place in the window."""
+def convolution_slides(op: Op) -> list[Sliding]:
+    """How a convolution's window slides along each spatial dim."""
+    image, kernel = op.operands
+    attributes: Any = window_attributes(op)
+    strides, padding, base, dilation, _ = attributes
+    columns = zip(
+        (image.dims[d] for d in op.input_spatial_dimensions),
+        (kernel.dims[d] for d in op.kernel_spatial_dimensions),
+        strides, (low for low, _ in padding), dilation, base, strict=True,
+    )  # fmt: skip
+    return [Sliding(*column) for column in columns]
 
-    def __init__(self, emitter: ElementEmitter, op: Op) -> None:
-        self.emitter, self.op = emitter, op
+
+class ConvolutionWindow:
+    """Where a convolution reads for `width` results and a place in the window. `extents`: of the
+    spatial dims of the kernel, and the input features that a result sums over."""
+
+    def __init__(self, emitter: ElementEmitter, op: Op, width: int = 1) -> None:
+        self.emitter, self.op, self.width = emitter, op, width
         self.lhs, self.rhs = op.operands
-        attributes: Any = window_attributes(op)
-        self.strides, self.padding, self.base, self.dilation, self.reversal = attributes
+        self.reversal = window_attributes(op)[4]
         self.features = self.rhs.dims[op.kernel_input_feature_dimension]
-        self.sizes = [self.rhs.dims[d] for d in op.kernel_spatial_dimensions]
+        self.slides = convolution_slides(op)
+        self.sizes = [slide.size for slide in self.slides]
         self.extents = [*self.sizes, self.features]
 
     def indices(
@@ -149,16 +164,17 @@ class _Window:
             op.kernel_input_feature_dimension: feature,
             op.kernel_output_feature_dimension: output,
         }
-        group, _ = emitter.indexer.divide(output, outputs // op.feature_group_count, 1)
+        group, _ = emitter.indexer.divide(output, outputs // op.feature_group_count, self.width)
         left[op.input_feature_dimension] = feature + group * self.features
         if op.batch_group_count > 1:
             batches = self.lhs.dims[op.input_batch_dimension] // op.batch_group_count
-            number, _ = emitter.indexer.divide(output, outputs // op.batch_group_count, 1)
+            number, _ = emitter.indexer.divide(output, outputs // op.batch_group_count, self.width)
             batch = batch + number * batches
         left[op.input_batch_dimension] = batch
         inside: Inside = None
         for d, at in enumerate(window):
-            valid, position = self.position(d, place[op.output_spatial_dimensions[d]], at)
+            slide, result = self.slides[d], place[op.output_spatial_dimensions[d]]
+            valid, position = slide.place(emitter, result, at, self.width)
             if valid is False or inside is False:
                 return [], [], False
             inside = emitter.both(inside, valid)
@@ -166,22 +182,6 @@ class _Window:
             turned = Affine((), self.sizes[d] - 1) - at if self.reversal[d] else at
             right[op.kernel_spatial_dimensions[d]] = turned
         return _ordered(left), _ordered(right), inside
-
-    def position(self, d: int, at: Affine, window: Affine) -> tuple[Inside, Affine]:
-        """Where the input is read along a spatial dim, and whether there is anything."""
-        extent, base = self.lhs.dims[self.op.input_spatial_dimensions[d]], self.base[d]
-        position = at * self.strides[d] + window * self.dilation[d] + -self.padding[d][0]
-        emitter = self.emitter
-        valid: Inside = None
-        if base > 1:
-            shift = -(min(position.low, 0) // base)
-            position, rest = emitter.indexer.divide(position + shift * base, base, 1)
-            position = position + -shift
-            valid = emitter.in_range(rest, 0, 1, 1)
-        reach = emitter.in_range(position, 0, extent, 1)
-        if valid is False or reach is False:
-            return False, position
-        return emitter.both(valid, reach), position.within(0, extent - 1)
 
 
 def _ordered(index: dict[int, Affine]) -> list[Affine]:

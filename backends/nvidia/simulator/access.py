@@ -53,7 +53,7 @@ def resolve_global(
     low += offset
     high += offset
     segment = S.segment
-    if not (segment.base <= low and high + size <= segment.end):
+    if not (segment.low <= low and high + size <= segment.end):
         found = S.memory.find(low)
         if found is None or high + size > found.end:
             return _scattered(S, A, n, np.atleast_1d(address) + offset, kind, size)
@@ -61,7 +61,7 @@ def resolve_global(
     index = address - (segment.base - offset)
     _aligned(S, A, n, index, size, "global")
     if S.counting:
-        S.counting.sectors(S, A, index, size)
+        S.counting.sectors(S, A, n, index, size)
     width = DTYPES[kind].itemsize
     return [(segment.view(kind), index >> SHIFTS[width] if width > 1 else index, None)]
 
@@ -75,13 +75,7 @@ def _scattered(S: Batch, A: Any, n: int, address: np.ndarray, kind: str, size: i
         first = int(address[rest[0]])
         segment = S.memory.find(first)
         if segment is None or first + size > segment.end:
-            where = (
-                S.memory.place(first)
-                if segment is None
-                else (
-                    f"over the end of the allocation of {segment.nbytes} bytes at {segment.base:#x}"
-                )
-            )
+            where = S.memory.place(first) if segment is None else S.memory.over(segment)
             threads = S.threads(A)
             S.fault(
                 "bounds",
@@ -90,7 +84,7 @@ def _scattered(S: Batch, A: Any, n: int, address: np.ndarray, kind: str, size: i
                 threads[rest[:1]] if address.size == threads.size else None,
             )
             return []
-        here = (address[rest] >= segment.base) & (address[rest] + size <= segment.end)
+        here = (address[rest] >= segment.low) & (address[rest] + size <= segment.end)
         chosen = rest[here]
         index = address[chosen] - segment.base
         _aligned(S, A, n, index, size, "global")
@@ -107,7 +101,7 @@ def resolve_shared(
     if low >= 0 and high + size <= S.shared_bytes:
         _aligned(S, A, n, index, size, "shared")
         if S.counting:
-            S.counting.banks(S, A, index, size)
+            S.counting.banks(S, A, n, index, size)
         if S.cta_count > 1:
             index = index + (S.shared_base if A is None else S.shared_base[A])
     else:
@@ -203,6 +197,8 @@ def load(
 ) -> Any:
     """One element of `kind` per thread. A uniform address gives a scalar."""
     pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
+    if S.blocks and space in ("global", ""):
+        S.blocks.loaded(S, A, n, pieces, size)
     if space in ("shared", ""):
         if S.races:
             S.races.read(S, A, n, pieces, size)
@@ -229,6 +225,8 @@ def load_vector(
 ) -> list[Any]:
     """`count` neighbouring elements per thread; `size` bytes in all."""
     pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
+    if S.blocks and space in ("global", ""):
+        S.blocks.loaded(S, A, n, pieces, size)
     if space in ("shared", ""):
         if S.races:
             S.races.read(S, A, n, pieces, size)
@@ -256,6 +254,8 @@ def store(
     values: list[Any],
 ) -> None:
     pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
+    if S.blocks and space in ("global", ""):
+        S.blocks.stored(S, A, n, pieces, size, values)
     if space in ("shared", ""):
         if S.races:
             S.races.write(S, A, n, pieces, size, values)

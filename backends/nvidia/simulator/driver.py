@@ -159,8 +159,9 @@ class SimulatedGpu:
 
     def tensor_map(self, box: Any, address: int) -> bytes:
         return encode_tensor_map(
-            box.element, address, box.dims, box.strides, box.box, swizzle=box.swizzle
-        )
+            box.element, address, box.dims, box.strides, box.box, box.steps or None,
+            swizzle=box.swizzle,
+        )  # fmt: skip
 
     def prepare(self, entry: tuple[Module, str], start: Any, arguments: Sequence[bytes]) -> Any:
         return entry, start, tuple(arguments)

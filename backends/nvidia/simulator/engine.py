@@ -45,6 +45,7 @@ class Launch:
     limit: int
     random: np.random.Generator
     counting: Any = None
+    blocks: Any = None  # races between blocks
 
     @property
     def threads(self) -> int:
@@ -116,7 +117,7 @@ class Batch:
         self.parameters = launch.parameters
         self.mode, self.seed, self.checks = launch.mode, launch.seed, launch.checks
         self.random = launch.random
-        self.counting = launch.counting
+        self.counting, self.blocks = launch.counting, launch.blocks
         numbers = np.asarray(list(ctas), np.int64)
         self.cta_numbers = numbers
         self.cta_count = numbers.size

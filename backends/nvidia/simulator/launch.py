@@ -9,6 +9,7 @@ import numpy as np
 
 from ....hlo.errors import UserError
 from ..target import ARCHITECTURES
+from .blocks import Blocks, followed
 from .counters import Counters
 from .engine import Batch, Launch, special
 from .flow import build
@@ -22,6 +23,7 @@ from .syntax import Function, Module, Variable
 from .table import find
 from .traffic import Traffic
 from .translate import Program
+from .windows import Window, Windows
 
 BATCH_THREADS = 1 << 15
 BATCH_SHARED = 1 << 25  # bytes of shared memory that the blocks of one batch may have
@@ -190,13 +192,15 @@ def launch(
     checks: bool = True,
     counters: bool = False,
     limit: int = LIMIT,
+    windows: Sequence[Window] | None = None,
 ) -> Report:
     """Runs `grid` blocks of `block` threads of `entry` and reports what was executed.
 
     `arguments` are the packed bytes of each parameter; `shared_bytes` of dynamic shared memory.
     `mode` says when asynchronous effects land ("eager": at once, "lazy": as late as is legal);
     `seed` other than 0 draws the order of warps and of atomics. `checks` looks for races in shared
-    memory, `counters` counts bank conflicts and sectors. Faults raise `SimulationError`.
+    memory, `counters` counts bank conflicts and sectors. `windows`: the arrays that the launch may
+    touch, which are looked at for races between blocks as well. Faults raise `SimulationError`.
     """
     if mode not in ("lazy", "eager"):
         raise UserError(f"mode is 'lazy' or 'eager', not {mode!r}")
@@ -205,6 +209,13 @@ def launch(
     _check_sizes(function, grid, block, cluster)
     _check_shared(module, static_shared + shared_bytes)
     report = Report(entry)
+    symbols = _symbols(module, memory)
+    seen: GlobalMemory | Windows = memory
+    blocks = None
+    if windows is not None:
+        seen = Windows(memory, windows, list(memory.modules[module].values()))
+        granule = followed(program) if checks else 0
+        blocks = Blocks(granule, seen) if granule else None
     state = Launch(
         module,
         program,
@@ -213,8 +224,8 @@ def launch(
         block,
         cluster,
         _pack(function, arguments),
-        memory,
-        _symbols(module, memory),
+        seen,  # type: ignore[arg-type]  # has what a launch asks of a memory
+        symbols,
         static_shared + shared_bytes,
         local_bytes,
         report,
@@ -223,7 +234,8 @@ def launch(
         checks,
         limit,
         np.random.default_rng(seed),
-        Counters(report) if counters else None,
+        Counters(report, module.files) if counters else None,
+        blocks,
     )
     with np.errstate(all="ignore"):
         for numbers in _batches(state, program):

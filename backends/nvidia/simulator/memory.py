@@ -34,12 +34,13 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class Segment:
-    """One allocation: `nbytes` at `base`; `data` is padded to 16 bytes."""
+    """One allocation: `nbytes` at `base`; `data` is padded to 16 bytes. Of it, `low` to `end` may
+    be touched."""
 
-    __slots__ = ("base", "data", "end", "nbytes", "views")
+    __slots__ = ("base", "data", "end", "low", "nbytes", "views")
 
     def __init__(self, base: int, nbytes: int, poison: int) -> None:
-        self.base, self.nbytes, self.end = base, nbytes, base + nbytes
+        self.base, self.nbytes, self.low, self.end = base, nbytes, base, base + nbytes
         words = (nbytes + 15) // 16 * 2
         self.data = np.empty(words, np.uint64).view(np.uint8)
         self.data.fill(poison)
@@ -50,6 +51,15 @@ class Segment:
         if found is None:
             found = self.views[kind] = self.data.view(DTYPES[kind])
         return found
+
+    def part(self, low: int, end: int) -> Segment:
+        """The same memory, of which less may be touched."""
+        part = Segment.__new__(Segment)
+        part.base, part.nbytes, part.data, part.views = (
+            self.base, self.nbytes, self.data, self.views,
+        )  # fmt: skip
+        part.low, part.end = max(low, self.low), min(end, self.end)
+        return part
 
 
 class GlobalMemory:
@@ -95,6 +105,10 @@ class GlobalMemory:
         segment = self._segments[index]
         past, what = address - segment.end, f"{segment.nbytes} bytes at {segment.base:#x}"
         return f"{past} bytes past the end of the allocation of {what}"
+
+    def over(self, segment: Segment) -> str:
+        """Where an access ends that begins in an allocation and leaves it."""
+        return f"over the end of the allocation of {segment.nbytes} bytes at {segment.base:#x}"
 
     def span(self, address: int, nbytes: int) -> np.ndarray | None:
         """Writable bytes of one allocation; None where [address, address + nbytes) leaves it."""

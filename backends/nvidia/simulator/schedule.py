@@ -25,6 +25,8 @@ def _count(S: Batch, block: Block, size: int) -> None:
     count = S.program.counts[block.rank]
     report.vector_instructions += count
     report.instructions += count * size
+    if S.counting:
+        S.counting.executed(block, size)
     if report.vector_instructions > S.launch.limit:
         line = block.nodes[0].instruction.line if block.nodes else 0
         if not line and block.instruction is not None:

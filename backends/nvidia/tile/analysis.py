@@ -138,7 +138,8 @@ class Facts:
         while pending:
             value = pending.pop()
             if value.op in inner:
-                if value.rank or value.op.definition.pattern != "elementwise":
+                plain = value.op.name in ("constant", "tile_id")
+                if value.rank or not plain and value.op.definition.pattern != "elementwise":
                     return False
                 pending.extend(value.op.operands)
             elif value.owner is region and value is not region.arguments[0]:

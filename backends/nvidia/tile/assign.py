@@ -16,7 +16,7 @@ from ....hlo.graph import Op, Region, Value
 from ...llvm import elements, elementwise
 from ..target import WARP, Target
 from . import matrix
-from .analysis import Facts
+from .analysis import Facts, Source
 from .matrix import Plan
 from .patches import plan as rows_plan
 from .spread import Spread, blocked, log2, patches
@@ -102,8 +102,13 @@ class Assignment:
                     assert value.op is not None
                     value = value.op.operands[0]
                 if source.window is not None:
-                    found.add(value)
+                    found.update((value, source.window.op.result))
+                    found.update(move.result for move in source.window.moves)
         return found
+
+    def goes_direct(self, source: Source) -> bool:
+        """Whether an operand goes from memory to shared memory past registers."""
+        return source.window is not None and source.window.op in self.direct
 
     def _chained(self) -> bool:
         """Whether a product takes what another gave: rows stay in their warps then, so that no
@@ -179,9 +184,9 @@ class Assignment:
             ):
                 return False
             for user, _ in region.uses.get(value, ()):
-                if user is None or user not in self.products and user.name not in _MOVES:
+                if user is None or user not in self.products and not self._moves(user):
                     return False
-                if user.name in _MOVES and not self._feeds_products(user.result):
+                if user not in self.products and not self._feeds_products(user.result):
                     return False
         return True
 
@@ -189,9 +194,24 @@ class Assignment:
         """The reshapes and transposes that a load goes through on its way to products."""
         for region in self._regions:
             for user, _ in region.uses.get(value, ()):
-                if user is not None and user.name in _MOVES:
+                if user is not None and self._moves(user):
                     yield user
                     yield from self._moves_behind(user.result)
+
+    def _moves(self, op: Op) -> bool:
+        """Whether a copy of a window to shared memory has done what an operation does."""
+        return op.name in _MOVES or op in self._strided
+
+    @cached_property
+    def _strided(self) -> frozenset[Op]:
+        """What stands between windows and the operands of products, besides moves of dims."""
+        return frozenset(
+            move
+            for product in self.facts.products
+            for source in (product.left, product.right)
+            if source.window is not None
+            for move in source.window.moves
+        )
 
     @cached_property
     def _regions(self) -> list[Region]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....hlo.graph import Op, Region, Value
+from ....hlo.graph import Op, Region
 from ....optimizer.tiles.build import Group, build_kernel, make_group
 from ....optimizer.tiles.streaming import Stream, streams
 from ....optimizer.tiles.write import Unwritable, writable
+from .. import implicit
 from ..frame import Unfit
 from ..launch import KernelCode
 from ..target import Architecture, Target
@@ -60,6 +61,8 @@ def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
     main = [inner for inner in region.ops if inner.name in CONTRACTIONS]
     if len(main) != 1:
         raise Unfit(f"{len(main)} contractions in one kernel")
+    if main[0].name == "convolution" and all(value.tensor.size for value in main[0].operands):
+        yield from _convolution(op, region, main[0], target.architecture)
     unwritable = [inner for inner in region.ops if not writable(inner)]
     if unwritable:
         raise Unfit(f"{unwritable[0].name} has no form on tiles")
@@ -107,18 +110,46 @@ def _sizes(
             sizes = _cut(dims, rows, columns, batches)
             tiles = math.prod(-(-n // size) for n, size in zip(dims, sizes, strict=True))
             own = max(math.prod(sizes[:-1]), least[0]), max(sizes[-1] if sizes else 1, least[1])
-            each = -(-tiles // architecture.multiprocessors)  # tiles of a multiprocessor
-            share = _SHARES[min(len(_SHARES), max(1, (own[0] * own[1] // 256).bit_length())) - 1]
-            warps = min(each, _TOGETHER) * max(1, own[0] * own[1] // 512)
-            arithmetic = own[0] * own[1] / (rate * share) * depth
-            traffic = (own[0] + own[1]) * left.element.itemsize / _TRAFFIC * depth
-            time = max(arithmetic, traffic) / min(1.0, warps / _WARPS)
-            time = max(time, depth * left.element.itemsize / _STEP_BYTES * _TURN)
-            scored.append((each * (time + _FIXED / min(each, _TOGETHER)), sizes))
+            price = _price(own, tiles, depth, left.element.itemsize, rate, architecture)
+            scored.append((price, sizes))
     known: dict[tuple[int, ...], None] = {}
     for _, sizes in sorted(scored):
         known[sizes] = None
     yield from [*known][:_TRIES]
+
+
+def _price(
+    own: tuple[int, int],
+    tiles: int,
+    depth: float,
+    size: int,
+    rate: float,
+    architecture: Architecture,
+) -> float:
+    """Clocks of so many tiles of (rows, columns), with elements of `size` bytes."""
+    each = -(-tiles // architecture.multiprocessors)  # tiles of a multiprocessor
+    share = _SHARES[min(len(_SHARES), max(1, (own[0] * own[1] // 256).bit_length())) - 1]
+    warps = min(each, _TOGETHER) * max(1, own[0] * own[1] // 512)
+    arithmetic = own[0] * own[1] / (rate * share) * depth
+    traffic = (own[0] + own[1]) * size / _TRAFFIC * depth
+    time = max(arithmetic, traffic) / min(1.0, warps / _WARPS)
+    time = max(time, depth * size / _STEP_BYTES * _TURN)
+    return each * (time + _FIXED / min(each, _TOGETHER))
+
+
+def _convolution(op: Op, region: Region, main: Op, architecture: Architecture) -> Iterator[Op]:
+    """A convolution as a product over its taps, best tile first; nothing where it is none."""
+    rate, least = _rate(main, architecture)
+    size = main.operands[0].element.itemsize
+
+    def price(rows: int, columns: int, tiles: int, depth: float) -> float:
+        own = max(rows, least[0]), max(columns, least[1])
+        return _price(own, tiles, depth, size, rate, architecture)
+
+    try:
+        yield from implicit.calls(op.operands, region, _SIDES, _SIDES, price)
+    except Unfit:
+        return
 
 
 def _rate(contraction: Op, architecture: Architecture) -> tuple[float, tuple[int, int]]:

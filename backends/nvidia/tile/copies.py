@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....hlo.graph import Op
 from ... import llvm
+from ..frame import Unfit
+from .analysis import Source, Window
 from .emitter import Emitter
-from .matrix import coordinates, offset_of, place_of
+from .matrix import axes, coordinates, offset_of, place_of
 from .shared import Rows
 from .spread import Cutter, Spread, log2
 from .windows import Access
@@ -16,19 +17,17 @@ ASYNCHRONOUS = (4, 8, 16)  # bytes of one copy
 
 
 def copy(
-    e: Emitter,
-    op: Op,
-    rows: Rows,
-    first: int,
-    second: int,
-    size: int,
-    offsets: Sequence[llvm.Value] | None = None,
+    e: Emitter, source: Source, rows: Rows, offsets: Sequence[llvm.Value] | None = None
 ) -> None:
-    """A tile_load into rows of shared memory; what lies outside of memory or tile becomes 0.
-    `offsets`: the window's, where they are not those of the operation (i64)."""
-    f = e.f
-    spread = _spread(op, rows, first, second, size, e.block.threads)
-    access = Access(e, op, op.result, spread, offsets)
+    """The window of a product's operand into rows of shared memory; what lies outside of memory or
+    tile becomes 0. `offsets`: the window's, where they are not those of the operation (i64)."""
+    f, window = e.f, source.window
+    assert window is not None
+    size = source.origin.element.itemsize
+    first, second = axes(source)
+    dims = source.origin.dims
+    spread = _spread(dims, rows, first, second, size, e.block.threads)
+    access = Access(e, window.op, window.tile, _unmerged(spread, window), offsets, window.strides)
     width = access.width
     steps = [basis[first] for basis in spread.threads]
     bytes_of = [basis[second] * size for basis in spread.threads]
@@ -41,19 +40,29 @@ def copy(
             _clear(f, target, width * size)
             continue
         held = access.inside(number)
-        source = access.pointer(number)
+        address = access.pointer(number)
         if held is not None:
-            source = f.select(held, source, e.block.memory[access.memory])
+            address = f.select(held, address, e.block.memory[access.memory])
         if goes:
             e.block.hazards.copies |= offsets is None
-            copy_async(f, target, source, width * size, held)
+            copy_async(f, target, address, width * size, held)
         else:
-            _copy_now(f, target, source, held, width, size)
+            _copy_now(f, target, address, held, width, size)
 
 
-def _spread(op: Op, rows: Rows, first: int, second: int, size: int, threads: int) -> Spread:
+def _unmerged(spread: Spread, window: Window) -> Spread:
+    """The same layout of the window's own dims."""
+    found = spread if spread.dims == window.tile.dims else spread.reshaped(window.tile.dims)
+    if found is None:
+        raise Unfit(f"{spread.dims} of a window of {window.tile.dims}")
+    return found
+
+
+def _spread(
+    dims: Sequence[int], rows: Rows, first: int, second: int, size: int, threads: int
+) -> Spread:
     """Neighbouring threads copy neighbouring 16 bytes of the padded rows."""
-    padded = [1] * op.result.rank
+    padded = [1] * len(dims)
     padded[first], padded[second] = rows.rows, rows.row_bytes // size
     cutter, bits = Cutter(padded), log2(threads)
     registers = cutter.take(second, log2(16 // size))
@@ -61,7 +70,7 @@ def _spread(op: Op, rows: Rows, first: int, second: int, size: int, threads: int
     held += cutter.take(first, bits - len(held))
     held += [(0,) * len(padded)] * (bits - len(held))
     registers += cutter.rest()
-    return Spread(op.result.dims, tuple(registers), tuple(held))
+    return Spread(tuple(dims), tuple(registers), tuple(held))
 
 
 def copy_async(

@@ -164,9 +164,8 @@ class Emitter:
             register = elements.register_constant(op.result.element, number, 1)
         elif op.name == "tile_id":
             if op.axis >= len(self.block.ids):
-                place = f"{op.origin[0]}: " if op.origin else ""
                 count = len(self.block.ids)
-                raise UserError(f"{place}tile_id: axis {op.axis} of a grid of {count} axes")
+                raise UserError(f"{op.place}tile_id: axis {op.axis} of a grid of {count} axes")
             register = self.block.ids[op.axis]
         elif op.name in ("reshape", "broadcast_in_dim", "transpose"):
             register = self.single(op.operands[0])
@@ -409,9 +408,8 @@ class Emitter:
         name = arithmetic.short_name(op)
         constant = name == "constant"
         if not constant and not computes(op):
-            place = f"{op.origin[0]}: " if op.origin else ""
             raise UnsupportedError(
-                f"{place}{op.name}: tile functions on nvidia have no code for it"
+                f"{op.place}{op.name}: tile functions on nvidia have no code for it"
             )
         if constant:
             return self._table(op, value, spread)

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....hlo.graph import Op
-from ....hlo.precision import TF32, may_use_tf32
 from ... import llvm
 from ...llvm import elements
-from ..atoms import MatrixAtom, matrix_atoms
+from ..atoms import MatrixAtom, contraction_atoms
 from ..target import Architecture, Target
 from .analysis import Product, Source
 from .shared import CHUNK, SEGMENT, Rows
@@ -58,14 +57,9 @@ class Plan:
 
 def atoms_of(op: Op, architecture: Architecture) -> list[MatrixAtom]:
     """The instructions of a warp that multiply a contraction's elements, 32 bytes along the sum."""
-    left, right = (str(value.element) for value in op.operands[:2])
-    if may_use_tf32(op):
-        left = right = TF32
-    element = op.result.element
-    wide = str(element) if not element.is_float or element.bits > 32 else "f32"
     return [
         atom
-        for atom in matrix_atoms(architecture, left, right, wide)
+        for atom in contraction_atoms(op, architecture)
         if not atom.asynchronous and atom.k * op.operands[0].element.itemsize == STEP
     ]
 
@@ -138,8 +132,8 @@ def staged(e: Emitter, source: Source, size: int, unit: int = CHUNK) -> Rows:
         e.scope.staged[key] = piece
         place = Rows(piece, padded, row_bytes, unit=unit)
         e.block.hazards.write(piece)
-        if source.origin.op in e.assignment.direct:
-            copy_window(e, source, place, size)
+        if e.assignment.goes_direct(source):
+            copy_window(e, source, place)
         else:
             _write(e, source, place, size)
     return Rows(piece, padded, row_bytes, unit=unit)
@@ -234,13 +228,11 @@ def packed(f: llvm.Function, raw: Sequence[llvm.Value]) -> llvm.Value:
     return vector
 
 
-def copy_window(e: Emitter, source: Source, rows: Rows, size: int) -> None:
+def copy_window(e: Emitter, source: Source, rows: Rows) -> None:
     """From global memory straight to shared memory; asynchronously where that is possible."""
     from .copies import copy
 
-    assert source.window is not None
-    first, second = axes(source)
-    copy(e, source.window.op, rows, first, second, size)
+    copy(e, source, rows)
 
 
 # Products.
@@ -387,7 +379,7 @@ def _held(e: Emitter, plan: Plan) -> Tile | None:
     """The left operand's registers, where they are a fragment already."""
     source = plan.product.left
     value = source.origin
-    if value.op in e.assignment.direct or plan.size > 4:
+    if e.assignment.goes_direct(source) or plan.size > 4:
         return None
     wanted = fragment(value.dims, source.own, source.depth, plan.size, plan.warps)
     known = e.scope.tile(value, wanted)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ....hlo.graph import Op, Value
 from ... import llvm
+from ...llvm.elements import Register
 from . import matrix
 from .analysis import MovingLoop, Source, Window
 from .copies import commit, copy, wait
@@ -55,10 +56,10 @@ def ring(e: Emitter, op: Op) -> Ring | None:
             window = source.window
             if window is None or window.op not in e.assignment.direct:
                 continue
-            if window.op in loop.region.ops and window.steps is not None:
-                if window.op not in found:
-                    found[window.op] = window, source
-                    units.append(plan.unit(source))
+            moves = window.op in loop.region.ops and window.follows
+            if moves and window.op not in found:
+                found[window.op] = window, source
+                units.append(plan.unit(source))
     if not found:
         return None
     size = {id(s): s.origin.element.itemsize for _, s in found.values()}
@@ -127,23 +128,43 @@ def _stage(e: Emitter, rows: Rows, slot: llvm.Value, size: int) -> Rows:
 
 
 def _fill(e: Emitter, ring: Ring, at: llvm.Value, slot: llvm.Value) -> None:
+    scalars = _Scalars(e, ring.loop, at)
     for window, source, rows, size in zip(
         ring.windows, ring.sources, ring.rows, ring.bytes, strict=True
     ):
-        offsets = _offsets(e, window, ring.loop.index, at)
-        first, second = matrix.axes(source)
-        stage = _stage(e, rows, slot, size)
-        copy(e, window.op, stage, first, second, source.origin.element.itemsize, offsets)
+        offsets = _offsets(e, window, scalars)
+        copy(e, source, _stage(e, rows, slot, size), offsets)
 
 
-def _offsets(e: Emitter, window: Window, index: Value, at: llvm.Value) -> Sequence[llvm.Value]:
+class _Scalars:
+    """Numbers of another turn of a loop: `at` is its index, i64."""
+
+    def __init__(self, e: Emitter, loop: MovingLoop, at: llvm.Value) -> None:
+        self.e, self.inner = e, set(loop.region.ops)
+        self.known: dict[Value, Register] = {loop.index: e.f.cast("trunc", at, "i32")}
+
+    def of(self, value: Value) -> Register:
+        """An i32."""
+        if value not in self.known:
+            op = value.op
+            varies = op is not None and op in self.inner and op.operands
+            self.known[value] = (
+                self.e.apply(op, [self.of(operand) for operand in op.operands])
+                if varies and op is not None
+                else self.e.scalar(value)
+            )
+        return self.known[value]
+
+
+def _offsets(e: Emitter, window: Window, scalars: _Scalars) -> Sequence[llvm.Value]:
     """The offsets of a window in another turn of its loop, i64."""
     f = e.f
     found = []
     for offset in window.offsets:
         total: llvm.Value = llvm.constant("i64", offset.constant)
         for variable, factor in offset.terms:
-            value = at if variable is index else e.integer(variable)
-            total = f.add(total, f.mul(value, factor))
+            value = scalars.of(variable)
+            assert isinstance(value, llvm.Value)
+            total = f.add(total, f.mul(f.cast("sext", value, "i64"), factor))
         found.append(total)
     return found

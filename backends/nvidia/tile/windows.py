@@ -35,7 +35,9 @@ class Access:
         tile: Value,
         spread: Spread,
         offsets: Sequence[llvm.Value] | None = None,
+        every: Sequence[int] | None = None,
     ) -> None:
+        """`every`: the tile has every so many-th element along each dim, all by default."""
         self.e, self.op, self.tile, self.spread = e, op, tile, spread
         self.f = e.f
         self.memory = op.operands[0]
@@ -44,7 +46,10 @@ class Access:
         values = op.offsets[:rank]
         self.affine = [e.facts.offsets.of(value) for value in values]
         self.offsets = list(offsets or [e.integer(value) for value in values])
-        self.strides = [math.prod(self.memory.dims[d + 1 :]) for d in range(rank)]
+        self.every = tuple(every or (1,) * rank)
+        self.strides = [
+            math.prod(self.memory.dims[d + 1 :]) * every for d, every in enumerate(self.every)
+        ]
         self.axis: int | None = op.axis if op.name in ("tile_gather", "tile_scatter") else None
         self.rows: Tile = []
         self.row_numbers: tuple[int, ...] = ()
@@ -60,7 +65,7 @@ class Access:
     @cached_property
     def width(self) -> int:
         """Neighbours of one access: aligned, and all inside or all outside."""
-        if not self.memory.rank or self.axis == self.memory.rank - 1:
+        if not self.memory.rank or self.axis == self.memory.rank - 1 or self.every[-1] != 1:
             return 1
         width = self.spread.vector(max(1, 16 // self.element.itemsize))
         last = self.affine[-1]
@@ -73,7 +78,8 @@ class Access:
     def guards(self, d: int) -> bool:
         """Whether the window may reach outside along dim d."""
         low, high = self.e.facts.offsets.range(self.affine[d])
-        return low < 0 or high + self.tile.dims[d] > self.memory.dims[d]
+        last = high + (self.tile.dims[d] - 1) * self.every[d]
+        return low < 0 or last >= self.memory.dims[d]
 
     def inside(self, number: int) -> llvm.Value | None:
         """Whether a register's element lies in the memory and in the tile; None: always."""
@@ -93,7 +99,8 @@ class Access:
             place = row
             if place is None:
                 index = self.e.block.part(self.spread, d) + at
-                place = self.f.add(self.offsets[d], self.e.block.scalar(index))
+                inner = self.f.mul(self.e.block.scalar(index), self.every[d])
+                place = self.f.add(self.offsets[d], inner)
             found = self._tests[key] = self.f.compare("ult", place, self.memory.dims[d])
         return found
 
@@ -110,10 +117,10 @@ class Access:
         f, block = self.f, self.e.block
         uniform: llvm.Value = llvm.constant("i64", 0)
         own: llvm.Value = llvm.constant("i64", 0)
-        for d, stride in enumerate(self.strides):
+        for d, (stride, every) in enumerate(zip(self.strides, self.every, strict=True)):
             if d == self.axis:
                 continue
-            uniform = f.add(uniform, f.mul(self.offsets[d], stride))
+            uniform = f.add(uniform, f.mul(self.offsets[d], stride // every))
             own = f.add(own, f.mul(block.scalar(block.part(self.spread, d)), stride))
         size = self.element.itemsize
         pointer = f.pointer(block.memory[self.memory], f.mul(uniform, size), "i8")

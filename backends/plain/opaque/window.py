@@ -14,6 +14,7 @@ from ...llvm.index import Affine, delinear, linear
 from ...llvm.target import KernelCode, Target
 from ..frame import Frame, lanes_for_types, steps, tile_range
 from ..monoid import Reduction, flat, spread, unflat
+from ..sliding import Sliding
 from .frame import blended, frame_of
 
 UNROLLED = 9  # windows of so many elements are straight-line code
@@ -24,20 +25,28 @@ def per_dim(values: Sequence[Any], rank: int, default: Any) -> Sequence[Any]:
     return tuple(values) if values else (default,) * rank
 
 
+def slides_of(op: Op) -> list[Sliding]:
+    """How the windows of a reduce_window slide along each dim."""
+    source = op.operands[0].dims
+    rank = len(source)
+    columns = zip(
+        source, op.window_dimensions, per_dim(op.window_strides, rank, 1),
+        (low for low, _ in per_dim(op.padding, rank, (0, 0))),
+        per_dim(op.window_dilations, rank, 1), per_dim(op.base_dilations, rank, 1),
+        strict=True,
+    )  # fmt: skip
+    return [Sliding(*column) for column in columns]
+
+
 class _Window:
     def __init__(self, op: Op, target: Target, backward: bool = False) -> None:
         self.op, self.target = op, target
         self.frame, self.emitter = frame_of(op, target)
         self.f, self.scopes = self.frame.function, self.frame.scopes
         self.reduction = Reduction(op, backward)
-        self.source = op.operands[0].dims
         self.dims = op.results[0].dims
-        rank = len(self.dims)
         self.sizes = op.window_dimensions
-        self.strides = per_dim(op.window_strides, rank, 1)
-        self.base = per_dim(op.base_dilations, rank, 1)
-        self.dilations = per_dim(op.window_dilations, rank, 1)
-        self.padding = per_dim(op.padding, rank, (0, 0))
+        self.slides = slides_of(op)
         widths = [value.element for value in (*self.reduction.inputs, *op.results)]
         self.width = lanes_for_types(target, widths)
         self.start: list[Register] = []  # initial values in every lane, once they have been read
@@ -124,22 +133,12 @@ class _Window:
         """One element of each window joined in: the initial value where it is padding."""
         inside: Mask | None = None
         place: list[Affine] = []
-        for d, (at, offset) in enumerate(zip(index, offsets, strict=True)):
-            position = at * self.strides[d] + offset * self.dilations[d] + -self.padding[d][0]
-            step = self.base[d]
-            if step > 1:
-                shift = max(0, -(position.low // step))
-                quotient, rest = self.emitter.indexer.divide(position + shift * step, step, width)
-                hit = self.emitter.in_range(rest, 0, 1, width)
-                if hit is False:
-                    return self.reduction.combine(self.f, values, self.start, width)
-                inside = self.emitter.both(inside, hit)
-                position = quotient + -shift
-            valid = self.emitter.in_range(position, 0, self.source[d], width)
+        for slide, at, offset in zip(self.slides, index, offsets, strict=True):
+            valid, position = slide.place(self.emitter, at, offset, width)
             if valid is False:
                 return self.reduction.combine(self.f, values, self.start, width)
             inside = self.emitter.both(inside, valid)
-            place.append(position.within(0, self.source[d] - 1))
+            place.append(position)
         read = self.read(place, width, self.emitter.both(mask, inside))
         read = blended(self.f, inside, read, self.start)
         return self.reduction.combine(self.f, values, read, width)
@@ -193,17 +192,6 @@ def emit(op: Op, target: Target) -> KernelCode:
     found = running(op)
     window = _Window(op, target, backward=found is not None and found[1])
     frame: Frame = window.frame
-    emitter: ElementEmitter = window.emitter
     if not op.results[0].tensor.size:
         return frame.finish(0, 0.0)
-    if not op.operands[0].tensor.size:
-        rows = op.results[0].tensor.size
-        with (
-            tile_range(frame, 0, rows) as (low, high),
-            frame.scopes.loop(low, high, extent=rows) as (at, _),
-        ):
-            values = window.reduction.finished(window.f, window.initial(1))
-            for pointer, result, register in zip(frame.outputs, op.results, values, strict=True):
-                emitter.store(pointer, register, result.element, at)
-        return frame.finish(rows, 0.0)
     return window.running(found[0]) if found else window.general()

@@ -77,7 +77,7 @@ def run(
             return address.to_bytes(8, "little")
         return simulator.encode_tensor_map(
             argument.element, address, argument.dims, argument.strides, argument.box,
-            swizzle=argument.swizzle,
+            argument.steps or None, swizzle=argument.swizzle,
         )  # fmt: skip
 
     for launch in code.launches:

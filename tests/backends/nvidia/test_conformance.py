@@ -12,13 +12,7 @@ from girih.tests.conformance.runner import verdicts
 
 EVERY, SHARDS = 24, 4
 DEVICES = "UnsupportedError: several devices"
-# What takes long to simplify says nothing about this target.
-SLOW = ("bessel", "igamma", "lgamma", "digamma", "polygamma", "zeta", "incomplete_beta", "fft_")
-PROGRAMS = [
-    program
-    for program in sorted([*read_programs(CHOSEN), *read_programs(INTERPRETER)])
-    if not any(name in program[0] for name in SLOW)
-][::EVERY]
+PROGRAMS = sorted([*read_programs(CHOSEN), *read_programs(INTERPRETER)])[::EVERY]
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))

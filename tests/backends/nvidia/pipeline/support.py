@@ -16,10 +16,12 @@ from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.pipeline.emit import code_of, plan_of
 from girih.backends.nvidia.pipeline.schedule import Schedule
 from girih.backends.nvidia.target import Target, target
-from girih.hlo.build import build_region, make_op
-from girih.hlo.graph import Op, arguments
+from girih.hlo.build import Builder, build_region, make_op
+from girih.hlo.graph import Op, Value, arguments
+from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.tiling import run_kernel
 from girih.hlo.types import TensorType
+from girih.optimizer.regions import rewritten
 
 from .. import harness
 
@@ -48,6 +50,21 @@ def fusion(left: TensorType, right: TensorType, result: TensorType, **attributes
     )
     own = arguments((left, right))
     return make_op("fusion", own, {"kind": "contract"}, (region,), (result,), check=False)
+
+
+def marked(op: Op) -> Op:
+    """A kernel_call whose products of f32 may read tf32."""
+
+    def change(b: Builder, inner: Op, known: dict[Value, Value]) -> bool:
+        if inner.name != "dot_general":
+            return False
+        operands = [known.get(value, value) for value in inner.operands]
+        facts = {**inner.attributes, OPERANDS: TF32}
+        known[inner.result] = b.op(inner.name, operands, facts, (), inner.result_types).result
+        return True
+
+    body = rewritten(op.regions[0], {}, change)
+    return Op(op.definition, op.operands, op.attributes, (body,), op.result_types, op.origin)
 
 
 def ptx_of(code: KernelCode) -> str:

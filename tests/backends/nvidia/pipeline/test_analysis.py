@@ -20,7 +20,7 @@ from girih.backends.nvidia.pipeline.work import COLUMN, ROW
 from girih.hlo.graph import Op
 from girih.hlo.types import BF16, F32, TensorType
 
-from .support import SM_90A, attention, call_of, fusion, matmul, random
+from .support import SM_90A, attention, call_of, fusion, marked, matmul, random
 
 
 def plan(kernel: Any, *arrays: Any, **constants: Any) -> Schedule:
@@ -53,11 +53,10 @@ def test_sizes_that_the_machine_has_not(change: dict[str, int], reason: str) -> 
 
 def test_f32_is_not_rounded_unasked() -> None:
     a, b = random(128, 128, dtype=np.float32), random(128, 128, dtype=np.float32)
-    op = call_of(matmul, a, b, **SIZES, right="nk", OUT="float32")
+    op = call_of(matmul, a, b, **{**SIZES, "TK": 32}, right="nk", OUT="float32")
     with pytest.raises(Unfit, match="tf32"):
         plan_of(op, SM_90A)
-    assert plan_of(call_of(matmul, a, b, **{**SIZES, "TK": 32}, right="nk", OUT="float32"), SM_90A,
-                   tf32=True).heads[0].kind.depth == 8  # fmt: skip
+    assert plan_of(marked(op), SM_90A).heads[0].kind.depth == 8
 
 
 def test_reductions_over_rows_are_left_to_others() -> None:

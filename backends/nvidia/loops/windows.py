@@ -1,0 +1,319 @@
+"""Windows that slide over an array: pooling, reduce_window, depthwise convolutions.
+
+Lanes run along the last dim where windows leave it alone (channels), 16 bytes each. A thread has a
+patch of windows that are neighbours along the other dims: what several of them cover is read once
+and stays in registers, as do a convolution's weights. Threads that follow each other have the
+vectors of one place, then its neighbours', so that what patches share is still in the L1 cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from ....hlo.graph import Op, Region
+from ....hlo.types import I32
+from ... import llvm
+from ...llvm.arithmetic import select
+from ...llvm.elements import Register
+from ...llvm.elementwise import Inside, Mask, Override, scalar_region, splat, supports
+from ...llvm.index import ZERO, Affine, Axis, delinear, linear, of_axis
+from ...plain.monoid import flat, unflat
+from ...plain.single import as_region
+from ...plain.sliding import Sliding
+from ..frame import Parameter, Unfit, blocks
+from ..launch import KernelCode
+from ..target import Target
+from . import scan
+from .folds import Convolved, Fold, Reduced, Selected, positions
+from .head import Kernel, Part, nothing
+from .rows import BUSY
+from .threads import ThreadEmitter, lanes_axis
+
+SIDES = (1, 2, 4)  # windows of a patch along a dim
+SMALL = 1 << 16  # threads, below which blocks are small
+
+
+def emit(op: Op, target: Target) -> KernelCode:
+    """The kernel of a reduce_window."""
+    try:
+        return scan.emit(op, target)
+    except Unfit:
+        region = as_region(op)
+        return _emit(region, region.ops[0], target, op.definition.flops(op))
+
+
+def depthwise(region: Region, target: Target, flops: float) -> KernelCode:
+    """The kernel of a convolution in which a result sums over one input feature, with what is
+    computed element by element around it."""
+    found = [op for op in region.ops if not supports(op)]
+    if [op.name for op in found] != ["convolution"]:
+        raise Unfit("operations beside one convolution")
+    (op,) = found
+    if op.operands[1].dims[op.kernel_input_feature_dimension] != 1 or op.batch_group_count != 1:
+        raise Unfit("a convolution that sums over features")
+    return _emit(region, op, target, flops)
+
+
+def _emit(region: Region, op: Op, target: Target, flops: float) -> KernelCode:
+    dims = op.results[0].dims
+    if any(root.dims != dims for root in region.results):
+        raise Unfit("results of several shapes")
+    if not op.results[0].tensor.size:
+        return nothing(region, target, flops)
+    fold: Fold = Convolved(op) if op.name == "convolution" else Reduced(op)
+    widest = fold.widest([root.element for root in region.results])
+    kernel = Kernel(region, target)
+    Windows(kernel, fold, dims, widest).emit("windows", store(region, op))
+    return kernel.finish(flops)
+
+
+class Patch(NamedTuple):
+    """`width` results along the last dim, `sides[d]` windows along each dim before it."""
+
+    width: int
+    sides: tuple[int, ...]
+
+    @property
+    def windows(self) -> int:
+        return math.prod(self.sides)
+
+
+def choose(fold: Fold, dims: Sequence[int], widest: int, straight: int, target: Target) -> Patch:
+    """The patch that reads least again, with threads left for the whole machine. `straight`: the
+    first dim of windows that is no loop."""
+    slides, words = fold.slides, fold.words
+    size, busy = math.prod(dims), target.architecture.multiprocessors * BUSY
+    width = math.gcd(widest, dims[-1]) if dims else 1
+    while width > 1 and size < width * busy:
+        width //= 2
+    # Windows of a patch share what one turn of the innermost loop reads.
+    free = [d for d in range(straight, len(dims) - 1) if slides[d].size > slides[d].stride][-2:]
+    best = Patch(width, (1,) * len(dims))
+    least = math.inf
+    for chosen in itertools.product(SIDES, repeat=len(free)):
+        sides = [1] * len(dims)
+        for d, side in zip(free, chosen, strict=True):
+            sides[d] = side
+        patch = Patch(width, tuple(sides))
+        large = patch.windows * width * words > fold.sums or size < patch.windows * width * busy
+        if patch.windows > 1 and large:
+            continue
+        again = math.prod(_again(slides[d], dims[d], sides[d]) for d in free)
+        if again < least:
+            best, least = patch, again
+    return best
+
+
+def _again(slide: Sliding, extent: int, side: int) -> float:
+    """How often an element is read along a dim, by windows taken `side` at a time."""
+    covered = (side - 1) * slide.stride + slide.size
+    return covered * -(-extent // side) / (extent * slide.stride)
+
+
+class Windows:
+    """Code of one launch: folds the windows of each thread's patch, and hands them to `sink`."""
+
+    def __init__(self, kernel: Kernel, fold: Fold, dims: Sequence[int], widest: int) -> None:
+        self.kernel, self.fold, self.dims = kernel, fold, tuple(dims)
+        self.straight = fold.straight(widest)
+        self.patch = choose(fold, dims, widest, self.straight, kernel.target)
+        # Patches: how many there are along each dim.
+        last = len(self.dims) - 1
+        self.grid = [
+            -(-size // side) // (self.patch.width if d == last else 1)
+            for d, (size, side) in enumerate(zip(self.dims, self.patch.sides, strict=True))
+        ]
+
+    def emit(self, symbol: str, sink: Sink, extra: Sequence[Parameter] = ()) -> None:
+        count = math.prod(self.grid)
+        threads = 128 if count <= SMALL else 256
+        self.part = self.kernel.entry(symbol, threads, extra, minimum_blocks=1)
+        self.emitter = self.part.emitter()
+        self.f, self.scopes = self.part.function, self.part.scopes
+        with each(self.part, count) as place:
+            self.patched(place, sink)
+        self.part.finish(blocks(count, threads))
+
+    def patched(self, place: Affine, sink: Sink) -> None:
+        """All windows of a thread: folded together, then finished and stored one by one."""
+        width = self.patch.width
+        at = list(vectors(self.emitter, place, self.grid, self.dims, width))
+        shifts = itertools.product(*map(range, self.patch.sides))
+        indices = [
+            tuple(
+                one * side + step
+                for one, side, step in zip(at, self.patch.sides, shift, strict=True)
+            )
+            for shift in shifts
+        ]
+        start = self.fold.begin(self.emitter, width)
+        totals = self.folded(indices, (), [list(start) for _ in indices])
+        for index, values in zip(indices, totals, strict=True):
+            results = self.fold.finished(self.f, values)
+            inside: Mask | None = None
+            for one, size in zip(index, self.dims, strict=True):
+                held = self.emitter.in_range(one, 0, size, 1) if one.high >= size else None
+                assert held is not False
+                inside = self.emitter.both(inside, held)
+            if inside is None:
+                sink(self, index, results)
+                continue
+            whole = zip(index, self.dims, strict=True)
+            index = tuple(one.within(0, size - 1) for one, size in whole)
+            with self.scopes.branch(inside.value):
+                self.emitter.base = self.scopes.depth  # what lies outside is not read
+                sink(self, index, results)
+            self.emitter.base = 0
+
+    def folded(
+        self,
+        indices: Sequence[tuple[Affine, ...]],
+        place: tuple[Affine, ...],
+        totals: list[list[Register]],
+    ) -> list[list[Register]]:
+        """All windows over the elements whose first indices are `place`."""
+        left = [slide.size for slide in self.fold.slides[len(place) :]]
+        if len(place) >= self.straight:
+            for rest in itertools.product(*map(range, left)):
+                whole = (*place, *(Affine((), n) for n in rest))
+                totals = [
+                    self.fold.step(index, whole, values)
+                    for index, values in zip(indices, totals, strict=True)
+                ]
+            return totals
+        if left[0] == 1:
+            return self.folded(indices, (*place, ZERO), totals)
+        like = [register for values in totals for register in values]
+        with self.scopes.loop(0, left[0], 1, flat(like), extent=left[0]) as (at, loop):
+            carried = iter(unflat(loop.carried, like))
+            inner = [[next(carried) for _ in values] for values in totals]
+            found = self.folded(indices, (*place, at), inner)
+            loop.carry(*flat([register for values in found for register in values]))
+        found = iter(unflat(loop.results, like))
+        return [[next(found) for _ in values] for values in totals]
+
+
+Sink = Callable[[Windows, tuple[Affine, ...], Sequence[Register]], None]
+
+
+@contextmanager
+def each(part: Part, count: int) -> Iterator[Affine]:
+    """The number of this thread in the grid, below count."""
+    f, scopes, threads = part.function, part.scopes, part.threads
+    kind = "i32" if count + threads < 2**31 else "i64"
+    block, thread = (f.cast("zext", one, kind) for one in (part.block, part.thread))
+    number = f.add(f.mul(block, threads), thread)
+    with ExitStack() as stack:
+        if count % threads:
+            stack.enter_context(scopes.branch(f.compare("ult", number, count)))
+        yield of_axis(Axis(number, count, depth=scopes.depth))
+
+
+def vectors(
+    emitter: ThreadEmitter, place: Affine, grid: Sequence[int], dims: Sequence[int], width: int
+) -> list[Affine]:
+    """The place in a grid, whose last dim counts vectors of `width` elements."""
+    at = list(delinear(emitter.indexer, place, grid, 1))
+    if width > 1:
+        first = emitter.indexer.narrow(at[-1] * width)
+        at[-1] = lanes_axis(first, dims[-1], width, emitter.scopes.depth, width)
+    return at
+
+
+def store(region: Region, op: Op) -> Sink:
+    """Stores the roots of a region, of what the windows of its operation gave."""
+
+    def sink(w: Windows, index: tuple[Affine, ...], results: Sequence[Register]) -> None:
+        emitter, width = w.emitter, w.patch.width
+        for value, register in zip(op.results, results, strict=True):
+            emitter.overrides[value] = given(w, index, register)
+        for number, root in enumerate(region.results):
+            register = emitter.value(root, index, width)
+            pointer, offset = w.part.outputs[number], linear(index, root.dims)
+            emitter.store(pointer, register, root.element, offset, width)
+
+    return sink
+
+
+def given(w: Windows, index: tuple[Affine, ...], register: Register) -> Override:
+    """The register stands for a value, at one index."""
+    keys = [at.key for at in index]
+
+    def override(asked: Sequence[Affine], width: int) -> Register:
+        if [at.key for at in asked] != keys:
+            raise Unfit("a result that is read at another place")
+        return register if width == w.patch.width else splat(w.f, register, width)
+
+    return override
+
+
+def select_and_scatter(op: Op, target: Target) -> KernelCode:
+    """One launch chooses the element that each window selects; in a second one every element
+    collects what its windows give it, in their order."""
+    region = as_region(op)
+    op = region.ops[0]
+    source, values, initial = op.operands
+    if not source.tensor.size:
+        return nothing(region, target, 0.0)
+    if source.tensor.size >= 2**31 or not values.tensor.size:
+        raise Unfit("more elements than 32 bits count, or no windows")
+    kernel, fold = Kernel(region, target), Selected(op)
+    widest = fold.widest([I32, values.element, op.result.element])
+    room = kernel.scratch_memory(4 * values.tensor.size)
+
+    def keep(w: Windows, index: tuple[Affine, ...], results: Sequence[Register]) -> None:
+        width, offset = w.patch.width, linear(index, values.dims)
+        w.emitter.store(w.part.extra[0], results[0], I32, offset, width)
+
+    Windows(kernel, fold, values.dims, widest).emit("choose", keep, [room])
+
+    # Windows over an element: all that may cover it are asked, and most say that it is theirs.
+    dims = source.dims
+    busy = target.architecture.multiprocessors * BUSY
+    width = math.gcd(widest, dims[-1]) if dims else 1
+    while width > 1 and source.tensor.size < width * busy:
+        width //= 2
+    grid = [*dims[:-1], dims[-1] // width] if dims else []
+    count = math.prod(grid)
+    part = kernel.entry("collect", 128 if count <= SMALL else 256, [room])
+    emitter, f = part.emitter(), part.function
+    with each(part, count) as place:
+        at = vectors(emitter, place, grid, dims, width)
+        own = positions(emitter, linear(at, dims), width)
+        total = emitter.value(initial, (), width)
+        for over in itertools.product(*map(_covering, fold.slides)):
+            index: list[Affine] = []
+            inside: Inside = None
+            for one, slide, back, size in zip(at, fold.slides, over, values.dims, strict=True):
+                last, _ = emitter.indexer.divide(one + slide.low, slide.stride, width)
+                window = last + -back
+                held = emitter.in_range(window, 0, size, width)
+                if held is False or inside is False:
+                    inside = False
+                    break
+                inside = emitter.both(inside, held)
+                index.append(window.within(0, size - 1))
+            if inside is False:
+                continue
+            offset = linear(index, values.dims)
+            chosen = emitter.load(part.extra[0], I32, offset, width, inside)
+            assert isinstance(chosen, llvm.Value)
+            hit = f.compare("eq", chosen, own)
+            if inside is not None:
+                hit = f.land(hit, inside.value)
+            new = emitter.value(values, index, width, inside)
+            (joined,) = scalar_region(f, op.regions[1], [total, new], width)
+            total = select(f, hit, joined, total)
+        emitter.store(part.outputs[0], total, op.result.element, linear(at, dims), width)
+    part.finish(blocks(count, part.threads))
+    return kernel.finish(op.definition.flops(op))
+
+
+def _covering(slide: Sliding) -> list[int]:
+    """How far before the last window that begins at or before an element those windows are that
+    may cover it: the first one first."""
+    return [*reversed(range(-(-slide.size // slide.stride)))]

@@ -1,0 +1,44 @@
+"""Where a window that slides along a dim reads the array under it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..llvm.elementwise import ElementEmitter, Inside
+from ..llvm.index import Affine
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """A window of `size` elements along a dim of `extent` elements: window i begins at i * stride
+    - low, its elements are `dilation` apart, and those of the array `base` apart."""
+
+    extent: int
+    size: int
+    stride: int = 1
+    low: int = 0
+    dilation: int = 1
+    base: int = 1
+
+    @property
+    def still(self) -> bool:
+        """Whether window i is element i alone."""
+        return (self.size, self.stride, self.low, self.base) == (1, 1, 0, 1)
+
+    def place(
+        self, emitter: ElementEmitter, window: Affine, element: Affine, width: int
+    ) -> tuple[Inside, Affine]:
+        """Which lanes find an element of the array, and which one."""
+        if not self.extent:
+            return False, element
+        position = window * self.stride + element * self.dilation + -self.low
+        inside: Inside = None
+        if self.base > 1:
+            shift = max(0, -(position.low // self.base))
+            position, rest = emitter.indexer.divide(position + shift * self.base, self.base, width)
+            position = position + -shift
+            inside = emitter.in_range(rest, 0, 1, width)
+        reach = emitter.in_range(position, 0, self.extent, width)
+        if inside is False or reach is False:
+            return False, position
+        return emitter.both(inside, reach), position.within(0, self.extent - 1)

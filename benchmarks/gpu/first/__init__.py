@@ -1,0 +1,1 @@
+"""Checks for the first hour with a GPU; first_run.py runs them."""
