@@ -69,6 +69,7 @@ def run_bundle(
         }
         if traced is not None:
             data["kernels"] = [vars(k) for k in traced.kernels()]
+            data["lines"] = traced.lines()
         return show.print_json(data)
     rows = [_row(name, array) for name, array in found.items()]
     show.table(("result", "type", ">minimum", ">mean", ">maximum", "values"), rows)
@@ -95,6 +96,10 @@ def _show_counters(profile: Profile) -> None:
     ]
     titles = [f">{name.replace('_', ' ')}" for name in names]
     show.table(("kernel", ">calls", *titles, "source"), rows, title="\nsimulated, no faults found")
+    lines = profile.lines()
+    if any(lines):
+        counted = [(*(c.get(name, 0) for name in names), line) for line, c in lines.items()]
+        show.table((*titles, "line of source"), counted, title="\nby line")
 
 
 def _times(program: Program, values: Sequence[Any], repeat: int) -> list[float]:

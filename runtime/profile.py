@@ -25,6 +25,7 @@ class Event:
     ops: tuple[str, ...] = ()
     origin: str = ""
     counters: Mapping[str, int] = field(default_factory=dict)  # what a simulator counted
+    lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by line of source
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Profile:
             ops=tuple(kernel.ops),
             origin=origin_text(kernel),
             counters=getattr(item, "counters", {}),
+            lines=getattr(item, "lines", {}),
         )
 
     @property
@@ -113,6 +115,18 @@ class Profile:
             for index, (calls, time, flops, moved) in totals.items()
         ]
         return sorted(found, key=lambda kernel: -kernel.time)
+
+    def lines(self) -> dict[str, dict[str, int]]:
+        """What a simulator counted for each line of source ("model.py:9"; "" is unknown), the most
+        instructions first."""
+        found: dict[str, dict[str, int]] = {}
+        for event in self.events:
+            for line, counters in event.lines.items():
+                counted = found.setdefault(line, {})
+                for name, count in counters.items():
+                    counted[name] = counted.get(name, 0) + count
+        order = sorted(found, key=lambda line: -found[line].get("instructions", 0))
+        return {line: found[line] for line in order}
 
     def trace(self) -> dict[str, Any]:
         """The events in the trace format that Perfetto and chrome://tracing open."""

@@ -42,7 +42,7 @@ def emit(
             work.operands(op)
             work.part("product", op.results)
         work.rest()
-    return work.code(flops, notes)
+    return work.finished(flops, notes)
 
 
 def emit_after(
@@ -60,102 +60,32 @@ def emit_after(
         work.part("loop", [value])
     if not work.together():
         raise Unfit("what follows the copies of its operands is no contraction")
-    return work.code(flops, notes)
+    return work.finished(flops, notes)
 
 
 @dataclass
-class _Work:
-    region: Region
-    kernel: Emit
-    taken: frozenset[int]
-    places: dict[Value, Memory] = field(default_factory=dict)
+class Parts:
+    """Kernels that run one after another as one. `codes`: each with the places of its operands and
+    results, which are slots of the whole or lie in its scratch."""
+
     codes: list[tuple[KernelCode, list[Memory]]] = field(default_factory=list)
     scratch: int = 0
 
-    def __post_init__(self) -> None:
-        self.places.update((value, Memory(n)) for n, value in enumerate(self.region.arguments))
+    def add(self, code: KernelCode, places: Sequence[Memory]) -> None:
+        self.codes.append((code, list(places)))
 
-    # Parts.
-
-    def operands(self, op: Op) -> None:
-        """Computes those of an operation's operands that are not in memory yet."""
-        for value in op.operands:
-            if value not in self.places:
-                self.part("loop", [value])
-
-    def together(self) -> bool:
-        """Everything that is left as one kernel, if it is one."""
-        roots = list(dict.fromkeys(self.region.results))
-        try:
-            self.part("contract", roots, [self.outputs(root)[0] for root in roots])
-        except Unfit:
-            return False
-        return True
-
-    def rest(self) -> None:
-        """The results that are left, those of one shape together."""
-        left: dict[tuple[int, ...], list[Value]] = {}
-        for value in dict.fromkeys(self.region.results):
-            if value not in self.places or self.places[value] not in self.outputs(value):
-                left.setdefault(value.dims, []).append(value)
-        for values in left.values():
-            outputs = [self.outputs(value)[0] for value in values]
-            self.part("loop", values, outputs)
-
-    def copies(self) -> None:
-        """Results that are given twice."""
-        for value in dict.fromkeys(self.region.results):
-            first, *others = self.outputs(value)
-            for memory in others:
-                own = arguments([value.type])
-                code = self.kernel("loop", Region(own, (), own))
-                self.codes.append((code, [first, memory]))
-
-    def outputs(self, value: Value) -> list[Memory]:
-        """The kernel's results that are this value."""
-        first = len(self.region.arguments)
-        return [Memory(first + n) for n, root in enumerate(self.region.results) if root is value]
-
-    def part(
-        self, kind: str, values: Sequence[Value], outputs: Sequence[Memory] | None = None
-    ) -> None:
-        """Computes values of one shape from those in memory."""
-        members = {op for op in self.region.ops if not set(op.results) <= set(self.places)}
-        ops, inputs = in_order_of_demand(members, values)
-        if outputs is None:
-            outputs = [self.output(value) for value in values]
-        code = self.kernel(kind, extract(ops, inputs, values))
-        self.codes.append((code, [*(self.places[value] for value in inputs), *outputs]))
-        self.places.update(zip(values, outputs, strict=True))
-
-    def output(self, value: Value) -> Memory:
-        """Where a value lies that others read: its own place if no operand shares that."""
-        for memory in self.outputs(value):
-            if memory.slot - len(self.region.arguments) not in self.taken:
-                return memory
+    def reserve(self, size: int) -> Memory:
+        """Scratch of so many bytes, for a value between parts."""
         place = Memory(SCRATCH, self.scratch)
-        self.scratch += -(-max(value.tensor.bytes, 1) // ALIGNMENT) * ALIGNMENT
+        self.scratch += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
         return place
 
-    # What comes of them.
-
-    def code(self, flops: float, notes: tuple[str, ...]) -> KernelCode:
+    def code(self, flops: float, moved: float, notes: tuple[str, ...]) -> KernelCode:
         """All parts as one kernel."""
-        self.copies()
-        values = (*self.region.arguments, *self.region.results)
-        moved = float(sum(value.tensor.bytes for value in values))
-        found = tuple(dict.fromkeys((*notes, *self.notes)))
-        scratch = self.scratch + self.most
-        return KernelCode(self.text(), tuple(self.launches), flops, moved, scratch, found)
-
-    @property
-    def most(self) -> int:
-        """Scratch of the part that needs most; all of them use the same."""
-        return max((code.scratch_bytes for code, _ in self.codes), default=0)
-
-    @property
-    def notes(self) -> list[str]:
-        return [note for code, _ in self.codes for note in code.notes]
+        found = dict.fromkeys((*notes, *(note for code, _ in self.codes for note in code.notes)))
+        most = max((code.scratch_bytes for code, _ in self.codes), default=0)  # all use the same
+        scratch = self.scratch + most
+        return KernelCode(self.text(), tuple(self.launches), flops, moved, scratch, tuple(found))
 
     @property
     def launches(self) -> list[Launch]:
@@ -193,6 +123,79 @@ class _Work:
             common.update((line, None) for line in lines if line.startswith(_COMMON))
             bodies += [line for line in lines if not line.startswith(_COMMON)]
         return "\n".join([*bodies, *common]) + "\n"
+
+
+class _Work(Parts):
+    def __init__(self, region: Region, kernel: Emit, taken: frozenset[int]) -> None:
+        super().__init__()
+        self.region, self.kernel, self.taken = region, kernel, taken
+        self.places = {value: Memory(n) for n, value in enumerate(region.arguments)}
+
+    def finished(self, flops: float, notes: tuple[str, ...]) -> KernelCode:
+        """All parts as one kernel, behind copies of results that are given twice."""
+        self.copies()
+        values = (*self.region.arguments, *self.region.results)
+        return self.code(flops, float(sum(value.tensor.bytes for value in values)), notes)
+
+    # Parts.
+
+    def operands(self, op: Op) -> None:
+        """Computes those of an operation's operands that are not in memory yet."""
+        for value in op.operands:
+            if value not in self.places:
+                self.part("loop", [value])
+
+    def together(self) -> bool:
+        """Everything that is left as one kernel, if it is one."""
+        roots = list(dict.fromkeys(self.region.results))
+        try:
+            self.part("contract", roots, [self.outputs(root)[0] for root in roots])
+        except Unfit:
+            return False
+        return True
+
+    def rest(self) -> None:
+        """The results that are left, those of one shape together."""
+        left: dict[tuple[int, ...], list[Value]] = {}
+        for value in dict.fromkeys(self.region.results):
+            if value not in self.places or self.places[value] not in self.outputs(value):
+                left.setdefault(value.dims, []).append(value)
+        for values in left.values():
+            outputs = [self.outputs(value)[0] for value in values]
+            self.part("loop", values, outputs)
+
+    def copies(self) -> None:
+        """Results that are given twice."""
+        for value in dict.fromkeys(self.region.results):
+            first, *others = self.outputs(value)
+            for memory in others:
+                own = arguments([value.type])
+                code = self.kernel("loop", Region(own, (), own))
+                self.add(code, [first, memory])
+
+    def outputs(self, value: Value) -> list[Memory]:
+        """The kernel's results that are this value."""
+        first = len(self.region.arguments)
+        return [Memory(first + n) for n, root in enumerate(self.region.results) if root is value]
+
+    def part(
+        self, kind: str, values: Sequence[Value], outputs: Sequence[Memory] | None = None
+    ) -> None:
+        """Computes values of one shape from those in memory."""
+        members = {op for op in self.region.ops if not set(op.results) <= set(self.places)}
+        ops, inputs = in_order_of_demand(members, values)
+        if outputs is None:
+            outputs = [self.output(value) for value in values]
+        code = self.kernel(kind, extract(ops, inputs, values))
+        self.add(code, [*(self.places[value] for value in inputs), *outputs])
+        self.places.update(zip(values, outputs, strict=True))
+
+    def output(self, value: Value) -> Memory:
+        """Where a value lies that others read: its own place if no operand shares that."""
+        for memory in self.outputs(value):
+            if memory.slot - len(self.region.arguments) not in self.taken:
+                return memory
+        return self.reserve(value.tensor.bytes)
 
 
 def _renaming(names: set[str], prefix: str) -> Callable[[re.Match[str]], str]:

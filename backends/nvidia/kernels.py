@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from ...hlo.graph import Op, Region, arguments
 from ...optimizer.schedule import may_overwrite
 from ..llvm import elementwise
 from ..plain.single import as_region, check
-from . import apart, foreign, plain, tile
+from . import apart, foreign, images, plain, tile
 from .frame import Unfit
 from .launch import KernelCode
 from .loops import windows
@@ -19,7 +20,7 @@ from .loops.emitters import FUSIONS, OPERATIONS
 from .pipeline import contraction as products
 from .pipeline import emit as pipeline
 from .target import Target
-from .tile import contraction
+from .tile import contraction, split
 from .turned import turned
 
 
@@ -51,6 +52,9 @@ def _fused(
         return plain.emit(region, target, flops, pairs)
     with suppress(Unfit):
         return windows.depthwise(region, target, flops)
+    better = images.prepared(region)
+    if better is not None:
+        return apart_from(better, target, flops, pairs, "a convolution's operands are laid anew")
     try:
         return _turned(region, target, flops, pairs)
     except Unfit:
@@ -116,15 +120,42 @@ def op_of(region: Region) -> Op:
 
 
 def _contraction(op: Op, region: Region, target: Target, shares: bool) -> KernelCode:
-    """Hopper's pipeline takes a product where it can, else a block of threads each tile."""
+    """Hopper's pipeline takes a product where it can, else a block of threads each tile; the sum in
+    parts where its tiles leave the machine idle."""
     notes: tuple[str, ...] = ()
     if target.architecture.warpgroups:
         try:
-            return products.emit(op, region, target)
+            plan = products.plan(op, region, target)
+            if not shares:
+                cut = _in_parts(region, target, products.clocks, products.emit)
+                if cut is not None:
+                    return cut
+            return pipeline.code_of(plan, target)
         except Unfit as unfit:
             notes = (f"not in Hopper's pipeline: {unfit}",)
-    code = contraction.emit(op, region, target, shares)
+    code = None if shares else _in_parts(region, target, contraction.clocks, contraction.emit)
+    code = code or contraction.emit(op, region, target, shares)
     return replace(code, notes=(*code.notes, *notes))
+
+
+def _in_parts(
+    region: Region,
+    target: Target,
+    clocks: Callable[[Region, Target], float],
+    emit_one: Callable[[Op, Region, Target], KernelCode],
+) -> KernelCode | None:
+    """The contraction with its sum in parts; None where that is no better, or not possible."""
+    parts = split.parts_of(region, target.architecture, lambda part: clocks(part, target))
+    if parts == 1:
+        return None
+    rest = _parts(target, frozenset())
+    try:
+        return split.emit(
+            region, parts, target, lambda part: emit_one(op_of(part), part, target),
+            lambda part: rest("loop", part),
+        )  # fmt: skip
+    except Unfit:
+        return None
 
 
 def _tiled(op: Op, target: Target) -> KernelCode:

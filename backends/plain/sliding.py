@@ -34,11 +34,27 @@ class Sliding:
         position = window * self.stride + element * self.dilation + -self.low
         inside: Inside = None
         if self.base > 1:
-            shift = max(0, -(position.low // self.base))
-            position, rest = emitter.indexer.divide(position + shift * self.base, self.base, width)
-            position = position + -shift
+            position, rest = _divided(emitter, position, self.base, width)
             inside = emitter.in_range(rest, 0, 1, width)
         reach = emitter.in_range(position, 0, self.extent, width)
         if inside is False or reach is False:
             return False, position
         return emitter.both(inside, reach), position.within(0, self.extent - 1)
+
+    def last(self, emitter: ElementEmitter, at: Affine, width: int) -> Affine:
+        """The last window that begins at or before an element; -1 and less where there is none."""
+        return _divided(emitter, at + self.low, self.stride, width)[0]
+
+    @property
+    def before(self) -> range:
+        """How far before it other windows are that may have the element, the first one first."""
+        return range(-(-self.size // self.stride) - 1, -1, -1)
+
+
+def _divided(
+    emitter: ElementEmitter, at: Affine, divisor: int, width: int
+) -> tuple[Affine, Affine]:
+    """Quotient, rounded down, and remainder of an index that may be below 0."""
+    shift = max(0, -(at.low // divisor))
+    quotient, rest = emitter.indexer.divide(at + shift * divisor, divisor, width)
+    return quotient + -shift, rest

@@ -73,4 +73,5 @@ class Externalize:
 
 
 def _name(op: Op) -> str:
-    return f"constant#{op.attributes['value'].digest.hex()}"
+    dense = op.attributes["value"]  # its digest is of the bytes alone
+    return f"constant#{dense.digest.hex()}:{dense.type}"

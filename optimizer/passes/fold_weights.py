@@ -187,7 +187,7 @@ class _WeightFolder:
         if op.name == "weight":
             return op.attributes["weight"]
         if op.name == "constant":
-            return op.attributes["value"].digest.hex()
+            return f"{op.attributes['value'].digest.hex()}:{op.type}"
         operands = op.operands
         names = [self.names[operand] for operand in operands]
         weights = [n for n, v in zip(names, operands, strict=True) if self.roots[v]]

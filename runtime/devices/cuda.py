@@ -308,7 +308,7 @@ class CudaDriver:
         pointers = (ctypes.c_void_p * max(1, len(offsets)))(*(first + at for at in offsets))
         return config, entry, ctypes.addressof(pointers), (block, pointers)
 
-    def launch(self, prepared: Any, stream: int, count: bool = False) -> None:
+    def launch(self, prepared: Any, stream: int) -> None:
         config, entry, pointers, _ = prepared
         config.hStream = stream
         _call("cuLaunchKernelEx", config, entry, pointers, 0)

@@ -7,7 +7,7 @@ that name one return at once where the driver can. Sizes are bytes, addresses ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
@@ -64,6 +64,24 @@ class Box(NamedTuple):
     box: tuple[int, ...]
     swizzle: int
     steps: tuple[int, ...] = ()
+
+
+class Window(NamedTuple):
+    """An array that a launch may touch: `name` says whose it is; `itemsize` in bytes."""
+
+    address: int
+    nbytes: int
+    name: str
+    type: str  # "f32[4,8]"
+    dims: tuple[int, ...]
+    itemsize: int
+
+
+class Counted(NamedTuple):
+    """What a simulator counted in one launch, in all and by line of source ("model.py:9")."""
+
+    total: Counters
+    lines: Mapping[str, Counters]
 
 
 class Driver(Protocol):
@@ -160,8 +178,8 @@ class Driver(Protocol):
         """A start of an entry with the bytes of each of its parameters."""
         ...
 
-    def launch(self, prepared: Any, stream: Any, count: bool = False) -> Counters | None:
-        """Start it; with `count`, what a driver that can count has counted."""
+    def launch(self, prepared: Any, stream: Any) -> None:
+        """Start it."""
         ...
 
     def begin_capture(self) -> Any:
@@ -175,3 +193,17 @@ class Driver(Protocol):
     def replay(self, graph: Any, stream: Any) -> None: ...
 
     def destroy_graph(self, graph: Any) -> None: ...
+
+
+class Simulator(Driver, Protocol):
+    """A driver that simulates its device."""
+
+    def simulate(self, prepared: Any, windows: Sequence[Window], count: bool) -> Counted:
+        """Run it, which may touch the `windows` alone; UserError for a fault, whose `source` is the
+        line of source that it is in, or ""."""
+        ...
+
+
+def is_simulator(driver: Driver) -> TypeGuard[Simulator]:
+    """Whether the device is simulated."""
+    return driver.simulated

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...hlo.errors import UserError
 from .arrays import DeviceArray, View, memory_of
-from .driver import Counters, Driver
+from .driver import Counted, Counters, Driver, Simulator, Window, is_simulator
 from .launches import (
     ARENA,
     CALL,
@@ -39,7 +39,7 @@ Argument = Array | View
 
 class Event(NamedTuple):
     """One executed step: when it began, in microseconds from the first, for how long it ran, and
-    what the driver counted."""
+    what a simulator counted, in all and by line of source."""
 
     step: int
     kernel: str
@@ -47,6 +47,7 @@ class Event(NamedTuple):
     begin: float
     duration: float
     counters: Counters = {}
+    lines: Mapping[str, Counters] = {}
 
 
 class _Bound:
@@ -237,7 +238,7 @@ class NvidiaContext:
         steps, driver, stream = self.variant.program.steps, self.driver, self.stream.handle
         if driver.simulated:
             self._poison(bases)
-        marks: list[tuple[int, Any, Any, Counters]] = []
+        marks: list[tuple[int, Any, Any, Counted]] = []
         position = 0
         while position < len(steps):
             step = steps[position]
@@ -258,27 +259,60 @@ class NvidiaContext:
 
     def _step(
         self, bases: list[int], bound: _Bound, at: int, profile: bool
-    ) -> tuple[int, Any, Any, Counters]:
+    ) -> tuple[int, Any, Any, Counted]:
         """One step by itself: its number, the events around it and what was counted."""
         driver, stream = self.driver, self.stream.handle
         step = self.variant.program.steps[at]
         assert isinstance(step, Work)
         if driver.simulated and self.variant.program.scratch_bytes:
             driver.fill(bases[SCRATCH], self.variant.program.scratch_bytes, stream)
-        counters: dict[str, int] = {}
+        counted = Counted({}, {})
         begin = driver.record(stream, timed=True)
-        try:
+        if is_simulator(driver):
+            counted = self._simulate(driver, step, self._prepared(bases, bound, at), bases, profile)
+        else:
             for prepared in self._prepared(bases, bound, at):
-                for name, count in (driver.launch(prepared, stream, profile) or {}).items():
-                    counters[name] = counters.get(name, 0) + count
-        except UserError as error:  # a fault that a simulator found
-            place = f"{step.origin}: " if step.origin else ""
-            raise UserError(f"{place}kernel {step.kernel}: {error}") from error
+                driver.launch(prepared, stream)
         end = driver.record(stream, timed=True)
         if driver.simulated:
             for offset, size in step.dead:
                 driver.fill(bases[ARENA] + offset, size, stream)
-        return at, begin, end, counters
+        return at, begin, end, counted
+
+    def _simulate(
+        self, driver: Simulator, step: Work, launches: Sequence[Any], bases: list[int], count: bool
+    ) -> Counted:
+        """Runs a step's launches; UserError for a fault, which begins with the line that it is in
+        and names the line that the kernel is for."""
+        counters: dict[str, int] = {}
+        lines: dict[str, dict[str, int]] = {}
+        windows = self._windows(bases, step)
+        try:
+            for prepared in launches:
+                counted = driver.simulate(prepared, windows, count)
+                _add(counters, counted.total)
+                for line, counts in counted.lines.items():
+                    _add(lines.setdefault(line, {}), counts)
+        except UserError as error:
+            line = getattr(error, "source", "")
+            place = f"{line or step.origin}: " if line or step.origin else ""
+            called = f" of {step.origin}" if line and step.origin not in ("", line) else ""
+            raise UserError(f"{place}kernel {step.kernel}{called}: {error}") from error
+        return Counted(counters, lines)
+
+    def _windows(self, bases: list[int], step: Work) -> list[Window]:
+        """What a step's kernel may touch."""
+        found = [
+            Window(bases[one.where.base] + one.where.offset, *one[1:])
+            for one in step.arrays
+            if one.nbytes
+        ]
+        if step.scratch_bytes:
+            kind = f"{step.scratch_bytes} bytes"
+            found.append(
+                Window(bases[SCRATCH], step.scratch_bytes, "the kernel's scratch", kind, (), 0)
+            )
+        return found
 
     def _replay(self, bases: list[int], bound: _Bound, first: int, end: int) -> bool:
         """Run a stretch of steps as a graph; False where it has none yet, and shall run by itself.
@@ -354,19 +388,24 @@ class NvidiaContext:
             if size and base in self.variant.used:
                 self.driver.fill(bases[base], size, self.stream.handle)
 
-    def _events(self, marks: list[tuple[int, Any, Any, Counters]]) -> list[Event]:
+    def _events(self, marks: list[tuple[int, Any, Any, Counted]]) -> list[Event]:
         driver, found = self.driver, []
         driver.synchronize(self.stream.handle)
-        for at, begin, end, counters in marks:
+        for at, begin, end, counted in marks:
             since = driver.elapsed(marks[0][1], begin)
             took = driver.elapsed(begin, end)
             step = self.variant.program.steps[at]
             assert isinstance(step, Work)
-            found.append(Event(at, step.kernel, 0, since, took, counters))
+            found.append(Event(at, step.kernel, 0, since, took, *counted))
         for _, begin, end, _ in marks:
             driver.destroy_event(begin)
             driver.destroy_event(end)
         return found
+
+
+def _add(total: dict[str, int], counts: Counters) -> None:
+    for name, count in counts.items():
+        total[name] = total.get(name, 0) + count
 
 
 def _free_pinned(stream: Stream, block: Array) -> None:

@@ -45,13 +45,27 @@ class Started(NamedTuple):
     parameters: tuple[Parameter, ...]
 
 
+class Array(NamedTuple):
+    """An operand or result of a step's kernel, for messages about it."""
+
+    where: Where
+    nbytes: int
+    name: str
+    type: str  # "f32[4,8]"
+    dims: tuple[int, ...]
+    itemsize: int
+
+
 class Work(NamedTuple):
-    """A step that runs a kernel; `dead`: (offset, bytes) of the arena, not read after it."""
+    """A step that runs a kernel on `arrays`, with `scratch_bytes` of its own; `dead`: (offset,
+    bytes) of the arena, not read after it."""
 
     kernel: str
     origin: str  # "model.py:41", or ""
     launches: tuple[Started, ...]
     dead: tuple[tuple[int, int], ...]
+    arrays: tuple[Array, ...]
+    scratch_bytes: int
 
 
 class Choose(NamedTuple):
@@ -179,7 +193,16 @@ class _Reader:
             slots = [self.slot(argument) for argument in step.run.arguments]
             launches = tuple(_launch(launch, slots, kernel) for launch in kernel.launches)
             origin = origin_text(kernel)
-            return Work(kernel.name, origin, launches, tuple(dead.get(index, ())))
+            arrays = tuple(
+                self.array(number, argument, where, room)
+                for number, (argument, (where, room)) in enumerate(
+                    zip(step.run.arguments, slots, strict=True)
+                )
+            )
+            return Work(
+                kernel.name, origin, launches, tuple(dead.get(index, ())), arrays,
+                kernel.scratch_bytes,
+            )  # fmt: skip
         if action == "branch_if_false":
             where, room = self.slot(step.branch_if_false.condition)
             if room < 1:
@@ -193,6 +216,23 @@ class _Reader:
         if action == "jump":
             return Jump(step.jump.target)
         raise malformed(f"step {index} has no action")
+
+    def array(self, number: int, argument: plan_pb2.Argument, where: Where, room: int) -> Array:
+        """What a message says of an argument of a step."""
+        buffer = self.plan.buffers[argument.buffer]
+        whose = {
+            plan_pb2.INPUT: f"input {buffer.index} of the program",
+            plan_pb2.OUTPUT: f"result {buffer.index} of the program",
+            plan_pb2.WEIGHT: f"weight {buffer.weight!r}",
+        }.get(buffer.place, "a temporary")
+        dims = tuple(buffer.dims)
+        spelt = f"{buffer.element_type}[{','.join(map(str, dims))}]"
+        count = int(np.prod(dims, dtype=object))
+        itemsize = buffer.bytes // count if count > 0 and buffer.bytes % count == 0 else 0
+        name = f"argument {number} of the kernel ({whose})"
+        if argument.offset or not itemsize:
+            return Array(where, room, name, f"{room} bytes", (), 0)
+        return Array(where, room, name, spelt, dims, itemsize)
 
     def slot(self, argument: plan_pb2.Argument) -> tuple[Where, int]:
         """Where an argument of a step begins, and how many bytes are there."""

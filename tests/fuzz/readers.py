@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import io
 import json
 import lzma
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from girih.hlo.errors import ExportBlockers
+from girih.hlo.errors import ExportBlockers, UserError
 from girih.hlo.graph import Module
 from girih.hlo.versions import FIRST, version_tuple
 from girih.hlo.wire import decode, encode
@@ -238,14 +239,43 @@ def _read_plan(data: bytes) -> None:
     devices.open_device(plan, variant.image, weights, 1, driver=driver).context()
 
 
+def _ptx() -> list[bytes]:
+    """Ours, a compiler's that is none of ours, and kernels with bulk copies, wgmma and clusters."""
+    folder = HERE.parent / "backends" / "nvidia"
+    packed = [folder / "simulator" / "data" / f"{name}.ptx.gz" for name in ("min", "gemm_cl2")]
+    image = _compiled()[1].variants["nvidia:sm_80"].image
+    return [
+        bytes(image),
+        (folder / "data" / "triton_add.ptx").read_bytes(),
+        *(gzip.decompress(path.read_bytes()) for path in packed),
+    ]
+
+
+def _read_ptx(data: bytes) -> None:
+    """Both readers: of what a module declares, and of all of it, up to the functions that run."""
+    from girih.backends.nvidia.simulator import parse
+    from girih.backends.nvidia.simulator.launch import program_of
+    from girih.hlo.ptx import declared
+
+    text = data.decode("utf-8", "replace")
+    with contextlib.suppress(UserError):
+        declared(text)
+    module = parse(text)
+    for entry in module.entries:
+        program, _, _ = program_of(module, entry)
+        for rank in range(len(program.flow.blocks)):
+            program.function(rank, masked=True)
+
+
 # Documents.
 
 
 def _machines() -> list[bytes]:
     from girih.backends.cpu import machines
+    from girih.backends.nvidia import machines as devices
 
-    folder = Path(machines.__file__).parent
-    return [path.read_bytes() for path in sorted(folder.glob("*.json"))]
+    folders = [Path(package.__file__).parent for package in (machines, devices)]
+    return [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.json"))]
 
 
 def _read_machine(data: bytes) -> None:
@@ -345,6 +375,7 @@ READERS: dict[str, Reader] = {
     "archive": Reader(_read_archive, lambda: kept("archive", "*.pt2"), _mutate_archive),
     "bundle": Reader(_read_bundle, _bundles, _mutate_bundle),
     "plan": Reader(_read_plan, _plans, MUTATORS["protobuf"]),
+    "ptx": Reader(_read_ptx, _ptx, MUTATORS["text"]),
     "machine": Reader(_read_machine, _machines, MUTATORS["json"]),
     "tuning": Reader(_read_tuning, _tunings, MUTATORS["json"]),
     "payload": Reader(_read_payload, _payloads, MUTATORS["base64"]),

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 COUNTS = {
     "stablehlo": 500, "text": 300, "wire": 300, "bytecode": 200, "exported": 500, "archive": 150,
     "bundle": 150, "plan": 300, "machine": 300, "tuning": 300, "payload": 300, "hlo_protobuf": 100,
-    "hlo_text": 150,
+    "hlo_text": 150, "ptx": 150,
 }  # fmt: skip
 
 

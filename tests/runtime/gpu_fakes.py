@@ -178,13 +178,12 @@ class FakeGpu:
         values = [struct.unpack(sizes[len(data)], data)[0] for data in arguments]
         return lambda: entry(self, *values)
 
-    def launch(self, prepared: Any, stream: int, count: bool = False) -> dict[str, int]:
+    def launch(self, prepared: Any, stream: int) -> None:
         if self.recording is not None:
             self.recording.append(prepared)
         else:
             self.log.append("launch")
             self._later(stream, prepared)
-        return {"launched": 1} if count else {}
 
     def begin_capture(self) -> int:
         assert self.recording is None

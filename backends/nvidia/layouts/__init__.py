@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from .conversion import Conversion, Round, Shuffles, Swap, convert
 from .fragments import (
+    LANE_BITS,
     blocked,
+    dealt,
     mma_a,
     mma_accumulator,
     mma_b,
     mma_tiles,
+    patches,
     repeat,
     wgmma_a,
     wgmma_accumulator,
@@ -30,10 +33,12 @@ from .shared import (
     row_major,
     swizzle_mask,
     swizzled,
+    terms,
     wavefronts,
 )
 
 __all__ = [
+    "LANE_BITS",
     "Access",
     "Addresses",
     "Conversion",
@@ -50,6 +55,7 @@ __all__ = [
     "blocked",
     "contiguous_elements",
     "convert",
+    "dealt",
     "layout",
     "matrix_access",
     "matrix_wavefronts",
@@ -57,12 +63,14 @@ __all__ = [
     "mma_accumulator",
     "mma_b",
     "mma_tiles",
+    "patches",
     "register_groups",
     "repeat",
     "row_major",
     "swizzle_mask",
     "swizzled",
     "tensor_outputs",
+    "terms",
     "wavefronts",
     "wgmma_a",
     "wgmma_accumulator",

@@ -14,43 +14,70 @@ from .linear import Layout, Repeated, layout, tensor_outputs
 LANE_BITS = 5
 
 
-def blocked(
+def dealt(
     shape: Sequence[int],
     warps: int,
-    element_bytes: int,
+    first: Sequence[tuple[int, int]] = (),
+    last: Sequence[tuple[int, int]] = (),
     order: Sequence[int] | None = None,
-    vector: int | None = None,
 ) -> Layout:
-    """A layout for coalesced memory access of a tile: neighbouring lanes touch neighbouring
-    vectors of up to 16 bytes; `order` lists dimensions, contiguous one first (default: last first).
-    Small tiles: shorter vectors, then copies in lanes and warps."""
+    """The bits of an index dealt out: the low bits that `first` names to registers, then lanes,
+    warps and registers again along `order` (default: the last dimension first), and the high bits
+    that `last` names to registers; each is (dimension, bits). Small tiles have copies."""
     order = list(order) if order is not None else list(reversed(range(len(shape))))
     empty = Layout((), tensor_outputs(shape))
-    free = [
-        1 << start + bit
-        for dimension in order
-        for start, count in [empty.tensor_dimension(dimension)]
-        for bit in range(count)
-    ]
-    warp_bits = log2(warps)
-    if vector is None:
-        vector = max(1, 16 // element_bytes)
-        fair = max(0, len(free) - LANE_BITS - warp_bits)
-        vector = min(vector, 1 << fair)
-    contiguous = empty.tensor_dimension(order[0])[1] if order else 0
-    vector_bits = min(log2(vector), contiguous)
-    register, free = free[:vector_bits], free[vector_bits:]
-    lane, free = free[:LANE_BITS], free[LANE_BITS:]
-    warp, free = free[:warp_bits], free[warp_bits:]
-    pad = [0] * max(LANE_BITS, warp_bits)
-    return Layout(
-        (
-            ("register", (*register, *free)),
-            ("lane", tuple((lane + pad)[:LANE_BITS])),
-            ("warp", tuple((warp + pad)[:warp_bits])),
-        ),
-        empty.outputs,
-    )
+    free: dict[int, list[int]] = {}
+    for dimension in order:
+        start, count = empty.tensor_dimension(dimension)
+        free[dimension] = [1 << start + bit for bit in range(count)]
+
+    def inner(count: int) -> list[int]:
+        found: list[int] = []
+        for bits in free.values():
+            while bits and len(found) < count:
+                found.append(bits.pop(0))
+        return found
+
+    register = [free[d].pop(0) for d, count in first for _ in range(min(count, len(free[d])))]
+    high = [free[d].pop() for d, count in last for _ in range(min(count, len(free[d])))]
+    lane, warp = inner(LANE_BITS), inner(log2(warps))
+    register += [*inner(empty.output_bits), *reversed(high)]
+    lane += [0] * (LANE_BITS - len(lane))
+    warp += [0] * (log2(warps) - len(warp))
+    inputs = (("register", tuple(register)), ("lane", tuple(lane)), ("warp", tuple(warp)))
+    return Layout(inputs, empty.outputs)
+
+
+def _spare(shape: Sequence[int], warps: int) -> int:
+    """Bits of registers where no element is held twice."""
+    return max(0, sum(map(log2, shape)) - LANE_BITS - log2(warps))
+
+
+def blocked(
+    shape: Sequence[int], warps: int, vector: int, order: Sequence[int] | None = None
+) -> Layout:
+    """A layout for coalesced memory access of a tile: neighbouring lanes touch neighbouring
+    vectors; `order` lists dimensions, contiguous one first (default: last first). Small tiles:
+    shorter vectors, then copies in lanes and warps."""
+    if not shape:
+        return dealt(shape, warps)
+    contiguous = order[0] if order is not None else len(shape) - 1
+    return dealt(shape, warps, [(contiguous, min(log2(vector), _spare(shape, warps)))], order=order)
+
+
+def patches(shape: Sequence[int], warps: int) -> Layout:
+    """Each thread has up to 8 rows and 8 columns of a matrix (the last two dimensions), so that it
+    multiplies what it loads often: neighbours in fours, and fours far apart."""
+    spare = _spare(shape, warps)
+    found: list[tuple[int, int]] = []
+    for dimension, most in ((-1, 2), (-2, 3), (-1, 1)):
+        if len(shape) + dimension >= 0:
+            own = len(shape) + dimension
+            taken = sum(count for d, count in found if d == own)
+            count = min(most, spare, log2(shape[own]) - taken)
+            found.append((own, count))
+            spare -= count
+    return dealt(shape, warps, found[:2], found[2:])
 
 
 def _rows_of_words(rows: int, columns: int, bits: int, rows_first: bool) -> Layout:
@@ -94,9 +121,10 @@ def repeat(
     warps: Sequence[int] = (),
     order: Sequence[int] | None = None,
 ) -> Layout:
-    """`tile` repeated to `shape`: in registers of the same warp, then over `warps` along each
-    dimension (the first has the lowest warp bits). A dimension that `warps` covers more often than
-    the shape needs holds copies. `order`: which dimension's register repeats come first."""
+    """`tile` repeated to `shape`: over `warps` along each dimension (the first has the lowest warp
+    bits), then in registers, so that padding at the end is whole registers of all warps. A
+    dimension that `warps` covers more often than the shape needs holds copies. `order`: which
+    dimension's register repeats come first."""
     rank = len(tile.shape)
     warps = tuple(warps) or (1,) * rank
     order = list(order) if order is not None else list(reversed(range(rank)))
@@ -109,11 +137,10 @@ def repeat(
     def unit(dimension: int, bit: int) -> list[int]:
         return [1 << bit if d == dimension else 0 for d in range(rank)]
 
-    register = [unit(d, b) for d in order for b in range(counts[d] - across[d])]
+    register = [unit(d, b) for d in order for b in range(across[d], counts[d])]
     warp: list[int | list[int]] = []
     for d in range(rank):
-        inside = counts[d] - across[d]
-        warp += [unit(d, inside + b) for b in range(across[d])]
+        warp += [unit(d, b) for b in range(across[d])]
         warp += [0] * (log2(warps[d]) - across[d])
     return tile * layout(outer, register=register, warp=warp)
 
@@ -131,7 +158,7 @@ def mma_tiles(
     atom_m, atom_n, atom_k = atom
     across_m, across_n = warps
     a = repeat(mma_a(atom_m, atom_k, a_bits), (m, k), (across_m, 1))
-    b = repeat(mma_b(atom_k, atom_n, b_bits), (k, n), (1, across_n), order=(0, 1))
+    b = repeat(mma_b(atom_k, atom_n, b_bits), (k, n), (1, across_n), order=(1, 0))
     c = repeat(mma_accumulator(atom_m, atom_n), (m, n), (across_m, across_n))
     idle_m, idle_n = (0,) * log2(across_m), (0,) * log2(across_n)
     a = a.with_inputs(warp=(*a.bits("warp"), *idle_n))

@@ -24,11 +24,14 @@ def row_major(shape: Sequence[int]) -> Layout:
     return Layout((("offset", tuple(1 << i for i in range(count))),), outputs)
 
 
-def swizzled(shape: Sequence[int], element_bytes: int, swizzle: int, row_bytes: int = 0) -> Layout:
+def swizzled(
+    shape: Sequence[int], element_bytes: int, swizzle: int, row_bytes: int = 0, chunk: int = 16
+) -> Layout:
     """A tile as the copy engine and wgmma hold it, from an address of 1024-byte alignment: boxes
     of all rows by `row_bytes` (default: the swizzle's bytes) side by side along the last
-    dimension; address bits 4-6 get bits 7-9 added as `swizzle` (0, 32, 64, 128 bytes) says.
-    Row-major without swizzle where `row_bytes` covers a row."""
+    dimension; in each line of 128 bytes the chunks of a period of `swizzle` bytes (0, 32, 64, 128)
+    change places: bits of the line's number are added to those of the chunk's. The hardware's
+    chunks have 16 bytes. Row-major without swizzle where `row_bytes` covers a row."""
     row_bytes = row_bytes or swizzle or shape[-1] * element_bytes
     element = log2(element_bytes)
     inner = min(log2(row_bytes) - element, log2(shape[-1]))
@@ -37,15 +40,11 @@ def swizzled(shape: Sequence[int], element_bytes: int, swizzle: int, row_bytes: 
     last = log2(shape[-1])
     # Logical index bits in the order of their addresses before the swizzle.
     order = [*range(inner), *range(last, count), *range(inner, last)]
-    mask = swizzle_mask(swizzle)
-    images = []
-    for bit in range(count):
-        image = 1 << order[bit]
-        address = bit + element - 7
-        target = address + 4 - element
-        if address >= 0 and mask >> address & 1 and 0 <= target < count:
-            image ^= 1 << order[target]
-        images.append(image)
+    images = [1 << order[bit] for bit in range(count)]
+    for bit in range(log2(max(1, swizzle // chunk))):
+        line, place = bit + 7 - element, bit + log2(chunk) - element
+        if line < count:
+            images[line] ^= 1 << order[place]
     return Layout((("offset", tuple(images)),), outputs)
 
 
@@ -153,7 +152,7 @@ def _groups(count: int, low: Sequence[int]) -> Iterator[tuple[int, ...]]:
             yield tuple(base | i for i in inside)
 
 
-def _terms(images: Sequence[tuple[str, Sequence[int]]]) -> tuple[Term, ...]:
+def terms(images: Sequence[tuple[str, Sequence[int]]]) -> tuple[Term, ...]:
     """Shifts and masks for the XOR of images (bytes) of the bits of inputs."""
     masks: dict[tuple[str, int], int] = {}
     for name, of_bits in images:
@@ -193,7 +192,7 @@ def addresses(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int 
     threads = [(name, images) for name, images in scaled if name != "register"]
     thread = [image for _, images in threads for image in images]
     accesses = _accesses(_groups(len(registers), low), registers, thread)
-    return Addresses(_terms(threads), accesses, element_bytes << len(low), _copies(value))
+    return Addresses(terms(threads), accesses, element_bytes << len(low), _copies(value))
 
 
 def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> MatrixAccess | None:
@@ -230,9 +229,9 @@ def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> MatrixAcce
     low = list(range(within + matrices))
     thread = [*lane_images, *(image for _, images in others for image in images)]
     accesses = _accesses(_groups(len(registers), low), registers, thread)
-    terms = _terms([("lane", lane_images), *others])
     copies = tuple((name, mask) for name, mask in _copies(value) if name != "lane")
-    return MatrixAccess(count, transposed, Addresses(terms, accesses, 4 * count, copies))
+    lanes_and_others = terms([("lane", lane_images), *others])
+    return MatrixAccess(count, transposed, Addresses(lanes_and_others, accesses, 4 * count, copies))
 
 
 def wavefronts(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int = 16) -> int:

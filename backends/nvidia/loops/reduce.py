@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ....hlo.graph import Region
 from ... import llvm
-from ...llvm.elements import Register, register_type
+from ...llvm.elements import Register
 from ...llvm.index import SAME, Affine, Axis, delinear, of_axis
 from ...plain.frame import computable
-from ...plain.monoid import Reduction, flat, nested, spread, unflat
+from ...plain.monoid import Reduction, nested, spread
 from ...plain.probe import collapse, probe
-from ..frame import Unfit, blocks
+from ..frame import Parameter, Unfit, blocks
 from ..launch import KernelCode
 from ..target import WARP, Target
-from . import columns, rows
+from . import columns, divided, rows
 from .columns import Columns
-from .groups import Group, restored, stored
+from .groups import Group
 from .head import Kernel, Part, nothing
 from .line import Line
+from .partials import Partials
 from .threads import ACCESS_BYTES, ThreadEmitter
 
 COPIES = 4  # elements of a column that a turn of a loop reads
@@ -163,9 +165,11 @@ class _Reduce:
         parts = 1
         busy = self.target.architecture.multiprocessors * rows.BUSY
         if copies and self.columns * cut.threads < busy:
-            share = cut.threads * cut.kept
+            cut = replace(cut, warps=min(cut.warps, divided.WARPS))
+            share = cut.threads * width * divided.TURN
             wanted = -(-2 * busy // (self.columns * cut.threads))
             parts = max(1, min(wanted, self.length // share))
+            copies = cut.copies(-(-self.length // parts), width)
             chunks = -(-self.length // (parts * cut.threads * width))
             parts = -(-self.length // (chunks * cut.threads * width))
         each = 1 if cut.warps > 1 else max(1, rows.THREADS // cut.lanes)
@@ -197,7 +201,7 @@ class _Reduce:
             if number is None:
                 self.store(part, emitter, totals, place, 1)
             else:
-                self.keep(part, emitter, totals, place, number, 1)
+                self.keep(part, emitter, totals, place, number)
         part.finish(blocks(self.columns, each) * parts)
         if parts > 1:
             self.rest(parts)
@@ -233,7 +237,7 @@ class _Reduce:
             if fold.cut.parts == 1:
                 self.store(part, emitter, totals, fold.place, width)
             else:
-                self.keep(part, emitter, totals, fold.place, fold.number, width)
+                self.keep(part, emitter, totals, fold.place, fold.number)
 
         first = fold.first()
         if first is None:
@@ -243,29 +247,15 @@ class _Reduce:
                 write()
         part.finish(fold.blocks)
 
-    # Partial results: registers by (component, part, result).
+    # Partial results, by part and result.
 
-    def partial(self, parts: int) -> list:
+    def partial(self, parts: int) -> list[Parameter]:
         """The parameter of the partial results, where there are any."""
         if parts == 1:
             return []
         self.parts = parts
-        self.offsets, offset = [], 0
-        for kind in self.kinds():
-            self.offsets.append(offset)
-            size = max(1, llvm.bits_of(kind) // 8)
-            offset += -(-size * parts * self.columns // 256) * 256
-        self.memory = self.kernel.scratch_memory(offset)
-        return [self.memory]
-
-    def kinds(self) -> list[str]:
-        """The LLVM type of every component of what is accumulated."""
-        found = []
-        for reduction in self.reductions:
-            for element in reduction.elements:
-                kind = register_type(element)
-                found += [kind] * (2 if element.is_complex else 1)
-        return found
+        self.partials = Partials(self.kernel, self.reductions, parts * self.columns)
+        return [self.partials.parameter]
 
     def keep(
         self,
@@ -274,52 +264,20 @@ class _Reduce:
         totals: Sequence[list[Register]],
         place: Affine,
         number: llvm.Value,
-        width: int,
     ) -> None:
-        f = part.function
         at = of_axis(Axis(number, self.parts, SAME, part.scopes.depth)) * self.columns + place
-        values = [one for total in totals for one in flat(total)]
-        for value, offset in zip(values, self.offsets, strict=True):
-            raw = stored(f, value)
-            base = f.pointer(part.extra[0], offset, "i8")
-            if width == 1:
-                f.store(raw, f.pointer(base, emitter.indexer.scalar(at), raw.type))
-            else:
-                emitter.store_neighbours(base, raw, raw.element, at)
+        self.partials.put(emitter, part.extra[0], at, totals)
 
     def rest(self, parts: int) -> None:
         """The second launch: partial results joined."""
         busy = self.target.architecture.multiprocessors * rows.BUSY
         cut = columns.choose(self.columns, parts, 1, busy, COPIES, False)
-        part = self.kernel.entry("join", cut.threads, [self.memory])
+        part = self.kernel.entry("join", cut.threads, [self.partials.parameter])
         emitter = part.emitter()
-        f = part.function
         fold = Columns(part, self.columns, parts, cut)
-        kinds = self.kinds()
-        first: dict[Reduction, int] = {}
-        count = 0
-        for reduction in self.reductions:
-            first[reduction] = count
-            count += sum(2 if element.is_complex else 1 for element in reduction.elements)
 
         def read(reduction: Reduction, kept: Affine, at: Affine, lanes: int) -> list[Register]:
             del lanes
-            place = emitter.indexer.scalar(at * self.columns + kept)
-            like = self.like(reduction)
-            parts = []
-            for number in range(first[reduction], first[reduction] + len(flat(like))):
-                kind = kinds[number]
-                base = f.pointer(part.extra[0], self.offsets[number], "i8")
-                raw_kind = "i8" if kind == "i1" else kind
-                raw = f.load(raw_kind, f.pointer(base, place, raw_kind))
-                parts.append(restored(f, raw, kind))
-            return unflat(parts, like)
+            return self.partials.get(emitter, part.extra[0], at * self.columns + kept, reduction)
 
-        totals = fold.totals(self.reductions, read)
-        self.conclude(part, emitter, fold, totals)
-
-    def like(self, reduction: Reduction) -> list[Register]:
-        """Registers of the make that the reduction accumulates."""
-        from ...plain.probe import dummy
-
-        return [dummy(element) for element in reduction.elements]
+        self.conclude(part, emitter, fold, fold.totals(self.reductions, read))

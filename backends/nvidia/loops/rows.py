@@ -20,9 +20,10 @@ from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
 from ...plain.frame import computable, cost
 from ...plain.monoid import Reduction
 from ...plain.passes import Pass, outer_rank, plan
-from ..frame import Unfit, blocks
+from ..frame import Parameter, Unfit, blocks
 from ..launch import KernelCode
 from ..target import WARP, Target
+from . import divided
 from .groups import Group
 from .head import Kernel, nothing
 from .line import Line
@@ -88,7 +89,25 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
         raise Unfit("an operation that is not computed element by element")
     if not all(root.tensor.size for root in region.results):
         return nothing(region, target, flops)
-    return _Rows(region, target, outer).emit(flops)
+    kernel, passes = Kernel(region, target), plan(region, outer, lambda count: True)
+    rows, longest = math.prod(region.results[0].dims[:outer]), _longest(passes)
+    # Few long rows leave multiprocessors idle: at least those that work get more threads.
+    few = rows < target.architecture.multiprocessors and cost(region) <= LIGHT
+    most = 2 * LONGEST if few and longest > WARP * LONGEST * KEPT else LONGEST
+    cut = choose(region, rows, longest, target, most)
+    parts = divided.parts_of(kernel, outer, passes, cut)
+    if parts > 1:
+        divided.emit(kernel, outer, passes, cut, parts)
+        return kernel.finish(flops)
+    code = Rows(kernel, "rows", outer, cut)
+    for step in passes:
+        code.run(step)
+    code.finish()
+    return kernel.finish(flops)
+
+
+def _longest(passes: Sequence[Pass]) -> int:
+    return max(math.prod(step.inner) for step in passes)
 
 
 class _RowEmitter(ThreadEmitter):
@@ -158,67 +177,79 @@ class _RowEmitter(ThreadEmitter):
         return rounded(f, found, op.result.element)
 
 
-class _Rows:
-    def __init__(self, region: Region, target: Target, outer: int) -> None:
-        self.region, self.outer = region, outer
-        self.kernel = Kernel(region, target)
+class Rows:
+    """Code of one launch in which a group of threads has a row; with `parts`, a part of it."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        symbol: str,
+        outer: int,
+        cut: Cut,
+        parts: int = 1,
+        extra: Sequence[Parameter] = (),
+    ) -> None:
+        region = kernel.region
+        self.kernel, self.region, self.outer, self.cut, self.parts = (
+            kernel, region, outer, cut, parts,
+        )  # fmt: skip
         self.dims = region.results[0].dims[:outer]
         self.rows = math.prod(self.dims)
-        self.passes = plan(region, outer, lambda count: True)
-        longest = max(math.prod(step.inner) for step in self.passes)
-        # Few long rows leave multiprocessors idle: at least those that work get more threads.
-        few = self.rows < target.architecture.multiprocessors and cost(region) <= LIGHT
-        most = 2 * LONGEST if few and longest > WARP * LONGEST * KEPT else LONGEST
-        self.cut = cut = choose(region, self.rows, longest, target, most)
         self.each = 1 if cut.warps > 1 else max(1, THREADS // cut.lanes)  # rows of a block
         threads = max(WARP, cut.threads * self.each)
         # Of wide elements a thread holds more registers than ptxas would give it by itself.
         wide = any(value.element.itemsize > 4 for value in (*region.arguments, *region.results))
-        self.part = self.kernel.entry("rows", threads, minimum_blocks=1 if wide else 0)
+        self.part = kernel.entry(symbol, threads, extra, minimum_blocks=1 if wide else 0)
         self.f, self.scopes = self.part.function, self.part.scopes
         self.emitter = _RowEmitter(self.part.entry, region, self.part.pointers)
         self.emitter.rows = self.dims
         self.group = Group(self.part, cut.lanes, cut.warps)
-        self.lines: dict[int, Line] = {}
-
-    def emit(self, flops: float) -> KernelCode:
-        f = self.f
-        row = self.part.block
+        self.lines: dict[tuple[int, int], Line] = {}
+        f, row = self.f, self.part.block
+        self.number: llvm.Value | None = None
+        if parts > 1:
+            self.number = f.urem(row, parts)
+            row = f.udiv(row, parts)
         if self.each > 1:
-            row = f.add(f.mul(row, self.each), f.udiv(self.part.thread, self.cut.lanes))
+            row = f.add(f.mul(row, self.each), f.udiv(self.part.thread, cut.lanes))
         self.present: llvm.Value | None = None
         if self.rows % self.each:
             # The threads of rows that do not exist work on the last one and store nothing.
             self.present = f.compare("ult", row, self.rows)
             row = f.min(row, self.rows - 1, signed=False)
-        place = of_axis(Axis(row, self.rows, SAME, self.scopes.depth))
-        self.row = delinear(self.emitter.indexer, place, self.dims, 1)
-        for step in self.passes:
-            self.run(step)
-        self.part.finish(blocks(self.rows, self.each))
-        return self.kernel.finish(flops)
+        self.place = of_axis(Axis(row, self.rows, SAME, self.scopes.depth))
+        self.row = delinear(self.emitter.indexer, self.place, self.dims, 1)
 
-    def line(self, step: Pass) -> Line:
+    def finish(self) -> None:
+        self.part.finish(blocks(self.rows, self.each) * self.parts)
+
+    def line(self, step: Pass, parts: int = 1) -> Line:
+        """The row of a pass, whole or in parts."""
         count = math.prod(step.inner)
-        if count not in self.lines:
+        key = count, parts
+        if key not in self.lines:
             width = math.gcd(self.cut.width, count)
-            copies = self.cut.copies(count, width)
-            self.lines[count] = Line(self.part, self.group, count, width, copies)
-        return self.lines[count]
+            copies = self.cut.copies(-(-count // parts), width)
+            number = self.number if parts > 1 else None
+            self.lines[key] = Line(self.part, self.group, count, width, copies, parts, number)
+        return self.lines[key]
 
     def run(self, step: Pass) -> None:
-        line = self.line(step)
+        """A pass over the whole row."""
         if step.reductions:
-
-            def read(reduction: Reduction, place: Affine, width: int) -> list[Register]:
-                return self.read(step, reduction, place, width)
-
-            totals = line.fold(step.reductions, read)
-            for reduction, total in zip(step.reductions, totals, strict=True):
+            for reduction, total in zip(step.reductions, self.folded(step), strict=True):
                 self.conclude(reduction, total)
         if step.roots:
-            for place, guard in line.places():
-                self.store(step, place, line.width, guard)
+            for place, guard in self.line(step).places():
+                self.store(step, place, self.line(step).width, guard)
+
+    def folded(self, step: Pass, parts: int = 1) -> list[list[Register]]:
+        """The reductions of a pass over the row, or over the part of it that the block has."""
+
+        def read(reduction: Reduction, place: Affine, width: int) -> list[Register]:
+            return self.read(step, reduction, place, width)
+
+        return self.line(step, parts).fold(step.reductions, read)
 
     def index(self, step: Pass, place: Affine, width: int) -> tuple[Affine, ...]:
         return (*self.row, *delinear(self.emitter.indexer, place, step.inner, width))

@@ -17,15 +17,15 @@ from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
-from ...plain.probe import dummy
 from ...plain.single import as_region
 from ..frame import Parameter, Unfit, blocks, shuffle
 from ..launch import KernelCode
 from ..target import WARP, Target
 from . import rows
-from .groups import Group, lane_of, restored, selected, stored
+from .groups import Group, lane_of, selected
 from .head import Kernel, Part, nothing
 from .line import Line
+from .partials import Partials
 from .threads import ACCESS_BYTES
 
 COPIES = 4  # chunks of a turn of the first pass
@@ -77,7 +77,8 @@ class _Scan:
     def emit(self) -> KernelCode:
         extra: list[Parameter] = []
         if self.parts > 1:
-            extra = [self.kernel.scratch_memory(self.room())]
+            self.partials = Partials(self.kernel, [self.reduction], self.lines * self.parts)
+            extra = [self.partials.parameter]
             self.part_totals(extra)
         part = self.kernel.entry("scan", WARP * self.warps * self.each, extra)
         _Pass(self, part).scan()
@@ -89,39 +90,14 @@ class _Scan:
         part = self.kernel.entry("totals", WARP * self.warps, extra)
         one = _Pass(self, part)
         (total,) = one.line.fold([self.reduction], one.read)
-        f = part.function
-        with part.scopes.branch(f.compare("eq", part.thread, 0)):
-            for value, base in zip(flat(total), self.bases(part), strict=True):
-                raw = stored(f, value)
-                place = f.cast("zext", f.add(f.mul(one.row, self.parts), one.number), "i64")
-                f.store(raw, f.pointer(base, place, raw.type))
+        with part.scopes.branch(part.function.compare("eq", part.thread, 0)):
+            place = one.place * self.parts + of_axis(Axis(one.number, self.parts))
+            self.partials.put(one.emitter, part.extra[0], place, [total])
         part.finish(self.lines * self.parts)
-
-    # Totals of parts in scratch: registers by (component, line, part).
-
-    def kinds(self) -> list[str]:
-        return [value.type for value in flat(self.like())]
-
-    def like(self) -> list[Register]:
-        return [dummy(element) for element in self.reduction.elements]
-
-    def piece(self, kind: str) -> int:
-        size = max(1, llvm.bits_of(kind) // 8) * self.lines * self.parts
-        return -(-size // 256) * 256
-
-    def room(self) -> int:
-        return sum(map(self.piece, self.kinds()))
-
-    def bases(self, part: Part) -> list[llvm.Value]:
-        found, offset = [], 0
-        for kind in self.kinds():
-            found.append(part.function.pointer(part.extra[0], offset, "i8"))
-            offset += self.piece(kind)
-        return found
 
 
 class _Pass:
-    """One launch: `row` is the thread's line and `number` its part, i32."""
+    """One launch: `place` is the thread's line and `number` its part, i32."""
 
     def __init__(self, scan: _Scan, part: Part) -> None:
         self.scan_of, self.part = scan, part
@@ -140,9 +116,8 @@ class _Pass:
             if scan.lines % scan.each:
                 self.present = f.compare("ult", block, scan.lines)
                 block = f.min(block, scan.lines - 1, signed=False)
-        self.row = block
-        place = of_axis(Axis(block, scan.lines, SAME, self.scopes.depth))
-        self.at = delinear(self.emitter.indexer, place, scan.others, 1)
+        self.place = of_axis(Axis(block, scan.lines, SAME, self.scopes.depth))
+        self.at = delinear(self.emitter.indexer, self.place, scan.others, 1)
         number = self.number if scan.parts > 1 else None
         self.line = Line(part, self.group, scan.length, scan.width, COPIES, scan.parts, number)
 
@@ -182,19 +157,13 @@ class _Pass:
         return unflat(loop.results, total)
 
     def earlier_parts(self, total: list[Register]) -> list[Register]:
-        f, scan = self.f, self.scan_of
-        first = f.mul(self.row, scan.parts)
-        like = scan.like()
-        bases = scan.bases(self.part)
-        with f.for_range(llvm.constant("i32", 0), self.number, 1, flat(total)) as loop:
+        scan = self.scan_of
+        zero = llvm.constant("i32", 0)
+        with self.scopes.loop(zero, self.number, 1, flat(total), extent=scan.parts) as (at, loop):
             carried = unflat(loop.carried, total)
-            place = f.cast("zext", f.add(first, loop.index), "i64")
-            found = []
-            for kind, base in zip(scan.kinds(), bases, strict=True):
-                raw = "i8" if kind == "i1" else kind
-                found.append(restored(f, f.load(raw, f.pointer(base, place, raw)), kind))
-            other = unflat(found, like)
-            loop.carry(*flat(scan.reduction.combine(f, carried, other, 1)))
+            place = self.place * scan.parts + at
+            other = scan.partials.get(self.emitter, self.part.extra[0], place, scan.reduction)
+            loop.carry(*flat(scan.reduction.combine(self.f, carried, other, 1)))
         return unflat(loop.results, total)
 
     def scan(self) -> None:

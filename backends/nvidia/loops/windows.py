@@ -19,7 +19,7 @@ from ....hlo.types import I32
 from ... import llvm
 from ...llvm.arithmetic import select
 from ...llvm.elements import Register
-from ...llvm.elementwise import Inside, Mask, Override, scalar_region, splat, supports
+from ...llvm.elementwise import Inside, Override, scalar_region, splat, supports
 from ...llvm.index import ZERO, Affine, Axis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from ...plain.single import as_region
@@ -34,6 +34,7 @@ from .rows import BUSY
 from .threads import ThreadEmitter, lanes_axis
 
 SIDES = (1, 2, 4)  # windows of a patch along a dim
+OVERLAPS = 64  # windows that an element may be in
 SMALL = 1 << 16  # threads, below which blocks are small
 
 
@@ -154,11 +155,15 @@ class Windows:
         totals = self.folded(indices, (), [list(start) for _ in indices])
         for index, values in zip(indices, totals, strict=True):
             results = self.fold.finished(self.f, values)
-            inside: Mask | None = None
+            inside: Inside = None
             for one, size in zip(index, self.dims, strict=True):
                 held = self.emitter.in_range(one, 0, size, 1) if one.high >= size else None
-                assert held is not False
+                if held is False or inside is False:
+                    inside = False
+                    break
                 inside = self.emitter.both(inside, held)
+            if inside is False:
+                continue
             if inside is None:
                 sink(self, index, results)
                 continue
@@ -262,6 +267,8 @@ def select_and_scatter(op: Op, target: Target) -> KernelCode:
     if source.tensor.size >= 2**31 or not values.tensor.size:
         raise Unfit("more elements than 32 bits count, or no windows")
     kernel, fold = Kernel(region, target), Selected(op)
+    if math.prod(len(slide.before) for slide in fold.slides) > OVERLAPS:
+        raise Unfit(f"an element in more than {OVERLAPS} windows")
     widest = fold.widest([I32, values.element, op.result.element])
     room = kernel.scratch_memory(4 * values.tensor.size)
 
@@ -285,12 +292,11 @@ def select_and_scatter(op: Op, target: Target) -> KernelCode:
         at = vectors(emitter, place, grid, dims, width)
         own = positions(emitter, linear(at, dims), width)
         total = emitter.value(initial, (), width)
-        for over in itertools.product(*map(_covering, fold.slides)):
+        for over in itertools.product(*(slide.before for slide in fold.slides)):
             index: list[Affine] = []
             inside: Inside = None
             for one, slide, back, size in zip(at, fold.slides, over, values.dims, strict=True):
-                last, _ = emitter.indexer.divide(one + slide.low, slide.stride, width)
-                window = last + -back
+                window = slide.last(emitter, one, width) + -back
                 held = emitter.in_range(window, 0, size, width)
                 if held is False or inside is False:
                     inside = False
@@ -311,9 +317,3 @@ def select_and_scatter(op: Op, target: Target) -> KernelCode:
         emitter.store(part.outputs[0], total, op.result.element, linear(at, dims), width)
     part.finish(blocks(count, part.threads))
     return kernel.finish(op.definition.flops(op))
-
-
-def _covering(slide: Sliding) -> list[int]:
-    """How far before the last window that begins at or before an element those windows are that
-    may cover it: the first one first."""
-    return [*reversed(range(-(-slide.size // slide.stride)))]

@@ -246,9 +246,10 @@ def _panel(load: Op, tile: Value, moves: bool) -> Panel:
 
 def mapped(memory: Value, sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], str]:
     """(dims that count, fastest first; places of the outer ones; why there is no map)."""
-    order = tuple(dim for dim in reversed(range(memory.rank)) if memory.dims[dim] != 1)
+    wider = [n != 1 or m != 1 for n, m in zip(memory.dims, sizes, strict=True)]
+    order = tuple(dim for dim in reversed(range(memory.rank)) if wider[dim])
     wide = tuple(place for place, dim in enumerate(order) if sizes[dim] != 1)
-    if len(wide) < 2 or any(n != 1 and memory.dims[d] == 1 for d, n in enumerate(sizes)):
+    if len(wide) < 2:
         return order, wide, f"{list(sizes)} of {list(memory.dims)} is no matrix"
     if wide[0] != 0:
         return order, wide, "its elements are not neighbours in memory"

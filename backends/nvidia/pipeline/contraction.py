@@ -49,6 +49,15 @@ def emit(op: Op, region: Region, target: Target) -> KernelCode:
     raise Unfit(reason)
 
 
+def clocks(region: Region, target: Target) -> float:
+    """What a region around one product is predicted to take."""
+    roots = region.results
+    group = make_group(region.ops, region.arguments, roots)
+    (inner,) = (one for one in group.ops if one.name == "dot_general")
+    found = _sizes(group, inner, target.architecture)
+    return found[0][0] if found else math.inf
+
+
 def plan(op: Op, region: Region, target: Target) -> Schedule:
     """What `emit` would run."""
     reason = "no tile of its result stands alone"
@@ -82,7 +91,7 @@ def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
     group = make_group(region.ops, region.arguments, roots)
     (inner,) = (one for one in group.ops if one.name == "dot_general")
     stream, step = _stream(group, inner)
-    for sizes in _sizes(group, inner, target.architecture):
+    for _, sizes in _sizes(group, inner, target.architecture):
         try:
             yield build_kernel(group, op.operands, sizes, "contraction", stream, step)
         except Unwritable:
@@ -100,9 +109,11 @@ def _stream(group: Group, product: Op) -> tuple[Stream | None, int]:
     return None, 0
 
 
-def _sizes(group: Group, product: Op, architecture: Architecture) -> list[tuple[int, ...]]:
-    """Tile sizes of the result, best first: the last dim is columns, the one before rows, or the
-    other way round."""
+def _sizes(
+    group: Group, product: Op, architecture: Architecture
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Tile sizes of the result, best first, and the clocks that they are predicted to take: the
+    last dim is columns, the one before rows, or the other way round."""
     dims = group.roots[0].dims
     element = product.operands[0].element
     depth = product.definition.flops(product) / 2 / product.result.tensor.size
@@ -122,7 +133,10 @@ def _sizes(group: Group, product: Op, architecture: Architecture) -> list[tuple[
                 turned = 1.3 if first == columns and rows != columns else 1.0
                 sizes = (*(1 for _ in dims[:-2]), first, second)
                 scored.append((price * turned, sizes))
-    return list(dict.fromkeys(sizes for _, sizes in sorted(scored)))[:_TRIES]
+    known: dict[tuple[int, ...], float] = {}
+    for score, sizes in sorted(scored):
+        known.setdefault(sizes, score)
+    return [(score, sizes) for sizes, score in known.items()][:_TRIES]
 
 
 def _price(

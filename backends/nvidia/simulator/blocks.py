@@ -1,8 +1,8 @@
 """Blocks of one launch that meet in global memory: nothing orders them.
 
-For each granule of what threads store, the block that did is kept. Another block that stores other
-bits there, or loads from there, is a fault, but in kernels with atomics or fences, by which blocks
-may agree. Copies of the copy engine are not followed.
+For each granule of global memory the block that stored it is kept, and the one that loaded it.
+Another block that stores other bits there, or loads what was stored, is a fault, but in kernels
+with atomics or fences, by which blocks may agree. Copies of the copy engine are not followed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .translate import Program
     from .windows import Windows
 
+MANY = -1
 _AGREEING = frozenset({"atom", "red", "membar", "fence", "multimem"})
 _ORDERED = frozenset({"acquire", "release", "relaxed", "volatile", "acq_rel"})
 _SPACES = frozenset({"shared", "local", "param", "const"})
@@ -38,23 +39,39 @@ def followed(program: Program) -> int:
     return min(sizes, default=0)
 
 
+class _Touched:
+    """Of one allocation: of each granule the number + 1 of the block that stored it, and of the
+    one that loaded it, or MANY; `starts`: granules at which arrays begin."""
+
+    def __init__(self, base: int, count: int, starts: np.ndarray) -> None:
+        self.base, self.starts = base, starts
+        self.stored = np.zeros(count, np.int32)
+        self.loaded: np.ndarray | None = None  # made when something is loaded
+
+    def loads(self) -> np.ndarray:
+        if self.loaded is None:
+            self.loaded = np.zeros(self.stored.size, np.int32)
+        return self.loaded
+
+
 class Blocks:
     """Of one launch; batches follow each other."""
 
     def __init__(self, granule: int, memory: Windows) -> None:
         self.granule, self.memory = granule, memory
-        # By allocation: its address, and of each granule the number of the block + 1.
-        self._owners: dict[int, tuple[int, np.ndarray]] = {}
+        self._known: dict[int, _Touched | None] = {}
 
-    def _owners_of(self, elements: np.ndarray) -> tuple[int, np.ndarray] | None:
-        found = self._owners.get(id(elements.base))
-        if found is None:
+    def _touched(self, elements: np.ndarray) -> _Touched | None:
+        """None for memory that is not global."""
+        key = id(elements.base)
+        if key not in self._known:
+            self._known[key] = None
             base = self.memory.base_of(elements)
-            if base is None:
-                return None
-            owners = np.zeros(elements.nbytes // self.granule, np.int32)
-            found = self._owners[id(elements.base)] = base, owners
-        return found
+            if base is not None:
+                starts = [(w.address - base) // self.granule for w in self.memory.windows]
+                count = elements.nbytes // self.granule
+                self._known[key] = _Touched(base, count, np.array(starts))
+        return self._known[key]
 
     def _places(self, S: Batch, A: Any, piece: Piece, size: int) -> tuple[Any, Any, Any]:
         """Threads, and for each of their granules its place and the thread's block + 1."""
@@ -69,42 +86,58 @@ class Blocks:
 
     def stored(self, S: Batch, A: Any, n: int, pieces: list[Piece], size: int, values: Any) -> None:
         for piece in pieces:
-            found = self._owners_of(piece[0])
-            if found is None:
+            touched = self._touched(piece[0])
+            if touched is None:
                 continue
-            base, owners = found
             threads, places, blocks = self._places(S, A, piece, size)
-            before = owners[places]
-            owners[places] = blocks
-            met = (before != 0) & (before != blocks)
-            if met.any() and _changes(piece, values, met.any(1)):
-                self._tell(S, n, base, "stores where", "stored", threads, places, before, met)
-            after = owners[places]
-            met = after != blocks
-            if met.any() and _differ(piece, values):
-                self._tell(S, n, base, "stores where", "stores", threads, places, after, met)
+            before = touched.stored[places]
+            touched.stored[places] = blocks
+            after = touched.stored[places]
+            loads = before if touched.loaded is None else touched.loaded[places]
+            others = (
+                ("stored", before, (before != 0) & (before != blocks), _changes),
+                ("loads", loads, (loads != 0) & (loads != blocks), _changes),
+                ("stores", after, after != blocks, _differ),
+            )
+            for did, who, met, matters in others:
+                if met.any() and matters(piece, values, met.any(1)):
+                    place = touched, places
+                    self._tell(S, n, place, f"stores what {{}} {did}", threads, who, met)
 
     def loaded(self, S: Batch, A: Any, n: int, pieces: list[Piece], size: int) -> None:
+        constant = "nc" in S.nodes[n].instruction.parts  # nobody stores there
         for piece in pieces:
-            found = self._owners.get(id(piece[0].base))
-            if found is None:
+            touched = self._touched(piece[0])
+            if touched is None:
                 continue
-            base, owners = found
             threads, places, blocks = self._places(S, A, piece, size)
-            before = owners[places]
+            # Threads that are masked load where an array begins, for nothing.
+            counts = ~np.isin(places[:, 0], touched.starts)
+            if not counts.all():
+                threads, places, blocks = threads[counts], places[counts], blocks[counts]
+            before = touched.stored[places]
             met = (before != 0) & (before != blocks)
             if met.any():
-                self._tell(S, n, base, "loads what", "stored", threads, places, before, met)
+                place = touched, places
+                self._tell(S, n, place, "loads what {} stored", threads, before, met)
+            if not constant:
+                loads = touched.loads()
+                known = loads[places]
+                new = np.where((known == 0) | (known == blocks), blocks, MANY)
+                loads[places] = new
+                loads[places[loads[places] != new]] = MANY  # several blocks of this vector
 
     def _tell(
-        self, S: Batch, n: int, base: int, does: str, did: str, threads: np.ndarray,
-        places: np.ndarray, others: np.ndarray, met: np.ndarray,
+        self, S: Batch, n: int, place: tuple[_Touched, np.ndarray], does: str,
+        threads: np.ndarray, others: np.ndarray, met: np.ndarray,
     ) -> None:  # fmt: skip
         thread, part = (int(one[0]) for one in np.nonzero(met))
-        where = self.memory.name(base + int(places[thread, part]) * self.granule)
-        other = S.index_of(int(others[thread, part]) - 1)
-        text = f"{does} block {other} {did}: {where}; blocks have no order"
-        S.fault("blocks", text, n, threads[thread : thread + 1])
+        touched, places = place
+        where = self.memory.name(touched.base + int(places[thread, part]) * self.granule)
+        other = int(others[thread, part])
+        who = "another block" if other == MANY else f"block {S.index_of(other - 1)}"
+        text = f"{does.format(who)}, {where}; blocks of a launch have no order"
+        S.fault("race", text, n, threads[thread : thread + 1])
 
 
 def _stored(piece: Piece, values: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -125,7 +158,7 @@ def _changes(piece: Piece, values: Any, chosen: np.ndarray) -> bool:
     return False
 
 
-def _differ(piece: Piece, values: Any) -> bool:
+def _differ(piece: Piece, values: Any, _: np.ndarray) -> bool:
     """Do threads store different values at one place?"""
     for spot, value in _stored(piece, values):
         order = np.argsort(spot, kind="stable")

@@ -152,6 +152,9 @@ def copy_async(instruction: Instruction) -> Bound:
             if (sizes > nbytes).any():
                 at.fault("bounds", f"cp.async of {nbytes} bytes reads {int(sizes.max())}")
         data = read_rows(at, source, sizes, nbytes)
+        read = sizes > 0
+        if state.counting and read.any():
+            state.counting.sectors(state, at.threads[read], at.node.number, source[read], nbytes)
         _tell_races(at, at.threads, places, data)
         index = places[:, None] // 4 + np.arange(nbytes // 4)
         Traffic.of(state).begin_write(at, index, "cp.async")

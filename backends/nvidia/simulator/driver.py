@@ -19,8 +19,10 @@ from ....hlo.errors import CompilerBug, UserError
 from ..target import Architecture
 from .launch import launch, parse
 from .memory import GlobalMemory
+from .report import Report
 from .syntax import Module
 from .tensor_maps import encode_tensor_map
+from .windows import Window
 
 MEMORY_BYTES = 8 << 30  # of a simulated device: a mistake shall not take all of the host's
 _CLUSTER = 16
@@ -34,6 +36,13 @@ class Limits(NamedTuple):
     cluster: int
     threads: int = 1024
     grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+
+
+class Counted(NamedTuple):
+    """What was counted in a launch, in all and by line of source."""
+
+    total: dict[str, int]
+    lines: dict[str, dict[str, int]]
 
 
 class SimulatedGpu:
@@ -166,7 +175,16 @@ class SimulatedGpu:
     def prepare(self, entry: tuple[Module, str], start: Any, arguments: Sequence[bytes]) -> Any:
         return entry, start, tuple(arguments)
 
-    def launch(self, prepared: Any, stream: Any, count: bool = False) -> dict[str, int]:
+    def launch(self, prepared: Any, stream: Any) -> None:
+        """Starts it on all memory that there is."""
+        self._run(prepared, None, False)
+
+    def simulate(self, prepared: Any, windows: Sequence[Any], count: bool) -> Any:
+        """Runs it; see runtime/devices/driver.py. Gives totals, and counts by line."""
+        report = self._run(prepared, [Window(*window) for window in windows], count)
+        return Counted({"instructions": report.instructions, **report.counters}, report.lines)
+
+    def _run(self, prepared: Any, windows: Sequence[Window] | None, count: bool) -> Report:
         (module, entry), start, arguments = prepared
         with self._lock:
             report = launch(
@@ -181,10 +199,11 @@ class SimulatedGpu:
                 mode=self.mode,
                 seed=self.seed,
                 counters=count,
+                windows=windows,
             )
         for fault in report.faults:
             warnings.warn(str(fault), stacklevel=2)
-        return {"instructions": report.instructions, **report.counters}
+        return report
 
     def begin_capture(self) -> Any:
         raise CompilerBug("a simulated GPU records no graphs")

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 
 from ....hlo.errors import UserError
 
-
 # What a user does about faults of a kernel of their own.
 REMEDIES = {
     "bounds": "guard it with a mask or a comparison with the array's size",
-    "race": "put a barrier between the two, or let one thread do it",
-    "blocks": "let each element belong to one block, or use atomics",
+    "race": "put a barrier between the two; blocks need atomics, or launches one after the other",
     "uninitialised": "write it first, and wait for that with a barrier",
     "deadlock": "let all threads reach the barrier, and as often as it counts",
     "proxy": "put fence.proxy.async behind the stores, before the barrier",
@@ -31,9 +29,8 @@ class Fault:
 
     def __str__(self) -> str:
         place = f"PTX line {self.line}" + (f" ({self.source})" if self.source else "")
-        text, below, instruction = self.message.partition("\n")
-        remedy = f"; {REMEDIES[self.kind]}" if self.kind in REMEDIES else ""
-        return f"{self.kind} in '{self.entry}' at {place}: {text}{remedy}{below}{instruction}"
+        remedy = f"\n    remedy: {REMEDIES[self.kind]}" if self.kind in REMEDIES else ""
+        return f"{self.kind} in '{self.entry}' at {place}: {self.message}{remedy}"
 
 
 @dataclass
@@ -65,5 +62,6 @@ class SimulationError(UserError):
 
     def __init__(self, fault: Fault, report: Report) -> None:
         self.fault = fault
+        self.source = fault.source
         self.report = report
         super().__init__(str(fault))

@@ -173,7 +173,20 @@ def _box(at: At, tensor: DecodedMap, start: Sequence[int]) -> tuple[np.ndarray, 
         of_box.append(slice(low, high))
         if high == low:
             of_tensor[-1] = slice(0, 0)
+    if at.state.counting:
+        _count_rows(at, tensor, of_tensor)
     return view, tuple(of_tensor[::-1]), tuple(of_box[::-1])
+
+
+def _count_rows(at: At, tensor: DecodedMap, part: Sequence[slice]) -> None:
+    """Counts a copy of this part, fastest dimension first."""
+    starts = np.array([tensor.address + part[0].start * tensor.dtype.itemsize])
+    for one, stride in zip(part[1:], tensor.strides, strict=True):
+        steps = np.arange(one.start, one.stop, one.step) * stride
+        starts = (starts[:, None] + steps).reshape(-1)
+    at.state.counting.rows(
+        at, starts, len(range(*part[0].indices(1 << 60))) * tensor.dtype.itemsize
+    )
 
 
 def read_box(at: At, tensor: DecodedMap, start: Sequence[int]) -> np.ndarray:

@@ -149,9 +149,12 @@ def spread(at: At, value: Any) -> np.ndarray:
 
 def global_bytes(at: At, address: int, nbytes: int, what: str) -> np.ndarray:
     """Bytes of global memory; a fault where they are not all inside one allocation."""
-    found = at.state.memory.span(address, nbytes)
+    memory = at.state.memory
+    found = memory.span(address, nbytes)
     if found is None:
-        at.fault("bounds", f"{what} of {nbytes} bytes at {address:#x} leaves its allocation")
+        segment = memory.find(address)
+        where = memory.place(address) if segment is None else memory.over(segment)
+        at.fault("bounds", f"{what} of {nbytes} bytes at {address:#x}, {where}")
         return np.zeros(nbytes, np.uint8)
     return found
 

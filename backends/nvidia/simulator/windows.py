@@ -1,4 +1,4 @@
-"""What one launch may touch of global memory: the arrays of its kernel, and nothing between them."""
+"""What one launch may touch of global memory: the arrays of its kernel, nothing around them."""
 
 from __future__ import annotations
 

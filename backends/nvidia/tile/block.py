@@ -10,11 +10,13 @@ from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Pair, Register
 from ...llvm.index import Affine, Axis, number, of_axis
+from .. import layouts
 from ..frame import Entry, Parameter, Unit
 from ..launch import Memory
+from ..layouts import Term
 from ..target import Target
-from .shared import Arena, Hazards
-from .spread import Spread
+from .shared import ALIGNMENT, Arena, Hazards, Rows
+from .spread import LANE_BITS, Spread
 
 
 class Block:
@@ -72,51 +74,59 @@ class Block:
         found = self._parts.get(steps)
         if found is None:
             with self.f.at(self._head):
-                total = self.bits(self.thread, steps)
+                images = [("lane", steps[:LANE_BITS]), ("warp", steps[LANE_BITS:])]
+                total = self.sum_of(layouts.terms(images))
                 wide = self.f.cast("zext", total, "i64")
             multiple = math.gcd(*steps)
             axis = Axis(wide, spread.extents[d], depth=0, multiple=multiple)
             found = self._parts[steps] = of_axis(axis)
         return found
 
-    def bits(self, value: llvm.Value, steps: Sequence[int]) -> llvm.Value:
-        """The sum of steps[i] over the set bits i of an i32; steps are powers of two or 0."""
+    def sum_of(self, terms: Sequence[Term], **inputs: llvm.Value) -> llvm.Value:
+        """The sum (xor) of the terms of a linear map of the thread's lane and warp, and of
+        `inputs`, i32."""
         f = self.f
-        total: llvm.Value | None = None
-        bit = 0
-        while bit < len(steps):
-            if not steps[bit]:
-                bit += 1
-                continue
-            first, last = bit, bit
-            while last + 1 < len(steps) and steps[last + 1] == 2 * steps[last]:
-                last += 1
-            mask = ((1 << (last + 1)) - 1) & ~((1 << first) - 1)
-            # The top bits of a thread's number need no mask.
-            run = value if first == 0 and last == len(steps) - 1 else f.land(value, mask)
-            shift = steps[first].bit_length() - 1 - first
-            if shift > 0:
-                run = f.shl(run, shift)
-            elif shift < 0:
-                run = f.lshr(run, -shift)
-            total = run if total is None else f.lor(total, run)
-            bit = last + 1
-        return total if total is not None else llvm.constant("i32", 0)
+        masks: dict[tuple[str, int], int] = {}
+        for term in terms:
+            start = {"lane": 0, "warp": LANE_BITS}.get(term.name)
+            key = (term.name, term.shift) if start is None else ("", term.shift - start)
+            masks[key] = masks.get(key, 0) | term.mask << (start or 0)
+        total: llvm.Value = llvm.constant("i32", 0)
+        for (name, shift), mask in masks.items():
+            one = inputs[name] if name else self.thread
+            if name or mask != self.threads - 1:
+                one = f.land(one, mask)
+            one = f.shl(one, shift) if shift >= 0 else f.lshr(one, -shift)
+            total = f.xor(total, one)
+        return total
+
+    def reach(self, rows: Rows, terms: Sequence[Term], **inputs: llvm.Value) -> llvm.Value:
+        """What all addresses of a thread in a tile in shared memory have in common, i32."""
+        total = self.sum_of(terms, **inputs)
+        return total if rows.stage is None else self.f.add(total, rows.stage)
+
+    def place(self, rows: Rows, common: llvm.Value, access: layouts.Access) -> llvm.Value:
+        """The address of one access in shared memory."""
+        f = self.f
+        assert rows.stage is None or access.xor < ALIGNMENT
+        kind = "ptr addrspace(3)"
+        base = f.emit(kind, f"getelementptr i8, {kind} @shared, {f.xor(common, access.xor)}")
+        return f.emit(kind, f"getelementptr i8, {base}, i32 {rows.piece.start + access.add}")
 
     def index(self, spread: Spread, place: Sequence[int]) -> list[Affine]:
         """The index of the element that stands in the register at `place`."""
         return [self.part(spread, d) + at for d, at in enumerate(place)]
 
-    def owner(self, spread: Spread) -> llvm.Value | None:
-        """Whether this thread is the first that holds its elements; None where all are alone."""
-        mask = spread.copies
-        if not mask:
+    def owner(self, copies: int) -> llvm.Value | None:
+        """Whether this thread is the first of those whose numbers differ in the bits `copies`;
+        None where there are none."""
+        if not copies:
             return None
-        found = self._owners.get(mask)
+        found = self._owners.get(copies)
         if found is None:
             with self.f.at(self._head):
-                found = self.f.compare("eq", self.f.land(self.thread, mask), 0)
-            self._owners[mask] = found
+                found = self.f.compare("eq", self.f.land(self.thread, copies), 0)
+            self._owners[copies] = found
         return found
 
     def inside(

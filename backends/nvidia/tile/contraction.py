@@ -17,7 +17,7 @@ from .. import implicit
 from ..frame import Unfit
 from ..launch import KernelCode
 from ..target import Architecture, Target
-from . import kernel, split
+from . import kernel
 from .matrix import atoms_of
 
 _SIDES = (16, 32, 64, 128)
@@ -39,21 +39,10 @@ def emit(op: Op, region: Region, target: Target, shares: bool = False) -> Kernel
     reason = "no tile of its result stands alone"
     for call in calls(op, region, target):
         try:
-            return _cut_or_whole(op, call, region, target, shares)
+            return kernel.emit(call, target, shares)
         except Unfit as unfit:
             reason = str(unfit)
     raise Unfit(reason)
-
-
-def _cut_or_whole(op: Op, call: Op, region: Region, target: Target, shares: bool) -> KernelCode:
-    """The sum in parts where its tiles leave the machine idle, else as a whole."""
-    parts = 1 if shares else split.parts_of(call, region, target.architecture)
-    if parts > 1:
-        try:
-            return split.emit(op, region, target, parts)
-        except Unfit:
-            pass  # as a whole then
-    return kernel.emit(call, target, shares)
 
 
 def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
@@ -78,11 +67,17 @@ def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
     group = make_group(region.ops, region.arguments, roots)
     (contraction,) = (inner for inner in group.ops if inner.name == main[0].name)
     stream, step = _stream(group, contraction)
-    for sizes in _sizes(group.roots[0].dims, contraction, target.architecture):
+    for _, sizes in _sizes(group.roots[0].dims, contraction, target.architecture):
         try:
             yield build_kernel(group, op.operands, sizes, "contraction", stream, step)
         except Unwritable:
             continue
+
+
+def clocks(region: Region, target: Target) -> float:
+    """What a region around one contraction is predicted to take."""
+    (main,) = (op for op in region.ops if op.name in CONTRACTIONS)
+    return _sizes(region.results[0].dims, main, target.architecture)[0][0]
 
 
 def _stream(group: Group, contraction: Op) -> tuple[Stream | None, int]:
@@ -97,8 +92,8 @@ def _stream(group: Group, contraction: Op) -> tuple[Stream | None, int]:
 
 def _sizes(
     dims: Sequence[int], contraction: Op, architecture: Architecture
-) -> Iterator[tuple[int, ...]]:
-    """Tile sizes of a result, best first."""
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Tile sizes of a result, best first, and the clocks that they are predicted to take."""
     left = contraction.operands[0]
     rate, least = _rate(contraction, architecture)
     depth = max(1.0, contraction.definition.flops(contraction) / 2 / contraction.result.tensor.size)
@@ -112,10 +107,10 @@ def _sizes(
             own = max(math.prod(sizes[:-1]), least[0]), max(sizes[-1] if sizes else 1, least[1])
             price = _price(own, tiles, depth, left.element.itemsize, rate, architecture)
             scored.append((price, sizes))
-    known: dict[tuple[int, ...], None] = {}
-    for _, sizes in sorted(scored):
-        known[sizes] = None
-    yield from [*known][:_TRIES]
+    known: dict[tuple[int, ...], float] = {}
+    for score, sizes in sorted(scored):
+        known.setdefault(sizes, score)
+    return [(score, sizes) for sizes, score in known.items()][:_TRIES]
 
 
 def _price(

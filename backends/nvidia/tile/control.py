@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ....hlo.graph import Op, Region, Value
 from ... import llvm
-from . import matrix, ring
+from . import ring
 from .emitter import Emitter
+from .operands import staged
 from .spread import Spread
 
 
@@ -73,10 +74,10 @@ def _hoist(e: Emitter, op: Op) -> None:
         plan = e.assignment.products.get(product.op)
         if product.op not in inside or plan is None:
             continue
-        for source in (product.left, product.right):
-            owner = source.origin.op
+        for operand in plan.operands:
+            owner = operand.source.origin.op
             if owner is not None and owner not in inside:
-                matrix.staged(e, source, plan.size, plan.unit(source))
+                staged(e, operand)
 
 
 def while_loop(e: Emitter, op: Op) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ... import llvm
+from .. import layouts
 from ..frame import Unfit
+from ..target import WARP
 from .analysis import Source, Window
 from .emitter import Emitter
-from .matrix import axes, coordinates, offset_of, place_of
-from .shared import Rows
-from .spread import Cutter, Spread, log2
+from .operands import as_dims
+from .shared import CHUNK, Rows
+from .spread import Spread, log2, spread_of
 from .windows import Access
 
 ASYNCHRONOUS = (4, 8, 16)  # bytes of one copy
@@ -23,19 +25,24 @@ def copy(
     tile becomes 0. `offsets`: the window's, where they are not those of the operation (i64)."""
     f, window = e.f, source.window
     assert window is not None
-    size = source.origin.element.itemsize
-    first, second = axes(source)
-    dims = source.origin.dims
-    spread = _spread(dims, rows, first, second, size, e.block.threads)
+    size = rows.size
+    copied = layouts.dealt(
+        rows.layout.shape, e.block.threads // WARP, [(1, log2(CHUNK // size))]
+    )  # neighbouring threads copy neighbouring 16 bytes
+    place = as_dims(rows.layout, source)
+    kept = [
+        {min(source.own, source.depth): 0, max(source.own, source.depth): 1}.get(d)
+        for d in range(source.origin.rank)
+    ]
+    spread = spread_of(source.origin.dims, copied, kept)
     access = Access(e, window.op, window.tile, _unmerged(spread, window), offsets, window.strides)
     width = access.width
-    steps = [basis[first] for basis in spread.threads]
-    bytes_of = [basis[second] * size for basis in spread.threads]
-    thread = offset_of(e, rows, steps, bytes_of)
+    plan = layouts.addresses(spread.layout, place, size, width * size)
+    common = e.block.reach(rows, plan.terms)
     goes = e.target.architecture.async_copies and width * size in ASYNCHRONOUS
-    for number in range(0, spread.count, width):
-        place = coordinates(spread, number)
-        target = place_of(e, rows, thread, rows.offset(place[first], place[second] * size))
+    for step in plan.accesses:
+        number = step.registers[0]
+        target = e.block.place(rows, common, step)
         if spread.places[number] is None:
             _clear(f, target, width * size)
             continue
@@ -56,21 +63,6 @@ def _unmerged(spread: Spread, window: Window) -> Spread:
     if found is None:
         raise Unfit(f"{spread.dims} of a window of {window.tile.dims}")
     return found
-
-
-def _spread(
-    dims: Sequence[int], rows: Rows, first: int, second: int, size: int, threads: int
-) -> Spread:
-    """Neighbouring threads copy neighbouring 16 bytes of the padded rows."""
-    padded = [1] * len(dims)
-    padded[first], padded[second] = rows.rows, rows.row_bytes // size
-    cutter, bits = Cutter(padded), log2(threads)
-    registers = cutter.take(second, log2(16 // size))
-    held = cutter.take(second, bits)
-    held += cutter.take(first, bits - len(held))
-    held += [(0,) * len(padded)] * (bits - len(held))
-    registers += cutter.rest()
-    return Spread(tuple(dims), tuple(registers), tuple(held))
 
 
 def copy_async(

@@ -53,8 +53,7 @@ class Emitter:
         )
         self.f = self.block.f
         self.scope = Scope()
-        bits = len(self.assignment.blocked((1,)).threads)
-        self.uniform = Spread((), (), ((),) * bits)  # of a scalar
+        self.uniform = self.assignment.blocked(())  # of a scalar
         self.contended = self._contended()
 
     def _contended(self) -> frozenset[Value]:
@@ -101,7 +100,7 @@ class Emitter:
             if value in scope.shared:
                 self.block.arena.give(scope.shared.pop(value))
             for key in [key for key in scope.staged if key[0] is value]:
-                self.block.arena.give(scope.staged.pop(key))
+                self.block.arena.give(scope.staged.pop(key).piece)
 
     def enter(self) -> Scope:
         """A region inside begins; returns what `leave` takes."""
@@ -110,7 +109,8 @@ class Emitter:
         return outer
 
     def leave(self, outer: Scope) -> None:
-        for piece in (*self.scope.shared.values(), *self.scope.staged.values()):
+        staged = [rows.piece for rows in self.scope.staged.values()]
+        for piece in (*self.scope.shared.values(), *staged):
             self.block.arena.give(piece)
         self.scope = outer
 
@@ -227,22 +227,15 @@ class Emitter:
 
             assert value.op is not None
             return loaded(self, value.op, spread)
-        if known is not None:
-            renaming = known[0].renaming(spread)
-            if renaming is not None:
-                return [
-                    known[1][number] if place is not None else None
-                    for number, place in zip(renaming, spread.places, strict=True)
-                ]
-        from .exchange import exchanged, rows_of  # it asks for tiles
+        from .exchange import converted, way  # they ask for tiles
 
         op = value.op
-        if op is not None and self.is_flexible(op):
+        renamed = known is not None and way(value, known[0], spread).registers
+        if not renamed and op is not None and self.is_flexible(op):
             return self._computed(value, spread)
-        source = rows_of(value) if self.scope.piece(value) is None else None
-        if source is not None:
-            return exchanged(self, source, spread)
-        return self.from_shared(value, spread)
+        if known is None or not renamed and self.scope.piece(value) is not None:
+            return self.from_shared(value, spread)
+        return converted(self, value, *known, spread)
 
     def _reloads(self, value: Value) -> bool:
         """Whether a small window of an input is read again rather than exchanged."""
@@ -343,7 +336,7 @@ class Emitter:
         width = spread.vector(max(1, 16 // size))
         while width > 1 and value.dims[-1] % width:
             width //= 2
-        owner = self.block.owner(spread)
+        owner = self.block.owner(spread.copies)
         for number in range(0, spread.count, width):
             place = spread.places[number]
             if place is None:

@@ -1,60 +1,158 @@
-"""A tile in another layout, through rows of shared memory without bank conflicts."""
+"""A tile in another layout: registers by other names, shuffles, or shared memory."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....hlo.graph import Value
+from ....hlo.types import ElementType
+from ... import llvm
 from ...llvm import elements
-from . import matrix
-from .analysis import Source
+from ...llvm.elements import Register
+from ...plain.monoid import flat, unflat
+from .. import layouts
+from ..frame import shuffle
+from ..layouts import Conversion, Shuffles, Swap
 from .emitter import Emitter
+from .operands import packed, raw_bits
 from .scope import Tile
-from .shared import CHUNK
-from .spread import Spread
+from .shared import CHUNK, Rows, bytes_of
+from .spread import Spread, conversion, copies
 
 WORTH = 1024  # elements of a tile whose stores are worth an exchange
+SECTOR = 32  # bytes of global memory that are moved at once
+MEETING = 32  # what threads that meet cost, in instructions
+_SAME_LANE = (1, 2, 4, 8, 16)
 
 
-def rows_of(value: Value) -> Source | None:
-    """The value as rows; None if it has more than two dims that are not 1, or none."""
-    large = [d for d, n in enumerate(value.dims) if n != 1]
-    if len(large) != 2 or value.element.is_complex:
-        return None
-    return Source(value, value, None, *large)
+def way(value: Value, source: Spread, target: Spread) -> Conversion:
+    """How a value gets from one layout to another: small elements share words."""
+    element = value.element
+    narrow = not element.is_complex and not element.is_bool
+    return conversion(source, target, 8 * element.itemsize if narrow else 32)
 
 
-def exchanged(e: Emitter, source: Source, spread: Spread) -> Tile:
-    """The registers of a value in a layout, all of it written to shared memory before."""
-    f, value = e.f, source.value
-    size = value.element.itemsize
-    rows = matrix.staged(e, source, size)
-    e.block.hazards.read(rows.piece)
-    first, second = matrix.axes(source)
-    thread = matrix.thread_part(e, rows, spread, first, second, size)
-    width = spread.vector(CHUNK // size)
-    kind = elements.memory_type(f, value.element)
-    tile: Tile = [None] * spread.count
-    for number in range(0, spread.count, width):
-        place = spread.places[number]
-        if place is None:
-            continue
-        at = matrix.place_of(e, rows, thread, rows.offset(place[first], place[second] * size))
-        raw = f.load(f"<{width} x {kind}>" if width > 1 else kind, at, align=width * size)
-        for lane in range(width):
-            one = f.extract(raw, lane)
-            tile[number + lane] = elements.widen(f, one, value.element)
-    return tile
+def converted(e: Emitter, value: Value, source: Spread, tile: Tile, target: Spread) -> Tile:
+    """The registers of a value in the layout `target`, from those in `source`."""
+    found = way(value, source, target)
+    if found.kind in ("none", "registers"):
+        return [
+            tile[number] if place is not None else None
+            for number, place in zip(found.registers, target.places, strict=True)
+        ]
+    # Through shared memory each element is written and read.
+    words = max(len(source.alive), len(target.alive)) * max(1.0, value.element.itemsize / 4)
+    if found.shuffles is not None and found.shuffles.cost <= 4 * words + MEETING:
+        return _shuffled(e, value.element, tile, target, found.shuffles)
+    return _through_shared(e, value, source, tile, target)
 
 
 def stored(e: Emitter, value: Value, spread: Spread) -> Spread:
     """The layout that a value is stored in: its own, or one of 16-byte accesses where its own has
-    narrow ones; its registers are known to the scope then."""
+    narrow ones, or ones of parts of sectors."""
     size = value.element.itemsize
-    source = rows_of(value)
+    most = CHUNK // size
+    if value.tensor.size < WORTH or not value.rank:
+        return spread
+    vector = spread.vector(most)
+    steps = {basis[-1] for basis in spread.threads[: layouts.LANE_BITS]}
+    run = vector
+    while run in steps:
+        run *= 2
     wide = e.assignment.blocked(value.dims)
-    narrow = spread.vector(CHUNK // size) * size < 8
-    if source is None or not narrow or value.tensor.size < WORTH:
+    if vector * size >= 8 and run * size >= SECTOR or wide.vector(most) * size < CHUNK:
         return spread
-    if wide.vector(CHUNK // size) * size < CHUNK or e.scope.tile(value, wide) is not None:
-        return spread
-    e.scope.tiles.setdefault(value, {})[wide] = exchanged(e, source, wide)
     return wide
+
+
+# Shuffles.
+
+
+def _shuffled(e: Emitter, element: ElementType, tile: Tile, target: Spread, plan: Shuffles) -> Tile:
+    f, pack = e.f, 1 << plan.packed_bits
+    like = elements.register_constant(element, element.dtype.type(0), 1)
+    registers: list[Register] = [like if one is None else one for one in tile]
+    if pack > 1:
+        raw = [raw_bits(f, one, element) for one in registers]
+        words = [f.bitcast(packed(f, raw[n : n + pack]), "i32") for n in range(0, len(raw), pack)]
+        kind = elements.memory_type(f, element)
+        found = [
+            elements.widen(f, f.extract(f.bitcast(word, f"<{pack} x {kind}>"), n), element)
+            for word in _moved(e, words, plan)
+            for n in range(pack)
+        ]
+    else:
+        parts = [_moved(e, list(part), plan) for part in zip(*map(_flat, registers), strict=True)]
+        found = [unflat(list(one), [like])[0] for one in zip(*parts, strict=True)]
+    return [
+        one if place is not None else None for one, place in zip(found, target.places, strict=True)
+    ]
+
+
+def _flat(register: Register) -> list[llvm.Value]:
+    return flat([register])
+
+
+def _moved(e: Emitter, words: list[llvm.Value], plan: Shuffles) -> list[llvm.Value]:
+    """Words of other lanes."""
+    f = e.f
+    words = _swapped(e, words, plan.before)
+    lane = e.block.sum_of(layouts.terms([("lane", plan.lanes)]))
+    kept = [words[0]] * len(plan.rounds)
+    for step in plan.rounds:
+        word = words[step.send]
+        if not step.moves:
+            kept[step.keep] = word
+        elif plan.lanes == _SAME_LANE:
+            kept[step.keep] = shuffle(f, "bfly", word, step.lane_xor)
+        else:
+            kept[step.keep] = shuffle(f, "idx", word, f.xor(lane, step.lane_xor))
+    kept = _swapped(e, kept, plan.after)
+    return [kept[number] for number in plan.words]
+
+
+def _swapped(e: Emitter, words: list[llvm.Value], swaps: Sequence[Swap]) -> list[llvm.Value]:
+    f, words = e.f, list(words)
+    for swap in swaps:
+        bits = f.land(e.block.thread, swap.mask)
+        if swap.mask & swap.mask - 1:
+            bits = f.land(f.call("llvm.ctpop.i32", "i32", bits, declare=True), 1)
+        odd = f.compare("ne", bits, 0)
+        for low in range(len(words)):
+            high = low | 1 << swap.bit
+            if low != high:
+                a, b = words[low], words[high]
+                words[low], words[high] = f.select(odd, b, a), f.select(odd, a, b)
+    return words
+
+
+# Shared memory.
+
+
+def _through_shared(e: Emitter, value: Value, source: Spread, tile: Tile, target: Spread) -> Tile:
+    block, element, size = e.block, value.element, value.element.itemsize
+    writer, reader = source.trimmed, target.trimmed
+    place = layouts.best_tile(writer, reader, size)
+    rows = Rows(block.arena.take(bytes_of(place, size)), place, size)
+    zero = elements.register_constant(element, element.dtype.type(0), 1)
+    block.hazards.write(rows.piece)
+    plan = layouts.addresses(writer, place, size)
+    common, owner = block.reach(rows, plan.terms), block.owner(copies(writer))
+    for access in plan.accesses:
+        known = [tile[number] for number in access.registers]
+        if any(one is not None for one in known):
+            pointer = block.place(rows, common, access)
+            registers = [zero if one is None else one for one in known]
+            e.guarded(owner, lambda p=pointer, r=registers: block.store(p, r, element, True))
+    block.hazards.read(rows.piece)
+    plan = layouts.addresses(reader, place, size)
+    common = block.reach(rows, plan.terms)
+    found: Tile = [None] * target.count
+    for access in plan.accesses:
+        if any(target.places[number] is not None for number in access.registers):
+            pointer = block.place(rows, common, access)
+            loaded = block.load(pointer, element, len(access.registers), True)
+            for number, one in zip(access.registers, loaded, strict=True):
+                found[number] = one if target.places[number] is not None else None
+    block.arena.give(rows.piece)
+    return found

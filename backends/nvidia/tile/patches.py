@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
+from ..layouts import Layout
 from ..target import Target
-from . import matrix
 from .analysis import Product, Source
 from .matrix import Plan
+from .operands import Operand, staged
 from .shared import CHUNK
-from .spread import Spread, log2, patches
+from .spread import Spread, log2, padded, patches
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -34,7 +35,23 @@ def plan(product: Product, target: Target, threads: int) -> Plan | None:
         return None
     if product.rows * product.columns * product.depth < LEAST:
         return None
-    return Plan(product, None, (1, 1), patches(product.op.result.dims, threads))
+    sums, size = patches(product.op.result.dims, threads), max(sizes)
+    operands = [
+        Operand(source, _part(sums, dim, source, size), size)
+        for dim, source in ((product.row, product.left), (product.column, product.right))
+    ]
+    return Plan(product, None, (operands[0], operands[1]), sums)
+
+
+def _part(sums: Spread, dim: int, source: Source, size: int) -> Layout:
+    """What a thread takes in the turn `depth` of an operand: (own, depth)."""
+    depth = padded([max(source.origin.dims[source.depth], CHUNK // size)])[0]
+    own, _ = sums.layout.mapped((sums.layout.shape[dim], depth), (dim, None)).condensed()
+    each = log2(CHUNK // size)
+    along = [1 << bit for bit in range(log2(depth))]
+    return own.with_inputs(
+        register=(*along[:each], *own.bits("register")), depth=(*[0] * each, *along[each:])
+    )
 
 
 class _Operand:
@@ -42,65 +59,29 @@ class _Operand:
 
     def __init__(self, e: Emitter, plan: Plan, side: int) -> None:
         self.e, self.f, self.size = e, e.f, plan.size
-        product, spread = plan.product, plan.sums
-        self.source: Source = (product.left, product.right)[side]
-        self.own = (product.row, product.column)[side]
-        self.rows = matrix.staged(e, self.source, plan.size, plan.unit(self.source))
-        steps = [basis[self.own] for basis in spread.threads]
-        none = [0] * len(steps)
-        if self.source.along:
-            self.thread = matrix.offset_of(e, self.rows, steps, none)
-        else:
-            self.thread = matrix.offset_of(e, self.rows, none, [n * plan.size for n in steps])
-        self.places = self._places(spread)
-        self.width = 1 if self.source.along else self._width()
-
-    def _places(self, spread: Spread) -> list[int]:
-        """The patch's places along the own dim."""
-        found = {place[self.own] for place in spread.places if place is not None}
-        return sorted(found)
-
-    def _width(self) -> int:
-        """Neighbours along the own dim in one load."""
-        width = CHUNK // self.size
-        while width > 1 and any(
-            place - place % width + lane not in self.places
-            for place in self.places
-            for lane in range(width)
-        ):
-            width //= 2
-        return width
+        self.operand = plan.operands[side]
+        self.source = self.operand.source
+        self.rows = staged(e, self.operand)
+        _, self.plan = self.operand.loads(self.rows.layout)
+        own = (plan.product.row, plan.product.column)[side]
+        self.places = {place[own] for place in plan.sums.places if place is not None}
 
     def load(self, depth: llvm.Value, element: Any) -> list[dict[int, Register]]:
         """For each of the steps from `depth` on (an i32), the elements by place."""
-        f, each = self.f, CHUNK // self.size
-        found: list[dict[int, Register]] = [{} for _ in range(each)]
-        if self.source.along:
-            thread = f.xor(self.thread, f.mul(depth, self.size))
-            for place in self.places:
-                for step, one in enumerate(self._vector(thread, place, 0, each, element)):
-                    found[step][place] = one
-            return found
-        shift, mask = self.rows.permutation
-        swizzle = f.shl(f.land(f.lshr(depth, shift), mask), log2(self.rows.unit))
-        thread = f.add(f.xor(self.thread, swizzle), f.mul(depth, self.rows.row_bytes))
-        for step in range(each):
-            for place in self.places:
-                if place % self.width == 0:
-                    loaded = self._vector(thread, step, place, self.width, element)
-                    found[step].update(zip(range(place, place + self.width), loaded, strict=True))
-        return found
-
-    def _vector(
-        self, thread: llvm.Value, row: int, column: int, width: int, element: Any
-    ) -> list[Register]:
         f, value = self.f, self.source.value
-        constant = self.rows.offset(row, column * self.size)
-        pointer = matrix.place_of(self.e, self.rows, thread, constant)
+        found: list[dict[int, Register]] = [{} for _ in range(CHUNK // self.size)]
+        common = self.e.block.reach(self.rows, self.plan.terms, depth=depth)
         kind = elements.memory_type(f, value.element)
-        raw = f.load(f"<{width} x {kind}>" if width > 1 else kind, pointer, align=width * self.size)
-        wide = [elements.widen(f, f.extract(raw, lane), value.element) for lane in range(width)]
-        return [arithmetic.convert(f, one, value.element, element) for one in wide]
+        for access in self.plan.accesses:
+            coordinates = [self.operand.value.coordinates(register=n) for n in access.registers]
+            if not any(own in self.places for own, _ in coordinates):
+                continue
+            pointer = self.e.block.place(self.rows, common, access)
+            raw = f.load(llvm.vector(len(coordinates), kind), pointer, align=self.plan.bytes)
+            for lane, (own, step) in enumerate(coordinates):
+                one = elements.widen(f, f.extract(raw, lane), value.element)
+                found[step][own] = arithmetic.convert(f, one, value.element, element)
+        return found
 
 
 def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:

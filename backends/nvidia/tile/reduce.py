@@ -12,6 +12,7 @@ from ...llvm.elements import Pair, Register
 from ...llvm.elementwise import scalar_region
 from ...llvm.index import Axis, Indexer, Scopes, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
+from .. import layouts
 from ..frame import shuffle
 from .emitter import Emitter
 from .scope import Tile
@@ -107,10 +108,9 @@ def _warps(
     total = math.prod(spread.dims)
     piece = block.arena.take(warps * total * size * parts)
     base = e.pointer(piece)
-    steps = [0] * len(source.threads)
-    for number, bit in enumerate(bits):
-        steps[bit] = 1 << number
-    warp = f.cast("zext", block.bits(block.thread, steps), "i64")
+    steps = [1 << bits.index(bit) if bit in bits else 0 for bit in range(len(source.threads))]
+    terms = layouts.terms([("warp", steps[LANE_BITS:])])
+    warp = f.cast("zext", block.sum_of(terms), "i64")
     own = f.pointer(base, f.mul(warp, total * size * parts), "i8")
     # One lane of a warp writes each sum; warps that hold the same write the same.
     lanes = sum(1 << bit for bit in range(LANE_BITS) if not any(spread.threads[bit]))

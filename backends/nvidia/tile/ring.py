@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from ....hlo.graph import Op, Value
 from ... import llvm
 from ...llvm.elements import Register
-from . import matrix
 from .analysis import MovingLoop, Source, Window
 from .copies import commit, copy, wait
 from .emitter import Emitter
-from .shared import Rows
+from .operands import Operand
+from .shared import ALIGNMENT, Rows, bytes_of
 
 MOST_STAGES = 4
 SHARE = 2  # blocks that a multiprocessor should hold at once
@@ -36,7 +36,7 @@ class Ring:
     @property
     def bytes(self) -> tuple[int, ...]:
         """Of one stage, for each load."""
-        return tuple(rows.rows * rows.row_bytes for rows in self.rows)
+        return tuple(rows.bytes for rows in self.rows)
 
 
 def ring(e: Emitter, op: Op) -> Ring | None:
@@ -46,28 +46,22 @@ def ring(e: Emitter, op: Op) -> Ring | None:
     (loop,) = (one for one in e.facts.loops if one.op is op)
     if loop.trips is not None and loop.trips < 2:
         return None
-    found: dict[Op, tuple[Window, Source]] = {}
-    units: list[int] = []
+    found: dict[Op, tuple[Window, Operand]] = {}
     for product in loop.products:
         plan = e.assignment.products.get(product.op)
         if plan is None:
             continue
-        for source in (product.left, product.right):
-            window = source.window
+        for operand in plan.operands:
+            window = operand.source.window
             if window is None or window.op not in e.assignment.direct:
                 continue
             moves = window.op in loop.region.ops and window.follows
             if moves and window.op not in found:
-                found[window.op] = window, source
-                units.append(plan.unit(source))
+                found[window.op] = window, operand
     if not found:
         return None
-    size = {id(s): s.origin.element.itemsize for _, s in found.values()}
-    shapes = [
-        matrix.rows_of(s, size[id(s)], unit)
-        for (_, s), unit in zip(found.values(), units, strict=True)
-    ]
-    total = sum(rows * row_bytes for rows, row_bytes in shapes)
+    windows, operands = zip(*found.values(), strict=True)
+    total = sum(bytes_of(operand.tile, operand.size) for operand in operands)
     budget = e.target.architecture.shared_bytes // SHARE
     stages = min(MOST_STAGES, budget // total)
     if loop.trips is not None:
@@ -77,14 +71,13 @@ def ring(e: Emitter, op: Op) -> Ring | None:
     if not stages:
         return None
     rows = []
-    for (_, source), (count, row_bytes), unit in zip(
-        found.values(), shapes, units, strict=True
-    ):
-        piece = e.block.arena.take(stages * count * row_bytes, 1024)
-        e.scope.staged[source.origin, "ring"] = piece
+    for operand in operands:
+        size = bytes_of(operand.tile, operand.size)
+        piece = e.block.arena.take(stages * size, ALIGNMENT)
+        rows.append(Rows(piece, operand.tile, operand.size))
+        e.scope.staged[operand.source.origin, "ring"] = rows[-1]
         e.block.hazards.write(piece)
-        rows.append(Rows(piece, count, row_bytes, unit=unit))
-    windows, sources = zip(*found.values(), strict=True)
+    sources = tuple(operand.source for operand in operands)
     return Ring(loop, windows, sources, tuple(rows), stages)
 
 
@@ -120,7 +113,7 @@ def end(e: Emitter, ring: Ring) -> None:
     """No copy is on its way any more, and the stages are free."""
     wait(e.f, 0)
     for source in ring.sources:
-        e.block.arena.give(e.scope.staged.pop((source.origin, "ring")))
+        e.block.arena.give(e.scope.staged.pop((source.origin, "ring")).piece)
 
 
 def _stage(e: Emitter, rows: Rows, slot: llvm.Value, size: int) -> Rows:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ....hlo.graph import Op, Value
 from ...llvm.elements import Register
+from ..layouts import Layout
 from .shared import Piece, Rows
 from .spread import Spread
 
@@ -20,7 +21,8 @@ class Scope:
     scalars: dict[Value, Register] = field(default_factory=dict)
     tiles: dict[Value, dict[Spread, Tile]] = field(default_factory=dict)
     shared: dict[Value, Piece] = field(default_factory=dict)
-    staged: dict[tuple[Value, str], Piece] = field(default_factory=dict)  # for matrix loads
+    # In layouts that somebody asked for, and ("ring") all stages of a ring.
+    staged: dict[tuple[Value, Layout | str], Rows] = field(default_factory=dict)
     rings: dict[Value, Rows] = field(default_factory=dict)  # stages that a ring has filled
     last: dict[Op, list[Value]] = field(default_factory=dict)
 
@@ -65,7 +67,7 @@ class Scope:
             scope = scope.outer
         return None
 
-    def stage(self, key: tuple[Value, str]) -> Piece | None:
+    def stage(self, key: tuple[Value, Layout | str]) -> Rows | None:
         scope: Scope | None = self
         while scope is not None:
             if key in scope.staged:

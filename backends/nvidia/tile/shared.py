@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from ... import llvm
 from .. import frame
-from .spread import log2
+from ..layouts import Layout
 
 LINE = 128  # bytes: all banks once; swizzled rows begin there
-CHUNK = 16  # bytes of a row that stay together
-SEGMENT = 128  # bytes of a row: what the permutation of chunks repeats after
+CHUNK = 16  # bytes that one access moves at most
+ALIGNMENT = 1024  # of swizzled tiles: what the widest swizzle repeats after
 EVERYTHING = 1 << 62
 
 
@@ -31,28 +31,22 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """A tile of padded rows in shared memory; `stage`: bytes from the piece's start on, i32;
-    `unit`: bytes of a row that stay together."""
+    """A padded tile in shared memory: `layout` says which element (row, column) lies at an offset,
+    both in elements of `size` bytes; `stage`: bytes from the piece's start on, i32."""
 
     piece: Piece
-    rows: int
-    row_bytes: int
+    layout: Layout
+    size: int
     stage: llvm.Value | None = None
-    unit: int = CHUNK
-
-    def offset(self, row: int, byte: int) -> int:
-        """Where a byte of a row lies; linear over the bits of both."""
-        return row * self.row_bytes + (byte ^ self.swizzle(row))
-
-    def swizzle(self, row: int) -> int:
-        shift, mask = self.permutation
-        return (row >> shift & mask) * self.unit
 
     @property
-    def permutation(self) -> tuple[int, int]:
-        """Which bits of a row's number permute its units: shift and mask."""
-        units = min(SEGMENT, self.row_bytes) // self.unit
-        return log2(SEGMENT // self.unit // units), units - 1
+    def bytes(self) -> int:
+        return bytes_of(self.layout, self.size)
+
+
+def bytes_of(layout: Layout, size: int) -> int:
+    """Bytes of a layout of elements of `size` bytes."""
+    return layout.size("offset") * size
 
 
 class Arena:

@@ -6,90 +6,94 @@ order, and does what follows the product.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from ....hlo.build import Builder, make_op
-from ....hlo.graph import Op, Region, Value, arguments
+from ....hlo.build import Builder
+from ....hlo.graph import Op, Region, Value
 from ....hlo.types import F32, TensorType
 from ...llvm import elements
-from ..frame import Unfit, Unit
+from ..apart import Parts
+from ..frame import Unfit
 from ..launch import KernelCode, Memory
-from ..plain.region import Lowering
-from ..plain.work import Work
 from ..target import Architecture, Target
-from . import kernel
 
-LEAST = 512  # of the sum, that a part has
+LEAST = 256  # bytes of an operand along the sum, that a part has
 MOST = 16  # parts
+_LAUNCH = 3000.0  # clocks between the end of a launch and the work of the next
+_MEMORY = 14.0  # bytes per clock and multiprocessor, read or written
+
+Clocks = Callable[[Region], float]  # what a region around one product is predicted to take
+Emit = Callable[[Region], KernelCode]
 
 
-def parts_of(call: Op, region: Region, architecture: Architecture) -> int:
-    """How many parts the sum of a contraction is cut into, whose kernel_call would be `call`."""
+def parts_of(region: Region, architecture: Architecture, clocks: Clocks) -> int:
+    """How many parts the sum of a region around one product is best cut into; 1: it stays."""
     (main,) = (op for op in region.ops if op.name in ("dot_general", "convolution"))
-    tiles = math.prod(call.grid)
     if main.name != "dot_general" or len(main.lhs_contracting_dimensions) != 1:
         return 1
     depth = main.operands[0].dims[main.lhs_contracting_dimensions[0]]
-    parts = 1
-    while (
-        parts < MOST
-        and 2 * parts * tiles <= architecture.multiprocessors
-        and depth % (2 * parts) == 0
-        and depth // (2 * parts) >= LEAST
-    ):
-        parts *= 2
-    return parts
-
-
-def emit(op: Op, region: Region, target: Target, parts: int) -> KernelCode:
-    """The kernel of a fusion around one product, its sum cut into so many parts."""
-    from .contraction import calls  # it asks for parts
-
-    (main,) = (inner for inner in region.ops if inner.name == "dot_general")
-    if any(value.owner is not region for value in main.operands):
-        raise Unfit("an operand of a sum in parts is computed")
-    first = _partial(main, parts)
-    types = first.argument_types
-    fusion = make_op(
-        "fusion", arguments(types), {"kind": "contract"}, (first,), first.result_types, op.origin,
-        check=False,
-    )  # fmt: skip
-    unit, count = Unit(target), len(region.arguments)
-    work = Work(unit, frozenset())
-    sums = work.reserve(first.results[0].tensor.bytes)
-    reason = "no tile of its parts stands alone"
-    for call in calls(fusion, first, target):
-        places = [*(Memory(value.index) for value in main.operands), sums]
+    sums = main.result.tensor.size * 4
+    speed = _MEMORY * architecture.multiprocessors
+    values = (*region.arguments, *region.results)
+    least = sum(value.tensor.bytes for value in values) / speed
+    best = max(least, clocks(region)), 1
+    parts = 2
+    while parts <= MOST and depth % parts == 0:
+        if depth // parts * main.operands[0].element.itemsize < LEAST or best[0] == least:
+            break
         try:
-            emitter = kernel.lowered(call, target, False, places, unit)
-        except Unfit as unfit:
-            reason, unit = str(unfit), Unit(target)
-            work.unit = unit
-            continue
-        block = emitter.block
-        work.launches.append(block.entry.finish(math.prod(call.grid), block.arena.size))
-        break
-    else:
-        raise Unfit(reason)
-    rest = _rest(region, main, first.results[0])
-    where = dict(
-        zip(rest.arguments, [sums, *(Memory(number) for number in range(count))], strict=True)
-    )
-    results = [Memory(count + number) for number in range(len(region.results))]
-    Lowering(work, rest, where, results).run()
+            first = partial(main, parts)
+        except Unfit:
+            break
+        more = _LAUNCH + 2 * parts * sums / speed
+        best = min(best, (max(least, clocks(first)) + more, parts))
+        parts *= 2
+    return best[1]
+
+
+def emit(region: Region, parts: int, target: Target, product: Emit, rest: Emit) -> KernelCode:
+    """The kernel of a region around one product, its sum cut into so many parts. `product` and
+    `rest` emit what sums the parts, and what adds them and follows the product."""
+    (main,) = (op for op in region.ops if op.name == "dot_general")
+    first = partial(main, parts)
+    whole = Parts()
+    operands = [_stored(value)[0] for value in main.operands]
+    if any(value.owner is not region for value in operands):
+        raise Unfit("an operand of a sum in parts is computed")
+    sums = whole.reserve(first.results[0].tensor.bytes)
+    whole.add(product(first), [*(Memory(value.index) for value in operands), sums])
+    behind = _rest(region, main, first.results[0].tensor)
+    count = len(region.arguments)
+    places = [sums, *(Memory(n) for n in range(count + len(region.results)))]
+    whole.add(rest(behind), places)
     moved = float(sum(value.tensor.bytes for value in (*region.arguments, *region.results)))
     note = f"the sum is done in {parts} parts"
-    flops = op.definition.flops(op)
-    return unit.code(work.launches, flops, moved, scratch=work.scratch, notes=(note,))
+    return whole.code(main.definition.flops(main), moved, (note,))
 
 
-def _partial(main: Op, parts: int) -> Region:
-    """The product of two operands whose summed dim is cut: part, then the result's dims."""
+def _stored(value: Value) -> tuple[Value, list[int]]:
+    """What an operand is a transposition of, and for each of the operand's dims which of its."""
+    dims = list(range(value.rank))
+    while value.op is not None and value.op.name == "transpose":
+        dims = [value.op.permutation[d] for d in dims]
+        value = value.op.operands[0]
+    return value, dims
+
+
+def partial(main: Op, parts: int) -> Region:
+    """The product of two operands whose summed dim is cut: part, then the result's dims. Unfit
+    where the result's dims are not in the order of the operands'."""
     b = Builder(main.origin, check=False)
-    types, facts = [], {}
-    for value, side in zip(main.operands, ("lhs", "rhs"), strict=True):
-        (summed,) = getattr(main, f"{side}_contracting_dimensions")
-        batches = getattr(main, f"{side}_batching_dimensions")
+    types: list[TensorType] = []
+    facts: dict[str, Any] = dict(main.attributes)
+    for operand, side in zip(main.operands, ("lhs", "rhs"), strict=True):
+        value, order = _stored(operand)
+        (summed,) = (order[d] for d in getattr(main, f"{side}_contracting_dimensions"))
+        batches = [order[d] for d in getattr(main, f"{side}_batching_dimensions")]
+        free = [d for n, d in enumerate(order) if d != summed and d not in batches]
+        if free != sorted(free):
+            raise Unfit("an operand of a sum in parts is transposed")
         dims = value.dims
         cut = (*dims[:summed], parts, dims[summed] // parts, *dims[summed + 1 :])
         types.append(value.tensor.with_dims(cut))
@@ -98,19 +102,20 @@ def _partial(main: Op, parts: int) -> Region:
     result = main.result
     element = F32 if elements.is_rounded(result.element) else result.element
     kind = TensorType((parts, *result.dims), element)
-    precision = main.attributes.get("precision_config", ())
     sides = b.arguments(types)
-    return b.region([b("dot_general", *sides, type=kind, precision_config=precision, **facts)])
+    return b.region([b("dot_general", *sides, type=kind, **facts)])
 
 
-def _rest(region: Region, main: Op, sums: Value) -> Region:
-    """The region behind the product, of the parts' sums and the region's arguments."""
+def _rest(region: Region, main: Op, sums: TensorType) -> Region:
+    """The region behind the product, of the parts' sums and the region's arguments: neighbours are
+    added first."""
     b = Builder(main.origin, check=False)
-    total, *own = b.arguments([sums.type, *region.argument_types])
+    total, *own = b.arguments([sums, *region.argument_types])
     known = dict(zip(region.arguments, own, strict=True))
-    zero = b.constant(0, TensorType((), sums.element))
-    whole = b.reduce("add", total, zero, (0,))
-    known[main.result] = b.convert(whole, main.result.element)
+    found = list(_each(b, total))
+    while len(found) > 1:
+        found = [b("add", *found[n : n + 2]) for n in range(0, len(found), 2)]
+    known[main.result] = b.convert(found[0], main.result.element)
 
     def made(value: Value) -> Value:
         if value not in known:
@@ -121,3 +126,13 @@ def _rest(region: Region, main: Op, sums: Value) -> Region:
         return known[value]
 
     return b.region([made(root) for root in region.results])
+
+
+def _each(b: Builder, total: Value) -> Iterator[Value]:
+    """The parts of a value along its first dim."""
+    ones = (1,) * total.rank
+    for part in range(total.dims[0]):
+        starts = (part, *(0 for _ in total.dims[1:]))
+        limits = (part + 1, *total.dims[1:])
+        one = b("slice", total, start_indices=starts, limit_indices=limits, strides=ones)
+        yield b.reshape(one, total.dims[1:])

@@ -56,9 +56,7 @@ class Access:
         if self.axis is not None:
             axis = self.axis
             number = 1 if op.name == "tile_gather" else 2
-            rows, self.row_numbers = spread.project(
-                (spread.dims[axis],), lambda basis: (basis[axis],)
-            )
+            rows, self.row_numbers = spread.project((spread.dims[axis],), (axis,))
             self.rows = e.tile(op.operands[number], rows)
         self._tests: dict[tuple[int, int | str], llvm.Value] = {}
 
@@ -194,7 +192,7 @@ def store(e: Emitter, op: Op) -> None:
     access = Access(e, op, value, spread)
     if access.memory in e.contended and not op.combine:
         e.block.hazards.write(access.piece)
-    owner = e.block.owner(spread)
+    owner = e.block.owner(spread.copies)
     masks: Tile = []
     if op.name == "tile_store" and op.masked:
         mask = op.operands[-1]

@@ -9,7 +9,7 @@ from typing import Any
 from ....hlo.graph import Op, Value
 from ....hlo.ops.windows import running
 from ...llvm.elements import Register
-from ...llvm.elementwise import ElementEmitter, Mask
+from ...llvm.elementwise import Mask
 from ...llvm.index import Affine, delinear, linear
 from ...llvm.target import KernelCode, Target
 from ..frame import Frame, lanes_for_types, steps, tile_range

@@ -89,13 +89,13 @@ def test_a_of_wgmma_in_registers_is_the_accumulator_packed(bits):
 
 
 def test_blocked_is_coalesced_and_complete():
-    value = L.blocked((64, 128), warps=4, element_bytes=2)
+    value = L.blocked((64, 128), warps=4, vector=8)
     assert L.contiguous_elements(value, 1, 8) == 8
     flat = holdings(value)
     assert sorted(flat.ravel()) == list(range(64 * 128))
     first = flat[0, :, 0]
     assert (np.diff(first) == 8).all()  # 32 lanes touch 512 neighbouring bytes
-    column = L.blocked((64, 128), warps=4, element_bytes=4, order=(0, 1))
+    column = L.blocked((64, 128), warps=4, vector=4, order=(0, 1))
     assert L.contiguous_elements(column, 0, 4) == 4
     groups = L.register_groups(column, 0, 4)
     for group in groups:
@@ -104,9 +104,9 @@ def test_blocked_is_coalesced_and_complete():
 
 
 def test_small_tiles_are_held_in_copies():
-    value = L.blocked((4, 8), warps=2, element_bytes=4)
+    value = L.blocked((4, 8), warps=2, vector=4)
     assert value.size("register") == 1 and value.copies("warp") == 1
-    tiny = L.blocked((), warps=1, element_bytes=4)
+    tiny = L.blocked((), warps=1, vector=4)
     assert tiny.copies("lane") == 31
     assert L.blocked((16,), 1, 4).copies("lane") == 16
 
@@ -174,7 +174,7 @@ def test_division_undoes_the_product(tile, more):
 
 
 def test_tensor_operations_keep_elements_in_place():
-    value = L.blocked((8, 16), warps=2, element_bytes=4)
+    value = L.blocked((8, 16), warps=2, vector=4)
     array = np.arange(128).reshape(8, 16)
     flipped = value.transpose((1, 0))
     assert (array.T.ravel()[holdings(flipped)] == array.ravel()[holdings(value)]).all()
@@ -225,7 +225,7 @@ def test_conversions_inside_a_warp(source, destination):
 
 
 def test_plans_of_conversions():
-    row = L.blocked((16, 16), 1, 2)
+    row = L.blocked((16, 16), 1, 8)
     accumulator = L.mma_accumulator(16, 8) * L.layout((1, 2), register=[(0, 1)])
     conversion = L.convert(accumulator, L.mma_a(16, 16, 16), 16)
     assert conversion.kind == "none"
@@ -236,8 +236,8 @@ def test_plans_of_conversions():
     assert (run(row, accumulator, conversion) == holdings(accumulator)).all()
     swapped_registers = row.with_inputs(register=row.bits("register")[::-1])
     assert L.convert(row, swapped_registers).kind == "registers"
-    turned = L.blocked((64, 64), 4, 2, order=(0, 1))
-    assert L.convert(L.blocked((64, 64), 4, 2), turned, 16).kind == "shared"
+    turned = L.blocked((64, 64), 4, 8, order=(0, 1))
+    assert L.convert(L.blocked((64, 64), 4, 8), turned, 16).kind == "shared"
     assert L.convert(row, row) == L.Conversion("none", tuple(range(8)))
     # Broadcast sources are read in place.
     sliced = L.mma_accumulator(16, 8).slice(1)
@@ -277,10 +277,10 @@ def brute_wavefronts(plan: L.Addresses, lane_of=None) -> int:
 
 
 VALUES = [
-    L.blocked((64, 128), 4, 2),
-    L.blocked((64, 128), 4, 2, order=(0, 1)),
+    L.blocked((64, 128), 4, 8),
+    L.blocked((64, 128), 4, 8, order=(0, 1)),
     L.wgmma_accumulator(128),
-    L.blocked((64, 128), 4, 2, vector=4),
+    L.blocked((64, 128), 4, 4),
 ]
 
 
@@ -357,7 +357,7 @@ def test_matrix_loads_bring_what_the_fragment_holds(value, tile, transposed):
 def test_matrix_accesses_need_matching_layouts():
     accumulator = L.wgmma_accumulator(128)
     assert L.matrix_access(accumulator, L.row_major((64, 128)).transpose((0, 1)), 2) is not None
-    assert L.matrix_access(L.blocked((64, 128), 4, 2), L.row_major((64, 128)), 2) is None
+    assert L.matrix_access(L.blocked((64, 128), 4, 8), L.row_major((64, 128)), 2) is None
     access = matrix_access(accumulator, L.swizzled((64, 128), 2, 128), 2)
     assert access.count == 4 and L.matrix_wavefronts(access) == 1
     flat = matrix_access(accumulator, L.row_major((64, 128)), 2)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import girih
-from girih.backends.nvidia import kernels
+from girih.backends.nvidia import kernels, turned
 from girih.backends.nvidia.compile import compile_ptx
+from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.target import Target, target
 from girih.hlo.build import Builder, build_region, make_op
 from girih.hlo.graph import Function, Module, Op, Weight, arguments
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.types import BF16, F32, I8, I32, ElementType, TensorType, element_type
+from girih.options import Options
 
 from . import harness
 
@@ -69,21 +70,63 @@ KINDS: dict[str, tuple[Any, Any, Any, float]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def free_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small products repay copies too."""
+    monkeypatch.setattr(turned, "_MEMORY", 1e9)
+
+
+def emitted(op: Op, on: Target, instruction: str) -> KernelCode:
+    code = kernels.emit(op, on)
+    assert instruction in compile_ptx(code.text, on.architecture)
+    return code
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sides", [(1, 0), (0, 1), (0, 0)])
-def test_both_sides(kind: str, sides: tuple[int, int]) -> None:
-    """Both modes of the simulator give what the interpreter gives, by wgmma and by mma.sync."""
+@pytest.mark.parametrize("sides", [(1, 0), (0, 1)])
+def test_copies_along_the_sum(kind: str, sides: tuple[int, int]) -> None:
+    """wgmma and mma.sync give what the interpreter gives."""
     elements, result, facts, tolerance = KINDS[kind]
-    op = product((144, 160, 208), elements, result, sides, **facts)
+    op = product((80, 48, 96), elements, result, sides, **facts)
     inputs = values(op)
     (wanted,) = harness.expected(op, inputs)
-    for on, mode in ((SM_90A, "eager"), (SM_90A, "lazy"), (SM_89, "lazy")):
-        code = kernels.emit(op, on)
+    runs = [(SM_90A, "eager", "wgmma"), (SM_90A, "lazy", "wgmma"), (SM_89, "lazy", "mma.sync")]
+    for on, mode, instruction in runs:
+        code = emitted(op, on, instruction)
+        assert (len(code.launches) == 2) == (on is SM_90A or kind != "tf32")
         reports: list[Any] = []
         (got,) = harness.run(op, inputs, code=code, on=on, mode=mode, seed=3, reports=reports)
         harness.compare(got, wanted, tolerance)
         assert not any(report.faults for report in reports)
-    ptx = compile_ptx(kernels.emit(op, SM_90A).text, SM_90A.architecture)
-    assert "wgmma.mma_async" in ptx
-    ptx = compile_ptx(kernels.emit(op, SM_89).text, SM_89.architecture)
-    assert "mma.sync" in ptx
+
+
+def test_copies_that_cost_more_than_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turned, "_MEMORY", 10.0)
+    few, many = (product((rows, 4096, 4096), (E4M3, E4M3), F32) for rows in (4, 512))
+    assert turned.turned(few.regions[0], SM_90A) is None
+    found = turned.turned(many.regions[0], SM_90A)
+    assert found is not None and [value.dims for value in found[1]] == [(4096, 4096)]
+
+
+def test_operands_of_16_bits_are_read_as_they_lie() -> None:
+    op = product((128, 128, 128), (BF16, BF16), F32, (0, 0))
+    assert turned.turned(op.regions[0], SM_90A) is None
+
+
+def test_weights_are_stored_along_the_sum() -> None:
+    """No launch copies them, and the numbers stay."""
+    b = Builder()
+    (x,) = b.arguments([TensorType((64, 96), I8)])
+    w = b("weight", type=TensorType((96, 64), I8), weight="w")
+    sums = TensorType((64, 64), I32)
+    y = b("dot_general", x, w, type=sums, lhs_contracting_dimensions=(1,),
+          rhs_contracting_dimensions=(0,))  # fmt: skip
+    data = RNG.integers(-100, 100, (96, 64)).astype(np.int8)
+    module = Module({"main": Function("main", b.region([y]))})
+    module = module.with_weights({"w": Weight("w", data)})
+    program = girih.compile(module, target="ptx-sim:sm_90a", options=Options(cache="off"))
+    (kernel,) = program.plan.kernels
+    assert len(kernel.launches) == 1 and not kernel.notes
+    given = RNG.integers(-100, 100, (64, 96)).astype(np.int8)
+    (found,) = program(given)
+    np.testing.assert_array_equal(found, given.astype(np.int32) @ data.astype(np.int32))

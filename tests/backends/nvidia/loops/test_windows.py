@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,7 +59,8 @@ def depthwise(
     }  # fmt: skip
     alone = make_op("convolution", arguments(types), numbers)
     if not after:
-        return harness.fusion("contract", build_region(types, lambda b, x, w: [_one(b, alone, x, w)]))
+        region = build_region(types, lambda b, x, w: [_one(b, alone, x, w)])
+        return harness.fusion("contract", region)
     result = alone.result.tensor
     types += [kind(result.dims[-1], element=element), result]
 
@@ -175,3 +175,110 @@ def test_depthwise_convolutions(name: str) -> None:
 def test_depthwise_element_types(element: ElementType) -> None:
     sides = ((1, 1), (1, 1))
     check(depthwise((1, 7, 6, 16), (3, 3), element=element, after=True, padding=sides), 2e-2)
+
+
+def scattered(
+    dims: tuple[int, ...],
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    element: ElementType = F32,
+    direction: str = "GE",
+) -> Op:
+    """select_and_scatter: what the gradient of max pooling is."""
+    scalar = TensorType((), element)
+    select = build_region(
+        [scalar] * 2, lambda b, x, y: [b("compare", x, y, comparison_direction=direction)]
+    )
+    add = build_region([scalar] * 2, lambda b, x, y: [b("add", x, y)])
+    windows = pool("add", dims, sizes, strides, padding, element).results[0].tensor
+    operands = arguments([kind(*dims, element=element), windows, scalar])
+    attributes = {"window_dimensions": sizes, "window_strides": strides, "padding": padding}
+    return make_op("select_and_scatter", operands, attributes, (select, add))
+
+
+SCATTERED: dict[str, Op] = {
+    "3x3 of stride 2": scattered(
+        (2, 9, 11, 16), (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0))
+    ),
+    "2x2": scattered((2, 8, 6, 8), (1, 2, 2, 1), (1, 2, 2, 1), ((0, 0),) * 4),
+    "with gaps": scattered((1, 9, 9, 5), (1, 2, 2, 1), (1, 3, 3, 1), ((0, 0),) * 4,
+                           direction="LT"),
+    "cropped": scattered((1, 9, 8, 4), (1, 3, 2, 1), (1, 2, 1, 1),
+                         ((0, 0), (-2, 0), (1, -1), (0, 0))),
+    "channels first": scattered((2, 3, 8, 9), (1, 1, 3, 2), (1, 1, 1, 2), ((0, 0),) * 4),
+    "large": scattered((1, 12, 12, 8), (1, 6, 6, 1), (1, 2, 3, 1), ((0, 0),) * 4),
+    "bf16": scattered((1, 8, 6, 16), (1, 3, 2, 1), (1, 1, 2, 1), ((0, 0),) * 4, BF16),
+    "i32": scattered((1, 8, 6, 16), (1, 3, 2, 1), (1, 1, 2, 1), ((0, 0),) * 4, I32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+def test_select_and_scatter(name: str) -> None:
+    check(SCATTERED[name], 1e-2 if name == "bf16" else 1e-6)
+
+
+def test_an_element_in_too_many_windows_is_done_the_plain_way() -> None:
+    op = scattered((1, 12, 12, 2), (1, 9, 9, 1), (1, 1, 1, 1), ((0, 0),) * 4)
+    assert "windows" in emit(op, harness.TARGET).notes[0]
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_window(data: st.DataObject) -> None:
+    """Pools and their gradients over windows of any form."""
+    dims = (data.draw(st.integers(1, 2)), *(data.draw(st.integers(3, 9)) for _ in range(2)), 8)
+    forms = [
+        (data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3)), data.draw(st.integers(-1, 2)))
+        for _ in range(2)
+    ]
+    sizes = (1, *(size for size, _, _ in forms), 1)
+    strides = (1, *(stride for _, stride, _ in forms), 1)
+    padding = ((0, 0), *((low, 1) for _, _, low in forms), (0, 0))
+    for make in (lambda: pool("maximum", dims, sizes, strides, padding),
+                 lambda: scattered(dims, sizes, strides, padding)):  # fmt: skip
+        op = make()
+        if op.results[0].tensor.size and all(value.tensor.size for value in op.operands):
+            check(op, 1e-6)
+
+
+# How memory is accessed.
+
+
+LARGE: dict[str, Op] = {
+    "pool": pool(
+        "maximum", (32, 56, 56, 64), (1, 3, 3, 1), (1, 2, 2, 1),
+        ((0, 0), (1, 1), (1, 1), (0, 0)), BF16,
+    ),
+    "depthwise": depthwise(
+        (16, 56, 56, 96), (3, 3), element=BF16, after=True, padding=((1, 1), (1, 1))
+    ),
+    "depthwise 7x7": depthwise((16, 56, 56, 96), (7, 7), element=F32, padding=((3, 3), (3, 3))),
+    "gradient": scattered(
+        (32, 56, 56, 64), (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)), BF16
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.requires_ptxas
+@pytest.mark.parametrize("name", LARGE)
+def test_vectors_of_16_bytes_without_spills(name: str, patches: bool) -> None:
+    on = target("sm_90a" if patches else "sm_80")
+    code = emit(LARGE[name], on)
+    ptx = compile_ptx(code.text, on.architecture)
+    wide = [line for line in ptx.splitlines() if "ld.global" in line and ".v" in line]
+    assert wide and all(".v4.b32" in line for line in wide)
+    assert assemble(ptx, on.architecture).faults() == []
+
+
+def test_windows_that_overlap_share_what_they_read(patches: bool) -> None:
+    """A 3x3 window of stride 1: alone it reads each element nine times; in patches of 4 x 2, at
+    most 36 / 8 times."""
+    op = pool("add", (1, 32, 32, 32), (1, 3, 3, 1), (), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    reports: list[Report] = []
+    inputs = inputs_for([value.tensor for value in op.operands])
+    harness.run(op, inputs, reports=reports, counters=True, checks=False)
+    (report,) = reports
+    size = 32 * 32 * 32 * 4 // 32
+    again = (report.counters["global_sectors"] - size) / size
+    assert again < (3.2 if patches else 9.5)

@@ -90,7 +90,7 @@ def whole(kind: str, argument: int, count: int) -> str:
     return "\n".join(lines)
 
 
-BLOCKED = L.blocked(SHAPE, 4, 2)
+BLOCKED = L.blocked(SHAPE, 4, 8)
 A, B, C = L.mma_tiles((64, 64, 64), (16, 8, 16), 16, 16, (2, 2))
 SWIZZLED = L.swizzled(SHAPE, 2, 128)
 
@@ -110,7 +110,7 @@ def test_a_tile_goes_through_shared_memory(value, tile, matrices):
     where the layouts promise none; and back."""
     matrix = np.arange(4096, dtype=np.uint16).reshape(SHAPE)
     across = L.addresses(BLOCKED, tile, 2).bytes < 4
-    blocked = L.blocked(SHAPE, 4, 2, order=(0, 1)) if across else BLOCKED
+    blocked = L.blocked(SHAPE, 4, 8, order=(0, 1)) if across else BLOCKED
     inward, outward = held(blocked, matrix), held(value, matrix)
     out = np.zeros_like(outward)
     load = matrix_transfer if matrices else transfer
@@ -167,8 +167,8 @@ def swaps(plan: tuple[L.Swap, ...], count: int, first: int) -> str:
 @pytest.mark.parametrize(
     ("source", "target", "bits", "pack"),
     [
-        (L.blocked((16, 16), 1, 2), L.repeat(L.mma_accumulator(16, 8), (16, 16)), 16, 2),
-        (L.repeat(L.mma_accumulator(16, 8), (16, 16)), L.blocked((16, 16), 1, 2), 16, 2),
+        (L.blocked((16, 16), 1, 8), L.repeat(L.mma_accumulator(16, 8), (16, 16)), 16, 2),
+        (L.repeat(L.mma_accumulator(16, 8), (16, 16)), L.blocked((16, 16), 1, 8), 16, 2),
         (L.blocked((32, 16), 1, 4), L.blocked((32, 16), 1, 4, order=(0, 1)), 16, 1),
         (L.mma_a(16, 32, 8), L.repeat(L.mma_accumulator(16, 8), (16, 32)), 32, 1),
         (L.wgmma_accumulator(32), L.wgmma_a(32, 8), 16, 2),

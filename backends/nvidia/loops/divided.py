@@ -1,0 +1,105 @@
+"""`rows` fusions of few long rows: several blocks divide each.
+
+A pass whose reductions later ones need is a launch: blocks fold their parts of a row into scratch.
+Every block of the launches after it joins the parts of its row, all in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ... import llvm
+from ...llvm.elements import Register
+from ...llvm.index import Affine, Axis, of_axis
+from ...plain.monoid import Reduction
+from ...plain.passes import Pass
+from .head import Kernel
+from .line import Line
+from .partials import Partials
+
+if TYPE_CHECKING:
+    from .rows import Cut, Rows
+
+WARPS = 8  # of a block
+TURN = 4  # vectors that a thread of a part has at least
+_LAUNCH = 4000.0  # clocks from the end of a launch to the loads of the next
+_STREAM = 48.0  # bytes that a multiprocessor reads per clock
+
+
+def parts_of(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut) -> int:
+    """Blocks per row; 1 where one block is enough."""
+    dims = kernel.region.results[0].dims[:outer]
+    rows, machine = math.prod(dims), kernel.target.architecture.multiprocessors
+    counts = {math.prod(step.inner) for step in passes if step.reductions}
+    count = max(counts)
+    if len(counts) > 1 or not cut.copies(count, cut.width) or 2 * rows > machine:
+        return 1
+    width = math.gcd(cut.width, count)
+    least = TURN * width * WARPS * 32
+    parts = max(1, min(-(-2 * machine // rows), count // least))
+    size = sum(v.tensor.bytes for v in kernel.region.arguments if v.tensor.size >= count) / rows
+    alone = len(passes) * size / _STREAM
+    together = len(passes) * (_LAUNCH + size / _STREAM / min(parts, machine / rows))
+    return parts if together < alone else 1
+
+
+def emit(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut, parts: int) -> None:
+    """The launches of a fusion whose rows are divided into so many parts."""
+    from .rows import Rows  # which asks for this
+
+    cut = replace(cut, lanes=32, warps=WARPS)
+    folds = [step for step in passes if step.reductions]
+    rows = math.prod(kernel.region.results[0].dims[:outer])
+    kept = [Partials(kernel, step.reductions, rows * parts) for step in folds]
+    count = math.prod(folds[0].inner)
+    for number, step in enumerate(folds):
+        memory = [one.parameter for one in kept[: number + 1]]
+        code = Rows(kernel, f"fold{number}", outer, cut, parts, memory)
+        _join(code, folds[:number], kept)
+        totals = code.folded(step, parts)
+        f = code.f
+        with code.scopes.branch(f.compare("eq", code.part.thread, 0)):
+            kept[number].put(code.emitter, code.part.extra[number], _here(code), totals)
+        code.finish()
+    code = Rows(kernel, "roots", outer, cut, parts, [one.parameter for one in kept])
+    _join(code, folds, kept)
+    for step in passes:
+        if step.roots and math.prod(step.inner) == count:
+            line = code.line(step, parts)
+            for place, guard in line.places():
+                code.store(step, place, line.width, guard)
+        elif step.roots:
+            # What has other elements belongs to the first block of the row.
+            assert code.number is not None
+            with code.scopes.branch(code.f.compare("eq", code.number, 0)):
+                for place, guard in code.line(step).places():
+                    code.store(step, place, code.line(step).width, guard)
+    code.finish()
+
+
+def _here(code: Rows) -> Affine:
+    """The place of this block's values: (row, part)."""
+    assert code.number is not None
+    return code.place * code.parts + of_axis(Axis(code.number, code.parts))
+
+
+def _join(code: Rows, folds: Sequence[Pass], kept: Sequence[Partials]) -> None:
+    """The reductions of launches before this one, complete in every thread."""
+    for step, partials, base in zip(folds, kept, code.part.extra, strict=False):
+        line = Line(code.part, code.group, code.parts, 1)
+
+        def read(
+            reduction: Reduction,
+            at: Affine,
+            width: int,
+            partials: Partials = partials,
+            base: llvm.Value = base,
+        ) -> list[Register]:
+            del width
+            return partials.get(code.emitter, base, code.place * code.parts + at, reduction)
+
+        for reduction, total in zip(step.reductions, line.fold(step.reductions, read), strict=True):
+            code.conclude(reduction, total)

@@ -1,0 +1,236 @@
+"""Operands of products in shared memory: how they lie there, and how threads get their parts.
+
+An operand lies in rows as its tile has them, in the swizzle of the copy engine; products see it as
+(own dim, summed dim). How a thread's part is loaded follows from the layouts: by ldmatrix where
+that is legal, else by the widest loads, from chunks that then change places so that banks differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ... import llvm
+from ...llvm import elements
+from .. import layouts
+from ..layouts import Access, Addresses, Layout, MatrixAccess
+from .analysis import Source
+from .shared import ALIGNMENT, CHUNK, Rows, bytes_of
+from .spread import Spread, copies
+
+if TYPE_CHECKING:
+    from .emitter import Emitter
+
+LEAST = 32  # bytes of a row
+LINE = 128  # bytes that a swizzle permutes
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """`value`: which elements (own, depth) a thread takes; `tile`: which (row, column) lies at an
+    offset of shared memory, in elements of `size` bytes."""
+
+    source: Source
+    value: Layout
+    size: int
+
+    @cached_property
+    def tile(self) -> Layout:
+        """The first swizzle that ldmatrix can read, or that has the fewest bank conflicts."""
+        found = [self._swizzled(chunk) for chunk in (CHUNK, 2 * CHUNK)]
+        for tile in found:
+            if isinstance(self.loads(tile)[0], MatrixAccess):
+                return tile
+        return min(found, key=self._wavefronts)
+
+    def _swizzled(self, chunk: int) -> Layout:
+        shape = list(self.value.shape if self.source.along else self.value.shape[::-1])
+        shape[1] = max(shape[1], LEAST // self.size)
+        return layouts.swizzled(shape, self.size, min(LINE, shape[1] * self.size), chunk=chunk)
+
+    def _wavefronts(self, tile: Layout) -> int:
+        seen = self.seen(tile)
+        return layouts.wavefronts(self.value.resized(seen.shape), seen, self.size)
+
+    def seen(self, tile: Layout) -> Layout:
+        """A tile of rows and columns as (own, depth)."""
+        return tile if self.source.along else tile.transpose((1, 0))
+
+    def loads(self, tile: Layout) -> tuple[MatrixAccess | None, Addresses]:
+        """How threads load their parts from a tile: by ldmatrix if there is such an access."""
+        seen = self.seen(tile)
+        value = self.value.resized(seen.shape)
+        matrices = layouts.matrix_access(value, seen, self.size)
+        if matrices is not None:
+            return matrices, matrices.addresses
+        return None, layouts.addresses(value, seen, self.size)
+
+
+def as_dims(tile: Layout, source: Source) -> Layout:
+    """A tile of rows and columns in the dims of the operand's origin."""
+    first, second = sorted((source.own, source.depth))
+    kept = [{first: 0, second: 1}.get(d) for d in range(source.origin.rank)]
+    return tile.mapped([1 if d is None else tile.shape[d] for d in kept], kept)
+
+
+def staged(e: Emitter, operand: Operand) -> Rows:
+    """The operand in shared memory, written if it is not there yet."""
+    source = operand.source
+    rows = e.scope.ring(source.origin) or e.scope.stage((source.origin, operand.tile))
+    if rows is None:
+        piece = e.block.arena.take(bytes_of(operand.tile, operand.size), ALIGNMENT)
+        rows = Rows(piece, operand.tile, operand.size)
+        e.scope.staged[source.origin, operand.tile] = rows
+        e.block.hazards.write(piece)
+        if e.assignment.goes_direct(source):
+            from .copies import copy
+
+            copy(e, source, rows)
+        else:
+            _write(e, source, rows)
+    return rows
+
+
+def _write(e: Emitter, source: Source, rows: Rows) -> None:
+    """From registers; what pads the tile becomes 0."""
+    value = source.origin
+    known = e.scope.any_tile(value)
+    spread = known[0] if known else e.spread(value)
+    tile = e.tile(value, spread)
+    place = as_dims(rows.layout, source)
+    if place.shape != value.dims:
+        _clear(e, rows)
+        e.block.hazards.write(rows.piece)
+    width = CHUNK
+    while width > rows.size and value.dims[max(source.own, source.depth)] * rows.size % width:
+        width //= 2
+    written = spread.layout.resized(place.shape)
+    plan = layouts.addresses(written, place, rows.size, width)
+    common = e.block.reach(rows, plan.terms)
+    owner = e.block.owner(copies(written))
+    for access in plan.accesses:
+        at = spread.places[access.registers[0]]
+        if at is None:
+            continue
+        held = e.block.both(owner, e.block.inside(spread, at))
+        raw = [raw_bits(e.f, tile[number], value.element) for number in access.registers]
+        pointer = e.block.place(rows, common, access)
+        e.guarded(held, lambda p=pointer, r=raw: _store(e.f, r, p, rows.size))
+
+
+def _clear(e: Emitter, rows: Rows) -> None:
+    """Zeros everywhere."""
+    f = e.f
+    zero = llvm.Value("<4 x i32>", "zeroinitializer")
+    at = f.mul(e.block.thread, CHUNK)
+    for start in range(0, rows.bytes, e.block.threads * CHUNK):
+        held = None
+        if start + e.block.threads * CHUNK > rows.bytes:
+            held = f.compare("ult", at, rows.bytes - start)
+        pointer = e.block.place(rows, at, Access((), 0, start))
+        e.guarded(held, lambda p=pointer: f.store(zero, p, align=CHUNK))
+
+
+def raw_bits(f: llvm.Function, register: object, element: object) -> llvm.Value:
+    """The bits of an element as memory has them."""
+    assert isinstance(register, llvm.Value)
+    raw = elements.narrow(f, register, element)
+    return f.bitcast(raw, f"i{llvm.bits_of(raw.type)}")
+
+
+def _store(f: llvm.Function, raw: Sequence[llvm.Value], pointer: llvm.Value, size: int) -> None:
+    f.store(packed(f, raw), pointer, align=size * len(raw))
+
+
+def packed(f: llvm.Function, raw: Sequence[llvm.Value]) -> llvm.Value:
+    """Neighbours as one vector."""
+    if len(raw) == 1:
+        return raw[0]
+    vector = llvm.poison(llvm.vector(len(raw), raw[0].type))
+    for lane, one in enumerate(raw):
+        vector = f.insert(vector, one, lane)
+    return vector
+
+
+Place = tuple[int, int]  # own, depth
+
+
+class Words:
+    """A thread's part of an operand in words of 4 bytes (8 of f64), each loaded when it is first
+    asked for since `again`; `shift`: bytes from where the layouts put it, i32."""
+
+    def __init__(self, e: Emitter, operand: Operand) -> None:
+        self.e, self.f = e, e.f
+        self.rows = staged(e, operand)
+        self.seen = operand.seen(self.rows.layout)
+        self.matrices, plan = operand.loads(self.rows.layout)
+        self.common = self.shifted = e.block.reach(self.rows, plan.terms)
+        self.known: dict[Access, list[llvm.Value]] = {}
+        per = max(1, 4 // operand.size)
+        self.kind = "double" if operand.size == 8 else "i32"
+        self.places: dict[Place, tuple[Access, int]] = {}
+        for access in plan.accesses:
+            for number in range(0, len(access.registers), per):
+                place = operand.value.coordinates(register=access.registers[number])
+                self.places[place] = access, number // per
+
+    def again(self, shift: llvm.Value | None = None) -> None:
+        self.known.clear()
+        self.shifted = self.common if shift is None else self.f.add(self.common, shift)
+
+    def word(self, own: int, depth: int) -> llvm.Value:
+        """The word that begins with an element."""
+        access, number = self.places[own, depth]
+        if access not in self.known:
+            pointer = self.e.block.place(self.rows, self.shifted, access)
+            if self.matrices is not None:
+                count, transposed = self.matrices.count, self.matrices.transposed
+                self.known[access] = load_matrices(self.f, pointer, count, transposed)
+            else:
+                words = sum(one is access for one, _ in self.places.values())
+                kind = llvm.vector(words, self.kind)
+                size = llvm.bits_of(self.kind) // 8
+                raw = self.f.load(kind, pointer, align=words * size)
+                self.known[access] = [self.f.extract(raw, n) for n in range(words)]
+        return self.known[access][number]
+
+    def advance(self, depth: int) -> int:
+        """Bytes from one part of the sum to the next, where it is a multiple of a swizzle's period
+        long."""
+        return self.seen.inverse().apply(dim1=depth) * self.rows.size
+
+
+def load_matrices(
+    f: llvm.Function, pointer: llvm.Value, count: int, transposed: bool
+) -> list[llvm.Value]:
+    """8 by 16-byte matrices whose rows the lanes point to: a register of each."""
+    middle = ".trans" if transposed else ""
+    name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{middle}.b16.p3"
+    if count == 1:
+        return [f.call(name, "i32", pointer, declare=True)]
+    both = f.call(name, "{ " + ", ".join(["i32"] * count) + " }", pointer, declare=True)
+    return [f.emit("i32", f"extractvalue {both}, {n}") for n in range(count)]
+
+
+def held_words(
+    e: Emitter, operand: Operand, spread: Spread, tile: Sequence[object]
+) -> dict[Place, llvm.Value]:
+    """A thread's part by its words, of an operand that registers hold as the product takes it."""
+    f, source, size = e.f, operand.source, operand.size
+    raw: list[llvm.Value] = []
+    for number, one in enumerate(tile):
+        place = spread.places[number]
+        if one is None or place is None:
+            raw.append(llvm.constant(f"i{8 * size}", 0))
+            continue
+        bits = raw_bits(f, one, source.origin.element)
+        inside = e.block.inside(spread, place, (source.depth,))
+        raw.append(bits if inside is None else f.select(inside, bits, 0))
+    per = max(1, 4 // size)
+    kind = "double" if size == 8 else "i32"
+    return {
+        operand.value.coordinates(register=n): f.bitcast(packed(f, raw[n : n + per]), kind)
+        for n in range(0, len(raw), per)
+    }
