@@ -34,6 +34,23 @@ def test_a_large_constant_becomes_a_weight_and_equal_ones_the_same() -> None:
         np.testing.assert_array_equal(new, old)
 
 
+def test_constants_of_equal_bytes_and_other_dims_are_others() -> None:
+    """Also where they are stored transposed."""
+    table = np.random.default_rng(0).normal(size=(32, 64)).astype(np.float32)
+
+    def layers(x: np.ndarray) -> np.ndarray:
+        return jax.numpy.tanh(x @ table.T) @ table.reshape(64, 32).T
+
+    x = np.ones((8, 64), np.float32)
+    module = girih.import_model(jax.jit(layers), x)
+    after = Externalize(limit=1000)(module)
+    verify(after)
+    assert len(after.weights) == 2
+    (wanted,) = girih.interpret(module, [x])
+    np.testing.assert_array_equal(girih.interpret(after, [x])[0], wanted)
+    np.testing.assert_allclose(girih.compile(module)(x), wanted, rtol=1e-5)
+
+
 def test_splats_and_small_constants_stay() -> None:
     module = sums(np.broadcast_to(np.float32(2), 2000))
     assert Externalize()(module) is module
