@@ -50,6 +50,8 @@ _ROOMS = {
     "load": ".runtime.loading",
 }
 
+_MODULES = ("foreign", "language")  # whose names belong to them
+
 __all__ = [
     "CompilerBug",
     "ExportBlockers",
@@ -78,6 +80,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The public object `name`, imported from its room the first time it is asked for."""
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _ROOMS:
         raise AttributeError(f"module 'girih' has no attribute {name!r}")
     value = getattr(importlib.import_module(_ROOMS[name], __name__), name)

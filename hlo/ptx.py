@@ -311,9 +311,9 @@ class _Scanner:
                 raise UserError(f"the PTX has a parameter that is none: {' '.join(part)[:60]}")
             alignment = count = 0
             if ".align" in part and ".ptr" not in part:
-                alignment = self.number(part[part.index(".align") + 1])
+                alignment = self.number(_behind(part, ".align"))
             if "[" in part:
-                count = self.number(part[part.index("[") + 1])
+                count = self.number(_behind(part, "["))
             found.append(Parameter(types[0], count, alignment))
         return tuple(found)
 
@@ -366,6 +366,12 @@ class _Scanner:
         if not 0 <= value < 1 << 31:
             raise UserError(f"the PTX has '{token[:40]}' where a size should be")
         return value
+
+
+def _behind(tokens: Sequence[str], token: str) -> str:
+    """What follows the token; "" where nothing does."""
+    place = tokens.index(token) + 1
+    return tokens[place] if place < len(tokens) else ""
 
 
 def _split(tokens: Sequence[str]) -> Iterator[list[str]]:

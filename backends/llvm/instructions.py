@@ -281,6 +281,15 @@ class Instructions:
     def insert(self, a: Value, scalar: Value, lane: Operand) -> Value:
         return self.emit(a.type, f"insertelement {a}, {scalar}, {self.lift(lane, 'i64')}")
 
+    def joined(self, scalars: Sequence[Value]) -> Value:
+        """Scalars as a vector; one alone stays what it is."""
+        if len(scalars) == 1:
+            return scalars[0]
+        total = poison(vector(len(scalars), scalars[0].type))
+        for lane, one in enumerate(scalars):
+            total = self.insert(total, one, lane)
+        return total
+
     def shuffle(self, a: Value, b: Value | None, mask: Sequence[int]) -> Value:
         """Lanes of a (0..n-1) and b (n..2n-1); -1 leaves a lane undefined."""
         other = b if b is not None else poison(a.type)

@@ -33,12 +33,11 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     if tuner is not None and tuner.measure:
         raise UserError("target nvidia: kernels are not timed yet; leave measure out")
     from ..cpu.cache import open_cache
-    from . import foreign
+    from . import foreign, images, turned
     from .build import accepts, build, cubins
     from .machines import label, machine_of
     from .pipeline.contraction import connected
     from .tile import several
-    from .turned import packing
 
     found, disk = target_of(name), open_cache(options.cache)
 
@@ -62,6 +61,6 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     return Backend(
         found.name, build_for_target, model=model, machine=label(model), bounds=bounds,
         accepts=lambda op: accepts(op, found), prefers=prefers,
-        packing=lambda op: packing(op, found),
+        packing=lambda op: turned.packing(op, found) or images.packing(op),
         lacks=lambda op: foreign.lacks(op, found), assemble=None if simulated else assemble,
     )  # fmt: skip

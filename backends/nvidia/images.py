@@ -41,7 +41,9 @@ def prepared(region: Region) -> Region | None:
         return None
     (main,) = found
     parts = window_attributes(main)
-    if refusal(_undilated(main)) or not all(value.tensor.size for value in (*main.operands, main.result)):
+    if refusal(_undilated(main)) or not all(
+        value.tensor.size for value in (*main.operands, main.result)
+    ):
         return None
     window = _Window(*(tuple(part) for part in parts))
     if any(d != 1 for d in window.base):
@@ -348,17 +350,22 @@ _FIELDS = ("strides", "padding", "dilations", "reversal")
 
 
 def packing(op: Op) -> Packing | None:
-    """How the weight of a fusion's convolution should lie: output features, taps, input features."""
-    body = op.regions[0] if op.name == "fusion" else None
-    found = [inner for inner in body.ops if inner.name == "convolution"] if body is not None else []
+    """How the weight of a fusion's convolution should lie: out features, taps, in features."""
+    body: Sequence[Op] = op.regions[0].ops if op.name == "fusion" else ()
+    found = [inner for inner in body if inner.name == "convolution"]
     if len(found) != 1 or refusal(_undilated(found[0])) or _lies_well(found[0], 1):
         return None
     order = _kernel_order(found[0])
+    weight = found[0].operands[1]
+    if weight.dims[order[-1]] * weight.element.itemsize % _CHUNK:
+        return None  # it is padded where it is used
     back = tuple(order.index(d) for d in range(len(order)))
     name = "taps" + "".join(map(str, order))
-    return Packing(
-        1, name, lambda b, value: b.transpose(value, order), lambda b, value: b.transpose(value, back)
-    )  # fmt: skip
+
+    def move(permutation: Sequence[int]) -> Any:
+        return lambda b, value: b.transpose(value, permutation)
+
+    return Packing(1, name, move(order), move(back))
 
 
 def _undilated(main: Op) -> Op:

@@ -53,13 +53,20 @@ def calls(
     group = make_group(region.ops, region.arguments, region.results)
     (main,) = (op for op in group.ops if op.name == "convolution")
     step = step_bytes(main) // main.operands[0].element.itemsize
-    for sizes in _sizes(main, step, rows, columns, price):
+    for _, sizes in _sizes(main, step, rows, columns, price):
         try:
             yield build_implicit(group, operands, sizes, "convolution", step)
         except Unwritable as unfit:
             reason = str(unfit)
     if reason:
         raise Unfit(reason)
+
+
+def least(region: Region, rows: Sequence[int], columns: Sequence[int], price: Price) -> float:
+    """The price of the cheapest tiles of a region around one convolution."""
+    (main,) = (op for op in region.ops if op.name == "convolution")
+    step = step_bytes(main) // main.operands[0].element.itemsize
+    return min((cost for cost, _ in _sizes(main, step, rows, columns, price)), default=math.inf)
 
 
 def step_bytes(main: Op) -> int:
@@ -71,12 +78,12 @@ def step_bytes(main: Op) -> int:
 
 def _sizes(
     main: Op, step: int, rows: Sequence[int], columns: Sequence[int], price: Price
-) -> list[tuple[int, ...]]:
-    """Tiles of the convolution's result, cheapest first."""
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Tiles of the convolution's result and their prices, cheapest first."""
     dims, pixels = main.result.dims, pixel_dims(main)
     depth, features = group_features(main)
     deep = math.prod(taps(main)) * -(-depth // step) * step
-    scored: list[tuple[float, int, tuple[int, ...]]] = []
+    scored: list[tuple[float, tuple[int, ...]]] = []
     for down, across in itertools.product(rows, columns):
         if main.feature_group_count != 1 and features % across:
             continue
@@ -87,6 +94,6 @@ def _sizes(
             for d, size in zip(pixels, box, strict=True):
                 sizes[d] = size
             tiles = math.prod(tile_counts(dims, sizes))
-            place = len(scored)  # of equal prices the first
-            scored.append((price(down, across, tiles, deep), place, tuple(sizes)))
-    return list(dict.fromkeys(sizes for _, _, sizes in sorted(scored)))[:_TRIES]
+            scored.append((price(down, across, tiles, deep), tuple(sizes)))
+    scored.sort(key=lambda one: one[0])  # of equal prices the first
+    return scored[:_TRIES]

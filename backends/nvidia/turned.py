@@ -1,55 +1,66 @@
-"""Operands of products that lie across the sum, where matrix instructions want them along it.
+"""Operands of products that do not lie in memory as matrix instructions and copies want them.
 
-`wgmma` reads operands of 16 bits either way; others, and bytes in `mma.sync`, along the sum only. A
-weight is stored so when the program is compiled (`packing`); what is computed is copied first
-(`turned`), where the product repays it.
+`wgmma` reads operands of 16 bits along the sum or across it; others, and bytes in `mma.sync`, along
+it only. The copy engine wants rows that are whole multiples of 16 bytes long, `cp.async` of 4. A
+weight that lies across is stored along when the program is compiled (`packing`); other operands are
+copied first, along the sum and padded with zeros, where the product repays it (`turned`).
 """
 
 from __future__ import annotations
 
-from ...hlo.build import make_op
+import math
+from typing import Any
+
+from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.precision import may_use_tf32
+from ...hlo.types import TensorType
 from ...optimizer.encode import Packing, stored_operand
 from .atoms import contraction_atoms
 from .target import Architecture, Target
 from .tile.matrix import atoms_of
 
 _MEMORY = 10.0  # bytes per clock and multiprocessor, read or written
+_SINGLE = 3.0  # times as long, where elements are moved one by one
 _SCALAR = 64.0  # multiply-adds per clock and multiprocessor without matrix instructions
+_STARVED = 0.1  # of the rate of matrix instructions, where elements are copied one by one
+_ROW = 16  # bytes
 
 
 def turned(region: Region, target: Target) -> tuple[Region, tuple[Value, ...]] | None:
-    """The region with transposes in front of its product, and their results; None where the
-    product's instructions read its operands as they lie, or where copying them costs more."""
+    """The region with copies of operands in front of its product, and the copies; None where the
+    product reads its operands as they lie, or where copying them costs more."""
     dots = [op for op in region.ops if op.name == "dot_general"]
     if len(dots) != 1:
         return None
     (dot,) = dots
-    sides = _across(dot, target.architecture)
+    architecture = target.architecture
+    across, ragged = _across(dot, architecture), _ragged(dot, architecture)
+    padding = _padding(dot) if across or ragged else 0
+    sides = [0, 1] if padding else sorted({*across, *ragged})
+    times = _SINGLE if ragged or padding else 1.0
     moved = sum(dot.operands[side].tensor.bytes for side in sides)
-    clocks = 2 * moved / _MEMORY
-    if not sides or clocks > _gain(dot, target.architecture):
+    gain = _gain(dot, architecture, bool(across), bool(ragged))
+    if not sides or 2 * times * moved / _MEMORY > gain:
         return None
-    ops: list[Op] = []
-    facts = dict(dot.attributes)
-    operands = list(dot.operands)
-    new: dict[Value, Value] = {}
+    b = Builder(dot.origin, check=False)
+    known: dict[Value, Value] = dict(zip(region.arguments, region.arguments, strict=True))
+    copies: list[Value] = []
     for op in region.ops:
+        operands = [known.get(value, value) for value in op.operands]
         if op is dot:
+            facts: dict[str, Any] = dict(dot.attributes)
             for side in sides:
                 order, numbers = _along(dot, side)
+                operands[side] = _padded(b, b.transpose(operands[side], order), padding)
+                copies.append(operands[side])
                 facts |= numbers
-                ops.append(make_op("transpose", [dot.operands[side]], {"permutation": order}))
-                operands[side] = ops[-1].result
-            ops.append(Op(op.definition, operands, facts, (), op.result_types, op.origin))
-            new[op.result] = ops[-1].result
+            made = b.op(op.name, operands, facts, (), op.result_types)
         else:
-            ops.append(op.with_operands([new.get(value, value) for value in op.operands]))
-            new.update(zip(op.results, ops[-1].results, strict=True))
-    results = [new.get(value, value) for value in region.results]
-    made = Region(region.arguments, ops, results)
-    return made, tuple(operands[side] for side in sides)
+            made = b.append(op.with_operands(operands))
+        known.update(zip(op.results, made.results, strict=True))
+    results = [known.get(value, value) for value in region.results]
+    return Region(region.arguments, b.ops, results), tuple(copies)
 
 
 def packing(op: Op, target: Target) -> Packing | None:
@@ -57,10 +68,11 @@ def packing(op: Op, target: Target) -> Packing | None:
     body = op.regions[0] if op.name == "fusion" else None
     dots = [inner for inner in body.ops if inner.name == "dot_general"] if body is not None else []
     for dot in dots if len(dots) == 1 else []:
-        for side in _across(dot, target.architecture):
+        sides = {*_across(dot, target.architecture), *_ragged(dot, target.architecture)}
+        for side in sorted(sides):
             value = stored_operand(dot.operands[side])
             source = op.operands[value.index].op if value.owner is body else None
-            if source is not None and source.name == "weight":
+            if source is not None and source.name == "weight" and not _lies_along(dot, side):
                 order, _ = _along(dot, side)
                 back = tuple(order.index(d) for d in range(len(order)))
                 name = f"along:{order}".replace(" ", "")
@@ -83,17 +95,58 @@ def _across(dot: Op, architecture: Architecture) -> list[int]:
     return [side for side in (0, 1) if not _lies_along(dot, side)]
 
 
+def _ragged(dot: Op, architecture: Architecture) -> list[int]:
+    """The sides of a product in memory whose rows copies to shared memory cannot take whole."""
+    if len(dot.lhs_contracting_dimensions) != 1 or not dot.result.tensor.size:
+        return []
+    atoms = contraction_atoms(dot, architecture)
+    unit = _ROW if any(atom.asynchronous for atom in atoms) else 4
+    found = []
+    for side in (0, 1) if atoms else ():
+        value, dims = _stored(dot.operands[side])
+        inner = next((value.dims[d] for d in reversed(range(value.rank)) if value.dims[d] != 1), 1)
+        in_memory = value.op is None and len(dims) > 1 and inner < value.tensor.size
+        if in_memory and inner * value.element.itemsize % unit:
+            found.append(side)
+    return found
+
+
+def _padding(dot: Op) -> int:
+    """Zeros behind the summed dim that make rows of it whole."""
+    if len(dot.lhs_contracting_dimensions) != 1:
+        return 0
+    value = dot.operands[0]
+    each = _ROW // math.gcd(_ROW, value.element.itemsize)
+    return -value.dims[dot.lhs_contracting_dimensions[0]] % each
+
+
+def _padded(b: Builder, value: Value, padding: int) -> Value:
+    """With so many zeros behind its last dim."""
+    if not padding:
+        return value
+    none = (0,) * value.rank
+    zero = b.constant(0, TensorType((), value.element))
+    high = (*none[1:], padding)
+    return b("pad", value, zero, edge_padding_low=none, edge_padding_high=high,
+             interior_padding=none)  # fmt: skip
+
+
 def _contracted(dot: Op, side: int) -> tuple[int, ...]:
     return tuple(getattr(dot, f"{('lhs', 'rhs')[side]}_contracting_dimensions"))
 
 
-def _lies_along(dot: Op, side: int) -> bool:
-    """Whether the dim of an operand whose elements are neighbours in memory is summed over."""
-    value = dot.operands[side]
-    dims = list(range(value.rank))  # of the operand, for each dim of what it is a view of
+def _stored(value: Value) -> tuple[Value, list[int]]:
+    """What a value is a transposition of, and for each dim of that which of the value's."""
+    dims = list(range(value.rank))
     while value.op is not None and value.op.name == "transpose":
         dims = [dims[value.op.permutation.index(d)] for d in range(value.rank)]
         value = value.op.operands[0]
+    return value, dims
+
+
+def _lies_along(dot: Op, side: int) -> bool:
+    """Whether the dim of an operand whose elements are neighbours in memory is summed over."""
+    value, dims = _stored(dot.operands[side])
     wide = [dim for dim, size in zip(dims, value.dims, strict=True) if size != 1]
     return not wide or wide[-1] in _contracted(dot, side)
 
@@ -111,10 +164,11 @@ def _along(dot: Op, side: int) -> tuple[tuple[int, ...], dict[str, tuple[int, ..
     }
 
 
-def _gain(dot: Op, architecture: Architecture) -> float:
-    """Clocks that the product is faster on a multiprocessor with its operands along the sum."""
-    fast = max(atom.rate(architecture) for atom in contraction_atoms(dot, architecture))
+def _gain(dot: Op, architecture: Architecture, across: bool, ragged: bool) -> float:
+    """Clocks that the product is faster on a multiprocessor with its operands copied."""
+    fast = max((atom.rate(architecture) for atom in contraction_atoms(dot, architecture)), default=1)
     slow = max((atom.rate(architecture) for atom in atoms_of(dot, architecture)), default=_SCALAR)
-    if dot.operands[0].element.itemsize == 1:
+    if across and dot.operands[0].element.itemsize == 1:
         slow = _SCALAR
+    slow = min(slow, fast * _STARVED) if ragged else slow
     return dot.definition.flops(dot) / 2 * (1 / slow - 1 / fast)

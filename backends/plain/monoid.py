@@ -81,6 +81,12 @@ class Reduction:
         self, f: llvm.Function, left: Sequence[Register], right: Sequence[Register], width: int
     ) -> list[Register]:
         """body(left, right). Sums of small floats stay in f32 until `finished`."""
+        with f.within(self.op):
+            return self._combined(f, left, right, width)
+
+    def _combined(
+        self, f: llvm.Function, left: Sequence[Register], right: Sequence[Register], width: int
+    ) -> list[Register]:
         if self.single is None:
             if self.backward:
                 left, right = right, left

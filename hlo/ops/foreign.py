@@ -87,11 +87,12 @@ class ForeignCall(OpDefinition, name="foreign_call"):
 
             return (build_region([TensorType((5,), F32)], lambda b, v: [b("add", v, v)]),)
 
-        code = HostCode("twice", _TWICE, tiles=5).as_attribute()
+        code = HostCode("twice", TWICE, tiles=5).as_attribute()
         yield Case("foreign_code", (x,), {"kernel": "twice", "codes": (code,)}, None, regions)
 
 
-_TWICE = """define void @twice(ptr %arguments, i64 %begin, i64 %end, ptr %scratch) {
+# LLVM IR of the example: every element, twice.
+TWICE = """define void @twice(ptr %arguments, i64 %begin, i64 %end, ptr %scratch) {
 entry:
   %place = getelementptr ptr, ptr %arguments, i64 1
   %from = load ptr, ptr %arguments

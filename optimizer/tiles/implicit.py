@@ -14,16 +14,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ...hlo.build import Builder, make_op
 from ...hlo.graph import Op, Value
 from ...hlo.ops.convolution import window_attributes
 from ...hlo.ops.tile_examples import INDEX
+from ...hlo.precision import operand_facts
 from ...hlo.types import F32, ElementType, TensorType
 from .access import Box, Propagation, Span, propagate, whole
 from .build import Group, root_box, tile_counts
 from .expressions import Expression, expression, variable
-from .write import TileWriter, Unwritable, numbers
+from .write import TileWriter, Unwritable, inside, numbers
 
 
 def refusal(op: Op) -> str:
@@ -63,6 +65,8 @@ def boxes(dims: Sequence[int], rows: int) -> Iterator[tuple[int, ...]]:
     """Boxes of `rows` pixels, a power of two, that need the fewest tiles for `dims`; those that are
     long in the last dims first."""
     limits = [1 << max(0, n - 1).bit_length() for n in dims]
+    while dims and math.prod(limits) < rows:  # fewer pixels than rows: some are none
+        limits[limits.index(max(limits))] *= 2
     found: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
     powers = [[1 << b for b in range(n.bit_length())] for n in limits]
     for sizes in itertools.product(*powers):
@@ -201,34 +205,36 @@ class _Writer:
         """One tap's image times its kernel, for one block of features."""
         main, b = self.main, w.b
         *tap, block = places
-        image, kernel = self.image_box(tap, block), self.kernel_box(tap, block)
-        read = {main.operands[0]: image, main.operands[1]: kernel}
-        if main.operands[0] is main.operands[1]:
+        image = _behind(main.operands[0], self.image_box(tap, block))
+        kernel = _behind(main.operands[1], self.kernel_box(tap, block))
+        if image.value is kernel.value:
             raise Unwritable("a convolution of a value with itself")
         computed = {value for op in self.before for value in op.results}
-        roots = {value: box for value, box in read.items() if value in computed}
+        roots = {one.value: one.box for one in (image, kernel) if one.value in computed}
         if roots:
             parts: Propagation = propagate(self.before, roots)
             if parts.opaque or parts.runtime:
                 raise Unwritable("an operand depends on values")
             w.write(self.before, parts)
-        left = w.read(main.operands[0], image, 0)
-        right = w.read(main.operands[1], kernel, 0)
-        lies = (main.input_batch_dimension, *main.input_spatial_dimensions)
-        pixels = pixel_dims(main)
+        left = w.read(image.value, image.box, 0)
+        right = w.read(kernel.value, kernel.box, 0)
+        seen = (main.input_batch_dimension, *main.input_spatial_dimensions)
         results = (main.output_batch_dimension, *main.output_spatial_dimensions)
-        order = [lies[results.index(d)] for d in pixels] + [main.input_feature_dimension]
-        if order != list(range(len(order))):
-            left = b.transpose(left, order)
+        order = [seen[results.index(d)] for d in pixel_dims(main)]
+        moved = [image.lies.index(d) for d in (*order, main.input_feature_dimension)]
+        if moved != sorted(moved):
+            left = b.transpose(left, moved)
         left = b.reshape(left, (self.rows, self.step))
-        deep = main.kernel_input_feature_dimension < main.kernel_output_feature_dimension
+        # The kernel's two dims in the order in which memory has them.
+        place = kernel.lies.index(main.kernel_input_feature_dimension)
+        deep = place < kernel.lies.index(main.kernel_output_feature_dimension)
         dims = (self.step, self.columns) if deep else (self.columns, self.step)
         right = b.reshape(right, dims)
         return b(
             "dot_general", left, right, type=kind, lhs_batching_dimensions=(),
             rhs_batching_dimensions=(), lhs_contracting_dimensions=(1,),
             rhs_contracting_dimensions=(0 if deep else 1,),
-            precision_config=main.attributes.get("precision_config", ()),
+            precision_config=main.attributes.get("precision_config", ()), **operand_facts(main),
         )  # fmt: skip
 
     def image_box(self, tap: Sequence[Expression], block: Expression) -> Box:
@@ -267,6 +273,39 @@ class _Writer:
         return Box(tuple(spans))
 
 
+class _Read(NamedTuple):
+    """A box of a value, and which dim of what was asked for each of its dims is."""
+
+    value: Value
+    box: Box
+    lies: tuple[int, ...]
+
+
+def _behind(value: Value, box: Box) -> _Read:
+    """A box of an operand as one of the value behind its transposes, and behind slices where the
+    box reaches over no edge but the value's own."""
+    spans, lies = list(box.spans), list(range(value.rank))
+    while value.op is not None and value.op.name in ("transpose", "slice"):
+        op = value.op
+        (source,) = op.operands
+        if op.name == "transpose":
+            back = [op.permutation.index(d) for d in range(value.rank)]
+            spans, lies = [spans[d] for d in back], [lies[d] for d in back]
+        else:
+            whole = value.dims
+            if any(step != 1 for step in op.strides) or any(
+                n != m and not inside(span)
+                for n, m, span in zip(whole, source.dims, spans, strict=True)
+            ):
+                break
+            spans = [
+                span._replace(offset=span.offset + first, bound=n)
+                for span, first, n in zip(spans, op.start_indices, source.dims, strict=True)
+            ]
+        value = source
+    return _Read(value, Box(tuple(spans)), tuple(lies))
+
+
 def _ancestors(ops: Sequence[Op], values: Sequence[Value]) -> set[Op]:
     """The operations that values are computed by, of these."""
     needed = set(values)
@@ -296,4 +335,3 @@ def _order(value: Value, roots: Sequence[Value], after: Sequence[Op]) -> tuple[i
     if found or order is None:
         raise Unwritable("what follows a convolution has other dims")
     return order
-

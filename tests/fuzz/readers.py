@@ -274,7 +274,7 @@ def _machines() -> list[bytes]:
     from girih.backends.cpu import machines
     from girih.backends.nvidia import machines as devices
 
-    folders = [Path(package.__file__).parent for package in (machines, devices)]
+    folders = [Path(str(package.__file__)).parent for package in (machines, devices)]
     return [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.json"))]
 
 

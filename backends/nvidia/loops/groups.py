@@ -44,27 +44,8 @@ class Group:
         lanes: int,
         present: llvm.Value | None = None,
     ) -> list[Register]:
-        """The values of `lanes` lanes joined, in each of them; `present`: how many of them, the
-        first ones, have one (i32; None: all)."""
-        f = self.f
-        own = list(values)
-        lane = f.land(self.part.thread, lanes - 1)
-        distance = 1
-        while distance < lanes:
-            other = unflat([shuffle(f, "bfly", one, distance, WARP) for one in flat(own)], own)
-            if reduction.single is not None:
-                own = reduction.combine(f, own, other, 1)
-            else:
-                upper = f.compare("ne", f.land(lane, distance), 0)
-                left, right = selected(f, upper, other, own), selected(f, upper, own, other)
-                both = reduction.combine(f, left, right, 1)
-                if present is None:
-                    own = both
-                else:
-                    first = f.lor(f.land(lane, -2 * distance), distance)
-                    own = selected(f, f.compare("ult", first, present), both, left)
-            distance *= 2
-        return own
+        """The values of `lanes` lanes joined, see `across_lanes`."""
+        return across_lanes(self.f, self.part.thread, reduction, values, lanes, present)
 
     def join(
         self,
@@ -109,6 +90,37 @@ class Group:
     def slot(self, offset: int, number: llvm.Value) -> llvm.Value:
         at = self.f.mul(self.f.cast("zext", number, "i64"), _SLOT)
         return self.f.pointer(self.part.at(offset), at, "i8")
+
+
+def across_lanes(
+    f: llvm.Function,
+    thread: llvm.Value,
+    reduction: Reduction,
+    values: Sequence[Register],
+    lanes: int,
+    present: llvm.Value | None = None,
+) -> list[Register]:
+    """The values of `lanes` lanes joined, in each of them; `present`: how many of them, the first
+    ones, have one (i32; None: all, or the others have what changes nothing). All lanes of the warp
+    take part; `thread` is i32."""
+    own = list(values)
+    lane = f.land(thread, lanes - 1)
+    distance = 1
+    while distance < lanes:
+        other = unflat([shuffle(f, "bfly", one, distance, WARP) for one in flat(own)], own)
+        if reduction.single is not None:
+            own = reduction.combine(f, own, other, 1)
+        else:
+            upper = f.compare("ne", f.land(lane, distance), 0)
+            left, right = selected(f, upper, other, own), selected(f, upper, own, other)
+            both = reduction.combine(f, left, right, 1)
+            if present is None:
+                own = both
+            else:
+                first = f.lor(f.land(lane, -2 * distance), distance)
+                own = selected(f, f.compare("ult", first, present), both, left)
+        distance *= 2
+    return own
 
 
 def selected(

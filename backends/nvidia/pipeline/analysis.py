@@ -18,6 +18,7 @@ from ....hlo.offsets import Offsets
 from ....hlo.precision import may_use_tf32
 from ....hlo.types import BF16, F16, F32, I32
 from ..frame import Unfit
+from . import fragment
 from .check import Check
 from .instructions import KINDS, ROWS
 from .roles import Propagation, merged
@@ -154,7 +155,7 @@ def _product(
     if given is None:
         raise Unfit("both operands of a product are computed")
     source = panel(left, left_depth)
-    if source is None and not kind.registers:
+    if source is None and not fragment.stays(kind.bits):
         raise Unfit(f"an operand of {left.element} is computed")
     if not kind.transposes and (given[1] or source is not None and source[1]):
         raise Unfit(f"a product of {left.element} whose depth is not along its memory")

@@ -73,6 +73,8 @@ def supported(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles
     if product is not None:
         needed = [(product.addend, roles)] if product.addend is not None else []
         if isinstance(product.left, Value):
+            if product.left not in work.roles:
+                raise Unfit("an operand of a product is computed by what no product takes part in")
             needed.append((product.left, work.roles[product.left]))
         return needed
     if op is None or op.name == "tile_for":

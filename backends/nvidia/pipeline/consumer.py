@@ -10,6 +10,7 @@ from ....hlo.graph import Op, Region
 from ....hlo.graph import Value as Tile
 from ... import llvm
 from ...llvm import Function, Value, elements
+from . import fragment
 from . import instructions as hopper
 from .masks import first_rounds, masks
 from .registers import Evaluator, Registers
@@ -212,14 +213,15 @@ class Consumer(Role):
             return None
         tile = self.evaluator.tile(product.left)
         element = product.left.element
+        depth, bits = product.kind.depth, product.kind.bits
+        rows, columns = fragment.rows(hopper.ROWS), fragment.columns(depth)
         return [
             [
                 [
-                    tile.word(2 * block + half, 2 * step + eight, element)
-                    for eight in (0, 1)
-                    for half in (0, 1)
+                    tile.word(block * rows + i, (step * columns + j) // 2, element)
+                    for i, j in fragment.left_words(depth, bits)
                 ]
-                for step in range(product.depth // product.kind.depth)
+                for step in range(product.depth // depth)
             ]
             for block in range(self.blocks)
         ]

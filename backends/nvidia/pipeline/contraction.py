@@ -51,6 +51,10 @@ def emit(op: Op, region: Region, target: Target) -> KernelCode:
 
 def clocks(region: Region, target: Target) -> float:
     """What a region around one product is predicted to take."""
+    convolutions = [inner for inner in region.ops if inner.name == "convolution"]
+    if convolutions:
+        price = _pixel_price(convolutions[0], target.architecture)
+        return implicit.least(region, _PIXELS, _COLUMNS, price)
     roots = region.results
     group = make_group(region.ops, region.arguments, roots)
     (inner,) = (one for one in group.ops if one.name == "dot_general")
@@ -139,9 +143,7 @@ def _sizes(
     return [(score, sizes) for sizes, score in known.items()][:_TRIES]
 
 
-def _price(
-    rows: int, columns: int, tiles: int, depth: float, architecture: Architecture
-) -> float:
+def _price(rows: int, columns: int, tiles: int, depth: float, architecture: Architecture) -> float:
     """Clocks of so many tiles whose sums are over `depth` bytes of each operand."""
     steps = rows / ROWS * columns / 16 * depth / 32
     traffic = (rows + columns) * depth / _CACHE
@@ -157,13 +159,20 @@ def _convolution(op: Op, region: Region, main: Op, architecture: Architecture) -
     kinds = tuple(value.element.name for value in main.operands)
     if kinds not in KINDS or not main.result.tensor.size:
         raise Unfit(f"a convolution of {' and '.join(kinds)}")
+    price = _pixel_price(main, architecture)
+    return implicit.calls(op.operands, region, _PIXELS, _COLUMNS, price)
+
+
+def _pixel_price(main: Op, architecture: Architecture) -> implicit.Price:
+    """What tiles of a convolution's pixels and features cost."""
     size = main.operands[0].element.itemsize
-    return implicit.calls(
-        op.operands, region, _PIXELS, _COLUMNS,
-        lambda rows, columns, tiles, depth: _price(
-            rows, columns, tiles, depth * size, architecture
-        ) if rows * columns <= _LARGEST else math.inf,
-    )  # fmt: skip
+
+    def price(rows: int, columns: int, tiles: int, depth: float) -> float:
+        if rows * columns > _LARGEST:
+            return math.inf
+        return _price(rows, columns, tiles, depth * size, architecture)
+
+    return price
 
 
 def _wasteful(size: int, dim: int) -> bool:

@@ -6,7 +6,9 @@ from ....hlo.graph import Op
 from ... import llvm
 from ..frame import Parameter, Unit, barrier
 from ..launch import Argument, KernelCode, Memory
+from ..reach import along, sum_of
 from ..target import Target
+from . import fragment
 from . import instructions as hopper
 from .analysis import analyse
 from .consumer import Consumer
@@ -129,15 +131,14 @@ class _Kernel:
         if plan.budget[1]:
             hopper.take_registers(f, plan.budget[1])
         own = f.land(thread, hopper.WARPGROUP - 1)
-        lane, warp = f.land(thread, 31), f.lshr(own, 5)
-        row = f.add(f.mul(warp, 16), f.lshr(lane, 2))
-        row = f.add(row, f.mul(group, plan.rows))
-        column = f.shl(f.land(lane, 3), 1)
-        place = Place(row, column, plan.rows // hopper.ROWS)
+        row, column = (
+            sum_of(f, along(fragment.TILE, dim), own, hopper.WARPGROUP) for dim in (0, 1)
+        )
+        place = Place(f.add(row, f.mul(group, plan.rows)), column, plan.rows)
         evaluator = Evaluator(f, self.work, self.pointers, place)
         leader = f.compare("eq", own, 0)
         consumer = Consumer(f, plan, evaluator, group, leader, own)
-        epilogue = Epilogue(consumer, self.store_maps, lane, warp)
+        epilogue = Epilogue(consumer, self.store_maps)
         consumer.begin()
         with consumer.each_tile():
             consumer.begin_tile()

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import Value, elements
+from .. import layouts
+from ..reach import sum_of
+from . import fragment
 from . import instructions as hopper
 from .consumer import Consumer
 from .registers import Registers
@@ -18,14 +21,12 @@ from .work import COLUMN, is_row
 class Epilogue:
     """Stores of one warp group. `maps` are the tensor maps of staged stores."""
 
-    def __init__(self, consumer: Consumer, maps: dict[Op, Value], lane: Value, warp: Value) -> None:
+    def __init__(self, consumer: Consumer, maps: dict[Op, Value]) -> None:
         self.consumer, self.maps = consumer, maps
         self.f, self.plan, self.evaluator = consumer.f, consumer.plan, consumer.evaluator
         f = self.f
-        self.lane = lane
         own = f.mul(consumer.group, self.plan.staging_bytes)
         self.start = f.add(own, self.plan.staging)
-        self.warp = warp
         self.barrier = f.add(consumer.group, 1)
 
     def run(self) -> None:
@@ -59,7 +60,7 @@ class Epilogue:
                 offsets[place] = f.add(offsets[place], f.urem(f.udiv(first_row, stride), total))
         size = self.plan.rows * staged.swizzle
         leader = self.consumer.leader
-        write = self._halves(staged, tile) if width == 2 else self._words(staged, tile)
+        write = self._writer(staged, tile)
         for first in range(0, columns, staged.chunks * chunk):
             with f.if_then(leader):
                 hopper.copies_read(f)
@@ -76,58 +77,31 @@ class Epilogue:
                     hopper.copy_out(f, at, self.maps[store], [inner, *offsets[1:]])
                 hopper.copies_commit(f)
 
-    def _halves(self, staged: Staged, tile: Registers) -> Callable[[int, int], None]:
-        """16-bit elements: each `stmatrix` writes 16 rows x 16 columns."""
+    def _writer(self, staged: Staged, tile: Registers) -> Callable[[int, int], None]:
+        """Writes a chunk of columns: by `stmatrix` where its layout allows that."""
         f, element = self.f, staged.store.operands[0].element
-        pitch = staged.swizzle
-        row = f.add(f.mul(self.warp, 16), f.land(self.lane, 15))
-        at = f.mul(row, pitch)
-        turn = f.land(f.lshr(at, 7), pitch // 16 - 1)
-        half = f.lshr(self.lane, 4)
-        bases = [
-            f.add(f.add(self.start, at), f.shl(f.xor(f.lor(half, 2 * pair), turn), 4))
-            for pair in range(pitch // 32)
-        ]
+        size = element.bits // 8
+        made, place = fragment.chunk(staged.swizzle // size, size)
+        matrices = layouts.matrix_access(made, place, size)
+        plan = matrices.addresses if matrices else layouts.addresses(made, place, size)
+        common = sum_of(f, plan.terms, self.consumer.thread, hopper.WARPGROUP)
+        rows = fragment.rows(hopper.ROWS)
 
         def write(column: int, offset: int) -> None:
-            for pair, base in enumerate(bases):
-                eight = column // 8 + 2 * pair
+            columns = fragment.columns(column)
+            for access in plan.accesses:
+                base = f.add(f.xor(common, access.xor), self.start)
+                held = [fragment.place(made.coordinates(register=n)) for n in access.registers]
                 for block in range(self.consumer.blocks):
-                    words = [
-                        tile.word(2 * block + h, eight + e, element) for e in (0, 1) for h in (0, 1)
-                    ]
-                    target = f.add(base, offset + block * hopper.ROWS * pitch)
-                    hopper.store_matrices(f, hopper.shared(f, target), words)
-
-        return write
-
-    def _words(self, staged: Staged, tile: Registers) -> Callable[[int, int], None]:
-        """32-bit elements: two neighbours at a time."""
-        f = self.f
-        pitch = staged.swizzle
-        row = f.add(f.mul(self.warp, 16), f.lshr(self.lane, 2))
-        at = f.mul(row, pitch)  # rows 8 apart are turned alike
-        turn = f.land(f.lshr(at, 7), pitch // 16 - 1)
-        four = f.land(self.lane, 3)
-        low = f.shl(f.land(four, 1), 3)
-        half = f.lshr(four, 1)
-        bases = [
-            f.add(f.add(self.start, at), f.lor(f.shl(f.xor(f.lor(half, 2 * eight), turn), 4), low))
-            for eight in range(pitch // 32)
-        ]
-        apart = 8 * pitch
-        turned = (apart >> 7) & (pitch // 16 - 1)
-
-        def write(column: int, offset: int) -> None:
-            for number, base in enumerate(bases):
-                j = column // 4 + 2 * number
-                for i in range(2 * self.consumer.blocks):
-                    pair = f.insert(llvm.poison("<2 x float>"), tile.at(i, j), 0)
-                    pair = f.insert(pair, tile.at(i, j + 1), 1)
-                    moved = i // 2 * hopper.ROWS * pitch + i % 2 * apart
-                    place = f.xor(base, turned << 4) if i % 2 and turned else base
-                    target = hopper.shared(f, f.add(place, offset + moved))
-                    f.store(pair, target, align=8)
+                    moved = offset + access.add + block * hopper.ROWS * staged.swizzle
+                    target = hopper.shared(f, f.add(base, moved))
+                    places = [(block * rows + i, columns + j) for i, j in held]
+                    if matrices:
+                        words = [tile.word(i, j // 2, element) for i, j in places[::2]]
+                        hopper.store_matrices(f, target, words)
+                    else:
+                        raw = [elements.narrow(f, tile.at(i, j), element) for i, j in places]
+                        f.store(f.joined(raw), target, align=plan.bytes)
 
         return write
 
@@ -147,9 +121,8 @@ class Epilogue:
             self._elements(window, base, kind, element, tile, rows, columns)
             return
         # One thread of those that have the same element.
-        own = f.land(self.lane, 3) if everywhere[0] else self.consumer.thread
+        own = f.land(self.consumer.thread, fragment.copies(*everywhere))
         if everywhere[1]:
-            own = f.land(self.consumer.thread, 124)
             own = f.lor(own, self.consumer.group)
         tile.all()  # lanes compute it together, before one of them stores
         with f.if_then(f.compare("eq", own, 0)):
@@ -168,8 +141,7 @@ class Epilogue:
                     align = max(1, llvm.bits_of(kind) // 8)
                     if window.pairs:
                         other = elements.narrow(f, tile.at(i, j + 1), element)
-                        pair = f.insert(llvm.poison(llvm.vector(2, raw.type)), raw, 0)
-                        raw, align = f.insert(pair, other, 1), 2 * align
+                        raw, align = f.joined([raw, other]), 2 * align
                     address = f.pointer(base, index, kind)
                     if inside is None:
                         f.store(raw, address, align=align)

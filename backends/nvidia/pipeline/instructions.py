@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ... import llvm
 from ...llvm import Function, Operand, Value, constant
 from ..atoms import PTX_NAMES, WGMMA_INTEGER_WIDTHS, WGMMA_WIDTHS
 
@@ -207,7 +206,6 @@ class MatrixKind:
     name: str
     bits: int  # of an element
     transposes: bool  # operands may lie in memory with the depth first
-    registers: bool  # results of one product are operands of another, element for element
     sums: str = "float"
 
     @property
@@ -222,10 +220,10 @@ class MatrixKind:
 
 _HALVES, _EIGHTS, _BYTES = ("bf16", "f16"), ("f8E4M3FN", "f8E5M2"), ("i8", "ui8")
 KINDS = {
-    **{(one, one): MatrixKind(f"{one}.{one}", 16, True, True) for one in _HALVES},
-    ("f32", "f32"): MatrixKind("tf32.tf32", 32, False, False),
+    **{(one, one): MatrixKind(f"{one}.{one}", 16, True) for one in _HALVES},
+    ("f32", "f32"): MatrixKind("tf32.tf32", 32, False),
     **{
-        (a, b): MatrixKind(f"{PTX_NAMES[a]}.{PTX_NAMES[b]}", 8, False, False, sums)
+        (a, b): MatrixKind(f"{PTX_NAMES[a]}.{PTX_NAMES[b]}", 8, False, sums)
         for names, sums in ((_EIGHTS, "float"), (_BYTES, "i32"))
         for a in names
         for b in names
@@ -364,7 +362,5 @@ def reciprocal(f: Function, x: Value) -> Value:
 
 def pack(f: Function, low: Value, high: Value, element: str) -> Value:
     """Two floats rounded to 16-bit floats ("bfloat" or "half") in one word."""
-    pair = f.insert(llvm.poison("<2 x float>"), low, 0)
-    pair = f.insert(pair, high, 1)
-    narrow = f.cast("fptrunc", pair, element)
+    narrow = f.cast("fptrunc", f.joined([low, high]), element)
     return f.bitcast(narrow, "i32")

@@ -1,8 +1,7 @@
-"""Tile values in the registers of a warp group, as the results of `wgmma` lie there.
+"""Tile values in the registers of a warp group, as the results of `wgmma` lie there (fragment.py).
 
-A thread has of each 64 x N block the rows r and r + 8 and of every 8 columns two neighbours. So has
-it of every other tile value; what has no rows is the same in all rows, what has no columns the same
-in all columns. Elements are computed when they are asked for, and once in each scope.
+So lies every other tile value; what has no rows is the same in all rows, what has no columns the
+same in all columns. Elements are computed when they are asked for, and once in each scope.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from ....hlo.types import BF16, F16, F32, I32
 from ... import llvm
 from ...llvm import Function, arithmetic, elements
 from ..frame import shuffle
+from . import fragment
 from .functions import FUNCTIONS, folded, multiple_of, plain
 from .instructions import pack
 from .positions import linear
@@ -38,12 +38,12 @@ _CHAINS = 4  # independent sums of a thread
 
 @dataclass(frozen=True)
 class Place:
-    """Where a thread stands in its tile: i32 of its first row and its first column, and for how
-    many blocks of 64 rows."""
+    """Where a thread stands in its tile: i32 of its first row and its first column, and how many
+    rows its warp group has."""
 
     row: Element
     column: Element
-    blocks: int
+    rows: int
 
 
 class Registers:
@@ -83,17 +83,8 @@ class Registers:
     def all(self) -> list[Element]:
         """Every element, in the order of accumulators where it has rows and columns."""
         if self.rows > 1 and self.columns > 1:
-            return [self.at(i, j) for i, j in accumulator_order(self.rows, self.columns)]
+            return [self.at(i, j) for i, j in fragment.order(self.rows, self.columns)]
         return [self.at(i, j) for i in range(self.rows) for j in range(self.columns)]
-
-
-def accumulator_order(rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """(row, column) of each accumulator, block after block."""
-    for block in range(0, rows, 2):
-        for eight in range(0, columns, 2):
-            for half in (0, 1):
-                yield block + half, eight
-                yield block + half, eight + 1
 
 
 class Evaluator:
@@ -139,16 +130,16 @@ class Evaluator:
         rows = columns = 1
         for size, role in zip(value.dims, roles, strict=True):
             if is_row(role) and self.place is not None:
-                rows = 2 * self.place.blocks
+                rows = fragment.rows(self.place.rows)
             elif role == COLUMN:
-                columns = size // 4
+                columns = fragment.columns(size)
         return rows, columns
 
     def given(self, value: Value, found: Sequence[Element]) -> Registers:
         """Registers of elements that stand in the order of `Registers.all`."""
         rows, columns = self.counts(value, self.roles(value))
         if rows > 1 and columns > 1:
-            table = dict(zip(accumulator_order(rows, columns), found, strict=True))
+            table = dict(zip(fragment.order(rows, columns), found, strict=True))
         else:
             places = [(i, j) for i in range(rows) for j in range(columns)]
             table = dict(zip(places, found, strict=True))
@@ -243,7 +234,7 @@ class Evaluator:
 
         def fetch(i: int, j: int) -> Element:
             here = self.once((op, i, "difference"), lambda: start(i))
-            return f.compare(predicate, here, -steps[COLUMN] * (8 * (j // 2) + j % 2))
+            return f.compare(predicate, here, -steps[COLUMN] * fragment.column(j))
 
         return self._make(op.result, roles, fetch)
 
@@ -282,8 +273,7 @@ class Evaluator:
         """The tile's row of a thread's row."""
         assert self.place is not None
         start = self.place.row
-        offset = 64 * (i // 2) + 8 * (i % 2)
-        return self.once(("row", i), lambda: self.function.add(start, offset))
+        return self.once(("row", i), lambda: self.function.add(start, fragment.row(i)))
 
     def along(self, role: str, i: int, j: int) -> Element | None:
         """Where a thread's element stands along a dim of that role; None at its only place."""
@@ -303,8 +293,7 @@ class Evaluator:
     def column(self, j: int) -> Element:
         assert self.place is not None
         start = self.place.column
-        offset = 8 * (j // 2) + j % 2
-        return self.once(("column", j), lambda: self.function.add(start, offset))
+        return self.once(("column", j), lambda: self.function.add(start, fragment.column(j)))
 
     def _moved(self, op: Op, roles: Roles) -> Registers:
         """Dims that change their places change nothing in registers."""

@@ -9,8 +9,7 @@ from ...llvm.target import KernelCode, Target
 from ...plain.composite import renamed
 from ...plain.opaque import EMITTERS
 from ...plain.single import as_region, missing
-from ..launch import Memory
-from .work import Work, block_for
+from .work import Place, Worker
 
 SCRATCH_BYTES = 64 << 20  # of all threads together, where one tile needs less
 _ALIGNMENT = 64  # of a tile's scratch
@@ -24,28 +23,25 @@ def single(op: Op, target: Target) -> KernelCode:
     return emitter(as_region(op).ops[0], target)
 
 
-def launch(work: Work, op: Op, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
+def launch(work: Worker, op: Op, operands: Sequence[Place], results: Sequence[Place]) -> None:
     """Runs the plain kernel of an operation: each thread takes some of its tiles."""
     code = single(op, work.unit.target)
     if not code.tiles:
         return
     room = -(-code.scratch_bytes // _ALIGNMENT) * _ALIGNMENT
-    threads = code.tiles if not room else max(1, min(code.tiles, SCRATCH_BYTES // room))
-    name = f"plain{len(work.launches)}"
+    threads = min(code.tiles, work.threads(code.tiles))
+    if room:
+        threads = max(1, min(threads, SCRATCH_BYTES // room))
+    name = f"plain{len(work.unit.pieces)}"
     work.unit.pieces.append(renamed(code.ir_text, code.symbol, name))
     writes = [*results, work.reserve(threads * room)] if room else list(results)
-    entry = work.entry(operands, writes, block_for(threads))
-    f = entry.function
-    pointers = entry.pointers[: len(operands) + len(results)]
+    step = work.begin(operands, writes, threads)
+    f = step.function
+    pointers = step.pointers[: len(operands) + len(results)]
     table = f.alloca("ptr", max(1, len(pointers)), align=8)
     for slot, pointer in enumerate(pointers):
         f.store(pointer, f.pointer(table, slot, "ptr"))
-    first = entry.position()
-    with entry.guarded(first, threads):
-        scratch = table
-        if room:
-            scratch = f.pointer(entry.pointers[-1], f.mul(first, room), "i8")
-        with f.for_range(first, code.tiles, threads, at_least_once=True) as loop:
-            end = f.add(loop.index, 1)
-            f.call(name, "void", table, loop.index, end, scratch)
-    work.launch(entry, threads)
+    with step.turns(code.tiles, threads) as (thread, tile):
+        scratch = f.pointer(step.pointers[-1], f.mul(thread, room), "i8") if room else table
+        f.call(name, "void", table, tile, f.add(tile, 1), scratch)
+    work.end(step, threads)

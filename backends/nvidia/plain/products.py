@@ -15,8 +15,8 @@ from ...llvm.elements import Pair, Register
 from ...llvm.elementwise import ElementEmitter, Inside
 from ...llvm.index import Affine, delinear
 from ...plain.sliding import Sliding
-from ..launch import Memory
 from .loops import nested
+from .work import Place
 
 if TYPE_CHECKING:
     from .region import Lowering
@@ -62,18 +62,18 @@ class Sum:
         return convert(self.f, total, self.element, self.op.result.element)
 
 
-def dot(lowering: Lowering, op: Op, output: Memory) -> None:
+def dot(lowering: Lowering, op: Op, output: Place) -> None:
     """result[batch, left, right] = sum of lhs * rhs over the contracted dims."""
     result = op.type
     if not result.size:
         return
-    entry, emitter = lowering.open(op.operands, [output], result.size)
-    total = Sum(entry.function, op)
+    step, emitter = lowering.open(op.operands, [output], result.size)
+    total = Sum(step.function, op)
     pairs = zip(op.lhs_contracting_dimensions, op.rhs_contracting_dimensions, strict=True)
     summed = list(pairs)
     batch = list(zip(op.lhs_batching_dimensions, op.rhs_batching_dimensions, strict=True))
     free = free_dims(op, "lhs"), free_dims(op, "rhs")
-    with entry.each(result.size) as at:
+    with step.each(result.size) as at:
         place = delinear(emitter.indexer, at, result.dims, 1)
 
         def index(side: int, inner: list[Affine]) -> list[Affine]:
@@ -92,21 +92,21 @@ def dot(lowering: Lowering, op: Op, output: Memory) -> None:
             return [total.add(values[0], read)]
 
         extents = [op.operands[0].dims[pair[0]] for pair in summed]
-        (value,) = nested(entry.scopes, extents, [total.zero], body)
-        emitter.store(entry.pointers[-1], total.finished(value), result.element, at)
-    lowering.work.launch(entry, result.size)
+        (value,) = nested(step.scopes, extents, [total.zero], body)
+        emitter.store(step.pointers[-1], total.finished(value), result.element, at)
+    lowering.work.end(step, result.size)
 
 
-def convolution(lowering: Lowering, op: Op, output: Memory) -> None:
+def convolution(lowering: Lowering, op: Op, output: Place) -> None:
     """Every result sums over its window and the input features of its group."""
     result = op.type
     if not result.size:
         return
-    entry, emitter = lowering.open(op.operands, [output], result.size)
+    step, emitter = lowering.open(op.operands, [output], result.size)
     window = ConvolutionWindow(emitter, op)
-    total = Sum(entry.function, op)
-    f = entry.function
-    with entry.each(result.size) as at:
+    total = Sum(step.function, op)
+    f = step.function
+    with step.each(result.size) as at:
         place = delinear(emitter.indexer, at, result.dims, 1)
 
         def body(inner: list[Affine], values: list[Register]) -> list[Register]:
@@ -120,9 +120,9 @@ def convolution(lowering: Lowering, op: Op, output: Memory) -> None:
                 return [added]
             return [arithmetic.select(f, inside.value, added, values[0])]
 
-        (value,) = nested(entry.scopes, window.extents, [total.zero], body)
-        emitter.store(entry.pointers[-1], total.finished(value), result.element, at)
-    lowering.work.launch(entry, result.size)
+        (value,) = nested(step.scopes, window.extents, [total.zero], body)
+        emitter.store(step.pointers[-1], total.finished(value), result.element, at)
+    lowering.work.end(step, result.size)
 
 
 def convolution_slides(op: Op) -> list[Sliding]:

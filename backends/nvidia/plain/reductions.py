@@ -10,14 +10,14 @@ from ....hlo.graph import Op
 from ...llvm.elements import Register
 from ...llvm.index import Affine, delinear
 from ...plain.monoid import Reduction
-from ..launch import Memory
 from .loops import nested
+from .work import Place
 
 if TYPE_CHECKING:
     from .region import Lowering
 
 
-def reduce(lowering: Lowering, op: Op, outputs: Sequence[Memory]) -> None:
+def reduce(lowering: Lowering, op: Op, outputs: Sequence[Place]) -> None:
     """results[kept] = body over the reduced dims, the initial values first."""
     reduction = Reduction(op)
     dims, reduced = reduction.inputs[0].dims, sorted(op.dimensions)
@@ -26,14 +26,14 @@ def reduce(lowering: Lowering, op: Op, outputs: Sequence[Memory]) -> None:
     count = math.prod(sizes)
     if not count:
         return
-    entry, emitter = lowering.open(op.operands, outputs, count)
-    f, targets = entry.function, entry.pointers[-len(outputs) :]
+    step, emitter = lowering.open(op.operands, outputs, count)
+    f, targets = step.function, step.pointers[-len(outputs) :]
 
     def initial() -> list[Register]:
         registers = [emitter.value(value, ()) for value in reduction.initial]
         return reduction.read(f, registers)
 
-    with entry.each(count) as at:
+    with step.each(count) as at:
         outer = delinear(emitter.indexer, at, sizes, 1)
 
         def body(inner: list[Affine], values: list[Register]) -> list[Register]:
@@ -45,10 +45,10 @@ def reduce(lowering: Lowering, op: Op, outputs: Sequence[Memory]) -> None:
 
         single = reduction.single is not None
         start = reduction.identity(1) if single else initial()
-        values = nested(entry.scopes, [dims[d] for d in reduced], start, body)
+        values = nested(step.scopes, [dims[d] for d in reduced], start, body)
         if single and not all(map(reduction.is_identity, reduction.initial)):
             values = reduction.combine(f, initial(), values, 1)
         values = reduction.finished(f, values)
         for result, value, pointer in zip(op.results, values, targets, strict=True):
             emitter.store(pointer, value, result.element, at)
-    lowering.work.launch(entry, count)
+    lowering.work.end(step, count)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ....hlo.graph import Op, Region, Value
-from ...llvm.elementwise import ElementEmitter, supports
+from ...llvm.elementwise import ElementEmitter, Override, supports
 from ...llvm.index import delinear
 from ...plain.opaque import EMITTERS
 from ...plain.single import explained, missing
-from ..frame import Entry, Unit
+from ..frame import Unit
 from ..launch import KernelCode, Memory
 from ..target import Target
 from . import opaque, products, reductions, updates
-from .work import Work, block_for
+from .work import Place, Step, Work, Worker
 
 Shared = frozenset[tuple[int, int]]  # (operand, result) that may lie in the same memory
 
@@ -42,19 +42,31 @@ def emit(
 
 
 class Lowering:
-    """Launches for a region whose arguments lie at `places`; results go to `outputs`."""
+    """The operations of a region whose arguments lie at `places`, or in registers (`known`);
+    results go to `outputs`."""
 
     def __init__(
-        self, work: Work, region: Region, places: dict[Value, Memory], outputs: Sequence[Memory]
+        self,
+        work: Worker,
+        region: Region,
+        places: Mapping[Value, Place],
+        outputs: Sequence[Place],
+        known: Mapping[Value, Override] | None = None,
     ) -> None:
         self.work, self.region, self.outputs = work, region, outputs
-        self.places = dict(places)
+        self.places, self.known = dict(places), dict(known or {})
+
+    def inner(
+        self, region: Region, places: Mapping[Value, Place], outputs: Sequence[Place]
+    ) -> Lowering:
+        """Of a region of simpler operations."""
+        return Lowering(self.work, region, places, outputs)
 
     def run(self) -> None:
         for op in self.region.ops:
             if not supports(op):
                 self.single(op)
-        left: dict[tuple[int, ...], list[tuple[Value, Memory]]] = {}
+        left: dict[tuple[int, ...], list[tuple[Value, Place]]] = {}
         for value, memory in zip(self.region.results, self.outputs, strict=True):
             if self.places.get(value) != memory:
                 left.setdefault(value.dims, []).append((value, memory))
@@ -85,18 +97,18 @@ class Lowering:
                 raise missing(op, "nvidia")
             operands = [self.stored(value) for value in op.operands]
             places = dict(zip(simpler.arguments, operands, strict=True))
-            Lowering(self.work, simpler, places, outputs).run()
+            self.inner(simpler, places, outputs).run()
         self.places.update(zip(op.results, outputs, strict=True))
 
-    def output(self, value: Value, alone: bool) -> Memory:
+    def output(self, value: Value, alone: bool) -> Place:
         """Where an operation's result is written: the kernel's result, where it is one that no
         operand shares, else scratch."""
         for root, memory in zip(self.region.results, self.outputs, strict=True):
-            if root is value and (alone or memory.slot not in self.work.slots):
+            if root is value and (alone or self.work.alone(memory)):
                 return memory
         return self.work.reserve(value.tensor.bytes)
 
-    def stored(self, value: Value) -> Memory:
+    def stored(self, value: Value) -> Place:
         """The memory of a value; one that was a formula is computed now."""
         if value not in self.places:
             memory = self.work.reserve(value.tensor.bytes)
@@ -104,7 +116,7 @@ class Lowering:
             self.places[value] = memory
         return self.places[value]
 
-    # Entries.
+    # Steps.
 
     def leaves(self, values: Iterable[Value]) -> list[Value]:
         """The values in memory that formulas of these values read."""
@@ -117,34 +129,35 @@ class Lowering:
             seen.add(value)
             if value in self.places:
                 found[value] = None
-            elif value.op is not None:
+            elif value.op is not None and value not in self.known:
                 stack.extend(value.op.operands)
         return list(found)
 
     def open(
-        self, values: Iterable[Value], writes: Sequence[Memory], count: int
-    ) -> tuple[Entry, ElementEmitter]:
-        """An entry for `count` threads that can compute those values: the last of its pointers are
+        self, values: Iterable[Value], writes: Sequence[Place], count: int
+    ) -> tuple[Step, ElementEmitter]:
+        """A step of `count` threads that can compute those values: the last of its pointers are
         what it writes."""
         leaves = self.leaves(values)
         reads = [self.places[value] for value in leaves]
-        entry = self.work.entry(reads, writes, block_for(count))
-        emitter = ElementEmitter(entry.function, Region((), (), ()), scopes=entry.scopes)
-        for value, pointer in zip(leaves, entry.pointers, strict=False):
+        step = self.work.begin(reads, writes, count)
+        nothing = Region((), (), ())
+        emitter = ElementEmitter(step.function, nothing, (), self.known, scopes=step.scopes)
+        for value, pointer in zip(leaves, step.pointers, strict=False):
             emitter.bind(value, pointer)
-        return entry, emitter
+        return step, emitter
 
-    def loop(self, pairs: Sequence[tuple[Value, Memory]]) -> None:
+    def loop(self, pairs: Sequence[tuple[Value, Place]]) -> None:
         """Stores values of one shape, a thread per element."""
         values = [value for value, _ in pairs]
         count = values[0].tensor.size
         if not count:
             return
-        entry, emitter = self.open(values, [memory for _, memory in pairs], count)
-        targets = entry.pointers[-len(pairs) :]
-        with entry.each(count) as at:
+        step, emitter = self.open(values, [memory for _, memory in pairs], count)
+        targets = step.pointers[-len(pairs) :]
+        with step.each(count) as at:
             index = delinear(emitter.indexer, at, values[0].dims, 1)
             registers = [emitter.value(value, index) for value in values]
             for value, register, pointer in zip(values, registers, targets, strict=True):
                 emitter.store(pointer, register, value.element, at)
-        self.work.launch(entry, count)
+        self.work.end(step, count)

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 from ....hlo.graph import Op
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter
-from ...llvm.index import Affine, delinear, linear
+from ...llvm.index import Affine, Indexer, delinear, linear
 from ...plain.opaque.scatter import apply_update, pinned, place_of, windowed_dims
-from ..launch import Memory
 from .loops import nested
-from .work import Work, block_for
+from .work import Place, Worker
 
 if TYPE_CHECKING:
     from .region import Lowering
@@ -27,38 +26,38 @@ if TYPE_CHECKING:
 _VECTOR = 16  # bytes of one access
 
 
-def copy(work: Work, source: Memory, target: Memory, size: int) -> None:
-    """Copies bytes, a vector per thread; nothing happens where both are one place."""
+def copy(work: Worker, source: Place, target: Place, size: int) -> None:
+    """Copies bytes, a vector at a time; nothing happens where both are one place."""
     if not size or source == target:
         return
     vectors, rest = divmod(size, _VECTOR)
-    entry = work.entry([source], [target], block_for(vectors + rest))
-    f, (read, write) = entry.function, entry.pointers
+    threads = max(vectors, rest)
+    step = work.begin([source], [target], threads)
+    f, scopes, (read, write) = step.function, step.scopes, step.pointers
+    indexer = Indexer(scopes)
     kind = f"<{_VECTOR} x i8>"
-    with (
-        entry.guarded(place := entry.position(), vectors + rest),
-        entry.scopes.branch(f.compare("ne", read, write)),
-    ):
+    with scopes.branch(f.compare("ne", read, write)):
         if vectors:
-            with entry.scopes.branch(f.compare("ult", place, vectors)):
-                value = f.load(kind, f.pointer(read, place, kind), align=_VECTOR)
-                f.store(value, f.pointer(write, place, kind), align=_VECTOR)
+            with step.each(vectors) as place:
+                at = indexer.scalar(place)
+                value = f.load(kind, f.pointer(read, at, kind), align=_VECTOR)
+                f.store(value, f.pointer(write, at, kind), align=_VECTOR)
         if rest:
-            with entry.scopes.branch(f.compare("uge", place, vectors)):
-                at = f.add(place, vectors * (_VECTOR - 1))
+            with step.each(rest) as place:
+                at = indexer.scalar(place + vectors * _VECTOR)
                 f.store(f.load("i8", f.pointer(read, at, "i8")), f.pointer(write, at, "i8"))
-    work.launch(entry, vectors + rest)
+    work.end(step, threads)
 
 
-def slice_update(lowering: Lowering, op: Op, output: Memory) -> None:
+def slice_update(lowering: Lowering, op: Op, output: Place) -> None:
     """The operand with a window replaced."""
     source, update, *starts = op.operands
     copy(lowering.work, lowering.stored(source), output, source.tensor.bytes)
     count = update.tensor.size
     if not count:
         return
-    entry, emitter = lowering.open([update, *starts], [output], count)
-    with entry.each(count) as at:
+    step, emitter = lowering.open([update, *starts], [output], count)
+    with step.each(count) as at:
         index = delinear(emitter.indexer, at, update.dims, 1)
         register = emitter.value(update, index)
         place = [
@@ -68,8 +67,8 @@ def slice_update(lowering: Lowering, op: Op, output: Memory) -> None:
             )
         ]
         where = linear(place, source.dims)
-        emitter.store(entry.pointers[-1], register, update.element, where)
-    lowering.work.launch(entry, count)
+        emitter.store(step.pointers[-1], register, update.element, where)
+    lowering.work.end(step, count)
 
 
 @dataclass
@@ -79,7 +78,7 @@ class _Frame:
     outputs: Sequence[llvm.Value]
 
 
-def scatter(lowering: Lowering, op: Op, outputs: Sequence[Memory]) -> None:
+def scatter(lowering: Lowering, op: Op, outputs: Sequence[Place]) -> None:
     """Inputs with updates combined in; a thread per place along the dims that stay apart."""
     count = len(op.operands) // 2
     inputs, updates = op.operands[:count], op.operands[count + 1 :]
@@ -92,9 +91,9 @@ def scatter(lowering: Lowering, op: Op, outputs: Sequence[Memory]) -> None:
     serial = [d for d in range(len(dims)) if d not in apart]
     sizes = [dims[d] for d in apart]
     threads = math.prod(sizes)
-    entry, emitter = lowering.open(op.operands[count:], outputs, threads)
-    scopes, frame = entry.scopes, _Frame(entry.pointers[-len(outputs) :])
-    with entry.each(threads) as at:
+    step, emitter = lowering.open(op.operands[count:], outputs, threads)
+    scopes, frame = step.scopes, _Frame(step.pointers[-len(outputs) :])
+    with step.each(threads) as at:
         outer = delinear(emitter.indexer, at, sizes, 1)
 
         def body(inner: list[Affine], values: list[object]) -> list[object]:
@@ -105,7 +104,7 @@ def scatter(lowering: Lowering, op: Op, outputs: Sequence[Memory]) -> None:
             return values
 
         nested(scopes, [dims[d] for d in serial], [], body)  # type: ignore[arg-type]
-    lowering.work.launch(entry, threads)
+    lowering.work.end(step, threads)
 
 
 def _apply(emitter: ElementEmitter, op: Op, index: list[Affine], frame: _Frame) -> None:

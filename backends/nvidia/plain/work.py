@@ -1,10 +1,18 @@
-"""A kernel of several launches under construction: scratch memory, entries, their parameters."""
+"""Operations from memory to memory, one after another: who does them, and where values lie.
+
+`Work` is a kernel of several launches, in which every operation has a grid of its own. A block of a
+tile function (tile/team.py) does the same operations with its own threads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
+from ... import llvm
+from ...llvm.index import Affine, Scopes
 from ..frame import Entry, Parameter, Unit, blocks
 from ..launch import SCRATCH, Launch, Memory
 from ..target import WARP
@@ -12,9 +20,76 @@ from ..target import WARP
 ALIGNMENT = 256  # bytes, of values in scratch
 THREADS = 256  # of a block
 
+Place = Hashable  # a piece of memory, as those who do the work know it
+
+
+class Step(ABC):
+    """Code of all threads for one operation. `pointers`: what it reads, then what it writes."""
+
+    function: llvm.Function
+    scopes: Scopes
+    pointers: Sequence[llvm.Value]
+
+    @abstractmethod
+    def each(self, count: int) -> AbstractContextManager[Affine]:
+        """Code for each of `count` elements, by one thread each."""
+
+    @abstractmethod
+    def turns(
+        self, count: int, threads: int
+    ) -> AbstractContextManager[tuple[llvm.Value, llvm.Value]]:
+        """Code for each of `count` elements, by `threads` threads that take turns: the number of
+        the thread and of the element, i64."""
+
+
+class Worker(ABC):
+    """Who does operations, one after another."""
+
+    unit: Unit
+
+    @abstractmethod
+    def reserve(self, size: int) -> Place:
+        """Memory of so many bytes."""
+
+    @abstractmethod
+    def alone(self, place: Place) -> bool:
+        """Whether no operand and no other result may be that memory."""
+
+    def threads(self, count: int) -> int:
+        """How many threads there are for so many elements."""
+        return count
+
+    @abstractmethod
+    def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> Step:
+        """The next operation, for as many threads as there are or are asked for."""
+
+    @abstractmethod
+    def end(self, step: Step, threads: int) -> None:
+        """The operation is complete."""
+
+
+class EntryStep(Step):
+    """A launch of its own."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry, self.function = entry, entry.function
+        self.scopes, self.pointers = entry.scopes, entry.pointers
+
+    def each(self, count: int) -> AbstractContextManager[Affine]:
+        return self.entry.each(count)
+
+    @contextmanager
+    def turns(self, count: int, threads: int) -> Iterator[tuple[llvm.Value, llvm.Value]]:
+        first = self.entry.position()
+        with (
+            self.entry.guarded(first, threads),
+            self.function.for_range(first, count, threads, at_least_once=True) as loop,
+        ):
+            yield first, loop.index
+
 
 @dataclass
-class Work:
+class Work(Worker):
     """A kernel under construction: launches so far, scratch in use. `slots`: operands and results
     that may share memory with another."""
 
@@ -24,25 +99,27 @@ class Work:
     scratch: int = 0
 
     def reserve(self, size: int) -> Memory:
-        """Scratch memory of so many bytes."""
         place = Memory(SCRATCH, self.scratch)
         self.scratch += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
         return place
 
-    def entry(
-        self, reads: Sequence[Memory], writes: Sequence[Memory], threads: int = THREADS
-    ) -> Entry:
-        """An entry whose pointers are first what it reads, then what it writes."""
-        parameters = [
-            Parameter(f"p{number}", place, number < len(reads) and alone, alone)
-            for number, place in enumerate((*reads, *writes))
-            for alone in (place.slot not in self.slots,)
-        ]
-        return self.unit.kernel(f"part{len(self.launches)}", parameters, threads)
+    def alone(self, place: Place) -> bool:
+        assert isinstance(place, Memory)
+        return place.slot not in self.slots
 
-    def launch(self, entry: Entry, threads: int) -> None:
-        """The entry runs with at least so many threads."""
-        self.launches.append(entry.finish(blocks(threads, entry.threads)))
+    def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> EntryStep:
+        parameters = []
+        for number, place in enumerate((*reads, *writes)):
+            assert isinstance(place, Memory)
+            alone = self.alone(place)
+            readonly = number < len(reads) and alone
+            parameters.append(Parameter(f"p{number}", place, readonly, alone))
+        name = f"part{len(self.launches)}"
+        return EntryStep(self.unit.kernel(name, parameters, block_for(threads)))
+
+    def end(self, step: Step, threads: int) -> None:
+        assert isinstance(step, EntryStep)
+        self.launches.append(step.entry.finish(blocks(threads, step.entry.threads)))
 
 
 def block_for(count: int) -> int:

@@ -192,10 +192,10 @@ RESOLVE = {
 }
 
 
-def load(
+def _read(
     S: Batch, A: Any, n: int, space: str, address: Any, offset: int, kind: str, size: int
-) -> Any:
-    """One element of `kind` per thread. A uniform address gives a scalar."""
+) -> list[Piece]:
+    """Where a load reads, told to all who watch."""
     pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
     if S.blocks and space in ("global", ""):
         S.blocks.loaded(S, A, n, pieces, size)
@@ -204,6 +204,14 @@ def load(
             S.races.read(S, A, n, pieces, size)
         if S.on_shared_load:
             S.tell(S.on_shared_load, A, pieces, size, n)
+    return pieces
+
+
+def load(
+    S: Batch, A: Any, n: int, space: str, address: Any, offset: int, kind: str, size: int
+) -> Any:
+    """One element of `kind` per thread. A uniform address gives a scalar."""
+    pieces = _read(S, A, n, space, address, offset, kind, size)
     if len(pieces) == 1 and pieces[0][2] is None:
         return pieces[0][0].take(pieces[0][1])
     result = np.zeros(S.size(A), DTYPES[kind])
@@ -224,14 +232,7 @@ def load_vector(
     count: int,
 ) -> list[Any]:
     """`count` neighbouring elements per thread; `size` bytes in all."""
-    pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
-    if S.blocks and space in ("global", ""):
-        S.blocks.loaded(S, A, n, pieces, size)
-    if space in ("shared", ""):
-        if S.races:
-            S.races.read(S, A, n, pieces, size)
-        if S.on_shared_load:
-            S.tell(S.on_shared_load, A, pieces, size, n)
+    pieces = _read(S, A, n, space, address, offset, kind, size)
     if len(pieces) == 1 and pieces[0][2] is None:
         elements, index, _ = pieces[0]
         return [elements.take(index + j) for j in range(count)]

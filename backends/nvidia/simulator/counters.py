@@ -38,8 +38,11 @@ class Counters:
         lines = self._blocks.get(block.rank)
         if lines is None:
             lines = self._blocks[block.rank] = {}
-            for node in block.nodes:
-                place = self._place(node.instruction.source)
+            instructions = [node.instruction for node in block.nodes]
+            if block.instruction is not None:
+                instructions.append(block.instruction)
+            for instruction in instructions:
+                place = self._place(instruction.source)
                 lines[place] = lines.get(place, 0) + 1
         for place, count in lines.items():
             self.report.count_line("instructions", count * size, place)

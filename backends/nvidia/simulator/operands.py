@@ -125,13 +125,13 @@ class Scope:
         if first == "[":
             return self._address(text)
         if first == "{":
-            return Vector(tuple(self.operand(part) for part in split(text[1:-1])))
+            return Vector(self._several(text))
         if first == "(":
-            return Group(tuple(self.operand(part) for part in split(text[1:-1])))
+            return Group(self._several(text))
         if text == "_":
             return Sink()
         if first == "!":
-            register = self.operand(text[1:].strip())
+            register = self.lookup(text[1:].strip())
             if not isinstance(register, Register):
                 raise ValueError(f"'{text}' negates no predicate")
             return Negated(register)
@@ -161,6 +161,13 @@ class Scope:
                 return Symbol(symbol.name, symbol.offset + offset)
         raise ValueError(f"operand '{text}' is not understood")
 
+    def _several(self, text: str) -> tuple[Operand, ...]:
+        """The operands in brackets, which stand in no brackets of their own."""
+        parts = split(text[1:-1])
+        if any(part[:1] in ("{", "(", "[") for part in parts):
+            raise ValueError(f"'{text[:40]}' holds brackets in brackets")
+        return tuple(map(self.operand, parts))
+
     def _address(self, text: str) -> Address:
         match = _SIMPLE_ADDRESS.match(text)
         if match:
@@ -183,6 +190,8 @@ class Scope:
             base, offset = Symbol(base.name), offset + base.offset
         if not isinstance(base, Register | Symbol | Immediate):
             raise ValueError(f"address '{text}' is not understood")
+        if any(part[:1] == "[" for part in parts):
+            raise ValueError(f"address '{text[:40]}' holds an address")
         rest = [self.operand(part) for part in parts[1:]]
         coordinates = rest[0] if rest and isinstance(rest[0], Vector) else None
         if rest and coordinates is None:

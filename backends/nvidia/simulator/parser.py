@@ -206,6 +206,8 @@ def _relocated(
 def _parameters(reader: _Reader) -> tuple[Variable, ...]:
     """A list in parentheses, at the reader's place."""
     end = reader.text.find(")", reader.at)
+    if end < 0:
+        raise reader.error("a list of parameters without end")
     inside = reader.text[reader.at + 1 : end]
     reader.at = end + 1
     found = []
@@ -237,7 +239,8 @@ def _function(reader: _Reader, module: Module, is_entry: bool) -> None:
         function.parameters = _parameters(reader)
     while (character := reader.skip()) == ".":
         match = _DIRECTIVE.match(reader.text, reader.at)
-        assert match
+        if not match:
+            raise reader.error("this directive is not understood")
         if match.group(1) == "pragma":
             reader.at = reader.text.index(";", reader.at) + 1
             continue

@@ -14,9 +14,10 @@ from .. import layouts
 from ..frame import Entry, Parameter, Unit
 from ..launch import Memory
 from ..layouts import Term
+from ..reach import along, sum_of
 from ..target import Target
 from .shared import ALIGNMENT, Arena, Hazards, Rows
-from .spread import LANE_BITS, Spread
+from .spread import Spread
 
 
 class Block:
@@ -74,8 +75,7 @@ class Block:
         found = self._parts.get(steps)
         if found is None:
             with self.f.at(self._head):
-                images = [("lane", steps[:LANE_BITS]), ("warp", steps[LANE_BITS:])]
-                total = self.sum_of(layouts.terms(images))
+                total = self.sum_of(along(spread.layout, d))
                 wide = self.f.cast("zext", total, "i64")
             multiple = math.gcd(*steps)
             axis = Axis(wide, spread.extents[d], depth=0, multiple=multiple)
@@ -83,22 +83,8 @@ class Block:
         return found
 
     def sum_of(self, terms: Sequence[Term], **inputs: llvm.Value) -> llvm.Value:
-        """The sum (xor) of the terms of a linear map of the thread's lane and warp, and of
-        `inputs`, i32."""
-        f = self.f
-        masks: dict[tuple[str, int], int] = {}
-        for term in terms:
-            start = {"lane": 0, "warp": LANE_BITS}.get(term.name)
-            key = (term.name, term.shift) if start is None else ("", term.shift - start)
-            masks[key] = masks.get(key, 0) | term.mask << (start or 0)
-        total: llvm.Value = llvm.constant("i32", 0)
-        for (name, shift), mask in masks.items():
-            one = inputs[name] if name else self.thread
-            if name or mask != self.threads - 1:
-                one = f.land(one, mask)
-            one = f.shl(one, shift) if shift >= 0 else f.lshr(one, -shift)
-            total = f.xor(total, one)
-        return total
+        """The sum of the terms of a linear map of this thread's lane and warp, i32."""
+        return sum_of(self.f, terms, self.thread, self.threads, **inputs)
 
     def reach(self, rows: Rows, terms: Sequence[Term], **inputs: llvm.Value) -> llvm.Value:
         """What all addresses of a thread in a tile in shared memory have in common, i32."""
@@ -196,10 +182,4 @@ class Block:
             width //= 2
         for first in range(0, len(raw), width):
             at = f.pointer(pointer, first, kind)
-            if width == 1:
-                f.store(raw[first], at)
-                continue
-            vector = llvm.poison(llvm.vector(width, kind))
-            for lane in range(width):
-                vector = f.insert(vector, raw[first + lane], lane)
-            f.store(vector, at, align=width * size)
+            f.store(f.joined(raw[first : first + width]), at, align=width * size)

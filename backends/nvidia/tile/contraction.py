@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from ....hlo.graph import Op, Region
 from ....optimizer.tiles.build import Group, build_kernel, make_group
@@ -77,6 +78,9 @@ def calls(op: Op, region: Region, target: Target) -> Iterator[Op]:
 def clocks(region: Region, target: Target) -> float:
     """What a region around one contraction is predicted to take."""
     (main,) = (op for op in region.ops if op.name in CONTRACTIONS)
+    if main.name == "convolution":
+        price = _pixel_price(main, target.architecture)
+        return implicit.least(region, _SIDES, _SIDES, price)
     return _sizes(region.results[0].dims, main, target.architecture)[0][0]
 
 
@@ -134,6 +138,13 @@ def _price(
 
 def _convolution(op: Op, region: Region, main: Op, architecture: Architecture) -> Iterator[Op]:
     """A convolution as a product over its taps, best tile first; nothing where it is none."""
+    with suppress(Unfit):
+        price = _pixel_price(main, architecture)
+        yield from implicit.calls(op.operands, region, _SIDES, _SIDES, price)
+
+
+def _pixel_price(main: Op, architecture: Architecture) -> implicit.Price:
+    """What tiles of a convolution's pixels and features cost."""
     rate, least = _rate(main, architecture)
     size = main.operands[0].element.itemsize
 
@@ -141,10 +152,7 @@ def _convolution(op: Op, region: Region, main: Op, architecture: Architecture) -
         own = max(rows, least[0]), max(columns, least[1])
         return _price(own, tiles, depth, size, rate, architecture)
 
-    try:
-        yield from implicit.calls(op.operands, region, _SIDES, _SIDES, price)
-    except Unfit:
-        return
+    return price
 
 
 def _rate(contraction: Op, architecture: Architecture) -> tuple[float, tuple[int, int]]:

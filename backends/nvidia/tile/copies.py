@@ -23,9 +23,16 @@ def copy(
 ) -> None:
     """The window of a product's operand into rows of shared memory; what lies outside of memory or
     tile becomes 0. `offsets`: the window's, where they are not those of the operation (i64)."""
-    f, window = e.f, source.window
+    window = source.window
     assert window is not None
-    size = rows.size
+    with e.f.within(window.op):
+        _copy(e, source, window, rows, offsets)
+
+
+def _copy(
+    e: Emitter, source: Source, window: Window, rows: Rows, offsets: Sequence[llvm.Value] | None
+) -> None:
+    f, size = e.f, rows.size
     copied = layouts.dealt(
         rows.layout.shape, e.block.threads // WARP, [(1, log2(CHUNK // size))]
     )  # neighbouring threads copy neighbouring 16 bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ....hlo.errors import CompilerBug, UnsupportedError, UserError
+from ....hlo.errors import CompilerBug, UserError
 from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.decomposed import Decomposed, expansion
 from ....hlo.ops.tile import MEMORY_OPS
@@ -392,19 +392,19 @@ class Emitter:
     # Operations that move elements, or compute them one at a time from memory.
 
     def by_index(self, op: Op) -> None:
-        """An operation whose elements are computed at their index from shared memory."""
+        """An operation whose elements are computed at their index from shared memory; what has no
+        formula of elements is done by all threads together."""
+        if op.name != "constant" and not computes(op):
+            from .team import together  # it asks for values
+
+            together(self, op)
+            return
         for value in op.results:
             spread = self.spread(value) if value.rank else self.uniform
             self.set(value, spread, self._elements(op, value, spread))
 
     def _elements(self, op: Op, value: Value, spread: Spread) -> Tile:
-        name = arithmetic.short_name(op)
-        constant = name == "constant"
-        if not constant and not computes(op):
-            raise UnsupportedError(
-                f"{op.place}{op.name}: tile functions on nvidia have no code for it"
-            )
-        if constant:
+        if op.name == "constant":
             return self._table(op, value, spread)
         tiles = [operand for operand in op.operands if operand.rank]
         pointers = dict(zip(tiles, self.shared(*tiles), strict=True))

@@ -14,7 +14,7 @@ from .. import layouts
 from ..frame import shuffle
 from ..layouts import Conversion, Shuffles, Swap
 from .emitter import Emitter
-from .operands import packed, raw_bits
+from .operands import raw_bits
 from .scope import Tile
 from .shared import CHUNK, Rows, bytes_of
 from .spread import Spread, conversion, copies
@@ -74,7 +74,7 @@ def _shuffled(e: Emitter, element: ElementType, tile: Tile, target: Spread, plan
     registers: list[Register] = [like if one is None else one for one in tile]
     if pack > 1:
         raw = [raw_bits(f, one, element) for one in registers]
-        words = [f.bitcast(packed(f, raw[n : n + pack]), "i32") for n in range(0, len(raw), pack)]
+        words = [f.bitcast(f.joined(raw[n : n + pack]), "i32") for n in range(0, len(raw), pack)]
         kind = elements.memory_type(f, element)
         found = [
             elements.widen(f, f.extract(f.bitcast(word, f"<{pack} x {kind}>"), n), element)

@@ -141,17 +141,7 @@ def raw_bits(f: llvm.Function, register: object, element: object) -> llvm.Value:
 
 
 def _store(f: llvm.Function, raw: Sequence[llvm.Value], pointer: llvm.Value, size: int) -> None:
-    f.store(packed(f, raw), pointer, align=size * len(raw))
-
-
-def packed(f: llvm.Function, raw: Sequence[llvm.Value]) -> llvm.Value:
-    """Neighbours as one vector."""
-    if len(raw) == 1:
-        return raw[0]
-    vector = llvm.poison(llvm.vector(len(raw), raw[0].type))
-    for lane, one in enumerate(raw):
-        vector = f.insert(vector, one, lane)
-    return vector
+    f.store(f.joined(raw), pointer, align=size * len(raw))
 
 
 Place = tuple[int, int]  # own, depth
@@ -231,6 +221,6 @@ def held_words(
     per = max(1, 4 // size)
     kind = "double" if size == 8 else "i32"
     return {
-        operand.value.coordinates(register=n): f.bitcast(packed(f, raw[n : n + per]), kind)
+        operand.value.coordinates(register=n): f.bitcast(f.joined(raw[n : n + per]), kind)
         for n in range(0, len(raw), per)
     }

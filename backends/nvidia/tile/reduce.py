@@ -9,21 +9,21 @@ from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Pair, Register
-from ...llvm.elementwise import scalar_region
-from ...llvm.index import Axis, Indexer, Scopes, delinear, linear, of_axis
+from ...llvm.index import linear
 from ...plain.monoid import Reduction, flat, unflat
 from .. import layouts
 from ..frame import shuffle
 from .emitter import Emitter
 from .scope import Tile
 from .spread import LANE_BITS, Spread
+from .team import together
 
 
 def reduce(e: Emitter, op: Op) -> None:
-    """reduce, of a tree where its body is one operation, else in the order of the elements."""
+    """reduce: in registers where its body is one operation, else from shared memory."""
     reduction = Reduction(op)
     if reduction.single is None or len(op.results) != 1 or not op.operands[0].rank:
-        _in_order(e, op, reduction)
+        together(e, op)
         return
     operand = op.operands[0]
     source = e.spread(operand)
@@ -169,51 +169,3 @@ def _read(e: Emitter, pointer: llvm.Value, like: Register, size: int) -> Registe
         else:
             parts.append(f.load(part.type, at))
     return unflat(parts, [like])[0]
-
-
-def _in_order(e: Emitter, op: Op, reduction: Reduction) -> None:
-    """Each thread walks all elements of its sums in shared memory, from the initial values on."""
-    f, block = e.f, e.block
-    dims = op.operands[0].dims
-    summed = tuple(op.dimensions)
-    kept = [d for d in range(len(dims)) if d not in summed]
-    pointers = e.shared(*reduction.inputs)
-    first = reduction.read(f, [e.scalar(value) for value in reduction.initial])
-    value = op.results[0]
-    spread = e.assignment.blocked(value.dims) if value.rank else e.uniform
-    tiles: list[Tile] = [[None] * spread.count for _ in op.results]
-    inner = [dims[d] for d in summed]
-    for number in spread.alive:
-        place = spread.places[number]
-        assert place is not None
-        index = block.index(spread, place)
-        held = block.inside(spread, place)
-        with f.for_range(0, math.prod(inner), 1, flat(first)) as loop:
-            scopes = Scopes(f)
-            at = of_axis(Axis(loop.index, max(1, math.prod(inner))))
-            walked = delinear(Indexer(scopes), at, inner, 1)
-            whole = dict(zip([*kept, *summed], [*index, *walked], strict=True))
-            flat_place = block.scalar(linear([whole[d] for d in range(len(dims))], dims))
-            if held is not None:
-                flat_place = f.select(held, flat_place, 0)
-            values: list[Register] = []
-            for pointer, value in zip(pointers, reduction.inputs, strict=True):
-                where = f.pointer(pointer, f.mul(flat_place, value.element.itemsize), "i8")
-                values += block.load(where, value.element, 1, False)
-            old = unflat(loop.carried, first)
-            new = _step(e, reduction, old, reduction.read(f, values))
-            loop.carry(*flat(new))
-        for tile, one in zip(
-            tiles, reduction.finished(f, unflat(loop.results, first)), strict=True
-        ):
-            tile[number] = one
-    for value, tile in zip(op.results, tiles, strict=True):
-        e.set(value, spread, tile)
-
-
-def _step(
-    e: Emitter, reduction: Reduction, old: Sequence[Register], new: Sequence[Register]
-) -> list[Register]:
-    if reduction.single is not None:
-        return reduction.combine(e.f, old, new, 1)
-    return scalar_region(e.f, reduction.body, [*old, *new], 1)

@@ -58,7 +58,7 @@ class Arena:
 
     def take(self, size: int, line: int = LINE) -> Piece:
         """A piece of that many bytes."""
-        size = -(-size // LINE) * LINE
+        size = -(-max(size, 1) // LINE) * LINE
         start = 0
         for other in sorted(self._taken):
             if start + size <= other:

@@ -6,12 +6,13 @@ order, and does what follows the product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ....hlo.build import Builder
 from ....hlo.graph import Op, Region, Value
 from ....hlo.types import F32, TensorType
+from ....optimizer.tiles import implicit
 from ...llvm import elements
 from ..apart import Parts
 from ..frame import Unfit
@@ -20,6 +21,10 @@ from ..target import Architecture, Target
 
 LEAST = 256  # bytes of an operand along the sum, that a part has
 MOST = 16  # parts
+_DIMENSIONS = (
+    "batch_dimension", "feature_dimension", "input_feature_dimension", "output_feature_dimension",
+    "spatial_dimensions",
+)  # fmt: skip
 _LAUNCH = 3000.0  # clocks between the end of a launch and the work of the next
 _MEMORY = 14.0  # bytes per clock and multiprocessor, read or written
 
@@ -30,9 +35,14 @@ Emit = Callable[[Region], KernelCode]
 def parts_of(region: Region, architecture: Architecture, clocks: Clocks) -> int:
     """How many parts the sum of a region around one product is best cut into; 1: it stays."""
     (main,) = (op for op in region.ops if op.name in ("dot_general", "convolution"))
-    if main.name != "dot_general" or len(main.lhs_contracting_dimensions) != 1:
+    if main.name == "convolution":
+        if implicit.refusal(main) or main.feature_group_count != 1:
+            return 1
+        depth = main.operands[1].dims[main.kernel_input_feature_dimension]
+    elif len(main.lhs_contracting_dimensions) == 1:
+        depth = main.operands[0].dims[main.lhs_contracting_dimensions[0]]
+    else:
         return 1
-    depth = main.operands[0].dims[main.lhs_contracting_dimensions[0]]
     sums = main.result.tensor.size * 4
     speed = _MEMORY * architecture.multiprocessors
     values = (*region.arguments, *region.results)
@@ -55,7 +65,7 @@ def parts_of(region: Region, architecture: Architecture, clocks: Clocks) -> int:
 def emit(region: Region, parts: int, target: Target, product: Emit, rest: Emit) -> KernelCode:
     """The kernel of a region around one product, its sum cut into so many parts. `product` and
     `rest` emit what sums the parts, and what adds them and follows the product."""
-    (main,) = (op for op in region.ops if op.name == "dot_general")
+    (main,) = (op for op in region.ops if op.name in ("dot_general", "convolution"))
     first = partial(main, parts)
     whole = Parts()
     operands = [_stored(value)[0] for value in main.operands]
@@ -63,7 +73,8 @@ def emit(region: Region, parts: int, target: Target, product: Emit, rest: Emit) 
         raise Unfit("an operand of a sum in parts is computed")
     sums = whole.reserve(first.results[0].tensor.bytes)
     whole.add(product(first), [*(Memory(value.index) for value in operands), sums])
-    behind = _rest(region, main, first.results[0].tensor)
+    along = main.output_feature_dimension if main.name == "convolution" else 0
+    behind = _rest(region, main, first.results[0].tensor, along)
     count = len(region.arguments)
     places = [sums, *(Memory(n) for n in range(count + len(region.results)))]
     whole.add(rest(behind), places)
@@ -82,8 +93,11 @@ def _stored(value: Value) -> tuple[Value, list[int]]:
 
 
 def partial(main: Op, parts: int) -> Region:
-    """The product of two operands whose summed dim is cut: part, then the result's dims. Unfit
-    where the result's dims are not in the order of the operands'."""
+    """The product of two operands whose summed dim is cut: part, then the result's dims; of a
+    convolution, part and output feature are one dim. Unfit where the result's dims are not in the
+    order of the operands'."""
+    if main.name == "convolution":
+        return _of_groups(main, parts)
     b = Builder(main.origin, check=False)
     types: list[TensorType] = []
     facts: dict[str, Any] = dict(main.attributes)
@@ -106,13 +120,45 @@ def partial(main: Op, parts: int) -> Region:
     return b.region([b("dot_general", *sides, type=kind, **facts)])
 
 
-def _rest(region: Region, main: Op, sums: TensorType) -> Region:
-    """The region behind the product, of the parts' sums and the region's arguments: neighbours are
-    added first."""
+def _of_groups(main: Op, parts: int) -> Region:
+    """The convolution with as many groups of input features, each of which gives all features."""
+    b = Builder(main.origin, check=False)
+    (image, lies), (kernel, ours) = map(_stored, main.operands)
+    feature, depth = (
+        ours[d] for d in (main.kernel_output_feature_dimension, main.kernel_input_feature_dimension)
+    )
+    x, w = b.arguments([image.type, kernel.type])
+    dims = kernel.dims
+    cut = b.reshape(w, (*dims[:depth], parts, dims[depth] // parts, *dims[depth + 1 :]))
+    moved = [d + (d > depth) for d in range(len(dims))]  # dims of the kernel in `cut`
+    moved[depth] = depth + 1
+    order = [moved[d] for d in range(len(dims))]
+    order.insert(order.index(moved[feature]), depth)
+    groups = list(dims)
+    groups[feature], groups[depth] = parts * dims[feature], dims[depth] // parts
+    turned = b.reshape(b.transpose(cut, order), groups)
+    facts: dict[str, Any] = dict(main.attributes)
+    for side, order in (("input", lies), ("kernel", ours)):
+        for name in _DIMENSIONS:
+            key = f"{side}_{name}"
+            if key in facts:
+                found = facts[key]
+                several = isinstance(found, tuple)
+                facts[key] = tuple(order[d] for d in found) if several else order[found]
+    facts["feature_group_count"] = parts
+    result = list(main.result.dims)
+    result[main.output_feature_dimension] *= parts
+    element = F32 if elements.is_rounded(main.result.element) else main.result.element
+    return b.region([b("convolution", x, turned, type=TensorType(result, element), **facts)])
+
+
+def _rest(region: Region, main: Op, sums: TensorType, along: int) -> Region:
+    """The region behind the product, of the parts' sums, which stand along one dim, and the
+    region's arguments: neighbours are added first."""
     b = Builder(main.origin, check=False)
     total, *own = b.arguments([sums, *region.argument_types])
     known = dict(zip(region.arguments, own, strict=True))
-    found = list(_each(b, total))
+    found = list(_each(b, total, along, main.result.dims))
     while len(found) > 1:
         found = [b("add", *found[n : n + 2]) for n in range(0, len(found), 2)]
     known[main.result] = b.convert(found[0], main.result.element)
@@ -128,11 +174,13 @@ def _rest(region: Region, main: Op, sums: TensorType) -> Region:
     return b.region([made(root) for root in region.results])
 
 
-def _each(b: Builder, total: Value) -> Iterator[Value]:
-    """The parts of a value along its first dim."""
-    ones = (1,) * total.rank
-    for part in range(total.dims[0]):
-        starts = (part, *(0 for _ in total.dims[1:]))
-        limits = (part + 1, *total.dims[1:])
-        one = b("slice", total, start_indices=starts, limit_indices=limits, strides=ones)
-        yield b.reshape(one, total.dims[1:])
+def _each(b: Builder, total: Value, along: int, dims: Sequence[int]) -> Iterator[Value]:
+    """The parts of a value along one dim, each of `dims`."""
+    ones, size = (1,) * total.rank, dims[along] if total.rank == len(dims) else 1
+    for first in range(0, total.dims[along], size):
+        starts, limits = [0] * total.rank, list(total.dims)
+        starts[along], limits[along] = first, first + size
+        one = b(
+            "slice", total, start_indices=tuple(starts), limit_indices=tuple(limits), strides=ones
+        )
+        yield b.reshape(one, dims)

@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
 from girih.backends.llvm import constant, poison
 from girih.backends.nvidia import layouts
 from girih.backends.nvidia.atoms import BITS, MatrixAtom, matrix_atoms
@@ -57,8 +58,12 @@ def plain(target: Target) -> Trial:
 
 def shuffles(target: Target) -> Trial:
     x, lane = np.arange(100, 132, dtype=np.int32), np.arange(32)
-    modes = (("bfly", 5, lane ^ 5), ("up", 3, np.where(lane < 3, lane, lane - 3)),
-             ("down", 4, np.where(lane > 27, lane, lane + 4)), ("idx", 7, lane * 0 + 7))  # fmt: skip
+    modes = (
+        ("bfly", 5, lane ^ 5),
+        ("up", 3, np.where(lane < 3, lane, lane - 3)),
+        ("down", 4, np.where(lane > 27, lane, lane + 4)),
+        ("idx", 7, lane * 0 + 7),
+    )
 
     def body(pen: Pen) -> None:
         own = pen.word(0, pen.thread)
@@ -203,8 +208,12 @@ def matrix_load(transposed: bool, target: Target) -> Trial:
 
 def fill(pen: Pen, array: int, nbytes: int, offset: int = 0) -> None:
     """Words of an array to shared memory, by all threads of the block."""
-    _words(pen, nbytes, lambda at: pen.f.store(
-        pen.word(array, at), pen.f.pointer(pen.entry.shared(offset), at, "i32"), align=4))  # fmt: skip
+    f = pen.f
+
+    def each(at: Any) -> None:
+        f.store(pen.word(array, at), f.pointer(pen.entry.shared(offset), at, "i32"), align=4)
+
+    _words(pen, nbytes, each)
 
 
 def dump(pen: Pen, array: int, nbytes: int) -> None:
@@ -212,8 +221,12 @@ def dump(pen: Pen, array: int, nbytes: int) -> None:
     f = pen.f
     barrier(f)
     base = f.mul(pen.entry.block(), nbytes // 4)
-    _words(pen, nbytes, lambda at: pen.put(
-        array, f.add(base, at), f.load("i32", f.pointer(pen.entry.shared(), at, "i32"), align=4)))  # fmt: skip
+
+    def each(at: Any) -> None:
+        word = f.load("i32", f.pointer(pen.entry.shared(), at, "i32"), align=4)
+        pen.put(array, f.add(base, at), word)
+
+    _words(pen, nbytes, each)
 
 
 def _words(pen: Pen, nbytes: int, each: Callable[[Any], object]) -> None:
@@ -494,8 +507,13 @@ def group_product(
 def _group_products() -> Iterator[tuple[str, Make]]:
     straight = (False, False)
 
-    def one(elements: tuple[str, str], columns: int, swizzles: tuple[int, int] = (128, 128),
-            turned: tuple[bool, bool] = straight, registers: bool = False) -> tuple[str, Make]:  # fmt: skip
+    def one(
+        elements: tuple[str, str],
+        columns: int,
+        swizzles: tuple[int, int] = (128, 128),
+        turned: tuple[bool, bool] = straight,
+        registers: bool = False,
+    ) -> tuple[str, Make]:
         form = "".join("T" if side else "N" for side in turned)
         left = "registers" if registers else str(swizzles[0])
         name = f"wgmma {' '.join(dict.fromkeys(elements))} n{columns} {form} {left} {swizzles[1]}"

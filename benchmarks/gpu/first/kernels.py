@@ -9,10 +9,11 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import girih
-import girih.language as tl
 import ml_dtypes
 import numpy as np
+
+import girih
+import girih.language as tl
 from girih.backends.nvidia import kernels, tile
 from girih.backends.nvidia.pipeline import emit as pipeline
 from girih.backends.nvidia.target import Target

@@ -1,4 +1,4 @@
-"""Whole programs through the runtime: memory, graphs, branches, other libraries' arrays, bundles."""
+"""Whole programs through the runtime: memory, graphs, branches, others' arrays, bundles."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import girih
 import numpy as np
+
+import girih
 from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.graph import Module
 from girih.hlo.types import BF16, F32, I32, TensorType
@@ -37,7 +38,10 @@ def mlp() -> tuple[Module, list[Array], float]:
     def body(b: Builder, x: Any) -> list[Any]:
         for weight in weights:
             kind = TensorType((x.dims[0], weight.shape[1]), BF16)
-            facts = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+            facts: dict[str, Any] = {
+                "lhs_contracting_dimensions": (1,),
+                "rhs_contracting_dimensions": (0,),
+            }
             x = b("tanh", b("dot_general", x, b.constant(weight), type=kind, **facts))
         wide = b.convert(x, F32)
         total = b.reduce("add", b("multiply", wide, wide), scalar(b, 0.0), (1,))
@@ -53,7 +57,10 @@ def chain() -> tuple[Module, list[Array], float]:
 
     def body(b: Builder, x: Any) -> list[Any]:
         turned = b.transpose(x, (1, 0))
-        facts = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+        facts: dict[str, Any] = {
+            "lhs_contracting_dimensions": (1,),
+            "rhs_contracting_dimensions": (0,),
+        }
         product = b("dot_general", turned, x, type=TensorType((96, 96), F32), **facts)
         top = b.reduce("maximum", product, scalar(b, -1e30), (1,))
         shifted = b("subtract", product, b.broadcast(top, product.dims, (0,)))
@@ -137,7 +144,7 @@ def bundled(name: str, target: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.girih"
         program.save(path)
-        again = girih.load(path, **({"simulate": True} if simulate else {"target": "nvidia"}))
+        again = girih.load(path, target="nvidia", simulate=simulate)
         return checked(again(*inputs), wanted, tolerance, again.reason)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from girih.backends.nvidia.assemble import assemble, find_ptxas
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.frame import Parameter, Unit

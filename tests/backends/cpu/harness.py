@@ -10,19 +10,15 @@ from typing import Any
 import numpy as np
 
 from girih.backends.cpu import codegen, executor, image, kernels
-from girih.hlo.build import make_op
-from girih.hlo.graph import Function, Module, Op, Region, arguments
-from girih.hlo.interpret import interpret
+from girih.hlo.graph import Op
 from girih.runtime.devices import cpu, libraries
+
+from ..support import compare as compare
+from ..support import expected as expected
+from ..support import fusion as fusion
 
 GUARD = 128  # bytes after each result that must stay as they are
 _alive: list[Any] = []  # mapped code must outlive the calls
-
-
-def fusion(kind: str, region: Region) -> Op:
-    """A fusion operation around a region, with fresh operands."""
-    operands = arguments(region.argument_types)
-    return make_op("fusion", operands, {"kind": kind}, (region,), region.result_types, check=False)
 
 
 def compiled(code: codegen.KernelCode, target: codegen.Target) -> Any:
@@ -110,14 +106,6 @@ def _aligned(size: int) -> np.ndarray:
     return block[offset : offset + size]
 
 
-def expected(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What the interpreter computes."""
-    own = arguments([value.type for value in op.operands])
-    copy = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
-    module = Module({"main": Function("main", Region(own, (copy,), copy.results))})
-    return [np.asarray(result) for result in interpret(module, list(inputs))]
-
-
 def check(
     op: Op, inputs: Sequence[np.ndarray], *, tolerance: float = 0.0, target: Any = None
 ) -> list[np.ndarray]:
@@ -130,17 +118,6 @@ def check(
     for got, wanted in zip(results, expected(op, inputs), strict=True):
         compare(got, wanted, tolerance)
     return results
-
-
-def compare(got: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
-    assert got.shape == wanted.shape and got.dtype == wanted.dtype
-    if tolerance == 0 and got.dtype.kind not in "fcV":
-        np.testing.assert_array_equal(got, wanted)
-        return
-    if got.dtype.kind == "V":
-        got, wanted = got.astype(np.float64), wanted.astype(np.float64)
-    scale = np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0)
-    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * scale)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from girih.backends.cpu import codegen
@@ -26,30 +25,10 @@ from girih.hlo.types import (
     TensorType,
 )  # fmt: skip
 
+from ..support import inputs_for, kind
 from . import harness
 
 LEVELS = [None, "avx2", "baseline"] if codegen.host_target().architecture == "x86_64" else [None]
-
-
-def kind(*dims: int, element: ElementType = F32) -> TensorType:
-    return TensorType(dims, element)
-
-
-def inputs_for(types: Sequence[TensorType], seed: int = 0) -> list[np.ndarray]:
-    """Random arrays: normal floats, small integers."""
-    generator = np.random.default_rng(seed)
-    made = []
-    for type in types:
-        if type.element.is_integer:
-            made.append(np.asarray(generator.integers(0, 100, type.dims)).astype(type.dtype))
-        elif type.element.is_bool:
-            made.append(np.asarray(generator.integers(0, 2, type.dims)).astype(bool))
-        elif type.element.is_complex:
-            parts = [generator.standard_normal(type.dims) for _ in range(2)]
-            made.append(np.asarray(parts[0] + 1j * parts[1]).astype(type.dtype))
-        else:
-            made.append(np.asarray(generator.standard_normal(type.dims)).astype(type.dtype))
-    return made
 
 
 def check(

@@ -7,50 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.hlo.build import build_region
-from girih.hlo.types import BF16, C64, F32, F64, I1, I32, ElementType, TensorType
+from girih.hlo.types import BF16, C64, F32, F64, I1, I32, ElementType
 
-from .test_loops_elementwise import LEVELS, check, kind
-
-SCALAR = TensorType((), F32)
-
-
-def softmax(b: Any, x: Any, outer: int) -> Any:
-    dims, mapped = tuple(range(outer, x.rank)), tuple(range(outer))
-    largest = b.reduce("maximum", x, b.constant(-np.inf, SCALAR), dims)
-    grown = b("exponential", b("subtract", x, b.broadcast(largest, x.dims, mapped)))
-    total = b.reduce("add", grown, b.constant(0, SCALAR), dims)
-    return b("divide", grown, b.broadcast(total, x.dims, mapped))
-
-
-def layer_norm(b: Any, x: Any, scale: Any, shift: Any, outer: int) -> Any:
-    dims, mapped, last = tuple(range(outer, x.rank)), tuple(range(outer)), (x.rank - 1,)
-    rows = TensorType(x.dims[:outer], F32)
-    count = float(np.prod(x.dims[outer:]))
-
-    def mean(value: Any) -> Any:
-        total = b.reduce("add", value, b.constant(0, SCALAR), dims)
-        return b("multiply", total, b.constant(1 / count, rows))
-
-    centred = b("subtract", x, b.broadcast(mean(x), x.dims, mapped))
-    variance = mean(b("multiply", centred, centred))
-    inverse = b("rsqrt", b("add", variance, b.constant(1e-5, rows)))
-    normal = b("multiply", centred, b.broadcast(inverse, x.dims, mapped))
-    scaled = b("multiply", normal, b.broadcast(scale, x.dims, last))
-    return b("add", scaled, b.broadcast(shift, x.dims, last))
-
-
-def argmax(b: Any, x: Any, value: Any, index: Any, dims: tuple[int, ...]) -> Any:
-    places = b("iota", type=TensorType(x.dims, I32), iota_dimension=dims[0])
-
-    def body(b: Any, x: Any, i: Any, y: Any, j: Any) -> Any:
-        better = b.compare("GT", x, y)
-        ties = b("and", b.compare("EQ", x, y), b.compare("LT", i, j))
-        return [b("select", better, x, y), b("select", b("or", better, ties), i, j)]
-
-    scalars = [TensorType((), element) for element in (F32, I32, F32, I32)]
-    region = build_region(scalars, body)
-    return b.op("reduce", [x, places, value, index], {"dimensions": dims}, [region]).results
+from ..support import SCALAR, argmax, kind, layer_norm, softmax
+from .test_loops_elementwise import LEVELS, check
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -80,7 +40,7 @@ def test_long_ordered_fold_is_split_over_lanes() -> None:
     types = [kind(2, 1003), SCALAR, kind(element=I32)]
 
     def body(b: Any, x: Any, v: Any, i: Any) -> Any:
-        return argmax(b, b("floor", x), v, i, (1,))
+        return argmax(b, b("floor", x), (1,), (v, i))
 
     check(types, body, "rows")
 
@@ -102,7 +62,7 @@ def test_row_reductions(name: str, element: ElementType, level: str | None) -> N
 @pytest.mark.parametrize("fusion, dims", [("rows", (1,)), ("reduce", (0,)), ("reduce", (0, 1))])
 def test_ordered_bodies(fusion: str, dims: tuple[int, ...]) -> None:
     types = [kind(40, 61), SCALAR, kind(element=I32)]
-    check(types, lambda b, x, v, i: argmax(b, x, v, i, dims), fusion)
+    check(types, lambda b, x, v, i: argmax(b, x, dims, (v, i)), fusion)
 
 
 SHAPES = [

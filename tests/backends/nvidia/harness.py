@@ -13,9 +13,12 @@ from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.launch import Argument, Immediate, KernelCode, TensorMap
 from girih.backends.nvidia.target import Target, target
 from girih.hlo.build import make_op
-from girih.hlo.graph import Function, Module, Op, Region, arguments
-from girih.hlo.interpret import interpret
+from girih.hlo.graph import Op, arguments
 from girih.hlo.types import tensor_of
+
+from ..support import compare as compare
+from ..support import expected as expected
+from ..support import fusion as fusion
 
 PATTERN = 0xA5
 TARGET = target("sm_90a")
@@ -26,12 +29,6 @@ def operation(definition: Any, case: Any) -> Op:
     operands = arguments([tensor_of(np.asarray(x)) for x in case.inputs])
     regions = case.regions() if case.regions else ()
     return make_op(definition.name, operands, case.attributes, regions, case.result_types)
-
-
-def fusion(kind: str, region: Region) -> Op:
-    """A fusion operation around a region, with fresh operands."""
-    operands = arguments(region.argument_types)
-    return make_op("fusion", operands, {"kind": kind}, (region,), region.result_types, check=False)
 
 
 def run(
@@ -93,14 +90,6 @@ def run(
     ]
 
 
-def expected(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What the interpreter computes."""
-    own = arguments([value.type for value in op.operands])
-    copy = Op(op.definition, own, op.attributes, op.regions, op.result_types, op.origin)
-    module = Module({"main": Function("main", Region(own, (copy,), copy.results))})
-    return [np.asarray(result) for result in interpret(module, list(inputs))]
-
-
 def check(
     op: Op,
     inputs: Sequence[np.ndarray],
@@ -114,15 +103,3 @@ def check(
     for got, wanted in zip(results, expected(op, inputs), strict=True):
         compare(got, wanted, tolerance)
     return results
-
-
-def compare(got: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
-    """Equal shapes and types, equal numbers within a relative tolerance."""
-    assert got.shape == wanted.shape and got.dtype == wanted.dtype
-    if tolerance == 0 and got.dtype.kind not in "fcV":
-        np.testing.assert_array_equal(got, wanted)
-        return
-    if got.dtype.kind == "V":
-        got, wanted = got.astype(np.float64), wanted.astype(np.float64)
-    scale = np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0)
-    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * scale)

@@ -12,33 +12,11 @@ from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.simulator import Report
 from girih.hlo.build import build_region
 from girih.hlo.graph import Op
-from girih.hlo.types import F32, ElementType, TensorType
+from girih.hlo.types import TensorType
 
+from ...support import inputs_for as inputs_for
+from ...support import kind as kind
 from .. import harness
-
-SCALAR = TensorType((), F32)
-
-
-def kind(*dims: int, element: ElementType = F32) -> TensorType:
-    return TensorType(dims, element)
-
-
-def inputs_for(types: Sequence[TensorType], seed: int = 0) -> list[np.ndarray]:
-    """Random arrays: normal floats, small integers."""
-    generator = np.random.default_rng(seed)
-    made = []
-    for type in types:
-        if type.element.is_integer:
-            limit = min(100, (1 << (type.element.bits - 1)) - 1)
-            made.append(np.asarray(generator.integers(0, limit, type.dims)).astype(type.dtype))
-        elif type.element.is_bool:
-            made.append(np.asarray(generator.integers(0, 2, type.dims)).astype(bool))
-        elif type.element.is_complex:
-            parts = [generator.standard_normal(type.dims) for _ in range(2)]
-            made.append(np.asarray(parts[0] + 1j * parts[1]).astype(type.dtype))
-        else:
-            made.append(np.asarray(generator.standard_normal(type.dims)).astype(type.dtype))
-    return made
 
 
 def operation(types: Sequence[TensorType], body: Callable[..., Any], fusion: str) -> Op:

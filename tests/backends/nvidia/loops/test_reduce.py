@@ -15,9 +15,9 @@ from girih.backends.nvidia.kernels import emit
 from girih.hlo.build import build_region
 from girih.hlo.types import BF16, C64, F16, F32, F64, I1, I8, I32, I64, ElementType, TensorType
 
+from ...support import argmax
 from .. import harness
 from .support import check, counted, inputs_for, kind, operation
-from .test_rows import argmax
 
 
 def total(b: Any, x: Any, dims: tuple[int, ...], name: str = "add", start: Any = 0) -> Any:

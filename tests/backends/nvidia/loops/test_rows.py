@@ -13,59 +13,11 @@ from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.target import target
-from girih.hlo.build import build_region
-from girih.hlo.types import BF16, F16, F32, F64, I32, ElementType, TensorType
+from girih.hlo.types import BF16, F16, F32, F64, ElementType
 
+from ...support import SCALAR, argmax, kind, layer_norm, softmax
 from .. import harness
-from .support import SCALAR, check, counted, kind, operation
-
-
-def wide(b: Any, x: Any) -> Any:
-    return b.convert(x, F32) if x.element in (BF16, F16) else x
-
-
-def softmax(b: Any, x: Any, outer: int = 1) -> Any:
-    element, x = x.element, wide(b, x)
-    scalar = TensorType((), x.element)
-    dims, mapped = tuple(range(outer, x.rank)), tuple(range(outer))
-    largest = b.reduce("maximum", x, b.constant(-np.inf, scalar), dims)
-    grown = b("exponential", b("subtract", x, b.broadcast(largest, x.dims, mapped)))
-    total = b.reduce("add", grown, b.constant(0, scalar), dims)
-    return b.convert(b("divide", grown, b.broadcast(total, x.dims, mapped)), element)
-
-
-def layer_norm(b: Any, x: Any, scale: Any, shift: Any, outer: int = 1) -> Any:
-    element = x.element
-    x, scale, shift = wide(b, x), wide(b, scale), wide(b, shift)
-    dims, mapped, last = tuple(range(outer, x.rank)), tuple(range(outer)), (x.rank - 1,)
-    rows = TensorType(x.dims[:outer], F32)
-    count = float(np.prod(x.dims[outer:]))
-
-    def mean(value: Any) -> Any:
-        total = b.reduce("add", value, b.constant(0, SCALAR), dims)
-        return b("multiply", total, b.constant(1 / count, rows))
-
-    centred = b("subtract", x, b.broadcast(mean(x), x.dims, mapped))
-    variance = mean(b("multiply", centred, centred))
-    inverse = b("rsqrt", b("add", variance, b.constant(1e-5, rows)))
-    normal = b("multiply", centred, b.broadcast(inverse, x.dims, mapped))
-    scaled = b("multiply", normal, b.broadcast(scale, x.dims, last))
-    return b.convert(b("add", scaled, b.broadcast(shift, x.dims, last)), element)
-
-
-def argmax(b: Any, x: Any, dims: tuple[int, ...]) -> Any:
-    """(largest, its first position)"""
-    places = b("iota", type=TensorType(x.dims, I32), iota_dimension=dims[0])
-
-    def body(b: Any, x: Any, i: Any, y: Any, j: Any) -> Any:
-        better = b.compare("GT", x, y)
-        ties = b("and", b.compare("EQ", x, y), b.compare("LT", i, j))
-        return [b("select", better, x, y), b("select", b("or", better, ties), i, j)]
-
-    scalars = [TensorType((), element) for element in (F32, I32, F32, I32)]
-    region = build_region(scalars, body)
-    start = [b.constant(-np.inf, SCALAR), b.constant(0, TensorType((), I32))]
-    return b.op("reduce", [x, places, *start], {"dimensions": dims}, [region]).results
+from .support import check, counted, operation
 
 
 @pytest.mark.parametrize("size", [1, 5, 16, 64, 100, 1000, 1023, 3000, 9001, 40000])

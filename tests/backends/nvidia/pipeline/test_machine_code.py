@@ -12,6 +12,7 @@ from girih.backends.nvidia.assemble import Assembly, disassemble
 from girih.backends.nvidia.pipeline.emit import plan_of
 from girih.backends.nvidia.pipeline.schedule import Schedule
 
+from ..sass import Instruction, counts, instructions, requires_nvdisasm
 from .support import BF16, SM_90A, assembled, attention, call_of, gated, layer, matmul
 
 pytestmark = pytest.mark.requires_ptxas
@@ -76,11 +77,6 @@ def test_a_turn_of_the_loop_is_four_products(built) -> None:
     assert len(re.findall(r"cp\.async\.bulk\.tensor\S*shared::cluster\.global", ptx)) == 5
     assert len(re.findall(r"multicast::cluster", ptx)) == 4
     assert len(re.findall(r"stmatrix", ptx)) == 16
-    steps = machine_code(assembly)
-    if steps is None:
-        pytest.skip("nvdisasm is not installed")
-    loop = re.search(r"ARRIVE(( [ux])* HGMMA){4}( [ux])* DEPBAR1", " ".join(steps))
-    assert loop is not None, steps
 
 
 def test_the_softmax_runs_under_a_product(built) -> None:
@@ -89,28 +85,44 @@ def test_the_softmax_runs_under_a_product(built) -> None:
     loop = ptx[ptx.index("wait_group.sync.aligned 1") :]
     loop = loop[: loop.index("wait_group.sync.aligned 0")]
     assert loop.count("ex2.approx") >= 64
-    steps = machine_code(assembly)
-    if steps is None:
-        pytest.skip("nvdisasm is not installed")
-    code = " ".join(steps)
-    code = code[code.index("DEPBAR1") :]
-    assert code[: code.index("DEPBAR0")].count("MUFU") >= 64
 
 
-def machine_code(assembly: Assembly) -> list[str] | None:
-    """The instructions that matter, in order; "u" stands for those of uniform registers."""
+@requires_nvdisasm
+@pytest.mark.parametrize("name", ["matmul", "transposed", "256 x 128", "f32 results"])
+def test_products_stand_back_to_back(built, name: str) -> None:
+    """Between the arrival and the wait nothing but uniform registers' work, which other units do,
+    changes a descriptor; one thread starts copies without a vote."""
+    _, _, assembly = get(built, name)
+    code = code_of(assembly)
+    arrive = next(n for n, one in enumerate(code) if one.opcode == "WARPGROUP.ARRIVE")
+    wait = next(n for n, one in enumerate(code) if n > arrive and waited(one) is not None)
+    turn = code[arrive:wait]
+    products = [n for n, one in enumerate(turn) if one.name == "HGMMA"]
+    assert len(products) == 4 * (2 if name == "256 x 128" else 1)
+    assert waited(code[wait]) == 1
+    for one in turn[products[0] : products[-1]]:
+        assert one.name not in ("R2UR", "MOV", "BAR", "SYNCS", "BRA"), one
+    assert not any("U.ANY" in one.opcode or one.name == "VOTEU" for one in code)
+    assert counts(code)["HGMMA"] == len(products)
+
+
+@requires_nvdisasm
+def test_exponentials_run_under_a_product(built) -> None:
+    _, _, assembly = get(built, "attention")
+    code = code_of(assembly)
+    first = next(n for n, one in enumerate(code) if waited(one) == 1)
+    last = next(n for n, one in enumerate(code) if n > first and waited(one) == 0)
+    assert counts(code[first:last])["MUFU"] >= 64
+    assert not {"LDL", "STL"} & set(counts(code))
+
+
+def code_of(assembly: Assembly) -> list[Instruction]:
     text = disassemble(assembly.cubin)
-    if text is None:
-        return None
-    found = []
-    for opcode, rest in re.findall(r"\*/\s+(?:@!?U?P\d+ )?([A-Z]\w*)([^;]*);", text):
-        if opcode == "WARPGROUP":
-            depth = re.search(r"DEPBAR\S* gsb0, 0x(\d)", rest)
-            found.append(f"DEPBAR{depth[1]}" if depth else "ARRIVE")
-        elif opcode in ("HGMMA", "MUFU"):
-            found.append(opcode)
-        elif opcode.startswith("U") and not opcode.startswith("UTMA"):
-            found.append("u")
-        else:
-            found.append("x")
-    return found
+    assert text is not None
+    return instructions(text)[0]
+
+
+def waited(one: Instruction) -> int | None:
+    """How many groups a wait for products leaves in flight; None for other instructions."""
+    depth = re.search(r"gsb0, 0x(\d)", one.operands)
+    return int(depth[1]) if one.opcode.startswith("WARPGROUP.DEPBAR") and depth else None

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.backends.nvidia import simulator
+from girih.backends.nvidia import kernels, simulator, tile
 from girih.backends.nvidia.frame import Unfit
-from girih.backends.nvidia.tile import contraction
+from girih.backends.nvidia.target import Target, target
+from girih.backends.nvidia.tile import contraction, split
 from girih.hlo.build import Builder, make_op
 from girih.hlo.graph import Op, arguments
+from girih.hlo.precision import OPERANDS, TF32
+from girih.hlo.tiling import run_kernel
 from girih.hlo.types import BF16, C64, F16, F32, F64, I8, I32
 
 from .. import harness
@@ -28,6 +31,8 @@ from .support import (
     tensor,
     values,
 )
+
+SM_90A = target("sm_90a")
 
 
 @pytest.mark.parametrize("turned", [(False, False), (True, True)])
@@ -57,6 +62,36 @@ def test_sizes(sizes: tuple[int, int, int], tiles: tuple[int, int, int]) -> None
 def test_element_types(element: Any, sums: Any) -> None:
     op = matmul((17, 20, 36), (16, 16, 16), element, sums, sums, turned=(False, True))
     check(op, values(op), tolerance=1e-5)
+
+
+TURNED = [(False, False), (False, True), (True, False), (True, True)]
+
+
+@pytest.mark.parametrize("turned", TURNED)
+@pytest.mark.parametrize(("element", "steps"), [(F32, 32), (F64, 128)], ids=["tf32", "f64"])
+def test_wide_elements(element: Any, steps: int, turned: tuple[bool, bool]) -> None:
+    """f32 by tf32 where the source allows it, and f64: matrix instructions that meet every bank
+    once, however the operands lie."""
+    facts = {OPERANDS: TF32} if element is F32 else {}
+    op = matmul((40, 32, 70), (32, 32, 32), element, element, element, turned, **facts)
+    inputs = values(op)
+    reports: list[Any] = []
+    code = tile.emit(op, SM_80)
+    options = {"counters": True, "reports": reports, "mode": "lazy"}
+    (got,) = harness.run(op, inputs, code=code, on=SM_80, **options)
+    (wanted,) = run_kernel(op, inputs)
+    harness.compare(got, np.asarray(wanted), 2e-3 if element is F32 else 1e-12)
+    assert reports[0].counters["bank_conflicts"] == 0
+    assert counted(ptx_of(op), "mma.sync") * 2 in (steps, 2 * steps)
+
+
+def test_f32_is_rounded_to_the_nearest_tf32() -> None:
+    """The instruction would cut what it does not read."""
+    op = matmul((16, 8, 8), (16, 8, 8), F32, F32, F32, **{OPERANDS: TF32})
+    x, y = np.zeros((16, 8), np.float32), np.zeros((8, 8), np.float32)
+    x[:, 0], y[0] = 1 + 2**-11 + 2**-13, 1
+    (got,) = harness.run(op, [x, y], code=tile.emit(op, SM_80), on=SM_80)
+    np.testing.assert_array_equal(got, np.float32(1 + 2**-10))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -160,19 +195,33 @@ def test_contractions(
     harness.compare(got, np.asarray(wanted), tolerance)
 
 
-@pytest.mark.parametrize("element", [BF16, F32])
-def test_a_long_sum_of_few_tiles_is_done_in_parts(element: Any) -> None:
+@pytest.mark.parametrize(
+    ("element", "m", "on"),
+    [(BF16, 16, SM_80), (F32, 16, SM_80), (F32, 1, SM_80), (BF16, 5, SM_90A)],
+)
+def test_a_long_sum_of_few_tiles_is_done_in_parts(
+    monkeypatch: pytest.MonkeyPatch, element: Any, m: int, on: Target
+) -> None:
     """Twice the same bits: parts are added in a fixed order."""
-    op = fused(16, 24, 2048, element)
+    monkeypatch.setattr(split, "_LAUNCH", 0)
+    op = fused(m, 24, 2048, element)
     inputs = values(op)
-    code = contraction.emit(op, op.regions[0], SM_80)
+    code = kernels.emit(op, on)
     assert code.scratch_bytes and any("parts" in note for note in code.notes)
-    assert code.launches[0].grid[0] > 4
-    (got,) = harness.run(op, inputs, code=code, on=SM_80)
-    (again,) = harness.run(op, inputs, code=code, on=SM_80, seed=3)
+    assert code.launches[0].grid[0] > 4 and len(code.launches) == 2
+    (got,) = harness.run(op, inputs, code=code, on=on)
+    (again,) = harness.run(op, inputs, code=code, on=on, seed=3)
     np.testing.assert_array_equal(got, again)
     (wanted,) = harness.expected(op, inputs)
     harness.compare(got, np.asarray(wanted), 1e-4)
+
+
+@pytest.mark.parametrize("columns", [16, 32, 64])
+@pytest.mark.parametrize("turned", TURNED[:2])
+def test_products_of_one_row(columns: int, turned: tuple[bool, bool]) -> None:
+    """Threads whose patch is one element, or less than one of their own."""
+    op = matmul((1, columns, 64), (1, columns, 32), F32, turned=turned)
+    check(op, values(op), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("dims", [(64, 96), (40, 24)])

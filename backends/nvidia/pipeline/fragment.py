@@ -1,0 +1,88 @@
+"""Where the elements of a tile live in a warp group: as accumulators of wgmma.
+
+One tile of 64 x 8 says it all: others are repeats of it (`layouts.Repeated`), so a thread's rows
+and columns are those it has of that tile, again and again.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from .. import layouts
+from ..layouts import LANE_BITS, Layout, Repeated
+
+TILE = layouts.wgmma_accumulator(8)
+
+
+def _own(dimension: int) -> tuple[int, ...]:
+    registers = range(TILE.size("register"))
+    return tuple(sorted({TILE.coordinates(register=n)[dimension] for n in registers}))
+
+
+ROWS, COLUMNS = _own(0), _own(1)  # of a tile, that the first thread has
+
+
+def rows(size: int) -> int:
+    """Rows of a tile of so many that a thread has."""
+    return size // TILE.shape[0] * len(ROWS)
+
+
+def columns(size: int) -> int:
+    return size // TILE.shape[1] * len(COLUMNS)
+
+
+def row(i: int) -> int:
+    """How far a thread's i-th row is from its first."""
+    return i // len(ROWS) * TILE.shape[0] + ROWS[i % len(ROWS)]
+
+
+def column(j: int) -> int:
+    return j // len(COLUMNS) * TILE.shape[1] + COLUMNS[j % len(COLUMNS)]
+
+
+def place(coordinates: tuple[int, int]) -> tuple[int, int]:
+    """Which row and which column of a thread stand so far from its first element."""
+    at, across = coordinates
+    i = at // TILE.shape[0] * len(ROWS) + ROWS.index(at % TILE.shape[0])
+    j = across // TILE.shape[1] * len(COLUMNS) + COLUMNS.index(across % TILE.shape[1])
+    return i, j
+
+
+def copies(with_rows: bool, with_columns: bool) -> int:
+    """Bits of a thread's number in its warp group that reach other copies of what has no rows, or
+    no columns."""
+    value = TILE
+    for dimension, kept in ((1, with_columns), (0, with_rows)):
+        value = value if kept else value.slice(dimension)
+    return value.copies("lane") | value.copies("warp") << LANE_BITS
+
+
+@functools.cache
+def order(own_rows: int, own_columns: int) -> tuple[tuple[int, int], ...]:
+    """(row, column) of each accumulator of a thread with so many of them."""
+    shape = own_rows // len(ROWS) * TILE.shape[0], own_columns // len(COLUMNS) * TILE.shape[1]
+    tiles = Repeated(TILE, shape)
+    return tuple(place(tiles.coordinates(n)) for n in range(tiles.registers))
+
+
+@functools.cache
+def left_words(depth: int, bits: int) -> tuple[tuple[int, int], ...]:
+    """(row, column) of the first element of each word that a thread gives a product as its left
+    operand of registers, 64 rows and one step of `depth`."""
+    value = layouts.wgmma_a(depth, bits)
+    numbers = range(0, value.size("register"), 32 // bits)
+    return tuple(place(value.coordinates(register=n)) for n in numbers)
+
+
+def stays(bits: int) -> bool:
+    """Whether accumulators, cut to so many bits, are a left operand as they are."""
+    depth = 256 // bits
+    made, wanted = layouts.wgmma_accumulator(depth), layouts.wgmma_a(depth, bits)
+    return layouts.convert(made, wanted, bits).kind == "none"
+
+
+def chunk(width: int, elements: int) -> tuple[Layout, Layout]:
+    """Accumulators of 64 rows and `width` columns, and the swizzled tile of the copy engine, rows
+    of `width * elements` bytes, that they are staged in."""
+    made = layouts.wgmma_accumulator(width)
+    return made, layouts.swizzled(made.shape, elements, width * elements)

@@ -1,0 +1,318 @@
+"""What all threads of a block do together: operations from memory to memory, one after another.
+
+Tiles that no thread has a rule for in registers (a sort, a scatter, a reduction with a body of its
+own) lie in memory instead, and the shared plain kernels run there: the threads take turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from ....hlo.graph import Op, Region, Value
+from ... import llvm
+from ...llvm.elements import Register
+from ...llvm.elementwise import ElementEmitter, Override
+from ...llvm.index import SAME, Affine, Axis, Scopes, delinear, of_axis
+from ...plain.monoid import Reduction, flat, unflat
+from ...plain.probe import dummy
+from ...plain.single import as_region
+from ..frame import Entry
+from ..loops.groups import across_lanes, restored, selected, stored
+from ..plain.region import Lowering
+from ..plain.work import Place, Step, Worker
+from ..target import WARP
+from .shared import Arena, Hazards, Piece
+
+if TYPE_CHECKING:
+    from .emitter import Emitter
+
+_SLOT = 8  # bytes of one partial result
+LEAST = 4  # elements that a thread of a reduction takes at least
+
+
+class TeamStep(Step):
+    """An operation of all threads of a block."""
+
+    def __init__(self, entry: Entry, pointers: Sequence[llvm.Value]) -> None:
+        self.entry, self.function, self.pointers = entry, entry.function, pointers
+        self.scopes = Scopes(entry.function)
+        self.thread = entry.thread()
+
+    @contextmanager
+    def each(self, count: int) -> Iterator[Affine]:
+        with self.turns(count, self.entry.threads) as (_, element):
+            yield of_axis(Axis(element, count, SAME, self.scopes.depth))
+
+    @contextmanager
+    def turns(self, count: int, threads: int) -> Iterator[tuple[llvm.Value, llvm.Value]]:
+        f, scopes = self.function, self.scopes
+        thread = f.cast("zext", self.thread, "i64")
+        with ExitStack() as stack:
+            if min(count, threads) < self.entry.threads:
+                below = f.compare("ult", thread, min(count, threads))
+                stack.enter_context(scopes.branch(below))
+            element = thread
+            if count > threads:
+                loop = scopes.loop(thread, count, threads, extent=count, at_least_once=True)
+                element = stack.enter_context(loop)[1].index
+            yield thread, element
+
+
+class Team(Worker):
+    """The threads of a block. Places are pieces of memory: `pointer` gives their addresses; `take`
+    and `give` hand out memory for what lies between operations."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        hazards: Hazards,
+        arena: Arena,
+        pointer: Callable[[Piece], llvm.Value],
+    ) -> None:
+        self.entry, self.unit, self.hazards = entry, entry.unit, hazards
+        self.arena, self.pointer = arena, pointer
+        self.taken: list[Piece] = []
+
+    def reserve(self, size: int) -> Piece:
+        piece = self.arena.take(max(1, size))
+        self.taken.append(piece)
+        return piece
+
+    def release(self, count: int = 0) -> None:
+        """Gives back what was reserved, but for the first `count` pieces."""
+        while len(self.taken) > count:
+            self.arena.give(self.taken.pop())
+
+    def alone(self, place: Place) -> bool:
+        return True
+
+    def threads(self, count: int) -> int:
+        return min(count, self.entry.threads)
+
+    def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> TeamStep:
+        del threads
+        for piece in reads:
+            assert isinstance(piece, Piece)
+            self.hazards.read(piece)
+        for piece in writes:
+            assert isinstance(piece, Piece)
+            self.hazards.write(piece)
+        return TeamStep(self.entry, [self.pointer(piece) for piece in (*reads, *writes)])  # type: ignore[arg-type]
+
+    def end(self, step: Step, threads: int) -> None:
+        """Who reads it waits: hazards know."""
+
+
+class TeamLowering(Lowering):
+    """Operations of a block; reductions as a tree across its threads."""
+
+    work: Team
+
+    def inner(
+        self, region: Region, places: dict[Value, Place], outputs: Sequence[Place]
+    ) -> TeamLowering:
+        return TeamLowering(self.work, region, places, outputs)
+
+    def single(self, op: Op) -> None:
+        if op.name != "reduce" or not all(value.tensor.size for value in op.operands):
+            super().single(op)
+            return
+        outputs = [self.output(value, alone=len(self.region.ops) == 1) for value in op.results]
+        if all(value.tensor.size for value in op.results):
+            _Tree(self, op, outputs).run()
+        self.places.update(zip(op.results, outputs, strict=True))
+
+
+class _Tree:
+    """One reduce: stretches of elements by threads, threads by lanes, lanes by warps; earlier
+    elements are always on the left."""
+
+    def __init__(self, lowering: TeamLowering, op: Op, outputs: Sequence[Place]) -> None:
+        self.lowering, self.op, self.outputs = lowering, op, outputs
+        self.work = lowering.work
+        self.reduction = Reduction(op)
+        self.dims = self.reduction.inputs[0].dims
+        self.over = sorted(op.dimensions)
+        self.kept = [d for d in range(len(self.dims)) if d not in self.over]
+        self.results = math.prod(self.dims[d] for d in self.kept)
+        self.length = math.prod(self.dims[d] for d in self.over)
+
+    def run(self) -> None:
+        threads = self.work.entry.threads
+        lanes = parts = 1
+        while lanes < WARP and 2 * lanes * self.results <= threads and 2 * lanes <= self.length:
+            lanes *= 2
+        while lanes == WARP and 2 * lanes * parts * self.results <= threads:
+            if 2 * LEAST * lanes * parts > self.length:
+                break
+            parts *= 2
+        if parts > 1:
+            self.divided(parts)
+            return
+        step, emitter = self.open(self.op.operands, self.outputs)
+        self.fold(
+            step, self.results, self.length, lanes, self.read(emitter), self.sink(step, emitter)
+        )
+        self.work.end(step, threads)
+
+    def open(
+        self, values: Sequence[Value], writes: Sequence[Place]
+    ) -> tuple[TeamStep, ElementEmitter]:
+        step, emitter = self.lowering.open(values, writes, 0)
+        assert isinstance(step, TeamStep)
+        return step, emitter
+
+    def divided(self, parts: int) -> None:
+        """Several warps have a part each of a result; then the parts are joined."""
+        threads = self.work.entry.threads
+        share = -(-self.length // parts)
+        parts = -(-self.length // share)
+        likes = [dummy(element) for element in self.reduction.elements]
+        kinds = [value.type for value in flat(likes)]
+        places = [self.work.reserve(_SLOT * self.results * parts) for _ in kinds]
+        step, emitter = self.open(self.op.operands, places)
+        f, whole = step.function, self.read(emitter)
+        targets = step.pointers[-len(places) :]
+
+        def left(at: Affine) -> llvm.Value:
+            number = emitter.indexer.divide(at, parts, 1)[1]
+            begin = emitter.indexer.scalar(number * share)
+            return f.min(f.sub(llvm.constant("i64", self.length), begin), share)
+
+        def part(at: Affine, element: Affine) -> list[Register]:
+            result, number = emitter.indexer.divide(at, parts, 1)
+            return whole(result, (number * share + element).within(0, self.length - 1))
+
+        def keep(at: Affine, values: list[Register]) -> None:
+            place = emitter.indexer.scalar(at)
+            for value, pointer in zip(flat(values), targets, strict=True):
+                f.store(stored(f, value), f.pointer(pointer, place, "i64"), align=_SLOT)
+
+        self.fold(step, self.results * parts, share, WARP, part, keep, left)
+        self.work.end(step, threads)
+        sources = self.work.begin(places, (), threads).pointers
+        step, emitter = self.open(self.reduction.initial, self.outputs)
+
+        def joined(at: Affine, element: Affine) -> list[Register]:
+            place = emitter.indexer.scalar(at * parts + element)
+            found = []
+            for kind, pointer in zip(kinds, sources, strict=True):
+                raw = f.load("i8" if kind == "i1" else kind, f.pointer(pointer, place, "i64"))
+                found.append(restored(f, raw, kind))
+            return unflat(found, likes)
+
+        lanes = 1
+        while 2 * lanes <= min(parts, WARP):
+            lanes *= 2
+        self.fold(step, self.results, parts, lanes, joined, self.sink(step, emitter))
+        self.work.end(step, threads)
+
+    def fold(
+        self,
+        step: TeamStep,
+        results: int,
+        length: int,
+        lanes: int,
+        read: Callable[[Affine, Affine], list[Register]],
+        sink: Callable[[Affine, list[Register]], None],
+        left: Callable[[Affine], llvm.Value] | None = None,
+    ) -> None:
+        """`lanes` lanes have each result; `left`: how many of up to `length` elements it has."""
+        f, scopes, reduction = step.function, step.scopes, self.reduction
+        threads, total = step.entry.threads, results * lanes
+        # An odd number: lanes that follow each other read from different banks.
+        stretch = -(-length // lanes) | 1
+        thread = f.cast("zext", step.thread, "i64")
+        with scopes.loop(0, total, threads, extent=total, at_least_once=True) as (_, turn):
+            number = f.add(turn.index, thread)
+            result = f.min(f.udiv(number, lanes), results - 1, signed=False)
+            at = of_axis(Axis(result, results, SAME, scopes.depth))
+            count = left(at) if left is not None else llvm.constant("i64", length)
+            begin = f.mul(f.land(number, lanes - 1), stretch)
+            first = f.min(begin, f.sub(count, 1))
+            own = read(at, of_axis(Axis(first, length, SAME, scopes.depth)))
+            present: llvm.Value | None = None
+            if left is not None or stretch * (lanes - 1) >= length:
+                if reduction.single is not None:
+                    held = f.compare("ult", begin, count)
+                    own = selected(f, held, own, reduction.identity(1))
+                else:
+                    have = f.udiv(f.add(count, stretch - 1), stretch)
+                    present = f.cast("trunc", have, "i32")
+            end = f.min(f.add(begin, stretch), count)
+            after = f.add(begin, 1)
+            with scopes.loop(after, end, 1, flat(own), extent=length) as (element, loop):
+                carried = unflat(loop.carried, own)
+                loop.carry(*flat(reduction.combine(f, carried, read(at, element), 1)))
+            own = unflat(loop.results, own)
+            own = across_lanes(f, step.thread, reduction, own, lanes, present)
+            wanted = f.compare("ult", number, total)
+            if lanes > 1:
+                wanted = f.land(wanted, f.compare("eq", f.land(number, lanes - 1), 0))
+            with scopes.branch(wanted):
+                sink(at, own)
+
+    def read(self, emitter: ElementEmitter) -> Callable[[Affine, Affine], list[Register]]:
+        """The inputs' elements by the numbers of a result and of an element that it covers."""
+
+        def found(result: Affine, element: Affine) -> list[Register]:
+            index = [Affine((), 0)] * len(self.dims)
+            for place, group in ((result, self.kept), (element, self.over)):
+                parts = delinear(emitter.indexer, place, [self.dims[d] for d in group], 1)
+                for d, one in zip(group, parts, strict=True):
+                    index[d] = one
+            registers = [emitter.value(value, index) for value in self.reduction.inputs]
+            return self.reduction.read(emitter.function, registers)
+
+        return found
+
+    def sink(
+        self, step: TeamStep, emitter: ElementEmitter
+    ) -> Callable[[Affine, list[Register]], None]:
+        """Stores results: initial values joined in, rounded."""
+        f, reduction = emitter.function, self.reduction
+        targets = step.pointers[-len(self.outputs) :]
+
+        def finish(at: Affine, values: list[Register]) -> None:
+            if not all(map(reduction.is_identity, reduction.initial)):
+                first = [emitter.value(value, ()) for value in reduction.initial]
+                values = reduction.combine(f, reduction.read(f, first), values, 1)
+            finished = reduction.finished(f, values)
+            for value, register, pointer in zip(self.op.results, finished, targets, strict=True):
+                emitter.store(pointer, register, value.element, at)
+
+        return finish
+
+
+def together(e: Emitter, op: Op) -> None:
+    """An operation whose operands and results lie in memory; results are read from there into
+    whatever layout they are asked for in."""
+    block = e.block
+    tiles = [value for value in op.operands if value.rank]
+    e.shared(*tiles)
+    region = as_region(op)
+    places: dict[Value, Place] = {}
+    known: dict[Value, Override] = {}
+    for own, value in zip(region.arguments, op.operands, strict=True):
+        if value.rank:
+            places[own] = e.scope.piece(value)
+        else:
+            known[own] = _given(e.scalar(value))
+    team = Team(block.entry, block.hazards, block.arena, e.pointer)
+    outputs = [team.arena.take(max(1, value.tensor.bytes)) for value in op.results]
+    TeamLowering(team, region, places, outputs, known).run()
+    team.release()
+    for value, piece in zip(op.results, outputs, strict=True):
+        if value.rank:
+            e.scope.shared[value] = piece
+            continue
+        block.hazards.read(piece)
+        e.scope.scalars[value] = block.load(e.pointer(piece), value.element, 1, False)[0]
+        block.arena.give(piece)
+
+
+def _given(register: Register) -> Override:
+    return lambda index, width: register
