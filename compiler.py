@@ -234,7 +234,7 @@ def add_variant(
     there already is made anew. Without options, the numerics are those of the first compilation."""
     import numpy as np
 
-    from .runtime.program import copied_parts
+    from .runtime.parts import copied_parts
 
     if options is None:
         known = parts.provenance.get("options", {})

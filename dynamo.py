@@ -4,6 +4,10 @@ A graph is compiled at its first call, and anew for each combination of sizes wh
 them symbolic. Parameters and buffers become weights of the program, which are read where they are;
 when one of them changes, the graph is compiled anew. What girih cannot compile runs in PyTorch with
 a warning, or is an error with `options={"fallback": False}`.
+
+A graph runs where its tensors are: on the CPU, or on the NVIDIA GPU that all of them are on, compiled
+for its architecture. There, tensors are read where they lie (DLPack), results stay, and all is in
+the order of PyTorch's current stream.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from .hlo.graph import Weight
 from .hlo.signature import Tree
 from .hlo.types import TensorType
 from .options import Options
+from .runtime.devices.architectures import target_for
 
 
 @dataclass(frozen=True)
@@ -166,9 +171,10 @@ class _Program:
 
         from .compiler import compile
 
-        for value in args:
-            if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-                raise UserError(f"a tensor is on {value.device}; girih compiles for the CPU here")
+        self.gpu = _gpu_of(args)
+        target = "cpu"
+        if self.gpu is not None:
+            target = target_for(torch.cuda.get_device_capability(self.gpu))
         changed = _written(graph)
         frozen = [
             id(value) in weights and node.name not in changed
@@ -180,18 +186,53 @@ class _Program:
         ]  # fmt: skip
         self.frozen = [(args[at], _version(args[at])) for at, fixed in enumerate(frozen) if fixed]
         program, self.outputs = _program(graph, places, args, frozen, sizes)
-        self.run = compile(lower(program), options=options)
+        self.run = compile(lower(program), target=target, options=options)
+        if self.gpu is not None:
+            self.run = self.run.with_device(self.gpu)
 
     def is_current(self) -> bool:
         """Whether the weights are what they were."""
         return all(_version(tensor) == version for tensor, version in self.frozen)
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
-        results = self.run(*[_plain(args[at]) for at in self.given])
+        given = [_plain(args[at]) for at in self.given]
+        if self.gpu is None:
+            results = [tensor_of(array) for array in self.run(*given)]
+        else:
+            results = _on_gpu(self.run, given)
         return [
-            None if finish is None else finish(array)
-            for finish, array in zip(self.outputs, results, strict=True)
+            None if finish is None else finish(tensor)
+            for finish, tensor in zip(self.outputs, results, strict=True)
         ]
+
+
+def _gpu_of(args: Sequence[Any]) -> int | None:
+    """The number of the GPU that tensors are on; None for the CPU. Numbers of no dims may be on the
+    CPU in any case; UserError for several devices, and for others than NVIDIA's."""
+    import torch
+
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    devices = {tensor.device for tensor in tensors}
+    cpu = torch.device("cpu")
+    if devices <= {cpu}:
+        return None
+    if all(tensor.device != cpu or not tensor.dim() for tensor in tensors):
+        devices.discard(cpu)
+    names = ", ".join(sorted(map(str, devices)))
+    if len(devices) > 1:
+        raise UserError(f"tensors are on several devices: {names}")
+    (device,) = devices
+    if device.type != "cuda" or torch.version.hip is not None:
+        raise UserError(f"a tensor is on {names}; girih compiles for CPUs and NVIDIA's GPUs")
+    return torch.cuda.current_device() if device.index is None else int(device.index)
+
+
+def _on_gpu(program: Any, given: Sequence[Any]) -> list[Any]:
+    """The program's results as tensors on its GPU, ready for PyTorch's current stream."""
+    import torch
+
+    found = program.on_device_flat([tensor.contiguous() for tensor in given])
+    return [torch.from_dlpack(array) for array in found]
 
 
 def _version(tensor: Any) -> tuple[int, int]:
@@ -200,9 +241,8 @@ def _version(tensor: Any) -> tuple[int, int]:
 
 
 def _plain(tensor: Any) -> Any:
-    """What a program takes: no gradients, no lazy conjugation."""
-    tensor = tensor.detach()
-    return tensor.resolve_conj() if tensor.is_complex() else tensor
+    """What a program takes: no gradients, no lazy conjugation or negation."""
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _written(graph: Any) -> set[str]:
@@ -238,7 +278,7 @@ def _program(
     sizes: Mapping[str, int],
 ) -> tuple[Program, list[Any]]:
     """The graph as a reader's Program, and for each of its outputs what makes it of the program's
-    array (None: it is None).
+    result (None: it is None).
     """
     import torch
 
@@ -276,22 +316,22 @@ def _weight(name: str, tensor: Any) -> Weight:
 
 
 def _result(node: Any) -> Any:
-    """What makes a graph's result of the program's array; None where there is none."""
+    """What makes a graph's result of the program's, a tensor; None where there is none."""
     if not hasattr(node, "meta"):
-        return None if node is None else lambda array: node
+        return None if node is None else lambda tensor: node
     value = node.meta.get("val")
     if not hasattr(value, "stride"):
-        return lambda array: array.item()  # a size
+        return lambda tensor: tensor.item()  # a size
     dense = _is_dense(value)
 
-    def finished(array: Any) -> Any:
+    def finished(tensor: Any) -> Any:
         import torch
 
-        tensor = tensor_of(array)
         if dense:
             return tensor
         order = sorted(range(tensor.dim()), key=lambda d: -int(strides[d]))
-        like = torch.empty_strided(tensor.shape, _strides(tensor.shape, order), dtype=tensor.dtype)
+        steps = _strides(tensor.shape, order)
+        like = torch.empty_strided(tensor.shape, steps, dtype=tensor.dtype, device=tensor.device)
         return like.copy_(tensor)
 
     strides = [size if isinstance(size, int) else 1 << 40 for size in value.stride()]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..hlo.wire import for_version, read_message
 from ..runtime.bundle import Bundle, write
-from ..runtime.program import copied_parts
+from ..runtime.parts import copied_parts
 from . import show
 
 

@@ -237,7 +237,7 @@ def _members(findings: Findings, bundle: Bundle, remedy: str) -> bool:
 
 def _program(findings: Findings, bundle: Bundle, remedy: str, compile_too: bool) -> None:
     from ..hlo.wire import read_message
-    from ..runtime.program import decode_module
+    from ..runtime.parts import decode_module
 
     place = "program.pb"
     with _problem(findings, "read", place, remedy):

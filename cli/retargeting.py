@@ -8,8 +8,8 @@ from typing import Any
 
 from ..hlo.errors import UserError
 from ..runtime.bundle import Bundle, Parts, write
+from ..runtime.parts import decode_module
 from ..runtime.plans import parse_plan
-from ..runtime.program import decode_module
 from . import show
 from .compiling import read_options
 

@@ -159,7 +159,7 @@ def _is_bundle(head: bytes) -> bool:
 def _read_bundle(source: Path | memoryview, examples: Any, keywords: Any) -> Module:
     _no_examples(examples, keywords, "a bundle")
     from ..runtime.bundle import Bundle
-    from ..runtime.program import decode_module
+    from ..runtime.parts import decode_module
 
     return decode_module(Bundle(source))
 

@@ -20,7 +20,7 @@ from ..hlo.interpret import interpret
 from ..hlo.ops.tile_examples import INDEX
 from ..hlo.types import TensorType
 from ..hlo.verify import FUSED, Level
-from .fusion import CONTRACTIONS
+from .fusable import CONTRACTIONS
 from .regions import CONTROL_BODIES, inline, rename, rewritten
 
 Move = Callable[[Builder, Value], Value]

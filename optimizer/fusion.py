@@ -23,29 +23,21 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..hlo.build import make_op
-from ..hlo.graph import Dense, Module, Op, Region, Value, union_origins
-from ..hlo.types import TensorType
+from ..hlo.graph import Module, Op, Region, Value, union_origins
 from ..hlo.verify import FUSED, INLINED, Level
+from .fusable import (
+    CONTRACTIONS,
+    COSTLY,
+    FOLLOWED,
+    FREE,
+    VIEWS,
+    fusable,
+    is_splat_constant,
+    reshape_moves,
+    trailing_reduction,
+    widens,
+)
 from .regions import aliases, extract, in_order_of_demand, map_bodies, rename
-
-CONTRACTIONS = frozenset({"dot_general", "convolution"})
-
-# One element of these costs about as much as ten additions: never computed twice.
-EXPENSIVE = frozenset({
-    "atan2", "cbrt", "chlo.erf", "chlo.erf_inv", "chlo.erfc", "cosine", "exponential",
-    "exponential_minus_one", "log", "log_plus_one", "logistic", "power", "sine", "tan", "tanh",
-})  # fmt: skip
-COSTLY = EXPENSIVE | {"divide", "remainder", "rsqrt", "sqrt"}
-
-# Index operations that an emitter can follow inside another kernel without losing vectors.
-FREE = frozenset({"broadcast_in_dim", "reshape", "iota", "constant", "slice", "convert"})
-FOLLOWED = FREE | {"dynamic_slice", "gather", "pad", "real", "imag"}
-
-# What a contraction may read its operands through: strides of what lies in memory.
-VIEWS = frozenset({"transpose", "reshape", "slice"})
-
-# Write a part of their first operand, in place where the schedule can arrange it: on their own.
-UPDATES = frozenset({"dynamic_update_slice"})
 
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
 MAXIMUM_CHAIN = 4  # elementwise operations in a row that may be computed twice
@@ -81,74 +73,6 @@ class Fuse:
 def fuse_region(region: Region) -> Region:
     """The region with its operations grouped; nested bodies of control flow first."""
     return _Fuser(map_bodies(region, lambda op, body: fuse_region(body))).run()
-
-
-def is_splat_constant(op: Op) -> bool:
-    """A constant whose elements are all one number: computed wherever it is used."""
-    if op.name != "constant":
-        return False
-    value: Dense = op.attributes["value"]
-    return value.is_splat
-
-
-def fusable(op: Op) -> bool:
-    """Whether a kernel other than its own may compute it."""
-    if op.definition.effects or len(op.results) != 1 and op.name != "reduce":
-        return False
-    if op.name in UPDATES:
-        return False
-    if not all(isinstance(value.type, TensorType) for value in (*op.operands, *op.results)):
-        return False
-    inside = op.definition.pattern in ("elementwise", "index", "reduce")
-    return inside or op.name == "iota" or is_splat_constant(op)
-
-
-def widens(op: Op) -> bool:
-    """Whether an operation is a conversion that loses nothing, from a float, or an integer of at
-    most 16 bits, to a wider float, or of such an integer to one of 32 bits: what a load can do."""
-    if op.name != "convert":
-        return False
-    old, new = op.operands[0].element, op.type.element
-    if old.is_float:
-        return new.is_float and {old.name, new.name} <= _WIDENED and old.bits < new.bits
-    if not old.is_integer or old.bits not in (8, 16):
-        return False
-    return new.name in ("f32", "f64") or (new.is_integer and new.bits == 32)
-
-
-_WIDENED = {"f16", "bf16", "f32", "f64"}
-
-
-def reshape_moves(before: Sequence[int], after: Sequence[int]) -> tuple[bool, bool]:
-    """Whether a reshape splits dims, and whether it merges dims; (True, True) for uneven ones."""
-    left = [d for d in before if d != 1]
-    right = [d for d in after if d != 1]
-    splits = merges = False
-    while left and right:
-        a, b = left.pop(0), right.pop(0)
-        if a == b:
-            continue
-        if a > b:
-            splits = True
-            while b < a and right:
-                b *= right.pop(0)
-        else:
-            merges = True
-            while a < b and left:
-                a *= left.pop(0)
-        if a != b:
-            return True, True
-    return splits, merges
-
-
-def trailing_reduction(op: Op) -> int | None:
-    """Number of outer dims if a reduce runs over all the others, which stand last; else None."""
-    if op.name != "reduce":
-        return None
-    rank = op.operands[0].rank
-    dimensions = sorted(op.dimensions)
-    outer = rank - len(dimensions)
-    return outer if dimensions == list(range(outer, rank)) else None
 
 
 class _Fuser:

@@ -11,7 +11,7 @@ import numpy as np
 from ..hlo.build import make_op
 from ..hlo.graph import Dense, Module, Op, Region, Value, constant_of
 from ..hlo.verify import INLINED, Level
-from .fusion import CONTRACTIONS
+from .fusable import CONTRACTIONS
 from .regions import prune, rename
 
 

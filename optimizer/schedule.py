@@ -14,7 +14,7 @@ from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
-from .fusion import trailing_reduction
+from .fusable import trailing_reduction
 from .regions import aliases
 
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time

@@ -112,7 +112,8 @@ def _compile_anew(
         f"{bundle.label}: {problem}, so the program is compiled anew{advice}", stacklevel=3
     )
     from ..compiler import compile as compile_program
-    from .program import Program, decode_module
+    from .parts import decode_module
+    from .program import Program
 
     if pending := bundle.start_verifying(target):
         pending.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import threading
@@ -17,8 +16,19 @@ from ..hlo.errors import UserError
 from ..hlo.signature import Signature, StructureError
 from . import devices
 from .aliases import Aliases, find_aliases, like
-from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
+from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, write
 from .inputs import Leaf, check_donations
+from .parts import (
+    ALIGNMENT,
+    aligned,
+    copied_parts,
+    decode_module,
+    encoded,
+    module_weights,
+    relative_error,
+    used_weights,
+    variant_of,
+)
 from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
@@ -29,10 +39,6 @@ if TYPE_CHECKING:
     from ..specs.generated import plan_pb2
 
 Array = np.ndarray[Any, Any]
-_ALIGNMENT = 64
-_BYTE = np.dtype(np.uint8)
-_from_buffer = ctypes.c_char.from_buffer
-_addressof = ctypes.addressof
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Program:
             Leaf(argument, index in overwritten)
             for index, argument in enumerate(signature.arguments)
         )
-        used = _used_weights(self._plan, weights)
+        used = used_weights(self._plan, weights)
         self._device = devices.open_device(
             self._plan, variant.image, used, threads, pin, variant.cubins, driver
         )
@@ -108,7 +114,7 @@ class Program:
         self._quick = plain
         self._accepts = tuple((leaf.dtype, leaf.shape) for leaf in self._leaves)
         self._results = results
-        self._gives = tuple((r.shape, r.dtype, r.bytes + _ALIGNMENT - 1) for r in results)
+        self._gives = tuple((r.shape, r.dtype, r.bytes + ALIGNMENT - 1) for r in results)
         self._flatten = flattener(signature.inputs)
         self._unflatten = unflattener(signature.outputs)
         self._outputs_are_flat_list = (
@@ -140,12 +146,12 @@ class Program:
         """
         module = None if isinstance(program, bytes) else program
         if weights is None:
-            weights = {} if module is None else _module_weights(module)
+            weights = {} if module is None else module_weights(module)
         parts = MemoryParts(
-            source=program if isinstance(program, bytes) else functools.partial(_encode, program),
+            source=program if isinstance(program, bytes) else functools.partial(encoded, program),
             signatures={"main": signature},
             weights=dict(weights),
-            variants={name: _variant(*made) for name, made in variants.items()},
+            variants={name: variant_of(*made) for name, made in variants.items()},
             checks=tuple(checks),
             provenance=dict(provenance or {}),
             debug=dict(debug or {}),
@@ -192,18 +198,29 @@ class Program:
 
         donate: donated arguments that lie in that memory are given up, as by `donate`.
         """
+        self._check_memory()
+        return self._pack(self._on_device(self._arrays(inputs, keywords, donate)))
+
+    def on_device_flat(self, inputs: Sequence[Any]) -> list[Any]:
+        """`call_flat` with results as those of `on_device`."""
+        self._check_memory()
+        return list(self._on_device(self._accepted(inputs)))
+
+    def _check_memory(self) -> None:
         if self._device.run_on_device is None:
             raise UserError(
                 f"on_device: a program for {self._target!r} has no memory of its own; call it"
             )
-        arrays = self._arrays(inputs, keywords, donate)
+
+    def _on_device(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        assert self._device.run_on_device is not None
         context = self._take_context()
         gives = [(result.shape, result.dtype) for result in self._results]
         results = self._device.run_on_device(context, arrays, gives)
         self._contexts.append(context)
         if self._pending is not None:
             self._settle()
-        return self._pack(results)
+        return results
 
     def prepare(
         self, *inputs: Any, outputs: Sequence[Array] | None = None, **keywords: Any
@@ -226,7 +243,7 @@ class Program:
                     "pass numpy.ascontiguousarray(x)",
                 )
             arrays.append(array)
-        given = [_aligned(*result) for result in self._gives] if outputs is None else list(outputs)
+        given = [aligned(*result) for result in self._gives] if outputs is None else list(outputs)
         check_outputs(self._results, given, arrays)
         self._settle()
         bound, before = list(arrays), []
@@ -329,6 +346,23 @@ class Program:
             reason=self._reason,
         )
 
+    def with_device(self, number: int) -> Program:
+        """The same program on the GPU with this number, of those that the process sees."""
+        from .devices.cuda import find_gpus
+
+        if not self._device.has_memory:
+            raise UserError(f"with_device: a program for {self._target!r} runs on no GPU")
+        (gpu,) = find_gpus(number)
+        self._settle()
+        return Program(
+            self._parts,
+            self._target,
+            module=self._module,
+            plan=self._plan,
+            driver=gpu,
+            reason=f"device {number} was asked for",
+        )
+
     def with_golden(self, checks: Sequence[Check]) -> Program:
         """The same program with these golden flat inputs and outputs added."""
         return self.with_parts(copied_parts(self._parts, checks=(*self._parts.checks, *checks)))
@@ -339,7 +373,9 @@ class Program:
         for check in self._parts.checks:
             outputs, _ = self._run([array.copy() for array in check.inputs])
             pairs = zip(outputs, check.outputs, strict=True)
-            found.append((max((_error(*pair) for pair in pairs), default=0.0), check.tolerance))
+            found.append(
+                (max((relative_error(*pair) for pair in pairs), default=0.0), check.tolerance)
+            )
         return found
 
     def __copy__(self) -> Program:
@@ -430,7 +466,7 @@ class Program:
     ) -> tuple[list[Array], Sequence[Any] | None]:
         """The outputs, and the device's events if it was asked for them. `giving`: donated inputs
         become outputs; else the plan works in place on a fresh copy of them."""
-        outputs = [_aligned(*result) for result in self._gives]
+        outputs = [aligned(*result) for result in self._gives]
         if self._aliases.donated:
             inputs = list(inputs)
             for result, argument in self._aliases.donated:
@@ -480,85 +516,3 @@ class Program:
                     f"the plan has {found} bytes for {leaf.path}, the signature {leaf.bytes}; "
                     "compile the program again"
                 )
-
-
-def decode_module(parts: Parts) -> Module:
-    """The program's source form, with its weights."""
-    from ..hlo.wire import decode
-
-    return decode(parts.program, lambda name, _type: parts.weights[name])
-
-
-def copied_parts(parts: Parts, **changed: Any) -> MemoryParts:
-    """The same parts in memory, but for those that are given."""
-    kept = {
-        field.name: getattr(parts, field.name)
-        for field in fields(MemoryParts)
-        if field.name not in ("source", *changed)
-    }
-    return MemoryParts(**{"source": lambda: parts.program, **kept, **changed})
-
-
-def _variant(
-    plan: plan_pb2.Plan,
-    image: bytes | memoryview,
-    weights: Mapping[str, Array] | None = None,
-    cubins: Mapping[str, Any] | None = None,
-) -> Variant:
-    return Variant(
-        plan=plan.SerializeToString(deterministic=True),
-        image=image,
-        weights=dict(weights or {}),
-        native=len(image) > 0,
-        triple=plan.triple,
-        features=tuple(plan.features),
-        cubins=dict(cubins or {}),
-    )
-
-
-def _encode(module: Module) -> bytes:
-    from ..hlo.wire import encode
-
-    return encode(module)
-
-
-def _module_weights(module: Module) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    for name, weight in module.weights.items():
-        arrays[name] = weight.array
-        arrays.update(dict.fromkeys(weight.aliases, weight.array))
-    return arrays
-
-
-def _used_weights(plan: plan_pb2.Plan, weights: Mapping[str, Array]) -> dict[str, Array]:
-    """The plan's weights, C-contiguous as kernels read them."""
-    names = {buffer.weight for buffer in plan.buffers if buffer.weight in weights}
-    return {
-        name: weights[name]
-        if weights[name].flags.c_contiguous
-        else np.array(weights[name], order="C")
-        for name in sorted(names)
-    }
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any], room: int) -> Array:
-    """An uninitialised array that starts at a multiple of 64 bytes; `room` = its bytes + 63."""
-    raw = np.ndarray(room, _BYTE)
-    address = _addressof(_from_buffer(raw))  # pyright: ignore[reportArgumentType]
-    return np.ndarray(shape, dtype, raw, -address & (_ALIGNMENT - 1))
-
-
-def _error(found: Array, golden: Array) -> float:
-    """max |found - golden| / max |golden|; exact types count every difference as infinite."""
-    if found.shape != golden.shape or found.dtype != golden.dtype:
-        return float("inf")
-    if found.dtype.kind in "biu":
-        return 0.0 if np.array_equal(found, golden) else float("inf")
-    wide = np.complex128 if found.dtype.kind == "c" else np.float64
-    one, other = found.astype(wide), golden.astype(wide)
-    same = (one == other) | (np.isnan(one) & np.isnan(other))
-    with np.errstate(invalid="ignore"):
-        difference = np.where(same, 0, np.abs(one - other))
-    scale = np.max(np.abs(other), initial=0.0, where=np.isfinite(other))
-    worst = float(np.max(difference, initial=0.0))
-    return worst if worst == 0 else float("inf") if np.isnan(worst) else worst / (scale or 1.0)

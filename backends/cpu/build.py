@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ...hlo.graph import Op
-from ...optimizer.fusion import CONTRACTIONS
+from ...optimizer.fusable import CONTRACTIONS
 from ...optimizer.plan import KernelFacts, Planner
 from ...optimizer.schedule import Schedule
 from ..jobs import pool

@@ -40,6 +40,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import llvm
+from . import words
 from .codegen import Target
 
 RUN_SYMBOL = "girih_run"
@@ -49,7 +50,7 @@ END, RUN, BRANCH, JUMP, SWITCH = range(5)
 _STEP_BYTES = 64
 _LINE = 64
 _COMPLETED, _SLEEPERS, _DONE, _DONE_SLEEPERS = 64, 72, 128, 132
-_SYSTEM, _DECISIONS, _MAILBOXES = 192, 256, 768
+_DECISIONS, _MAILBOXES = 256, 768
 _RING = (_MAILBOXES - _DECISIONS) // 8
 _IDLE, _POSTED, _TAKEN = range(3)
 # Of a mailbox:
@@ -58,42 +59,6 @@ _ASLEEP, _FUNCTION, _CONTEXT, _THREADS, _CALLER_ASLEEP, _RANGE = 4, 8, 16, 24, 3
 _SPINS = 1200
 
 Value = llvm.Value
-
-
-def _pause(f: llvm.Function) -> None:
-    """Tells the core that this is a spin loop; unknown architectures just spin."""
-    if f.module.architecture == "x86_64":
-        f.call("llvm.x86.sse2.pause", "void", declare=True)
-    else:
-        f.call("llvm.aarch64.isb", "void", llvm.constant("i32", 15), declare=True)
-
-
-def _ticks(f: llvm.Function) -> Value:
-    """The time stamp counter, which all cores share."""
-    x86 = f.module.architecture == "x86_64"
-    name = "llvm.readcyclecounter" if x86 else "llvm.readsteadycounter"
-    return f.call(name, "i64", declare=True)
-
-
-def _futex(f: llvm.Function, pool: Value, word: Value, operation: int, value: Value) -> None:
-    """The kernel's wait or wake on an i32, through the function that the runtime put in the pool.
-
-    That function is libc's `syscall` with a futex number, or, where a kernel has no futex
-    (number 0), `sched_yield`, which ignores what it is given.
-    """
-    function = f.load("ptr", _field(f, pool, _SYSTEM))
-    number = f.load("i64", _field(f, pool, _SYSTEM + 8))
-    arguments = f"{number}, {word}, i64 {operation}, {value}, i64 0, i64 0, i64 0"
-    f.emit("i64", f"call i64 (i64, ...) {function.name}({arguments})")
-
-
-def _sleep(f: llvm.Function, pool: Value, word: Value, expected: Value) -> None:
-    """Sleeps while the i32 at `word` holds `expected`; may wake early."""
-    _futex(f, pool, word, 128, f.cast("zext", expected, "i64"))  # FUTEX_WAIT_PRIVATE
-
-
-def _wake(f: llvm.Function, pool: Value, word: Value) -> None:
-    _futex(f, pool, word, 129, llvm.constant("i64", 0x7FFFFFFF))  # FUTEX_WAKE_PRIVATE
 
 
 def emit(target: Target) -> str:
@@ -111,43 +76,6 @@ def emit(target: Target) -> str:
     return module.text()
 
 
-def _field(f: llvm.Function, base: Value, offset: int) -> Value:
-    return f.pointer(base, offset, "i8")
-
-
-def _word(f: llvm.Function, base: Value, index: int, type_name: str = "i64") -> Value:
-    return f.load(type_name, _field(f, base, 8 * index))
-
-
-def _atomic_load(f: llvm.Function, pointer: Value, type_name: str = "i32") -> Value:
-    align = llvm.bits_of(type_name) // 8
-    return f.emit(type_name, f"load atomic {type_name}, {pointer} seq_cst, align {align}")
-
-
-def _atomic_store(f: llvm.Function, value: Value, pointer: Value) -> None:
-    f.line(f"store atomic {value}, {pointer} seq_cst, align {llvm.bits_of(value.type) // 8}")
-
-
-def _atomic_add(f: llvm.Function, pointer: Value, value: Value) -> Value:
-    """The word before the addition."""
-    return f.emit(value.type, f"atomicrmw add {pointer}, {value} seq_cst")
-
-
-def _exchange(f: llvm.Function, pointer: Value, old: Value, new: Value) -> tuple[Value, Value]:
-    """Replaces `old` by `new`; the word before, and whether it was `old`."""
-    pair = f.emit(f"{{ {old.type}, i1 }}", f"cmpxchg {pointer}, {old}, {new} seq_cst seq_cst")
-    found = f.emit(old.type, f"extractvalue {pair}, 0")
-    return found, f.emit("i1", f"extractvalue {pair}, 1")
-
-
-def _i32(number: int) -> Value:
-    return llvm.constant("i32", number)
-
-
-def _i64(number: int) -> Value:
-    return llvm.constant("i64", number)
-
-
 def _emit_sleeping(
     f: llvm.Function,
     pool: Value,
@@ -162,25 +90,25 @@ def _emit_sleeping(
     f.jump(spin)
     f.start_block(spin)
     count = f.emit("i64", f"phi i64 [ 0, %{entry} ], [ %next, %{more} ]")
-    f.branch(ready(_atomic_load(f, word, kind)), done, more)
+    f.branch(ready(words.atomic_load(f, word, kind)), done, more)
     f.start_block(more)
-    _pause(f)
+    words.pause(f)
     f.line(f"%next = add i64 {count.name}, 1")
     f.branch(f.compare("ult", Value("i64", "%next"), _SPINS), spin, sleep)
     # The sleeper is counted before the kernel compares the word, and a waker changes the word
     # before it looks at the count: one of the two sees the other.
     f.start_block(sleep)
-    _atomic_add(f, asleep, _i32(1))
+    words.atomic_add(f, asleep, words.i32(1))
     f.jump(again)
     f.start_block(again)
-    now = _atomic_load(f, word, kind)
+    now = words.atomic_load(f, word, kind)
     still = f.label()
     f.branch(ready(now), awake, still)
     f.start_block(still)
-    _sleep(f, pool, word, now if kind == "i32" else f.cast("trunc", now, "i32"))
+    words.sleep(f, pool, word, now if kind == "i32" else f.cast("trunc", now, "i32"))
     f.jump(again)
     f.start_block(awake)
-    _atomic_add(f, asleep, _i32(-1))
+    words.atomic_add(f, asleep, words.i32(-1))
     f.jump(done)
     f.start_block(done)
     f.ret()
@@ -198,8 +126,8 @@ def _emit_reach(module: llvm.Module) -> None:
     """reach(pool, tiles): returns once so many tiles of the program are complete."""
     f = module.helper("reach", [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
     pool, tiles = f.arguments
-    sleepers = _field(f, pool, _SLEEPERS)
-    word = _field(f, pool, _COMPLETED)
+    sleepers = words.field(f, pool, _SLEEPERS)
+    word = words.field(f, pool, _COMPLETED)
     _emit_sleeping(f, pool, word, "i64", sleepers, lambda now: f.compare("sge", now, tiles))
 
 
@@ -225,10 +153,10 @@ def _emit_claim(module: llvm.Module) -> None:
     f.branch(f.compare("ult", turn, ranges), look, none)
     f.start_block(look)
     number = f.urem(f.add(worker, turn), ranges)
-    word = _field(f, f.pointer(pool, f.mul(number, _LINE), "i8"), _MAILBOXES + _RANGE)
+    word = words.field(f, f.pointer(pool, f.mul(number, _LINE), "i8"), _MAILBOXES + _RANGE)
     lowest = f.udiv(f.mul(tiles, number), ranges)
     highest = f.udiv(f.mul(tiles, f.add(number, 1)), ranges)
-    first = _atomic_load(f, word, "i64")
+    first = words.atomic_load(f, word, "i64")
     f.jump(attempt)
     f.start_block(attempt)
     now = f.emit("i64", f"phi i64 [ {first.name}, %{look} ], [ %found, %{take} ]")
@@ -242,7 +170,7 @@ def _emit_claim(module: llvm.Module) -> None:
     f.start_block(take)
     piece = f.max(f.udiv(left, 2), 1)
     end = f.add(begin, f.select(alone, left, piece))
-    found, won = _exchange(f, word, now, f.lor(f.shl(sequence, 32), end))
+    found, won = words.exchange(f, word, now, f.lor(f.shl(sequence, 32), end))
     f.line(f"%found = add {found}, 0")
     f.branch(won, taken, attempt)
     f.start_block(taken)
@@ -251,16 +179,16 @@ def _emit_claim(module: llvm.Module) -> None:
     f.line(f"%turn = add {turn}, 1")
     f.jump(following)
     f.start_block(none)
-    f.ret(_i64(-1))
+    f.ret(words.i64(-1))
 
 
 def _emit_complete(module: llvm.Module) -> None:
     """complete(pool, tiles): counts finished tiles and wakes who waits for them."""
     f = module.helper("complete", [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
     pool, tiles = f.arguments
-    _atomic_add(f, _field(f, pool, _COMPLETED), tiles)
-    with f.if_then(f.compare("ne", _atomic_load(f, _field(f, pool, _SLEEPERS)), 0)):
-        _wake(f, pool, _field(f, pool, _COMPLETED))
+    words.atomic_add(f, words.field(f, pool, _COMPLETED), tiles)
+    with f.if_then(f.compare("ne", words.atomic_load(f, words.field(f, pool, _SLEEPERS)), 0)):
+        words.wake(f, pool, words.field(f, pool, _COMPLETED))
     f.ret()
 
 
@@ -278,7 +206,7 @@ def _emit_settle(module: llvm.Module) -> None:
     fresh = f.compare("slt", f.lshr(seen, 32), number)
     branch = f.if_else(fresh)
     with branch.then():
-        found, won = _exchange(f, slot, seen, own)
+        found, won = words.exchange(f, slot, seen, own)
         branch.give(f.select(won, own, found))
     with branch.otherwise():
         branch.give(seen)
@@ -296,10 +224,10 @@ class _Walk:
     def __init__(self, module: llvm.Module) -> None:
         f = self.f = module.helper("execute", _EXECUTE_PARAMETERS, inline="noinline")
         context, self.worker, self.threads, self.pool = f.arguments
-        self.steps, self.slots = _word(f, context, 0, "ptr"), _word(f, context, 1, "ptr")
-        offset = f.mul(_word(f, context, 6), self.worker)
-        self.scratch = f.pointer(_word(f, context, 5, "ptr"), offset, "i8")
-        trace, self.capacity = _word(f, context, 7, "ptr"), _word(f, context, 8)
+        self.steps, self.slots = words.word(f, context, 0, "ptr"), words.word(f, context, 1, "ptr")
+        offset = f.mul(words.word(f, context, 6), self.worker)
+        self.scratch = f.pointer(words.word(f, context, 5, "ptr"), offset, "i8")
+        trace, self.capacity = words.word(f, context, 7, "ptr"), words.word(f, context, 8)
         self.traced = f.compare("ne", trace, llvm.constant("ptr", 0))
         record = f.add(f.mul(self.capacity, 24), 8)
         self.log = f.pointer(trace, f.mul(record, self.worker), "i8")
@@ -309,7 +237,7 @@ class _Walk:
             f.alloca("i64", align=8) for _ in range(4)
         )
         for variable in (self.at, self.runs, self.tiles, self.decisions):
-            f.store(_i64(0), variable)
+            f.store(words.i64(0), variable)
         self.following, self.leave = f.label(), f.label()
 
     def emit(self) -> None:
@@ -319,12 +247,12 @@ class _Walk:
         index = f.load("i64", self.at)
         step = f.pointer(self.steps, f.mul(index, _STEP_BYTES), "i8")
         f.store(f.add(index, 1), self.at)
-        waits = f.compare("ne", _word(f, step, 1), 0)
+        waits = f.compare("ne", words.word(f, step, 1), 0)
         with f.if_then(f.land(self.several, waits)):
             f.call("reach", "void", self.pool, f.load("i64", self.tiles))
         cases = {number: f.label() for number in (END, RUN, BRANCH, JUMP, SWITCH)}
         table = " ".join(f"i64 {number}, label %{label}" for number, label in cases.items())
-        f.line(f"switch {_word(f, step, 0)}, label %{self.leave} [ {table} ]")
+        f.line(f"switch {words.word(f, step, 0)}, label %{self.leave} [ {table} ]")
 
         f.start_block(cases[RUN])
         self._run(index, step)
@@ -336,17 +264,17 @@ class _Walk:
         self._decide(lambda: self._switch_target(step))
 
         f.start_block(cases[JUMP])
-        f.store(_word(f, step, 3), self.at)
+        f.store(words.word(f, step, 3), self.at)
         f.jump(self.following)
 
         f.start_block(cases[END])
         with f.if_then(self.several):
             f.call("reach", "void", self.pool, f.load("i64", self.tiles))
-            _atomic_store(f, _i32(1), _field(f, self.pool, _DONE))
+            words.atomic_store(f, words.i32(1), words.field(f, self.pool, _DONE))
             with f.if_then(
-                f.compare("ne", _atomic_load(f, _field(f, self.pool, _DONE_SLEEPERS)), 0)
+                f.compare("ne", words.atomic_load(f, words.field(f, self.pool, _DONE_SLEEPERS)), 0)
             ):
-                _wake(f, self.pool, _field(f, self.pool, _DONE))
+                words.wake(f, self.pool, words.field(f, self.pool, _DONE))
         f.jump(self.leave)
         f.start_block(self.leave)
         f.ret()
@@ -354,8 +282,8 @@ class _Walk:
     def _run(self, index: Value, step: Value) -> None:
         """A step's tiles, piece by piece while there are any."""
         f = self.f
-        tiles = _word(f, step, 4)
-        alone = f.compare("eq", _word(f, step, 5), 0)
+        tiles = words.word(f, step, 4)
+        alone = f.compare("eq", words.word(f, step, 5), 0)
         branch = f.if_else(f.land(self.several, f.compare("ne", tiles, 0)))
         with branch.then():
             sequence = f.add(f.load("i64", self.runs), 1)
@@ -374,19 +302,19 @@ class _Walk:
             f.jump(next_piece)
             f.start_block(done)
         with branch.otherwise(), f.if_then(f.compare("ne", tiles, 0)):
-            self._call(index, step, _i64(0), tiles)
+            self._call(index, step, words.i64(0), tiles)
 
     def _call(self, index: Value, step: Value, begin: Value, end: Value) -> None:
         f = self.f
         started = f.alloca("i64", align=8)
         with f.if_then(self.traced):
-            f.store(_ticks(f), started)
-        arguments = f.pointer(self.slots, _word(f, step, 3), "ptr")
-        f.call_pointer(_word(f, step, 2, "ptr"), "void", arguments, begin, end, self.scratch)
+            f.store(words.ticks(f), started)
+        arguments = f.pointer(self.slots, words.word(f, step, 3), "ptr")
+        f.call_pointer(words.word(f, step, 2, "ptr"), "void", arguments, begin, end, self.scratch)
         with f.if_then(self.traced):
             # A step's pieces, and no others, have this word in common.
             which = f.lor(index, f.shl(f.load("i64", self.runs), 32))
-            _emit_trace(f, self.log, self.capacity, which, f.load("i64", started), _ticks(f))
+            _emit_trace(f, self.log, self.capacity, which, f.load("i64", started), words.ticks(f))
 
     def _decide(self, target_of: Callable[[], Value]) -> None:
         """Goes where a condition says; all workers go the same way."""
@@ -401,9 +329,9 @@ class _Walk:
         f.call("reach", "void", self.pool, f.load("i64", self.tiles))
         number = f.add(f.load("i64", self.decisions), 1)
         f.store(number, self.decisions)
-        ring = _field(f, self.pool, _DECISIONS)
+        ring = words.field(f, self.pool, _DECISIONS)
         slot = f.pointer(ring, f.urem(number, _RING), "i64")
-        seen = _atomic_load(f, slot, "i64")
+        seen = words.atomic_load(f, slot, "i64")
         target = f.call("settle", "i64", slot, seen, number, target_of())
         f.branch(f.compare("slt", target, 0), late, known)
         f.start_block(known)
@@ -413,22 +341,27 @@ class _Walk:
         # The caller stays until the others, who are far ahead, have finished the program.
         f.start_block(late)
         with f.if_then(f.compare("eq", self.worker, 0)):
-            done, sleepers = _field(f, self.pool, _DONE), _field(f, self.pool, _DONE_SLEEPERS)
-            f.call("wait", "void", self.pool, done, _i32(0), sleepers)
+            done, sleepers = (
+                words.field(f, self.pool, _DONE),
+                words.field(f, self.pool, _DONE_SLEEPERS),
+            )
+            f.call("wait", "void", self.pool, done, words.i32(0), sleepers)
         f.jump(self.leave)
 
     def _branch_target(self, index: Value, step: Value) -> Value:
         f = self.f
-        condition = f.load("i8", f.load("ptr", f.pointer(self.slots, _word(f, step, 2), "ptr")))
-        return f.select(f.compare("eq", condition, 0), _word(f, step, 3), f.add(index, 1))
+        condition = f.load(
+            "i8", f.load("ptr", f.pointer(self.slots, words.word(f, step, 2), "ptr"))
+        )
+        return f.select(f.compare("eq", condition, 0), words.word(f, step, 3), f.add(index, 1))
 
     def _switch_target(self, step: Value) -> Value:
         f = self.f
-        chosen = f.load("i32", f.load("ptr", f.pointer(self.slots, _word(f, step, 2), "ptr")))
-        highest = f.sub(_word(f, step, 4), 1)
+        chosen = f.load("i32", f.load("ptr", f.pointer(self.slots, words.word(f, step, 2), "ptr")))
+        highest = f.sub(words.word(f, step, 4), 1)
         # Out of range, above or below, takes the last target.
         clamped = f.min(f.cast("sext", chosen, "i64"), highest, signed=False)
-        return f.load("i64", f.pointer(_word(f, step, 3, "ptr"), clamped, "i64"))
+        return f.load("i64", f.pointer(words.word(f, step, 3, "ptr"), clamped, "i64"))
 
 
 def _emit_execute(module: llvm.Module) -> None:
@@ -441,9 +374,9 @@ def _emit_trace(
     """Appends (step, begin, end); a full log keeps counting."""
     count = f.load("i64", log)
     with f.if_then(f.compare("ult", count, capacity)):
-        place = _field(f, f.pointer(log, f.mul(count, 24), "i8"), 8)
+        place = words.field(f, f.pointer(log, f.mul(count, 24), "i8"), 8)
         for offset, value in enumerate((step, begin, end)):
-            f.store(value, _field(f, place, 8 * offset))
+            f.store(value, words.field(f, place, 8 * offset))
     f.store(f.add(count, 1), log)
 
 
@@ -451,43 +384,45 @@ def _emit_run(module: llvm.Module) -> None:
     """girih_run(context, threads, pool): patches the call's pointers in and runs to the end."""
     f = module.function(RUN_SYMBOL, [("ptr", "context"), ("i64", "threads"), ("ptr", "pool")])
     context, threads, pool = f.arguments
-    traced = f.compare("ne", _word(f, context, 7), 0)
+    traced = f.compare("ne", words.word(f, context, 7), 0)
     with f.if_then(traced):
-        f.store(_ticks(f), _field(f, context, 72))
-    slots, io = _word(f, context, 1, "ptr"), _word(f, context, 2, "ptr")
-    patches = _word(f, context, 3, "ptr")
-    with f.for_range(0, _word(f, context, 4)) as loop:
+        f.store(words.ticks(f), words.field(f, context, 72))
+    slots, io = words.word(f, context, 1, "ptr"), words.word(f, context, 2, "ptr")
+    patches = words.word(f, context, 3, "ptr")
+    with f.for_range(0, words.word(f, context, 4)) as loop:
         patch = f.pointer(patches, f.mul(loop.index, 24), "i8")
-        source = f.load("i64", f.pointer(io, _word(f, patch, 1), "i64"))
-        slot = f.pointer(slots, _word(f, patch, 0), "i64")
-        f.store(f.add(source, _word(f, patch, 2)), slot)
+        source = f.load("i64", f.pointer(io, words.word(f, patch, 1), "i64"))
+        slot = f.pointer(slots, words.word(f, patch, 0), "i64")
+        f.store(f.add(source, words.word(f, patch, 2)), slot)
 
     several = f.compare("ugt", threads, 1)
     with f.if_then(several):
         for offset in (_COMPLETED, *range(_DECISIONS, _MAILBOXES, 8)):
-            f.store(_i64(0), _field(f, pool, offset))
+            f.store(words.i64(0), words.field(f, pool, offset))
         with f.for_range(0, threads) as loop:
-            mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
-            f.store(_i64(0), _field(f, mailbox, _RANGE))
-        _atomic_store(f, _i32(0), _field(f, pool, _DONE))
+            mailbox = f.pointer(words.field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
+            f.store(words.i64(0), words.field(f, mailbox, _RANGE))
+        words.atomic_store(f, words.i32(0), words.field(f, pool, _DONE))
         with f.for_range(1, threads) as loop:
-            mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
-            f.store(Value("ptr", "@execute"), _field(f, mailbox, _FUNCTION))
-            f.store(context, _field(f, mailbox, _CONTEXT))
-            f.store(threads, _field(f, mailbox, _THREADS))
-            _atomic_store(f, _i32(_POSTED), mailbox)
-            with f.if_then(f.compare("ne", _atomic_load(f, _field(f, mailbox, _ASLEEP)), 0)):
-                _wake(f, pool, mailbox)
-    f.call("execute", "void", context, _i64(0), threads, pool)
+            mailbox = f.pointer(words.field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
+            f.store(Value("ptr", "@execute"), words.field(f, mailbox, _FUNCTION))
+            f.store(context, words.field(f, mailbox, _CONTEXT))
+            f.store(threads, words.field(f, mailbox, _THREADS))
+            words.atomic_store(f, words.i32(_POSTED), mailbox)
+            with f.if_then(
+                f.compare("ne", words.atomic_load(f, words.field(f, mailbox, _ASLEEP)), 0)
+            ):
+                words.wake(f, pool, mailbox)
+    f.call("execute", "void", context, words.i64(0), threads, pool)
     with f.if_then(several), f.for_range(1, threads) as loop:
-        mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
+        mailbox = f.pointer(words.field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
         # Who has not begun shall not; who has is left the time to walk to the end.
-        _exchange(f, mailbox, _i32(_POSTED), _i32(_IDLE))
-        with f.if_then(f.compare("eq", _atomic_load(f, mailbox), _TAKEN)):
-            caller_asleep = _field(f, mailbox, _CALLER_ASLEEP)
-            f.call("wait", "void", pool, mailbox, _i32(_TAKEN), caller_asleep)
+        words.exchange(f, mailbox, words.i32(_POSTED), words.i32(_IDLE))
+        with f.if_then(f.compare("eq", words.atomic_load(f, mailbox), _TAKEN)):
+            caller_asleep = words.field(f, mailbox, _CALLER_ASLEEP)
+            f.call("wait", "void", pool, mailbox, words.i32(_TAKEN), caller_asleep)
     with f.if_then(traced):
-        f.store(_ticks(f), _field(f, context, 80))
+        f.store(words.ticks(f), words.field(f, context, 80))
     f.ret()
 
 
@@ -495,20 +430,22 @@ def _emit_worker(module: llvm.Module) -> None:
     """girih_worker(pool, worker): never returns, and keeps nothing of a finished program."""
     f = module.function(WORKER_SYMBOL, [("ptr", "pool"), ("i64", "worker")])
     pool, worker = f.arguments
-    mailbox = f.pointer(_field(f, pool, _MAILBOXES), f.mul(worker, _LINE), "i8")
+    mailbox = f.pointer(words.field(f, pool, _MAILBOXES), f.mul(worker, _LINE), "i8")
     serve = f.label()
     f.jump(serve)
     f.start_block(serve)
-    f.call("wait", "void", pool, mailbox, _i32(_IDLE), _field(f, mailbox, _ASLEEP))
-    _, won = _exchange(f, mailbox, _i32(_POSTED), _i32(_TAKEN))
+    f.call("wait", "void", pool, mailbox, words.i32(_IDLE), words.field(f, mailbox, _ASLEEP))
+    _, won = words.exchange(f, mailbox, words.i32(_POSTED), words.i32(_TAKEN))
     with f.if_then(won):
-        execute = f.load("ptr", _field(f, mailbox, _FUNCTION))
-        context = f.load("ptr", _field(f, mailbox, _CONTEXT))
-        threads = f.load("i64", _field(f, mailbox, _THREADS))
+        execute = f.load("ptr", words.field(f, mailbox, _FUNCTION))
+        context = f.load("ptr", words.field(f, mailbox, _CONTEXT))
+        threads = f.load("i64", words.field(f, mailbox, _THREADS))
         f.call_pointer(execute, "void", context, worker, threads, pool)
-        _atomic_store(f, _i32(_IDLE), mailbox)
-        with f.if_then(f.compare("ne", _atomic_load(f, _field(f, mailbox, _CALLER_ASLEEP)), 0)):
-            _wake(f, pool, mailbox)
+        words.atomic_store(f, words.i32(_IDLE), mailbox)
+        with f.if_then(
+            f.compare("ne", words.atomic_load(f, words.field(f, mailbox, _CALLER_ASLEEP)), 0)
+        ):
+            words.wake(f, pool, mailbox)
     f.jump(serve)
 
 

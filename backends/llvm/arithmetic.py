@@ -20,6 +20,7 @@ from . import (
     complex_math,
     constant,
     elements,
+    integers,
     mangled,
     math,
     vector,
@@ -45,7 +46,7 @@ def apply(f: Function, op: Op, operands: Sequence[Register]) -> Register:
         if result is not None:
             return result
         raise unsupported(op)
-    table = _FLOAT if element.is_float else _BOOL if element.is_bool else _INTEGER
+    table = _FLOAT if element.is_float else _BOOL if element.is_bool else integers.FUNCTIONS
     rule = table.get(name)
     if rule is None:
         raise unsupported(op)
@@ -69,7 +70,9 @@ def supports(op: Op) -> bool:
         return False
     if element.is_complex:
         return name in complex_math.NAMES
-    return name in (_FLOAT if element.is_float else _BOOL if element.is_bool else _INTEGER)
+    return name in (
+        _FLOAT if element.is_float else _BOOL if element.is_bool else integers.FUNCTIONS
+    )
 
 
 def unsupported(op: Op, target: str = "cpu") -> UnsupportedError:
@@ -241,7 +244,7 @@ def _sticky(f: Function, value: Value, signed: bool) -> Value:
     """A 64-bit integer with its low bits merged into one where f64 could not hold it."""
     rest = f.compare("ne", f.land(value, 0xFFF), 0)
     merged = f.lor(f.land(value, ~0xFFF), f.shl(f.cast("zext", rest, "i64"), 12))
-    size = _integer_absolute(f, value) if signed else value
+    size = integers.absolute(f, value) if signed else value
     return f.select(f.compare("ugt", size, 1 << 53), merged, value)
 
 
@@ -379,132 +382,4 @@ _BOOL: dict[str, Callable[..., Value]] = {
     "multiply": Function.land,
     "maximum": Function.lor,
     "minimum": Function.land,
-}
-
-
-# Integers. Each takes the element type first.
-
-
-def _divide(f: Function, element: Any, x: Value, y: Value) -> Value:
-    if y.number is not None and y.number not in (0, -1):
-        return f.binary("sdiv" if element.kind == "int" else "udiv", x, y)
-    zero = f.compare("eq", y, 0)
-    if element.kind == "uint":
-        return f.select(zero, -1, f.binary("udiv", x, f.select(zero, 1, y)))
-    minus = f.compare("eq", y, -1)
-    safe = f.select(f.lor(zero, minus), 1, y)
-    quotient = f.select(minus, f.neg(x), f.binary("sdiv", x, safe))
-    return f.select(zero, -1, quotient)
-
-
-def _remainder(f: Function, element: Any, x: Value, y: Value) -> Value:
-    if y.number is not None and y.number not in (0, -1):
-        return f.binary("srem" if element.kind == "int" else "urem", x, y)
-    zero = f.compare("eq", y, 0)
-    if element.kind == "uint":
-        return f.select(zero, x, f.binary("urem", x, f.select(zero, 1, y)))
-    minus = f.compare("eq", y, -1)
-    rest = f.binary("srem", x, f.select(f.lor(zero, minus), 1, y))
-    return f.select(zero, x, f.select(minus, 0, rest))
-
-
-def _power(f: Function, element: Any, x: Value, y: Value) -> Value:
-    """Repeated squaring; a negative exponent truncates the fraction."""
-    one = constant(x.type, 1)
-    result, base, exponent = one, x, y
-    signed = element.kind == "int"
-    for _ in range(element.bits - (1 if signed else 0)):
-        odd = f.compare("ne", f.land(exponent, 1), 0)
-        result = f.select(odd, f.mul(result, base), result)
-        base = f.mul(base, base)
-        exponent = f.lshr(exponent, 1)
-    if not signed:
-        return result
-    is_one, is_minus = f.compare("eq", x, 1), f.compare("eq", x, -1)
-    odd = f.compare("ne", f.land(y, 1), 0)
-    unit = f.select(f.land(is_minus, odd), -1, one)
-    fraction = f.select(f.lor(is_one, is_minus), unit, 0)
-    return f.select(f.compare("slt", y, 0), fraction, result)
-
-
-def _shift(kind: str) -> Callable[..., Value]:
-    def emit(f: Function, element: Any, x: Value, y: Value) -> Value:
-        bits = element.bits
-        if element.bits < 8:
-            # Counts and values of sub-byte types are kept in bytes.
-            if kind == "ashr" and element.kind == "uint":
-                x = f.ashr(f.shl(x, 8 - bits), 8 - bits)
-            if kind == "lshr":
-                x = f.land(x, (1 << bits) - 1)
-        fits = f.compare("ult", y, bits)
-        if kind == "ashr":
-            return f.ashr(x, f.select(fits, y, bits - 1))
-        return f.select(fits, f.binary(kind, x, f.select(fits, y, 0)), 0)
-
-    return emit
-
-
-def _extreme(name: str) -> Callable[..., Value]:
-    def emit(f: Function, element: Any, x: Value, y: Value) -> Value:
-        signed = element.kind == "int"
-        return (f.max if name == "max" else f.min)(x, y, signed=signed)
-
-    return emit
-
-
-def _integer_absolute(f: Function, x: Value) -> Value:
-    name = f"llvm.abs.{mangled(x.type)}"
-    return f.call(name, x.type, x, Value("i1", "false"), declare=True)
-
-
-def _absolute(f: Function, element: Any, x: Value) -> Value:
-    return _integer_absolute(f, x) if element.kind == "int" else x
-
-
-def _integer_sign(f: Function, element: Any, x: Value) -> Value:
-    positive = f.cast("zext", f.compare("ne", x, 0), x.element)
-    if element.kind == "uint":
-        return positive
-    return f.select(f.compare("slt", x, 0), -1, positive)
-
-
-def _population(f: Function, element: Any, x: Value) -> Value:
-    if element.bits < 8:
-        x = f.land(x, (1 << element.bits) - 1)
-    return f.intrinsic("llvm.ctpop", x.type, x)
-
-
-def _leading_zeros(f: Function, element: Any, x: Value) -> Value:
-    extra = bits_of(x.type) - element.bits
-    if extra:
-        x = f.land(x, (1 << element.bits) - 1)
-    count = f.call(f"llvm.ctlz.{mangled(x.type)}", x.type, x, Value("i1", "false"), declare=True)
-    return f.sub(count, extra) if extra else count
-
-
-def _plain(method: Callable[..., Value]) -> Callable[..., Value]:
-    return lambda f, element, *operands: method(f, *operands)
-
-
-_INTEGER: dict[str, Callable[..., Value]] = {
-    "add": _plain(Function.add),
-    "subtract": _plain(Function.sub),
-    "multiply": _plain(Function.mul),
-    "divide": _divide,
-    "remainder": _remainder,
-    "power": _power,
-    "negate": _plain(Function.neg),
-    "abs": _absolute,
-    "sign": _integer_sign,
-    "maximum": _extreme("max"),
-    "minimum": _extreme("min"),
-    "and": _plain(Function.land),
-    "or": _plain(Function.lor),
-    "xor": _plain(Function.xor),
-    "not": _plain(Function.lnot),
-    "shift_left": _shift("shl"),
-    "shift_right_logical": _shift("lshr"),
-    "shift_right_arithmetic": _shift("ashr"),
-    "popcnt": _population,
-    "count_leading_zeros": _leading_zeros,
 }

@@ -7,13 +7,14 @@ wgmma does (arXiv 2402.13499), and GeForce parts accumulate in f32 at half rate.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from ...hlo.graph import Op
 from ...hlo.precision import TF32, may_use_tf32
 from . import layouts
-from .layouts import Layout, Repeated
+from .layouts import Layout
 from .target import Architecture
 
 Space = Literal["register", "shared", "tensor memory"]
@@ -68,14 +69,6 @@ class MatrixAtom:
             layouts.mma_b(self.k, self.n, b_bits),
             layouts.mma_accumulator(self.m, self.n),
         )
-
-    def accumulator_layout(self) -> Repeated:
-        """Where the accumulator's elements live in registers; (m, n)."""
-        if self.accumulator_space != "register":
-            raise ValueError(f"{self.opcode} accumulates in {self.accumulator_space}")
-        if self.threads == 128:
-            return layouts.wgmma_accumulator_tiles(self.n)
-        return Repeated(layouts.mma_accumulator(self.m, self.n), (self.m, self.n))
 
 
 BITS = {
@@ -195,19 +188,11 @@ def contraction_atoms(op: Op, architecture: Architecture) -> tuple[MatrixAtom, .
     return matrix_atoms(architecture, left, right, wide)
 
 
-def best_matrix_atom(
-    architecture: Architecture,
-    a: str,
-    b: str,
-    accumulator: str,
-    m: int,
-    n: int,
-    k: int,
-    asynchronous: bool = True,
+def best_atom(
+    atoms: Iterable[MatrixAtom], architecture: Architecture, m: int, n: int, k: int
 ) -> MatrixAtom | None:
-    """The atom with the most useful multiply-adds per clock for a tile of (m, n, k), None where
-    the architecture multiplies these types without matrix instructions. Elements beyond the tile's
-    sizes count as waste. `asynchronous`: whether wgmma and tcgen05 may be taken."""
+    """That with the most useful multiply-adds per clock for a tile of (m, n, k), the largest one
+    among equals; None of none. Elements beyond the tile's sizes count as waste."""
 
     def useful(size: int, step: int) -> float:
         return size / (-(-size // step) * step)
@@ -216,12 +201,10 @@ def best_matrix_atom(
         fit = useful(m, atom.m) * useful(n, atom.n) * useful(k, atom.k)
         return atom.rate(architecture) * fit, atom.m * atom.n * atom.k
 
-    found = [
-        atom
-        for atom in matrix_atoms(architecture, a, b, accumulator)
-        if asynchronous or not atom.asynchronous
-    ]
-    return max(found, key=speed, default=None)
+    return max(atoms, key=speed, default=None)
+
+
+Memory = Literal["global", "shared", "register"]
 
 
 @dataclass(frozen=True)
@@ -231,67 +214,56 @@ class CopyAtom:
     `completion`: what says that the data are there."""
 
     instruction: str
-    source: Literal["global", "shared", "register"]
-    destination: Literal["global", "shared", "register"]
+    source: Memory
+    destination: Memory
     bytes: int
-    alignment: int
-    threads: int  # that issue it together: 1 or 32
-    completion: Literal["program order", "group", "mbarrier", "bulk group"]
+    threads: int = 32  # that issue it together: 1 or 32
+    completion: Literal["program order", "group", "mbarrier", "bulk group"] = "program order"
+    alignment: int = 0  # 0: of its bytes
     least_architecture: int = 80
     tensor: bool = False  # addresses by a tensor map: box, swizzle, bounds
 
 
 def _copies() -> tuple[CopyAtom, ...]:
-    found = []
-    for bytes_ in (16, 8, 4, 2, 1):
-        suffix = {16: ".v4.b32", 8: ".v2.b32", 4: ".b32", 2: ".b16", 1: ".b8"}[bytes_]
-        for space in ("global", "shared"):
-            found += [
-                CopyAtom(f"ld.{space}{suffix}", space, "register", bytes_, bytes_, 32,
-                         "program order"),
-                CopyAtom(f"st.{space}{suffix}", "register", space, bytes_, bytes_, 32,
-                         "program order"),
-            ]  # fmt: skip
+    found: list[CopyAtom] = []
+    for bytes_, suffix in ((16, "v4.b32"), (8, "v2.b32"), (4, "b32"), (2, "b16"), (1, "b8")):
+        spaces: tuple[Memory, ...] = ("global", "shared")
+        for space in spaces:
+            found.append(CopyAtom(f"ld.{space}.{suffix}", space, "register", bytes_))
+            found.append(CopyAtom(f"st.{space}.{suffix}", "register", space, bytes_))
     for bytes_, cache in ((16, "cg"), (8, "ca"), (4, "ca")):
-        found.append(
-            CopyAtom(f"cp.async.{cache}.shared.global", "global", "shared", bytes_, bytes_, 32,
-                     "group")
-        )  # fmt: skip
-    found += [
-        CopyAtom("ld.global.v4.b64", "global", "register", 32, 32, 32, "program order", 100),
-        CopyAtom("st.global.v4.b64", "register", "global", 32, 32, 32, "program order", 100),
-        CopyAtom("ldmatrix.sync.aligned.m8n8.x4.shared.b16", "shared", "register", 16, 16, 32,
-                 "program order"),
-        CopyAtom("stmatrix.sync.aligned.m8n8.x4.shared.b16", "register", "shared", 16, 16, 32,
-                 "program order", 90),
-        CopyAtom("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", "global",
-                 "shared", 16, 16, 1, "mbarrier", 90),
-        CopyAtom("cp.async.bulk.global.shared::cta.bulk_group", "shared", "global", 16, 16, 1,
-                 "bulk group", 90),
-        CopyAtom("cp.async.bulk.tensor", "global", "shared", 16, 128, 1, "mbarrier", 90,
-                 tensor=True),
-        CopyAtom("cp.async.bulk.tensor", "shared", "global", 16, 128, 1, "bulk group", 90,
-                 tensor=True),
-    ]  # fmt: skip
-    return tuple(found)
+        name = f"cp.async.{cache}.shared.global"
+        found.append(CopyAtom(name, "global", "shared", bytes_, completion="group"))
+    matrices, bulk = "matrix.sync.aligned.m8n8.x4.shared.b16", "cp.async.bulk"
+    return (
+        *found,
+        CopyAtom(f"ld{matrices}", "shared", "register", 16),
+        CopyAtom(f"st{matrices}", "register", "shared", 16, least_architecture=90),
+        CopyAtom(f"{bulk}.shared::cluster.global.mbarrier::complete_tx::bytes", "global", "shared",
+                 16, 1, "mbarrier", least_architecture=90),
+        CopyAtom(f"{bulk}.global.shared::cta.bulk_group", "shared", "global", 16, 1, "bulk group",
+                 least_architecture=90),
+        CopyAtom(f"{bulk}.tensor", "global", "shared", 16, 1, "mbarrier", 128, 90, True),
+        CopyAtom(f"{bulk}.tensor", "shared", "global", 16, 1, "bulk group", 128, 90, True),
+    )  # fmt: skip
 
 
 COPY_ATOMS = _copies()
+WIDEST = max(atom.bytes for atom in COPY_ATOMS if atom.threads == 32)  # bytes, by a thread
 
 
-def copy_atoms(
-    architecture: Architecture,
-    source: str | None = None,
-    destination: str | None = None,
-    alignment: int = 16,
-) -> tuple[CopyAtom, ...]:
-    """Copies between two spaces for addresses that are multiples of `alignment`; tensor copies,
-    whose maps have rules of their own, are always listed."""
-    return tuple(
-        atom
-        for atom in COPY_ATOMS
-        if atom.least_architecture <= architecture.version
-        and source in (None, atom.source)
-        and destination in (None, atom.destination)
-        and (atom.tensor or alignment % atom.alignment == 0)
+def thread_copy(
+    architecture: Architecture, source: Memory, destination: Memory, bytes_: int
+) -> CopyAtom | None:
+    """The copy of `bytes_` neighbouring bytes that each thread of a warp starts; None where there
+    is none."""
+    return next(
+        (
+            atom
+            for atom in COPY_ATOMS
+            if (atom.source, atom.destination, atom.bytes) == (source, destination, bytes_)
+            and atom.threads == 32
+            and atom.least_architecture <= architecture.version
+        ),
+        None,
     )

@@ -63,7 +63,10 @@ EMITTED = _Emitted()
 
 
 def accepts(op: Op, target: Target) -> bool:
-    """Whether a tile function has a kernel whose threads have the registers that they need."""
+    """Whether a tile function has a kernel whose threads have the registers that they need, and
+    holds no convolution that would be a product over its taps on its own."""
+    if any(map(_sums_features, op.regions[0].walk())):
+        return False
     text = canonical_op(op)
     if CACHE.find(text, target, None) is not None:
         return True
@@ -72,6 +75,13 @@ def accepts(op: Op, target: Target) -> bool:
     except UnsupportedError:
         return False
     return all(launch.threads <= MOST_THREADS for launch in code.launches)
+
+
+def _sums_features(op: Op) -> bool:
+    """Whether it is a convolution with several input features in a group."""
+    if op.name != "convolution":
+        return False
+    return op.operands[1].dims[op.kernel_input_feature_dimension] > 1
 
 
 class _Job:

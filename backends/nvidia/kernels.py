@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...hlo.build import make_op
-from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op, Region, arguments
 from ...optimizer.schedule import may_overwrite
 from ..llvm import elementwise
@@ -20,7 +19,7 @@ from .loops.emitters import FUSIONS, OPERATIONS
 from .pipeline import contraction as products
 from .pipeline import emit as pipeline
 from .target import Target
-from .tile import contraction, split
+from .tile import contraction, resident, split
 from .turned import turned
 
 
@@ -107,7 +106,7 @@ def _turned(
     found = turned(region, target)
     if found is None:
         raise Unfit("no operand lies wrong")
-    notes = ("an operand that lies across the sum is copied first",)
+    notes = ("operands are copied first: the product cannot read them well as they lie",)
     taken = frozenset(result for _, result in pairs)
     return apart.emit_after(*found, _parts(target, pairs), taken, flops, notes)
 
@@ -159,7 +158,7 @@ def _in_parts(
 
 
 def _tiled(op: Op, target: Target) -> KernelCode:
-    """A tile function, in the pipeline or in general; UnsupportedError if it has no form."""
+    """A tile function: in the pipeline, with tiles in registers, or with tiles in memory."""
     notes: tuple[str, ...] = ()
     shares = bool(shared(op))
     if target.architecture.warpgroups and not shares:
@@ -171,7 +170,8 @@ def _tiled(op: Op, target: Target) -> KernelCode:
     try:
         code = tile.emit(op, target, shares)
     except Unfit as reason:
-        raise UnsupportedError(f"{op.place}{op.kernel}: target nvidia: {reason}") from reason
+        code = resident.emit(op, target, shares)
+        notes = (f"tiles in memory: {reason}",)
     return replace(code, notes=(*code.notes, *notes))
 
 

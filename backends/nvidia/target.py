@@ -35,13 +35,10 @@ class Architecture:
     multiprocessors: int  # of the largest product
     registers: int = 65536  # 32-bit ones of a multiprocessor
     accelerated: bool = False
-    async_copies: bool = True  # cp.async from global to shared memory
     tensor_copies: bool = False  # the tensor memory accelerator (TMA) and mbarrier transactions
     clusters: bool = False
     warpgroups: bool = False  # wgmma, setmaxnreg
-    tensor_memory: bool = False  # tcgen05
     narrow_floats: bool = False  # mma.sync and conversions of e4m3 and e5m2
-    vector_bytes: int = 16  # of one access of a thread
 
 
 _TABLE = (
@@ -54,11 +51,11 @@ _TABLE = (
     ),
     Architecture(
         "sm_100a", 100, 86, 227 << 10, 2048, 32, 148, accelerated=True, tensor_copies=True,
-        clusters=True, tensor_memory=True, narrow_floats=True, vector_bytes=32,
+        clusters=True, narrow_floats=True,
     ),
     Architecture(
         "sm_120a", 120, 87, 99 << 10, 1536, 24, 188, accelerated=True, tensor_copies=True,
-        clusters=True, narrow_floats=True, vector_bytes=32,
+        clusters=True, narrow_floats=True,
     ),
 )  # fmt: skip
 ARCHITECTURES = {one.name: one for one in _TABLE}

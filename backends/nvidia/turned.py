@@ -24,7 +24,7 @@ _MEMORY = 10.0  # bytes per clock and multiprocessor, read or written
 _SINGLE = 3.0  # times as long, where elements are moved one by one
 _SCALAR = 64.0  # multiply-adds per clock and multiprocessor without matrix instructions
 _STARVED = 0.1  # of the rate of matrix instructions, where elements are copied one by one
-_ROW = 16  # bytes
+_ROW, _STEP = 16, 32  # bytes: of a whole row of memory, of an instruction along the sum
 
 
 def turned(region: Region, target: Target) -> tuple[Region, tuple[Value, ...]] | None:
@@ -112,11 +112,14 @@ def _ragged(dot: Op, architecture: Architecture) -> list[int]:
 
 
 def _padding(dot: Op) -> int:
-    """Zeros behind the summed dim that make rows of it whole."""
+    """Zeros behind the summed dim that make rows of it whole steps of an instruction."""
     if len(dot.lhs_contracting_dimensions) != 1:
         return 0
     value = dot.operands[0]
-    each = _ROW // math.gcd(_ROW, value.element.itemsize)
+    size = value.element.itemsize
+    if value.dims[dot.lhs_contracting_dimensions[0]] * size % _ROW == 0:
+        return 0
+    each = _STEP // math.gcd(_STEP, size)
     return -value.dims[dot.lhs_contracting_dimensions[0]] % each
 
 
@@ -166,8 +169,9 @@ def _along(dot: Op, side: int) -> tuple[tuple[int, ...], dict[str, tuple[int, ..
 
 def _gain(dot: Op, architecture: Architecture, across: bool, ragged: bool) -> float:
     """Clocks that the product is faster on a multiprocessor with its operands copied."""
-    fast = max((atom.rate(architecture) for atom in contraction_atoms(dot, architecture)), default=1)
-    slow = max((atom.rate(architecture) for atom in atoms_of(dot, architecture)), default=_SCALAR)
+    every, alone = contraction_atoms(dot, architecture), atoms_of(dot, architecture)
+    fast = max((atom.rate(architecture) for atom in every), default=_SCALAR)
+    slow = max((atom.rate(architecture) for atom in alone), default=_SCALAR)
     if across and dot.operands[0].element.itemsize == 1:
         slow = _SCALAR
     slow = min(slow, fast * _STARVED) if ragged else slow

@@ -55,14 +55,14 @@ TOOLS = ("memcheck", "racecheck", "synccheck")
 def main() -> int:
     options = arguments()
     find_girih()
-    if options.worker or options.run:
-        missing(options.dry)
-        bench = Bench(options)
-        return bench.serve() if options.worker else bench.alone(options.run)
+    if options.worker:
+        return serve(options)
     lacking = missing(options.dry)
     if lacking:
         print(lacking, file=sys.stderr)
         return 2
+    if options.run:
+        return Bench(options).alone(options.run)
     started = time.monotonic()
     report = run(options, started + 60 * options.minutes)
     report["seconds"] = round(time.monotonic() - started, 1)
@@ -237,18 +237,30 @@ class Bench:
         print(json.dumps(found))
         return 0 if found.get("good", True) else 1
 
-    def serve(self) -> int:
-        """Answers each name on the input with a line of facts."""
-        answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # whatever else is printed
-        checks = [(name, group) for name, (group, _) in self.checks.items()]
-        print(json.dumps({"machine": self.machine(), "checks": checks}), file=answers, flush=True)
-        for line in sys.stdin:
-            found = self.check(line.rstrip("\n"))
-            print(json.dumps(found), file=answers, flush=True)
-            if found.get("broken"):
-                os._exit(0)  # a context may be lost; the next check gets a fresh one
-        return 0
+
+def serve(options: argparse.Namespace) -> int:
+    """Answers each name on the input with a line of facts; the first line is about the machine."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed
+
+    def answer(facts: dict[str, Any]) -> None:
+        print(json.dumps(facts), file=answers, flush=True)
+
+    from girih.hlo.errors import UserError
+
+    try:
+        bench = Bench(options)
+    except UserError as error:
+        answer({"reason": str(error)})
+        return 1
+    checks = [(name, group) for name, (group, _) in bench.checks.items()]
+    answer({"machine": bench.machine(), "checks": checks})
+    for line in sys.stdin:
+        found = bench.check(line.rstrip("\n"))
+        answer(found)
+        if found.get("broken"):
+            os._exit(0)  # a context may be lost; the next check gets a fresh one
+    return 0
 
 
 def _where(found: Sequence[Any], wanted: Sequence[Any]) -> str:

@@ -18,7 +18,7 @@ from ...hlo.errors import CompilerBug
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
-from ..fusion import CONTRACTIONS
+from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from ..regions import in_order_of_demand, map_bodies
 from ..tuning import Choices

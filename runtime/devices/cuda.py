@@ -12,7 +12,7 @@ import functools
 import importlib
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -116,7 +116,7 @@ def _call(name: str, *arguments: Any) -> Any:
 class CudaDriver:
     """One GPU; the `Driver` of runtime/devices/driver.py."""
 
-    captures = True
+    graphs = True
     simulated = False
 
     def __init__(self, ordinal: int) -> None:
@@ -233,6 +233,7 @@ class CudaDriver:
             options.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: _LOG,
             options.CU_JIT_ERROR_LOG_BUFFER: errors,
             options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: _LOG,
+            options.CU_JIT_GENERATE_LINE_INFO: 1,  # for profilers; the code is the same
         }
         image = bytes(code.data) + (b"\0" if code.is_ptx else b"")
         keys, values = list(wanted), list(wanted.values())
@@ -313,29 +314,59 @@ class CudaDriver:
         config.hStream = stream
         _call("cuLaunchKernelEx", config, entry, pointers, 0)
 
-    def begin_capture(self) -> int:
-        stream = self.create_stream()
-        # Memory and modules may be given back meanwhile, by Python's collection of garbage; other
-        # modes would refuse that, and drop the recording.
-        mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        _call("cuStreamBeginCapture", stream, mode)
-        return stream
-
-    def end_capture(self, stream: int) -> int:
+    def graph(self, launches: Sequence[Any]) -> _Graph:
+        graph = _call("cuGraphCreate", 0)
+        nodes: list[Any] = []
         try:
-            graph = _call("cuStreamEndCapture", stream)
-        finally:
-            self.destroy_stream(stream)
-        try:
-            return int(_call("cuGraphInstantiate", graph, 0))
-        finally:
+            for prepared in launches:
+                before = nodes[-1:]
+                parameters = self._parameters(prepared)
+                node = _call("cuGraphAddKernelNode", graph, before, len(before), parameters)
+                if prepared[0].numAttrs:
+                    self._set_cluster(node, prepared[0].attrs[0].value.clusterDim)
+                nodes.append(node)
+            return _Graph(graph, _call("cuGraphInstantiate", graph, 0), nodes)
+        except BaseException:
             _call("cuGraphDestroy", graph)
+            raise
 
-    def replay(self, graph: int, stream: int) -> None:
-        _call("cuGraphLaunch", graph, stream)
+    def _set_cluster(self, node: Any, extent: Any) -> None:
+        value = self._cuda.CUkernelNodeAttrValue()
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = extent.x, extent.y, extent.z
+        which = self._cuda.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        _call("cuGraphKernelNodeSetAttribute", node, which, value)
 
-    def destroy_graph(self, graph: int) -> None:
-        _call("cuGraphExecDestroy", graph)
+    def _parameters(self, prepared: Any) -> Any:
+        """A launch as a node of a graph takes it."""
+        config, entry, pointers, _ = prepared
+        made = self._cuda.CUDA_KERNEL_NODE_PARAMS()
+        made.func, made.kernelParams, made.sharedMemBytes = entry, pointers, config.sharedMemBytes
+        made.gridDimX, made.gridDimY, made.gridDimZ = (
+            config.gridDimX, config.gridDimY, config.gridDimZ,
+        )  # fmt: skip
+        made.blockDimX, made.blockDimY, made.blockDimZ = (
+            config.blockDimX, config.blockDimY, config.blockDimZ,
+        )  # fmt: skip
+        return made
+
+    def rebind(self, graph: _Graph, number: int, prepared: Any) -> None:
+        node, parameters = graph.nodes[number], self._parameters(prepared)
+        _call("cuGraphExecKernelNodeSetParams", graph.executable, node, parameters)
+
+    def replay(self, graph: _Graph, stream: int) -> None:
+        _call("cuGraphLaunch", graph.executable, stream)
+
+    def destroy_graph(self, graph: _Graph) -> None:
+        _call("cuGraphExecDestroy", graph.executable)
+        _call("cuGraphDestroy", graph.graph)
+
+
+class _Graph(NamedTuple):
+    """A graph that can be started, and what it was made of: its nodes name what is changed."""
+
+    graph: Any
+    executable: Any
+    nodes: list[Any]
 
 
 def _map_type(element: str) -> str:

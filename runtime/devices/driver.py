@@ -92,7 +92,7 @@ class Driver(Protocol):
     ordinal: int
     capability: tuple[int, int]
     limits: Limits
-    captures: bool  # launches can be recorded as graphs
+    graphs: bool  # launches can be started several at once
     simulated: bool  # takes PTX only; memory without defined contents shall be overwritten: `fill`
 
     def __enter__(self) -> Any: ...
@@ -182,12 +182,13 @@ class Driver(Protocol):
         """Start it."""
         ...
 
-    def begin_capture(self) -> Any:
-        """A new stream, on which launches are recorded and not started until `end_capture`."""
+    def graph(self, launches: Sequence[Any]) -> Any:
+        """Prepared launches, one after the other, as a graph that is started at once."""
         ...
 
-    def end_capture(self, stream: Any) -> Any:
-        """What was recorded, as a graph; the stream is gone."""
+    def rebind(self, graph: Any, number: int, prepared: Any) -> None:
+        """Launch `number` of the graph takes these parameters in later replays; it starts the same
+        entry with the same extents."""
         ...
 
     def replay(self, graph: Any, stream: Any) -> None: ...

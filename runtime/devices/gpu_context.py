@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 _DIRECT = 16  # alignment of memory that kernels read as it is
 _PINNED = 32 << 20  # bytes of a context's staging memory; larger arrays are copied without it
-_BINDINGS = 4  # sets of addresses that a context keeps launches and graphs for
+_BINDINGS = 4  # sets of addresses that a context keeps launches for
 
 Array = np.ndarray[Any, Any]
 Argument = Array | View
+Bound = dict[int, list[Any]]  # the launches of each step, for one set of addresses
 
 
 class Event(NamedTuple):
@@ -50,18 +51,21 @@ class Event(NamedTuple):
     lines: Mapping[str, Counters] = {}
 
 
-class _Bound:
-    """Launches, and graphs of them, for one set of addresses; by number of their step."""
+class _Graph:
+    """A stretch of steps as a graph; `launches`: what it holds now."""
 
-    def __init__(self, driver: Driver) -> None:
-        self.launches: dict[int, list[Any]] = {}
-        self.seen: set[int] = set()
-        self.graphs: dict[int, Any] = {}
-        self.driver = driver
+    def __init__(self, driver: Driver, launches: list[Any]) -> None:
+        self.driver, self.launches = driver, launches
+        self.handle = driver.graph(launches)
+        finally_do(self, driver, driver.destroy_graph, self.handle)
 
-    def keep(self, step: int, graph: Any) -> None:
-        self.graphs[step] = graph
-        finally_do(self, self.driver, self.driver.destroy_graph, graph)
+    def replay(self, launches: list[Any], stream: Any) -> None:
+        """Starts it with other parameters, where some have changed."""
+        for number, (old, new) in enumerate(zip(self.launches, launches, strict=True)):
+            if old is not new:
+                self.driver.rebind(self.handle, number, new)
+                self.launches[number] = new
+        self.driver.replay(self.handle, stream)
 
 
 class NvidiaContext:
@@ -75,7 +79,8 @@ class NvidiaContext:
         self.arena_bytes = aligned(variant.plan.memory.arena_bytes)
         self.memory = Memory(self.stream, self.arena_bytes + program.scratch_bytes)
         self._arguments: dict[int, Memory] = {}  # by base: what comes from or goes to the host
-        self._bound: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
+        self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
+        self._graphs: dict[int, _Graph | None] = {}  # by first step; None: it has run once
         # By step and the addresses that it uses: most steps use no argument and no result.
         self._launches: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
         self._pinned: dict[int, Array] | None = None
@@ -231,7 +236,7 @@ class NvidiaContext:
         key = tuple(bases)
         bound = self._bound.get(key)
         if bound is None:
-            bound = self._bound[key] = _Bound(self.driver)
+            bound = self._bound[key] = {}
             if len(self._bound) > _BINDINGS:
                 self._bound.popitem(last=False)
         self._bound.move_to_end(key)
@@ -258,7 +263,7 @@ class NvidiaContext:
         return self._events(marks) if profile else []
 
     def _step(
-        self, bases: list[int], bound: _Bound, at: int, profile: bool
+        self, bases: list[int], bound: Bound, at: int, profile: bool
     ) -> tuple[int, Any, Any, Counted]:
         """One step by itself: its number, the events around it and what was counted."""
         driver, stream = self.driver, self.stream.handle
@@ -314,32 +319,27 @@ class NvidiaContext:
             )
         return found
 
-    def _replay(self, bases: list[int], bound: _Bound, first: int, end: int) -> bool:
+    def _replay(self, bases: list[int], bound: Bound, first: int, end: int) -> bool:
         """Run a stretch of steps as a graph; False where it has none yet, and shall run by itself.
 
-        The first run is no recording: it is when a driver loads the code of its kernels.
+        The first run makes none: it is when a driver loads the code of its kernels. A stretch has
+        one graph, whose launches take the addresses of each call.
         """
-        driver, stream = self.driver, self.stream.handle
-        if not driver.captures:
+        if not self.driver.graphs:
             return False
-        if first not in bound.graphs:
-            launches = [p for at in range(first, end) for p in self._prepared(bases, bound, at)]
-            if first not in bound.seen or len(launches) < 2:
-                bound.seen.add(first)
+        launches = [p for at in range(first, end) for p in self._prepared(bases, bound, at)]
+        graph = self._graphs.get(first)
+        if graph is None:
+            if first not in self._graphs or len(launches) < 2:
+                self._graphs[first] = None
                 return False
-            recorded = driver.begin_capture()
-            try:
-                for prepared in launches:
-                    driver.launch(prepared, recorded)
-            finally:
-                graph = driver.end_capture(recorded)
-            bound.keep(first, graph)
-        driver.replay(bound.graphs[first], stream)
+            graph = self._graphs[first] = _Graph(self.driver, launches)
+        graph.replay(launches, self.stream.handle)
         return True
 
-    def _prepared(self, bases: list[int], bound: _Bound, at: int) -> list[Any]:
+    def _prepared(self, bases: list[int], bound: Bound, at: int) -> list[Any]:
         """The launches of a step with the bytes of their parameters."""
-        known = bound.launches.get(at)
+        known = bound.get(at)
         if known is None:
             key = at, tuple(bases[base] for base in self.variant.step_bases[at])
             known = self._launches.get(key)
@@ -357,7 +357,7 @@ class NvidiaContext:
                 if len(self._launches) >= _BINDINGS * len(self.variant.program.steps):
                     self._launches.pop(next(iter(self._launches)))
                 self._launches[key] = known
-            bound.launches[at] = known
+            bound[at] = known
         return known
 
     def _bytes(self, parameter: Parameter, bases: list[int]) -> bytes:

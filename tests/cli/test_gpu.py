@@ -12,7 +12,7 @@ from girih.hlo.errors import UserError
 from girih.runtime import trust
 from girih.runtime.bundle import Bundle, Variant, write
 from girih.runtime.devices import cuda
-from girih.runtime.program import copied_parts
+from girih.runtime.parts import copied_parts
 
 PRODUCT = """
 func.func @main(%a: tensor<8x16xf32> loc("/home/me/model.py":7:1)) -> tensor<8x4xf32> {

@@ -210,7 +210,7 @@ def _bundles() -> list[bytes]:
 def _read_bundle(data: bytes) -> Any:
     from girih.runtime.bundle import Bundle
     from girih.runtime.loading import load
-    from girih.runtime.program import decode_module
+    from girih.runtime.parts import decode_module
 
     bundle = Bundle(data, "all")
     bundle.verify_all()

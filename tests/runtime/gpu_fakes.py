@@ -40,8 +40,8 @@ class FakeGpu:
     capability = (9, 0)
     limits = Limits(227 << 10, 8)
 
-    def __init__(self, captures: bool = True, memory: int = 1 << 30, **kernels: Kernel) -> None:
-        self.captures, self.total, self.kernels = captures, memory, kernels
+    def __init__(self, graphs: bool = True, memory: int = 1 << 30, **kernels: Kernel) -> None:
+        self.graphs, self.total, self.kernels = graphs, memory, kernels
         self.memory: dict[int, np.ndarray] = {}
         self.next = BASE
         self.streams: dict[int, Stream] = {1: Stream()}
@@ -179,22 +179,16 @@ class FakeGpu:
         return lambda: entry(self, *values)
 
     def launch(self, prepared: Any, stream: int) -> None:
-        if self.recording is not None:
-            self.recording.append(prepared)
-        else:
-            self.log.append("launch")
-            self._later(stream, prepared)
+        self.log.append("launch")
+        self._later(stream, prepared)
 
-    def begin_capture(self) -> int:
-        assert self.recording is None
-        self.recording = []
-        return self.create_stream()
+    def graph(self, launches: Sequence[Any]) -> list[Any]:
+        self.log.append(f"graph of {len(launches)}")
+        return list(launches)
 
-    def end_capture(self, stream: int) -> list[Any]:
-        recorded, self.recording = self.recording, None
-        assert recorded is not None
-        self.destroy_stream(stream)
-        return recorded
+    def rebind(self, graph: list[Any], number: int, prepared: Any) -> None:
+        self.log.append(f"rebind {number}")
+        graph[number] = prepared
 
     def replay(self, graph: list[Any], stream: int) -> None:
         self.log.append(f"replay {len(graph)}")

@@ -127,8 +127,6 @@ typedef struct {
 } Config;
 typedef struct { int entry; float *memory[3]; } Node;
 typedef struct { int count; Node nodes[64]; } Graph;
-static Graph *recording;
-static Handle recorded;
 
 static void run(const Node *node) {
     for (int i = 0; i < 4; i++)
@@ -137,34 +135,60 @@ static void run(const Node *node) {
         else
             node->memory[2][i] = node->memory[0][i] + node->memory[1][i];
 }
+static Node node_of(Handle entry, void **parameters) {
+    Node node = {(int)(uintptr_t)entry};
+    for (int i = 0; i <= node.entry; i++) node.memory[i] = *(float **)parameters[i];
+    return node;
+}
 Result cuLaunchKernelEx(const Config *config, Handle entry, void **parameters, void **extra) {
     TELL("launch %u,%u,%u of %u, shared %u, cluster %u", config->grid[0], config->grid[1],
          config->grid[2], config->block[0], config->shared,
          config->count ? config->attributes[0].value[0] : 0);
-    Node node = {(int)(uintptr_t)entry};
-    for (int i = 0; i <= node.entry; i++) node.memory[i] = *(float **)parameters[i];
-    if (recording && config->stream == recorded)
-        recording->nodes[recording->count++] = node;
-    else
-        run(&node);
+    Node node = node_of(entry, parameters);
+    run(&node);
     return SUCCESS;
 }
-Result cuStreamBeginCapture(Handle stream, int mode) {
-    if (mode != 2) return INVALID_VALUE; // relaxed
-    recorded = stream;
-    recording = calloc(1, sizeof *recording);
+typedef struct {
+    Handle entry;
+    unsigned grid[3], block[3], shared;
+    void **parameters, **extra;
+    Handle kernel, context;
+} Parameters;
+Result cuGraphCreate(Handle *made, unsigned flags) {
+    *made = calloc(1, sizeof(Graph));
     return SUCCESS;
 }
-Result cuStreamEndCapture(Handle stream, Handle *graph) {
-    *graph = recording;
-    recording = NULL;
+// A node's handle is its place.
+Result cuGraphAddKernelNode(Handle *made, Handle handle, const Handle *before, size_t count,
+                               const Parameters *given) {
+    Graph *graph = handle;
+    if (count ? before[0] != &graph->nodes[graph->count - 1] : graph->count) return INVALID_VALUE;
+    TELL("node %u,%u,%u of %u, shared %u", given->grid[0], given->grid[1], given->grid[2],
+         given->block[0], given->shared);
+    graph->nodes[graph->count] = node_of(given->entry, given->parameters);
+    *made = &graph->nodes[graph->count++];
+    return SUCCESS;
+}
+Result cuGraphKernelNodeSetAttribute(Handle node, int which, const unsigned *value) {
+    TELL("node attribute %d = %u", which, value[0]);
     return SUCCESS;
 }
 Result cuGraphInstantiateWithFlags(Handle *made, Handle graph, uint64_t flags) {
-    *made = graph;
+    *made = malloc(sizeof(Graph));
+    memcpy(*made, graph, sizeof(Graph));
     return SUCCESS;
 }
-Result cuGraphDestroy(Handle graph) { return SUCCESS; }
+Result cuGraphExecKernelNodeSetParams(Handle executable, Handle node, const Parameters *given) {
+    Graph *graph = executable;
+    // The nodes here have different entries.
+    for (int i = 0; i < graph->count; i++)
+        if (graph->nodes[i].entry == (int)(uintptr_t)given->entry) {
+            TELL("rebind %d", i);
+            graph->nodes[i] = node_of(given->entry, given->parameters);
+        }
+    return SUCCESS;
+}
+Result cuGraphDestroy(Handle graph) { free(graph); return SUCCESS; }
 Result cuGraphExecDestroy(Handle graph) { free(graph); return SUCCESS; }
 Result cuGraphLaunch(Handle handle, Handle stream) {
     Graph *graph = handle;

@@ -47,12 +47,12 @@ class Bindings:
     CUfunction_attribute = Names()
     CUjit_option = Names()
     CUlaunchAttributeID = Names()
+    CUkernelNodeAttrID = Names()
     CUtensorMapDataType = Names()
     CUtensorMapInterleave = Names()
     CUtensorMapSwizzle = Names()
     CUtensorMapL2promotion = Names()
     CUtensorMapFloatOOBfill = Names()
-    CUstreamCaptureMode = Names()
     CUmemPool_attribute = Names()
     CUstream_flags = Names(CU_STREAM_NON_BLOCKING=1)
     CUevent_flags = Names(CU_EVENT_DEFAULT=0, CU_EVENT_DISABLE_TIMING=2)
@@ -66,13 +66,20 @@ class Bindings:
             "cuDeviceGetName": b"NVIDIA H100\0  ", "cuDevicePrimaryCtxRetain": 77,
             "cuDeviceGetDefaultMemPool": 88, "cuStreamCreate": 9, "cuEventCreate": 10,
             "cuModuleGetFunction": 11, "cuModuleLoadDataEx": 12, "cuMemAllocAsync": 1 << 40,
-            "cuEventElapsedTime": 0.25, "cuStreamEndCapture": 13, "cuGraphInstantiate": 14,
+            "cuEventElapsedTime": 0.25, "cuGraphInstantiate": 14, "cuGraphCreate": 15,
+            "cuGraphAddKernelNode": 16,
             "cuFuncGetAttribute": 48 << 10,
             **gives,
         }  # fmt: skip
 
     def CUlaunchConfig(self) -> Any:  # noqa: N802
         return SimpleNamespace(numAttrs=0)
+
+    def CUDA_KERNEL_NODE_PARAMS(self) -> Any:  # noqa: N802
+        return SimpleNamespace()
+
+    def CUkernelNodeAttrValue(self) -> Any:  # noqa: N802
+        return SimpleNamespace(clusterDim=SimpleNamespace())
 
     def CUlaunchAttribute(self) -> Any:  # noqa: N802
         return SimpleNamespace(value=SimpleNamespace(clusterDim=SimpleNamespace()))
@@ -221,7 +228,8 @@ def test_modules(bindings, driver):
     images = [arguments[0] for arguments in bindings.asked("cuModuleLoadDataEx")]
     assert images == [b".version 8.3\0", b"\x7fELF"]
     _, count, keys, values = bindings.asked("cuModuleLoadDataEx")[0]
-    assert count == len(keys) == len(values) == 4
+    assert count == len(keys) == len(values) == 5
+    assert dict(zip(keys, values, strict=True))["CU_JIT_GENERATE_LINE_INFO"] == 1
 
 
 def test_the_log_of_refused_ptx_is_shown(bindings, driver, monkeypatch):
@@ -287,13 +295,33 @@ def test_tensor_maps(bindings, driver):
 
 
 def test_graphs(bindings, driver):
-    graph = driver.end_capture(driver.begin_capture())
+    plain, clustered = start(), start(1024, (2, 1, 1))
+    launches = [driver.prepare(11, plain, [bytes(8)]), driver.prepare(12, clustered, [b"12345678"])]
+    graph = driver.graph(launches)
+    first, second = bindings.asked("cuGraphAddKernelNode")
+    assert first[:3] == (15, [], 0) and second[:3] == (15, [16], 1)
+    node = second[3]
+    assert (node.func, node.gridDimX, node.blockDimX, node.sharedMemBytes) == (12, 16, 128, 1024)
+    (address,) = (ctypes.c_void_p * 1).from_address(node.kernelParams)
+    assert ctypes.string_at(address, 8) == b"12345678"
+    ((asked, which, value),) = bindings.asked("cuGraphKernelNodeSetAttribute")
+    assert asked == 16 and which.endswith("CLUSTER_DIMENSION") and value.clusterDim.x == 2
+    driver.rebind(graph, 1, driver.prepare(12, clustered, [b"abcdefgh"]))
+    ((executable, node, changed),) = bindings.asked("cuGraphExecKernelNodeSetParams")
+    (address,) = (ctypes.c_void_p * 1).from_address(changed.kernelParams)
+    assert (executable, node) == (14, 16) and ctypes.string_at(address, 8) == b"abcdefgh"
     driver.replay(graph, 9)
     driver.destroy_graph(graph)
-    assert [name for name, _ in bindings.calls[-8:]] == [
-        "cuStreamCreate", "cuStreamBeginCapture", "cuStreamEndCapture", "cuStreamDestroy",
-        "cuGraphInstantiate", "cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy",
+    assert [name for name, _ in bindings.calls[-3:]] == [
+        "cuGraphLaunch", "cuGraphExecDestroy", "cuGraphDestroy",
     ]  # fmt: skip
+
+
+def test_a_graph_that_is_refused_is_destroyed(bindings, driver):
+    bindings.fails["cuGraphInstantiate"] = "CUDA_ERROR_NOT_SUPPORTED"
+    with pytest.raises(CompilerBug, match="it went wrong"):
+        driver.graph([driver.prepare(11, start(), [])] * 2)
+    assert bindings.calls[-1] == ("cuGraphDestroy", (15,))
 
 
 def test_every_name_is_one_of_cuda_python():

@@ -135,9 +135,9 @@ def grow(gpu: FakeGpu, y: int) -> None:
     gpu.floats(y, 4)[...] += 1
 
 
-@pytest.mark.parametrize("captures", [False, True])
-def test_a_loop(captures):
-    device = FakeGpu(captures, countdown=countdown, copy=copy, grow=grow)
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_loop(graphs):
+    device = FakeGpu(graphs, countdown=countdown, copy=copy, grow=grow)
     signature = Signature.plain([((4,), "f32"), ((), "i32")], [((4,), "f32")])
     program = loop().program(signature, device)
     for count in (3, 0, 7, 5):
@@ -170,14 +170,29 @@ def test_a_stretch_is_recorded_at_its_second_run():
     ]  # fmt: skip
 
 
-def test_graphs_belong_to_addresses():
+def test_a_graph_takes_the_addresses_of_each_call():
     device = gpu()
     program = two_steps().program(flat(1, 1), device)
     given = [Foreign(device, COUNT), Foreign(device, ONES)]
     for _ in range(3):
         assert program(given[0])[0].tolist() == (2 * COUNT + 1).tolist()
         assert program(given[1])[0].tolist() == [3.0] * 4
-    assert device.log.count("replay 2") == 4
+    assert device.log.count("graph of 2") == 1 and device.log.count("replay 2") == 5
+    assert device.log.count("rebind 0") == 4  # the second call made the graph
+
+
+def test_results_that_are_kept_need_no_graph_of_their_own():
+    """Each lies somewhere else; only the launch that stores it is told."""
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    x = Foreign(device, COUNT)
+    kept = [program.on_device(x)[0] for _ in range(6)]
+    assert len({result.address for result in kept}) == 6
+    for result in kept:
+        assert result.numpy().tolist() == (2 * COUNT + 1).tolist()
+    log = device.log
+    assert log.count("graph of 2") == 1 and log.count("replay 2") == 5
+    assert [entry for entry in log if entry.startswith("rebind")] == ["rebind 1"] * 4
 
 
 def test_one_launch_is_no_graph():
@@ -189,16 +204,14 @@ def test_one_launch_is_no_graph():
     assert "replay 1" not in device.log
 
 
-def test_a_recording_that_fails_is_ended():
+def test_a_graph_that_cannot_be_made_leaves_nothing():
     device = gpu()
     program = two_steps().program(flat(1, 1), device)
     program(COUNT)
-    device.launch = lambda *_: (_ for _ in ()).throw(UserError("no launch"))  # type: ignore
-    with pytest.raises(UserError, match="no launch"):
+    device.graph = lambda *_: (_ for _ in ()).throw(UserError("no graph"))  # type: ignore
+    with pytest.raises(UserError, match="no graph"):
         program(COUNT)
-    del device.launch
-    assert device.recording is None
-    assert program(COUNT)[0].tolist() == (2 * COUNT + 1).tolist()
+    del device.graph
 
 
 # Arrays on the device.

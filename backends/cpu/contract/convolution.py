@@ -22,8 +22,10 @@ from .depthwise import emit_depthwise
 from .dot import Uneven, accumulator_of, origin_of, right_side
 from .epilogue import Epilogue
 from .grouped import emit_grouped
-from .operands import LeftSide, PackedLeftSide, RightSide, Source
+from .left import LeftSide, PackedLeftSide
+from .operands import Source
 from .product import Product, emit_product
+from .right import RightSide
 from .views import Dimension, Segment, View, merge, view_of
 from .window import Position, Spatial, WindowLeft, WindowRight
 from .winograd import emit_winograd

@@ -17,17 +17,10 @@ from .blocking import Blocking
 from .epilogue import Epilogue
 from .grouped import emit_grouped
 from .inner import InnerProducts, emit_inner_products
-from .operands import (
-    Columns,
-    DirectRight,
-    GatheredRight,
-    LeftSide,
-    PackedLeftSide,
-    RightSide,
-    Source,
-    TransposedRight,
-)
+from .left import LeftSide, PackedLeftSide
+from .operands import Source
 from .product import Product, emit_product
+from .right import Columns, DirectRight, GatheredRight, RightSide, TransposedRight
 from .stream import emit_stream
 from .views import Segment, View, align, merge, view_of
 

@@ -14,21 +14,9 @@ from typing import Any
 
 from ....hlo.types import I8, I16
 from ... import llvm
-from .operands import (
-    CopiedRight,
-    GatheredRight,
-    Group,
-    LeftSide,
-    PackedLeftSide,
-    RightSide,
-    Source,
-    TransposedRight,
-    constant_mask,
-    each_index,
-    linear_strides,
-    segment_offset,
-    transpose,
-)
+from .left import LeftSide, PackedLeftSide
+from .operands import Group, Source, constant_mask, each_index, linear_strides, segment_offset
+from .right import CopiedRight, GatheredRight, RightSide, TransposedRight, transpose
 from .views import Segment, merge
 
 Value = llvm.Value
@@ -147,14 +135,9 @@ class _PackedRows(LeftRows):
         super().__init__(_raw_side(side), side.row_stride, side.source.element.bits // 8)
 
     def pack(
-        self,
-        f: llvm.Function,
-        args: Value,
-        outer: Sequence[Value],
-        first: Value,
-        last: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
         scratch: Value,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.side.pack(f, args, outer, first, last, scratch)
 
 
@@ -177,14 +160,9 @@ class _PaddedRows(LeftRows):
         return rows * self.pitch + self.offset
 
     def pack(
-        self,
-        f: llvm.Function,
-        args: Value,
-        outer: Sequence[Value],
-        first: Value,
-        last: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
         scratch: Value,
-    ) -> None:
+    ) -> None:  # fmt: skip
         side = self.side
         kind = side.source.accumulator
         done = self._steps * llvm.bits_of(kind) // 8

@@ -14,7 +14,7 @@ from ....hlo.build import Builder
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
 from ....optimizer.encode import Packing, stored_operand
-from ....optimizer.fusion import CONTRACTIONS
+from ....optimizer.fusable import CONTRACTIONS
 from ..codegen import Target
 from . import stream, winograd
 from .blocking import PANEL_VECTORS

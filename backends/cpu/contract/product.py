@@ -22,8 +22,10 @@ from . import blocking
 from .blocking import Blocking, ProductShape
 from .choose import choose
 from .epilogue import Epilogue
+from .left import LeftSide
 from .micro import LINE, Depth, Micro, emit_micro
-from .operands import STEPS_AHEAD, Group, LeftSide, RightSide, unravel
+from .operands import Group, unravel
+from .right import STEPS_AHEAD, RightSide
 
 Value = llvm.Value
 

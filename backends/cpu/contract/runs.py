@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from ... import llvm
 from .blocking import padded_depth
-from .operands import LeftSide, Source, constant_mask, linear_strides, unravel
+from .left import LeftSide
+from .operands import Source, constant_mask, linear_strides, unravel
 from .views import Segment
 from .window import Position, Spatial, place
 
@@ -65,14 +66,9 @@ class WindowRuns(LeftSide):
         self._spare = pitch >= size - self._run + -(-self._run // lanes) * lanes
 
     def pack(
-        self,
-        f: llvm.Function,
-        args: Value,
-        outer: Sequence[Value],
-        first: Value,
-        last: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
         scratch: Value,
-    ) -> None:
+    ) -> None:  # fmt: skip
         base = self.source.base(f, args, outer)
         lanes, columns = self._lanes, self._positions[-1].spatial
         with f.for_range(first, last) as loop:

@@ -11,16 +11,10 @@ from typing import Any
 
 from ... import llvm
 from ..codegen import Target
-from .operands import (
-    CopiedRight,
-    DirectRight,
-    Group,
-    LeftSide,
-    PackedLeftSide,
-    constant_mask,
-    unravel,
-)
+from .left import LeftSide, PackedLeftSide
+from .operands import Group, constant_mask, unravel
 from .product import Product
+from .right import CopiedRight, DirectRight
 from .views import merge
 
 Value = llvm.Value

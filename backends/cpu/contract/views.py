@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ....hlo.graph import Op, Value
-from ....optimizer.fusion import widens
+from ....optimizer.fusable import widens
 
 
 class Segment(NamedTuple):

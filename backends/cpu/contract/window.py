@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from ... import llvm
 from .blocking import padded_depth
-from .operands import Group, LeftSide, RightSide, Source, linear_strides, unravel
+from .left import LeftSide
+from .operands import Group, Source, linear_strides, unravel
+from .right import RightSide
 from .views import Segment
 
 Value = llvm.Value
@@ -111,14 +113,9 @@ class WindowRight(RightSide):
         return len(self._walk) == len(self._positions)
 
     def open(
-        self,
-        f: llvm.Function,
-        args: Value,
-        outer: Sequence[Value],
-        column: Value,
-        group: Group,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
         scratch: Value,
-    ) -> Value:
+    ) -> Value:  # fmt: skip
         base = self.source.base(f, args, outer)
         if self.planes_contiguous or not self.rows_contiguous:
             self._copy_vectors(f, base, outer, column, group, scratch)
@@ -344,14 +341,9 @@ class WindowLeft(LeftSide):
         super().__init__(source, pitch, linear_strides(loops, 1))
 
     def pack(
-        self,
-        f: llvm.Function,
-        args: Value,
-        outer: Sequence[Value],
-        first: Value,
-        last: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
         scratch: Value,
-    ) -> None:
+    ) -> None:  # fmt: skip
         base = self.source.base(f, args, outer)
         with f.for_range(first, last) as loop:
             walked = dict(

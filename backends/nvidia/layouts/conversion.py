@@ -130,7 +130,7 @@ def _shuffles(
     Destination places form a space D; a round is a coset of a subspace V of D that has each
     destination lane once, and in which no source lane is read at two registers.
     """
-    packed = _packed(registers, lanes, element_bits)
+    packed = _packed(registers[:source_registers], lanes, element_bits)
     registers = tuple(image >> packed for image in registers[packed:])
     lanes = tuple(image >> packed for image in lanes)
     source_registers -= packed

@@ -65,19 +65,23 @@ def blocked(
     return dealt(shape, warps, [(contiguous, min(log2(vector), _spare(shape, warps)))], order=order)
 
 
-def patches(shape: Sequence[int], warps: int) -> Layout:
+def patches(shape: Sequence[int], warps: int, apart: Sequence[int] = ()) -> Layout:
     """Each thread has up to 8 rows and 8 columns of a matrix (the last two dimensions), so that it
-    multiplies what it loads often: neighbours in fours, and fours far apart."""
+    multiplies what it loads often: neighbours in fours, and fours far apart; along the dimensions
+    `apart` none are neighbours, but neighbouring lanes have neighbours."""
     spare = _spare(shape, warps)
-    found: list[tuple[int, int]] = []
+    first: list[tuple[int, int]] = []
+    last: list[tuple[int, int]] = []
+    taken = [0] * len(shape)
     for dimension, most in ((-1, 2), (-2, 3), (-1, 1)):
-        if len(shape) + dimension >= 0:
-            own = len(shape) + dimension
-            taken = sum(count for d, count in found if d == own)
-            count = min(most, spare, log2(shape[own]) - taken)
-            found.append((own, count))
+        own = len(shape) + dimension
+        if own >= 0:
+            count = min(most, spare, log2(shape[own]) - taken[own])
+            near = own not in apart and not taken[own]
+            (first if near else last).append((own, count))
+            taken[own] += count
             spare -= count
-    return dealt(shape, warps, found[:2], found[2:])
+    return dealt(shape, warps, first, last)
 
 
 def _rows_of_words(rows: int, columns: int, bits: int, rows_first: bool) -> Layout:

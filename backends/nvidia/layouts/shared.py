@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .bits import Span, combine, independent, log2
+from .bits import Span, combine, independent, intersection, log2
 from .linear import Layout, tensor_outputs
 
 BANK_BITS = 5  # 32 banks of 4 bytes
@@ -261,37 +263,17 @@ def _wavefronts(byte_images: Sequence[int]) -> int:
     return 1 << words - banks
 
 
+@functools.cache
 def best_tile(writer: Layout, reader: Layout, element_bytes: int, limit_bytes: int = 16) -> Layout:
-    """A shared layout for a conversion: the widest accesses that both sides can make, then offset
-    bits such that lanes of both fall into different banks as far as possible (the method of
-    arXiv 2505.23819, section 5.4), also compared with a plain row-major tile."""
-    dims = writer.output_bits
-    unit = [1 << i for i in range(dims)]
-    both = [b for b in writer.bits("register") if b in reader.bits("register") and b]
+    """A shared layout for a conversion: vectors that one side or both have in registers, then
+    offset bits such that the lanes of both sides fall into different banks as far as possible
+    (after arXiv 2505.23819, section 5.4); also compared with a plain row-major tile."""
     most = log2(max(1, limit_bytes // element_bytes))
+    ours, theirs = ([bit for bit in side.bits("register") if bit] for side in (writer, reader))
+    common = [bit for bit in ours if bit in theirs]
+    vectors = {tuple(bits[:n]) for bits in (common, theirs, ours) for n in range(most + 1)}
     found = [row_major(writer.shape)] if writer.shape else []
-    for count in range(min(most, len(both)), -1, -1):
-        vector = both[:count]
-        word_lanes = 5 - max(0, log2(element_bytes) + count - 2)
-        first = [b for b in writer.bits("lane")[:word_lanes] if b]
-        second = [b for b in reader.bits("lane")[:word_lanes] if b]
-        bank_bits = min(max(0, 7 - log2(element_bytes) - count), dims - count)
-        rows = dims - count - bank_bits  # bits above the banks
-        taken = {*vector, *first, *second}
-        free = [b for b in unit if b not in taken]
-        only_first = [b for b in first if b not in {*vector, *second}]
-        only_second = [b for b in second if b not in {*vector, *first}]
-        if len(only_first) > len(only_second):
-            only_first, only_second = only_second, only_first
-        high = independent(free, vector)[:rows]
-        pairs = [a ^ b for a, b in zip(only_first, only_second, strict=False)]
-        high += independent(pairs, [*vector, *high])[: rows - len(high)]
-        rest = [*only_second[len(only_first) :], *only_first, *first, *second, *unit]
-        high += independent(rest, [*vector, *high])[: rows - len(high)]
-        low = independent(unit, [*vector, *high])
-        images = (*vector, *low, *high)
-        if len(images) == dims:
-            found.append(Layout((("offset", images),), writer.outputs))
+    found += [_apart(writer, reader, vector, element_bytes) for vector in sorted(vectors)]
 
     def cost(tile: Layout) -> float:
         total = 0.0
@@ -306,3 +288,26 @@ def best_tile(writer: Layout, reader: Layout, element_bytes: int, limit_bytes: i
         return total
 
     return min(found, key=cost)
+
+
+def _apart(writer: Layout, reader: Layout, vector: Sequence[int], element_bytes: int) -> Layout:
+    """A tile whose lowest offset bits are `vector`, and whose bits above the banks are none of the
+    sums of what a phase of either side touches, as far as possible."""
+    dims = writer.output_bits
+    unit = [1 << i for i in range(dims)]
+
+    def phase(side: Layout) -> list[int]:
+        """What the lanes of one wavefront touch with the vector's part that they hold."""
+        own = list(itertools.takewhile(lambda bit: bit in side.bits("register"), vector))
+        lanes = side.bits("lane")[: 5 - max(0, log2(element_bytes) + len(own) - 2)]
+        return independent([*lanes, *own])
+
+    first, second = phase(writer), phase(reader)
+    both = intersection(first, second)
+    left, right = independent(first, both), independent(second, both)
+    rows = dims - min(dims, BANK_BITS + 2 - log2(element_bytes))  # bits above the banks
+    free = independent(unit, [*vector, *first, *second])
+    pairs = [a ^ b for a, b in zip(left, right, strict=False)]
+    high = independent([*free, *pairs, *right[len(left) :], *left, *unit], vector)[:rows]
+    low = independent(unit, [*vector, *high])
+    return Layout((("offset", (*vector, *low, *high)),), writer.outputs)

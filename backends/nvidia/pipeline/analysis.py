@@ -127,7 +127,7 @@ def _product(
     columns, _ = _matrix(right, right_depth)
     if rows % ROWS or rows > 4 * ROWS:
         raise Unfit(f"{rows} rows of a product are not 64, 128, 192 or 256")
-    if columns not in kind.widths:
+    if columns not in kind.atoms:
         raise Unfit(f"{columns} columns of a product of {left.element}")
     if depth % kind.depth:
         raise Unfit(f"a depth of {depth} is no multiple of {kind.depth}")
@@ -139,7 +139,7 @@ def _product(
         if found is None:
             return None
         load, tile, order = found
-        known = panels.setdefault(load, _panel(load, tile, load in inside))
+        known = panels.setdefault(load, panel_of(load, tile, load in inside))
         if known.sizes != tile.dims:
             raise Unfit("products take different parts of a window")
         wide = [dim for dim, size in enumerate(value.dims) if size != 1]
@@ -217,7 +217,7 @@ def _in_order(op: Op) -> bool:
     return op.name == "reshape" or list(op.broadcast_dimensions) == sorted(op.broadcast_dimensions)
 
 
-def _panel(load: Op, tile: Value, moves: bool) -> Panel:
+def panel_of(load: Op, tile: Value, moves: bool) -> Panel:
     """The panel of a window, or of every so many-th of its elements."""
     memory, sizes = load.operands[0], tile.dims
     steps = (1,) * memory.rank

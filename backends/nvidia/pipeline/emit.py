@@ -44,7 +44,7 @@ class _Kernel:
         )
         self.f = self.entry.function
         values = dict(zip((p.label for p in parameters), self.entry.pointers, strict=True))
-        panels = list(plan.work.panels)
+        panels = [*plan.work.panels, *(late.panel for late in plan.late)]
         self.maps = {panel: values[f"panel{n}"] for n, panel in enumerate(panels)}
         self.store_maps = {store: values[f"store{n}"] for n, store in enumerate(plan.stores)}
         self.pointers = {slot: values[f"memory{slot}"] for slot in self.direct_slots()}
@@ -56,6 +56,8 @@ class _Kernel:
             ring = plan.ring(panel)
             share = ring.shares[ring.panels.index(panel)]
             found.append(Parameter(f"panel{number}", panel.tensor_map(share)))
+        for number, late in enumerate(plan.late, len(found)):
+            found.append(Parameter(f"panel{number}", late.panel.tensor_map()))
         for number, (store, staged) in enumerate(plan.stores.items()):
             memory = store.operands[0]
             argument: Argument = tensor_map(
@@ -74,6 +76,7 @@ class _Kernel:
     def direct_slots(self) -> list[int]:
         """Memories that threads read or write without the copy engine."""
         panels = {panel.op for panel in self.work.panels}
+        panels.update(late.panel.op for late in self.plan.late)
         slots: set[int] = set()
         for op in self.work.kernel.regions[0].walk():
             if op.name == "tile_load" and op not in panels:

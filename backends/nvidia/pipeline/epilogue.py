@@ -12,6 +12,7 @@ from ..reach import sum_of
 from . import fragment
 from . import instructions as hopper
 from .consumer import Consumer
+from .late import Arrivals
 from .registers import Registers
 from .schedule import Staged
 from .windows import Window
@@ -30,6 +31,8 @@ class Epilogue:
         self.barrier = f.add(consumer.group, 1)
 
     def run(self) -> None:
+        arrivals = Arrivals(self.consumer)
+        arrivals.wait()
         for store in self.plan.work.stores:
             staged = self.plan.stores.get(store)
             with self.f.within(store):
@@ -38,6 +41,7 @@ class Epilogue:
                     self.direct(store, tile)
                 else:
                     self.staged(staged, tile)
+        arrivals.release()
 
     def drain(self) -> None:
         """Shared memory has to outlive the copies that read it."""

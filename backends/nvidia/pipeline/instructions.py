@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from ....hlo.precision import TF32
 from ...llvm import Function, Operand, Value, constant
-from ..atoms import PTX_NAMES, WGMMA_INTEGER_WIDTHS, WGMMA_WIDTHS
+from ..atoms import BITS, MATRIX_ATOMS, MatrixAtom
 
 SHARED = "ptr addrspace(3)"
 CLUSTER = "ptr addrspace(7)"  # shared memory of any block of the cluster
@@ -196,40 +198,59 @@ def store_matrices(f: Function, pointer: Value, words: Sequence[Value]) -> None:
     _call(f, name, "void", pointer, *words)
 
 
+def load_matrices(f: Function, pointer: Value, count: int) -> list[Value]:
+    """1, 2 or 4 of 8 x 8 matrices of 16-bit elements, as `store_matrices` writes them."""
+    name = f"ldmatrix.sync.aligned.m8n8.x{count}.b16.p3"
+    if count == 1:
+        return [_call(f, name, "i32", pointer)]
+    whole = _call(f, name, "{ " + ", ".join(["i32"] * count) + " }", pointer)
+    return [f.emit("i32", f"extractvalue {whole}, {n}") for n in range(count)]
+
+
 # Matrix products of a warp group.
 
 
 @dataclass(frozen=True)
 class MatrixKind:
-    """A form of wgmma: `name` of both operands' types, depth of one step, type of its sums."""
+    """wgmma of two types of elements: its atoms by the columns that they multiply."""
 
-    name: str
-    bits: int  # of an element
-    transposes: bool  # operands may lie in memory with the depth first
-    sums: str = "float"
+    atoms: dict[int, MatrixAtom]
+
+    @cached_property
+    def any(self) -> MatrixAtom:
+        return next(iter(self.atoms.values()))
+
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return BITS[self.any.a]
 
     @property
     def depth(self) -> int:
-        return 256 // self.bits
+        """Of one step."""
+        return self.any.k
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        """The columns that it may have."""
-        return WGMMA_WIDTHS if self.sums == "float" else WGMMA_INTEGER_WIDTHS
+    def sums(self) -> str:
+        return "i32" if self.any.accumulator == "i32" else "float"
+
+    @property
+    def transposes(self) -> bool:
+        """Whether operands may lie in memory with the depth first."""
+        return self.bits == 16
 
 
-_HALVES, _EIGHTS, _BYTES = ("bf16", "f16"), ("f8E4M3FN", "f8E5M2"), ("i8", "ui8")
-KINDS = {
-    **{(one, one): MatrixKind(f"{one}.{one}", 16, True) for one in _HALVES},
-    ("f32", "f32"): MatrixKind("tf32.tf32", 32, False),
-    **{
-        (a, b): MatrixKind(f"{PTX_NAMES[a]}.{PTX_NAMES[b]}", 8, False, sums)
-        for names, sums in ((_EIGHTS, "float"), (_BYTES, "i32"))
-        for a in names
-        for b in names
-    },
-}
-"""By the element types of the left and the right operand."""
+def _kinds() -> dict[tuple[str, str], MatrixKind]:
+    """By the element types of the left and the right operand, in sums of 32 bits."""
+    found: dict[tuple[str, str], dict[int, MatrixAtom]] = {}
+    for atom in MATRIX_ATOMS:
+        if atom.threads == WARPGROUP and BITS[atom.accumulator] == 32:
+            types = tuple("f32" if name == TF32 else name for name in (atom.a, atom.b))
+            found.setdefault((types[0], types[1]), {})[atom.n] = atom
+    return {types: MatrixKind(atoms) for types, atoms in found.items()}
+
+
+KINDS = _kinds()
 ROWS = 64  # of one wgmma
 
 
@@ -267,7 +288,7 @@ def matrix_multiply(
     count = len(accumulators)
     constraints: list[str] = []
     arguments: list[Value] = []
-    integers = kind.sums == "i32"
+    opcode, integers = kind.atoms[columns].opcode, kind.sums == "i32"
 
     def given(constraint: str, value: Value) -> str:
         constraints.append(constraint)
@@ -289,11 +310,7 @@ def matrix_multiply(
             flags += f", {int(right_depth_first)}"
         keep = step.keep if isinstance(step.keep, bool) else given("r", step.keep)
         scale = str(int(keep)) if isinstance(keep, bool) else "p"
-        line = (
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k{kind.depth}."
-            f"{'s32' if integers else 'f32'}.{kind.name} "
-            f"{{{registers}}}, {left}, {right}, {scale}{flags};"
-        )
+        line = f"{opcode} {{{registers}}}, {left}, {right}, {scale}{flags};"
         if not isinstance(keep, bool):
             line = f"{{ .reg .pred p; setp.ne.b32 p, {keep}, 0; {line} }}"
         lines.append(line + "\\0A\\09")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ... import llvm
 from ...llvm import Value
 from . import instructions as hopper
+from .late import Late
 from .rings import Role, rolled
 from .schedule import Ring
 from .work import Panel
@@ -22,6 +25,8 @@ class Producer(Role):
                 if not ring.moves:
                     self.fill(ring)
             self.loop()
+            for late in self.plan.late:
+                self.fill_late(late)
 
     def loop(self) -> None:
         loop = self.plan.work.loop
@@ -53,6 +58,23 @@ class Producer(Role):
                 self.copy(panel, f.add(start, ring.place(panel)), full, share)
         self.advance(ring)
 
+    def fill_late(self, late: Late) -> None:
+        """Starts the copies of a window behind the loop, in as many stages as it takes."""
+        f, panel, ring = self.f, late.panel, self.plan.late_ring
+        with f.within(panel.op):
+            coordinates = [self.evaluator.scalar(panel.op.offsets[dim]) for dim in panel.order]
+            for chunks in late.fills:
+                stage, parity = self.states[ring]
+                hopper.barrier_wait(f, self.empty(ring, stage), parity)
+                full = self.full(ring, stage)
+                hopper.barrier_expect(f, full, len(chunks) * late.chunk_bytes)
+                start = self.stage_offset(ring, stage)
+                for number, chunk in enumerate(chunks):
+                    self.copy_chunk(
+                        panel, chunk, f.add(start, number * late.chunk_bytes), full, coordinates, 0
+                    )
+                self.advance(ring)
+
     def copy(self, panel: Panel, at: Value, full: Value, share: int) -> None:
         """Starts the copies of one panel, or of this block's part of it for the whole cluster."""
         f, load = self.f, panel.op
@@ -67,6 +89,15 @@ class Producer(Role):
             at = f.add(at, f.mul(self.rank, rows * panel.swizzle))
             blocks = (1 << share) - 1
         for chunk in range(panel.chunks):
-            target = hopper.shared(f, f.add(at, chunk * panel.outer * panel.swizzle))
-            inner = f.add(coordinates[0], llvm.constant("i32", chunk * panel.chunk))
-            hopper.copy_in(f, target, full, self.maps[panel], [inner, *coordinates[1:]], blocks)
+            there = f.add(at, chunk * panel.outer * panel.swizzle)
+            self.copy_chunk(panel, chunk, there, full, coordinates, blocks)
+
+    def copy_chunk(
+        self, panel: Panel, chunk: int, at: Value, full: Value, coordinates: Sequence[Value],
+        blocks: int,
+    ) -> None:  # fmt: skip
+        """Starts the copy of one chunk of columns of a panel that begins at `coordinates`."""
+        f = self.f
+        inner = f.add(coordinates[0], llvm.constant("i32", chunk * panel.chunk))
+        places = [inner, *coordinates[1:]]
+        hopper.copy_in(f, hopper.shared(f, at), full, self.maps[panel], places, blocks)

@@ -101,6 +101,7 @@ class Evaluator:
         self.scopes: list[dict[Any, Any]] = [{}]
         self.product: Callable[[Op, Roles], Registers] | None = None
         self.ids: Sequence[Element] = ()  # of the tile, along each axis of the grid
+        self.arrived: dict[Op, Registers] = {}  # windows that the copy engine has brought
         self.holds: frozenset[Value] = frozenset()  # masks that are true in all elements here
 
     # Scopes: what is computed inside one is forgotten behind it.
@@ -412,7 +413,10 @@ class Evaluator:
         return Registers(self, 1, 1, lambda i, j: number)
 
     def _load(self, op: Op, roles: Roles) -> Registers:
-        """A window straight from global memory, element for element or in pairs of columns."""
+        """A window that was brought, or straight from global memory, element for element or in
+        pairs of columns."""
+        if op in self.arrived:
+            return self.arrived[op]
         f, memory = self.function, op.operands[0]
         element = memory.element
         kind = elements.memory_type(f, element)

@@ -21,6 +21,7 @@ from ..frame import Unfit
 from ..target import Architecture
 from .analysis import mapped
 from .instructions import ROWS, WARPGROUP
+from .late import Late, late_windows
 from .work import COLUMN, Panel, Product, Roles, Work, is_row, part_of, splat_of, trips
 
 _ALIGNMENT = 1024  # of panels: one period of the widest swizzle
@@ -104,6 +105,7 @@ class Schedule:
     grouped: int  # how many tiles along the second to last axis are walked together, 0 for all
     blocks: int
     ping_pong: bool
+    late: tuple[Late, ...]
 
     @property
     def threads(self) -> int:
@@ -121,6 +123,11 @@ class Schedule:
         for size in self.work.kernel.grid:
             total *= size
         return total // self.cluster
+
+    @property
+    def late_ring(self) -> Ring:
+        """The ring that late windows come through."""
+        return next(ring for ring in self.rings if ring.moves)
 
     def ring(self, panel: Panel) -> Ring:
         return next(ring for ring in self.rings if panel in ring.panels)
@@ -147,6 +154,7 @@ def schedule(work: Work, architecture: Architecture) -> Schedule:
             cluster if cluster > 1 and axis not in work.depends(p.op.offsets) else 1 for p in panels
         )
         rings.append(Ring(panels, count, at, base + barrier, moves, shares))
+    moving = [ring for ring in rings if ring.moves]
     across, grouped = _order(work, cluster, axis)
     total = base + barriers
     clusters = _tiles(work) // cluster
@@ -157,6 +165,7 @@ def schedule(work: Work, architecture: Architecture) -> Schedule:
         _turned(work), grouped,
         cluster * min(clusters, architecture.multiprocessors // cluster),
         wide and groups == 2,
+        late_windows(work, moving[0]) if style is Style.CHAIN else (),
     )  # fmt: skip
 
 

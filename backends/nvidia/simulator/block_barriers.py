@@ -62,7 +62,7 @@ class Barriers:
         return self.released[threads]
 
 
-def _check_aligned(at: At, threads: np.ndarray) -> None:
+def check_aligned(at: At, threads: np.ndarray) -> None:
     """All live threads of each warp must be here."""
     state = at.state
     warps, counts = np.unique(threads >> 5, return_counts=True)
@@ -81,7 +81,7 @@ def _arrive(
     if ((number < 0) | (number >= COUNT)).any():
         at.fault("barrier", f"barrier {int(number.max())} of {COUNT}", threads)
     if aligned:
-        _check_aligned(at, threads)
+        check_aligned(at, threads)
     weight = np.ones(threads.size, np.int64)
     if count is not None:
         known = barriers.expected[cta, number]

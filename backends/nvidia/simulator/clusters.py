@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .block_barriers import check_aligned
 from .mbarriers import meet
 from .memory import CLUSTER_SHIFT, SHARED_BASE
 from .syntax import Immediate, Instruction
@@ -44,7 +45,11 @@ class ClusterBarrier:
 
 @operation("barrier.cluster.arrive")
 def cluster_arrive(instruction: Instruction) -> Bound:
+    aligned = "aligned" in instruction.parts
+
     def run(at: At) -> None:
+        if aligned:
+            check_aligned(at, at.threads)
         meet(at)
         barrier = ClusterBarrier.of(at.state)
         if (barrier.phase_of[at.threads] >= 0).any():
@@ -58,7 +63,11 @@ def cluster_arrive(instruction: Instruction) -> Bound:
 
 @operation("barrier.cluster.wait")
 def cluster_wait(instruction: Instruction) -> Bound:
+    aligned = "aligned" in instruction.parts
+
     def run(at: At) -> None:
+        if aligned:
+            check_aligned(at, at.threads)
         barrier = ClusterBarrier.of(at.state)
         phases = barrier.phase_of[at.threads]
         if (phases < 0).any():

@@ -49,7 +49,7 @@ class SimulatedGpu:
     """One simulated device. `mode` and `seed`: see `launch`; `out_of_memory`: the runtime's error
     class for memory that is lacking (size, free, total)."""
 
-    captures = False
+    graphs = False
     simulated = True
     ordinal = 0
 
@@ -205,14 +205,14 @@ class SimulatedGpu:
             warnings.warn(str(fault), stacklevel=2)
         return report
 
-    def begin_capture(self) -> Any:
-        raise CompilerBug("a simulated GPU records no graphs")
+    def graph(self, launches: Sequence[Any]) -> Any:
+        raise CompilerBug("a simulated GPU has no graphs")
 
-    def end_capture(self, stream: Any) -> Any:
-        raise CompilerBug("a simulated GPU records no graphs")
+    def rebind(self, graph: Any, number: int, prepared: Any) -> None:
+        raise CompilerBug("a simulated GPU has no graphs")
 
     def replay(self, graph: Any, stream: Any) -> None:
-        raise CompilerBug("a simulated GPU records no graphs")
+        raise CompilerBug("a simulated GPU has no graphs")
 
     def destroy_graph(self, graph: Any) -> None:
-        raise CompilerBug("a simulated GPU records no graphs")
+        raise CompilerBug("a simulated GPU has no graphs")

@@ -15,7 +15,7 @@ from .traffic import Traffic, shared_place, spread
 if TYPE_CHECKING:
     from .engine import At, Batch
 
-MOST_ARRIVALS = (1 << 20) - 1
+MOST_ARRIVALS = MOST_BYTES = (1 << 20) - 1
 
 
 @dataclass
@@ -51,6 +51,7 @@ def arrive(at: At, place: int, count: int = 1, expect: int = 0, drop: bool = Fal
     """Arrives `count` times after expecting bytes; gives the barrier (before: `phase`)."""
     barrier = barrier_at(at, place)
     barrier.bytes += expect
+    check_bytes(at, barrier)
     barrier.pending -= count
     if drop:
         barrier.count -= count
@@ -63,6 +64,12 @@ def arrive(at: At, place: int, count: int = 1, expect: int = 0, drop: bool = Fal
         )
     barrier.check()
     return barrier
+
+
+def check_bytes(at: At, barrier: Barrier) -> None:
+    if abs(barrier.bytes) > MOST_BYTES:
+        text = f"an mbarrier counts at most {MOST_BYTES} bytes, here {abs(barrier.bytes)}"
+        at.fault("barrier", text)
 
 
 def complete_bytes(barrier: Barrier, count: int) -> None:
@@ -127,6 +134,7 @@ def mbarrier_transactions(instruction: Instruction) -> Bound:
         for place, amount in zip(_places(at, address), spread(at, count), strict=True):
             barrier = barrier_at(at, int(place))
             barrier.bytes += sign * int(amount)
+            check_bytes(at, barrier)
             barrier.check()
 
     address, count = instruction.operands

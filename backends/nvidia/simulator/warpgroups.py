@@ -25,6 +25,7 @@ from .fragments import (
     to_matrix,
 )
 from .matrix import expect_registers, items, unsupported
+from .register_fences import unfenced
 from .syntax import Immediate, Instruction, Operand, Register, Vector
 from .table import Bound, operation
 from .traffic import Traffic
@@ -240,6 +241,10 @@ def wgmma(instruction: Instruction) -> Bound:
             group = _groups(state).setdefault(int(threads[0]) // 128, Group(threads))
             if state.checks and not group.fenced:
                 at.fault("fence", "wgmma.fence has to come before the first product")
+            register = unfenced(state.program).get(at.node.number) if state.checks else None
+            if register is not None:
+                text = f"register {register} was used after the last wgmma.fence before it"
+                at.fault("fence", text)
             b_at = _uniform(at, values[len(a_items)], mine, "descriptor of B")
             scale = bool(_uniform(at, values[len(a_items) + 1], mine, "scale of D"))
             index: list[np.ndarray] = []

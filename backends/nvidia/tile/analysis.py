@@ -53,6 +53,12 @@ class Source:
         """Whether rows of the origin run along the sum."""
         return self.depth > self.own
 
+    @property
+    def rows_and_columns(self) -> list[int | None]:
+        """For each dim of the origin: 0 for rows, 1 for columns, None for the others."""
+        first, second = sorted((self.own, self.depth))
+        return [{first: 0, second: 1}.get(d) for d in range(self.origin.rank)]
+
 
 @dataclass(frozen=True, eq=False)
 class Product:

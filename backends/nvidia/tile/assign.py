@@ -19,6 +19,7 @@ from . import matrix
 from .analysis import Facts, Source
 from .matrix import Plan
 from .patches import plan as rows_plan
+from .shared import CHUNK
 from .spread import Spread, blocked, log2, patches
 
 ELEMENTS = 16  # of the largest tile, that a thread holds where there are threads enough
@@ -69,7 +70,7 @@ class Assignment:
             values = op.results if op.name in ("tile_load", "tile_gather") else op.operands[1:2]
             if op.name in ("tile_load", "tile_gather", "tile_store", "tile_scatter"):
                 for value in values:
-                    width = max(1, 16 // value.element.itemsize)
+                    width = max(1, CHUNK // value.element.itemsize)
                     found[value.dims] = max(found.get(value.dims, 1), width)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....hlo.errors import UserError
 from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import elements
@@ -16,7 +17,7 @@ from ..launch import Memory
 from ..layouts import Term
 from ..reach import along, sum_of
 from ..target import Target
-from .shared import ALIGNMENT, Arena, Hazards, Rows
+from .shared import ALIGNMENT, CHUNK, Arena, Hazards, Rows
 from .spread import Spread
 
 
@@ -53,19 +54,10 @@ class Block:
         self.arena = Arena()
         self.hazards = Hazards(self.entry)
         self.thread = self.entry.thread()
-        self.ids = self._ids(kernel.grid)
+        self.ids = grid_place(f, self.entry.block(), kernel.grid)
         self._head = f.slot()
         self._parts: dict[tuple[int, ...], Affine] = {}
         self._owners: dict[int, llvm.Value] = {}
-
-    def _ids(self, grid: Sequence[int]) -> list[llvm.Value]:
-        f = self.f
-        flat, ids = self.entry.block(), []
-        for number_, size in enumerate(reversed(grid)):
-            last = number_ == len(grid) - 1
-            ids.append(flat if last else f.urem(flat, size))
-            flat = f.udiv(flat, size)
-        return list(reversed(ids))
 
     def part(self, spread: Spread, d: int) -> Affine:
         """The thread's part of an element's index along dim d."""
@@ -155,7 +147,7 @@ class Block:
         size = max(1, llvm.bits_of(kind) // 8)
         raw: list[llvm.Value] = []
         width = total if aligned else parts
-        while width * size > 16:
+        while width * size > CHUNK:
             width //= 2
         for first in range(0, total, width):
             at = f.pointer(pointer, first, kind)
@@ -178,8 +170,25 @@ class Block:
             raw += [elements.narrow(f, part, element) for part in parts]
         size = max(1, llvm.bits_of(kind) // 8)
         width = len(raw) if aligned else len(raw) // len(registers)
-        while width * size > 16:
+        while width * size > CHUNK:
             width //= 2
         for first in range(0, len(raw), width):
             at = f.pointer(pointer, first, kind)
             f.store(f.joined(raw[first : first + width]), at, align=width * size)
+
+
+def grid_place(f: llvm.Function, number: llvm.Value, grid: Sequence[int]) -> list[llvm.Value]:
+    """The place of a block in a grid, axis by axis, of its number in row-major order (i32)."""
+    ids = []
+    for position, size in enumerate(reversed(grid)):
+        last = position == len(grid) - 1
+        ids.append(number if last else f.urem(number, size))
+        number = f.udiv(number, size)
+    return list(reversed(ids))
+
+
+def along_grid(op: Op, ids: Sequence[llvm.Value]) -> llvm.Value:
+    """The number of the block along the axis of a tile_id."""
+    if op.axis >= len(ids):
+        raise UserError(f"{op.place}tile_id: axis {op.axis} of a grid of {len(ids)} axes")
+    return ids[op.axis]

@@ -16,10 +16,15 @@ from ...plain.monoid import flat, unflat
 from .dot import added, widened
 from .emitter import Emitter
 from .scope import Tile
+from .team import together
 
 
 def convolution(e: Emitter, op: Op) -> None:
-    """convolution of any dims and groups, without dilation of the image."""
+    """convolution of any dims and groups; one of a dilated image, or of groups of the batch, is
+    done in memory."""
+    if any(step != 1 for step in op.lhs_dilation) or op.batch_group_count != 1:
+        together(e, op)
+        return
     f, block = e.f, e.block
     image, kernel = op.operands
     pointers = dict(zip(op.operands, e.shared(image, kernel), strict=True))

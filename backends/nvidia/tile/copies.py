@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ... import llvm
 from .. import layouts
+from ..atoms import CopyAtom, thread_copy
 from ..frame import Unfit
 from ..target import WARP
 from .analysis import Source, Window
@@ -14,8 +15,6 @@ from .operands import as_dims
 from .shared import CHUNK, Rows
 from .spread import Spread, log2, spread_of
 from .windows import Access
-
-ASYNCHRONOUS = (4, 8, 16)  # bytes of one copy
 
 
 def copy(
@@ -37,16 +36,13 @@ def _copy(
         rows.layout.shape, e.block.threads // WARP, [(1, log2(CHUNK // size))]
     )  # neighbouring threads copy neighbouring 16 bytes
     place = as_dims(rows.layout, source)
-    kept = [
-        {min(source.own, source.depth): 0, max(source.own, source.depth): 1}.get(d)
-        for d in range(source.origin.rank)
-    ]
-    spread = spread_of(source.origin.dims, copied, kept)
+    spread = spread_of(source.origin.dims, copied, source.rows_and_columns)
     access = Access(e, window.op, window.tile, _unmerged(spread, window), offsets, window.strides)
     width = access.width
     plan = layouts.addresses(spread.layout, place, size, width * size)
     common = e.block.reach(rows, plan.terms)
-    goes = e.target.architecture.async_copies and width * size in ASYNCHRONOUS
+    atom = thread_copy(e.target.architecture, "global", "shared", width * size)
+    owner = e.block.owner(spread.copies)
     for step in plan.accesses:
         number = step.registers[0]
         target = e.block.place(rows, common, step)
@@ -57,11 +53,12 @@ def _copy(
         address = access.pointer(number)
         if held is not None:
             address = f.select(held, address, e.block.memory[access.memory])
-        if goes:
-            e.block.hazards.copies |= offsets is None
-            copy_async(f, target, address, width * size, held)
-        else:
+        if atom is None:
             _copy_now(f, target, address, held, width, size)
+            continue
+        e.block.hazards.copies |= offsets is None
+        # Of threads that have the same elements one copies.
+        e.guarded(owner, lambda t=target, a=address, h=held: copy_async(f, atom, t, a, h))
 
 
 def _unmerged(spread: Spread, window: Window) -> Spread:
@@ -73,16 +70,16 @@ def _unmerged(spread: Spread, window: Window) -> Spread:
 
 
 def copy_async(
-    f: llvm.Function, target: llvm.Value, source: llvm.Value, size: int, held: llvm.Value | None
-) -> None:
-    """cp.async of `size` bytes; zeros where `held` does not hold."""
+    f: llvm.Function, atom: CopyAtom, target: llvm.Value, source: llvm.Value,
+    held: llvm.Value | None,
+) -> None:  # fmt: skip
+    """cp.async; zeros where `held` does not hold."""
     there = f.emit("ptr addrspace(1)", f"addrspacecast {source} to ptr addrspace(1)")
-    kind = "cg" if size == 16 else "ca"
-    name = f"llvm.nvvm.cp.async.{kind}.shared.global.{size}"
+    name = f"llvm.nvvm.{atom.instruction}.{atom.bytes}"
     if held is None:
         f.call(name, "void", target, there, declare=True)
     else:
-        count = f.select(held, llvm.constant("i32", size), 0)
+        count = f.select(held, llvm.constant("i32", atom.bytes), 0)
         f.call(f"{name}.s", "void", target, there, count, declare=True)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ....hlo.errors import CompilerBug, UserError
+from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.decomposed import Decomposed, expansion
 from ....hlo.ops.tile import MEMORY_OPS
@@ -27,9 +27,9 @@ from ..launch import Memory
 from ..target import Target
 from .analysis import Facts
 from .assign import Assignment, is_elementwise
-from .block import Block
+from .block import Block, along_grid
 from .scope import Scope, Tile
-from .shared import Piece
+from .shared import CHUNK, Piece
 from .spread import Spread
 
 
@@ -163,10 +163,7 @@ class Emitter:
             number = op.attributes["value"].splat_value
             register = elements.register_constant(op.result.element, number, 1)
         elif op.name == "tile_id":
-            if op.axis >= len(self.block.ids):
-                count = len(self.block.ids)
-                raise UserError(f"{op.place}tile_id: axis {op.axis} of a grid of {count} axes")
-            register = self.block.ids[op.axis]
+            register = along_grid(op, self.block.ids)
         elif op.name in ("reshape", "broadcast_in_dim", "transpose"):
             register = self.single(op.operands[0])
         elif is_elementwise(op):
@@ -333,7 +330,7 @@ class Emitter:
         self.block.hazards.write(piece)
         base = self.pointer(piece)
         size = value.element.itemsize
-        width = spread.vector(max(1, 16 // size))
+        width = spread.vector(max(1, CHUNK // size))
         while width > 1 and value.dims[-1] % width:
             width //= 2
         owner = self.block.owner(spread.copies)
@@ -353,7 +350,7 @@ class Emitter:
     def from_shared(self, value: Value, spread: Spread) -> Tile:
         """The registers of a value, read from its copy in shared memory."""
         (base,) = self.shared(value)
-        width = spread.vector(max(1, 16 // value.element.itemsize))
+        width = spread.vector(max(1, CHUNK // value.element.itemsize))
         while width > 1 and value.dims[-1] % width:
             width //= 2
         tile: Tile = [None] * spread.count

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ....hlo.graph import Op
+from ....hlo.graph import Op, Region, Value
+from ... import llvm
+from ...llvm import elements
 from ..frame import Parameter, Unfit, Unit, blocks
 from ..launch import KernelCode, Launch, Memory
 from ..target import Target
 from .emitter import Emitter
 
-MOST_TILE = 1 << 18  # elements of a tile
+MOST_WORDS = 1 << 16  # 32-bit words of a tile: a multiprocessor has no more registers
 
 
 def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
@@ -19,7 +21,7 @@ def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
     result may lie in the memory of an operand."""
     emitter = lowered(op, target, shares)
     block = emitter.block
-    launches = _starts(op, block.unit)
+    launches = starts(op, block.unit)
     tiles = math.prod(op.grid)
     launch = block.entry.finish(max(1, tiles), block.arena.size)
     if tiles:
@@ -38,10 +40,9 @@ def lowered(
 ) -> Emitter:
     """The entry of a kernel_call, not finished yet. `places`: where its operands and results lie,
     if not each in its own slot; `unit`: what it belongs to."""
-    for inner in op.regions[0].walk():
-        for value in inner.results:
-            if math.prod(value.dims) > MOST_TILE:
-                raise Unfit(f"a tile of {math.prod(value.dims)} elements")
+    largest = max((words(value) for value in values_of(op.regions[0])), default=0)
+    if largest > MOST_WORDS:
+        raise Unfit(f"a tile of {largest} words")
     emitter = Emitter(op, target, shares, places, unit)
     emitter.body()
     if emitter.block.arena.size > target.architecture.shared_bytes:
@@ -49,7 +50,20 @@ def lowered(
     return emitter
 
 
-def _starts(op: Op, unit: Unit) -> list[Launch]:
+def values_of(region: Region) -> Iterator[Value]:
+    """Everything that is computed or carried in a region."""
+    for op in region.walk():
+        yield from op.results
+
+
+def words(value: Value) -> int:
+    """32-bit words of a tile in registers."""
+    kind = elements.register_type(value.element)
+    each = max(1, llvm.bits_of(kind) // 32) << value.element.is_complex
+    return math.prod(value.dims) * each
+
+
+def starts(op: Op, unit: Unit) -> list[Launch]:
     """Launches that copy inputs to the results that start as them."""
     launches = []
     inputs = len(op.operands)

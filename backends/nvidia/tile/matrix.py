@@ -14,7 +14,7 @@ from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import elements
 from .. import layouts
-from ..atoms import BITS, MatrixAtom, contraction_atoms
+from ..atoms import BITS, MatrixAtom, best_atom, contraction_atoms
 from ..layouts import Layout
 from ..target import Architecture, Target
 from .analysis import Product
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .emitter import Emitter
 from .scope import Tile
 
-STEP = 32  # bytes along the sum that one instruction multiplies
 UNROLLED = 16  # instructions along the sum, before they become a loop
 
 
@@ -46,29 +45,24 @@ class Plan:
 
 
 def atoms_of(op: Op, architecture: Architecture) -> list[MatrixAtom]:
-    """The instructions of a warp that multiply a contraction's elements, 32 bytes along the sum."""
-    return [
-        atom
-        for atom in contraction_atoms(op, architecture)
-        if not atom.asynchronous and atom.k * op.operands[0].element.itemsize == STEP
-    ]
+    """The instructions of a warp that multiply a contraction's elements."""
+    return [atom for atom in contraction_atoms(op, architecture) if not atom.asynchronous]
 
 
 def plan(product: Product, target: Target, warps: int, chained: bool) -> Plan | None:
     """The plan of a product; None where no matrix instruction has its types."""
-    atoms = atoms_of(product.op, target.architecture)
-    if not atoms or min(product.rows, product.columns, product.depth) < 1:
+    sizes = product.rows, product.columns, product.depth
+    if min(sizes) < 1:
         return None
-    atom = atoms[0]
-    shape = tuple(
-        max(least, 1 << log2(n))
-        for n, least in zip(
-            (product.rows, product.columns, product.depth), (atom.m, atom.n, atom.k), strict=True
-        )
-    )
+    architecture = target.architecture
+    atom = best_atom(atoms_of(product.op, architecture), architecture, *sizes)
+    if atom is None:
+        return None
+    least = atom.m, atom.n, atom.k
+    shape = tuple(max(n, 1 << log2(size)) for n, size in zip(least, sizes, strict=True))
     cut = _warps(product.rows, product.columns, warps, chained)
     bits = BITS[atom.a], BITS[atom.b]
-    a, b, c = layouts.mma_tiles(shape, (atom.m, atom.n, atom.k), *bits, cut)
+    a, b, c = layouts.mma_tiles(shape, least, *bits, cut)
     size = product.left.value.element.itemsize
     operands = (
         Operand(product.left, a, size), Operand(product.right, b.transpose((1, 0)), size)
@@ -117,8 +111,8 @@ def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
     sides = [side for side in (left, right) if isinstance(side, Words)]
     e.block.hazards.read(*(side.rows.piece for side in sides))
     depth = plan.operands[0].value.shape[1]
-    steps = -(-plan.product.depth * size // STEP)
-    group = LINE // STEP
+    steps = -(-plan.product.depth // plan.atom.k)
+    group = LINE // size // plan.atom.k
     if steps <= UNROLLED or held is not None or depth * size % LINE:
         sums = _steps(f, plan, left, right, sums, range(steps))
     else:

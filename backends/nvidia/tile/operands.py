@@ -70,8 +70,7 @@ class Operand:
 
 def as_dims(tile: Layout, source: Source) -> Layout:
     """A tile of rows and columns in the dims of the operand's origin."""
-    first, second = sorted((source.own, source.depth))
-    kept = [{first: 0, second: 1}.get(d) for d in range(source.origin.rank)]
+    kept = source.rows_and_columns
     return tile.mapped([1 if d is None else tile.shape[d] for d in kept], kept)
 
 

@@ -35,10 +35,13 @@ def plan(product: Product, target: Target, threads: int) -> Plan | None:
         return None
     if product.rows * product.columns * product.depth < LEAST:
         return None
-    sums, size = patches(product.op.result.dims, threads), max(sizes)
+    sides = (product.row, product.left), (product.column, product.right)
+    # Lanes that read rows along the sum read neighbouring ones: their swizzles differ.
+    apart = [dim for dim, source in sides if source.along]
+    sums, size = patches(product.op.result.dims, threads, apart), max(sizes)
     operands = [
         Operand(source, _part(sums, dim, source, size), size)
-        for dim, source in ((product.row, product.left), (product.column, product.right))
+        for dim, source in sides
     ]
     return Plan(product, None, (operands[0], operands[1]), sums)
 

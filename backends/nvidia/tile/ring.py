@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from ....hlo.graph import Op, Value
 from ... import llvm
 from ...llvm.elements import Register
+from ..atoms import thread_copy
 from .analysis import MovingLoop, Source, Window
 from .copies import commit, copy, wait
 from .emitter import Emitter
 from .operands import Operand
-from .shared import ALIGNMENT, Rows, bytes_of
+from .shared import ALIGNMENT, CHUNK, Rows, bytes_of
 
 MOST_STAGES = 4
 SHARE = 2  # blocks that a multiprocessor should hold at once
@@ -41,7 +42,7 @@ class Ring:
 
 def ring(e: Emitter, op: Op) -> Ring | None:
     """The ring of a loop; None where nothing can run ahead."""
-    if not e.target.architecture.async_copies:
+    if thread_copy(e.target.architecture, "global", "shared", CHUNK) is None:
         return None
     (loop,) = (one for one in e.facts.loops if one.op is op)
     if loop.trips is not None and loop.trips < 2:

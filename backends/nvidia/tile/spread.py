@@ -174,6 +174,7 @@ def blocked(dims: Sequence[int], vector: int, threads: int) -> Spread:
     return Spread(tuple(dims), layouts.blocked(padded(dims), threads // WARP, vector))
 
 
-def patches(dims: Sequence[int], threads: int) -> Spread:
-    """Each thread holds a patch of rows and columns: few operands for many products."""
-    return Spread(tuple(dims), layouts.patches(padded(dims), threads // WARP))
+def patches(dims: Sequence[int], threads: int, apart: Sequence[int] = ()) -> Spread:
+    """Each thread holds a patch of rows and columns: few operands for many products. Along the dims
+    `apart` neighbouring lanes have neighbours."""
+    return Spread(tuple(dims), layouts.patches(padded(dims), threads // WARP, apart))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ....hlo.graph import Op, Region, Value
 from ... import llvm
@@ -24,13 +24,21 @@ from ..loops.groups import across_lanes, restored, selected, stored
 from ..plain.region import Lowering
 from ..plain.work import Place, Step, Worker
 from ..target import WARP
-from .shared import Arena, Hazards, Piece
+from .shared import Hazards, Piece
 
 if TYPE_CHECKING:
     from .emitter import Emitter
 
 _SLOT = 8  # bytes of one partial result
 LEAST = 4  # elements that a thread of a reduction takes at least
+
+
+class Room(Protocol):
+    """Hands out memory."""
+
+    def take(self, size: int) -> Piece: ...
+
+    def give(self, piece: Piece) -> None: ...
 
 
 class TeamStep(Step):
@@ -69,7 +77,7 @@ class Team(Worker):
         self,
         entry: Entry,
         hazards: Hazards,
-        arena: Arena,
+        arena: Room,
         pointer: Callable[[Piece], llvm.Value],
     ) -> None:
         self.entry, self.unit, self.hazards = entry, entry.unit, hazards
@@ -300,7 +308,7 @@ def together(e: Emitter, op: Op) -> None:
         if value.rank:
             places[own] = e.scope.piece(value)
         else:
-            known[own] = _given(e.scalar(value))
+            known[own] = given(e.scalar(value))
     team = Team(block.entry, block.hazards, block.arena, e.pointer)
     outputs = [team.arena.take(max(1, value.tensor.bytes)) for value in op.results]
     TeamLowering(team, region, places, outputs, known).run()
@@ -314,5 +322,6 @@ def together(e: Emitter, op: Op) -> None:
         block.arena.give(piece)
 
 
-def _given(register: Register) -> Override:
+def given(register: Register) -> Override:
+    """The register for a scalar, wherever it is asked for."""
     return lambda index, width: register

@@ -6,23 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from ....hlo.build import make_op
-from ....hlo.graph import Op, Value, arguments
-from ....hlo.types import TensorType
+from ....hlo.graph import Op, Value
 from ... import llvm
 from ...llvm import arithmetic, elements
-from ...llvm.elements import Pair, Register
+from ...llvm.elements import Register
+from .atomics import combined
 from .emitter import Emitter
 from .exchange import stored
 from .scope import Tile
-from .shared import EVERYTHING, Piece
+from .shared import CHUNK, EVERYTHING, Piece
 from .spread import Spread
-
-_ATOMIC = {
-    # Element type and combination -> the operation of `atomicrmw`, where its meaning is ours.
-    ("i32", "add"): "add", ("i64", "add"): "add", ("float", "add"): "fadd",
-    ("double", "add"): "fadd",
-}  # fmt: skip
 
 
 class Access:
@@ -65,7 +58,7 @@ class Access:
         """Neighbours of one access: aligned, and all inside or all outside."""
         if not self.memory.rank or self.axis == self.memory.rank - 1 or self.every[-1] != 1:
             return 1
-        width = self.spread.vector(max(1, 16 // self.element.itemsize))
+        width = self.spread.vector(max(1, CHUNK // self.element.itemsize))
         last = self.affine[-1]
         numbers = [last.constant, self.memory.dims[-1], self.tile.dims[-1]]
         numbers += [factor for _, factor in last.terms]
@@ -218,70 +211,4 @@ def _storing(
     pointer = access.pointer(first)
     if not combine:
         return lambda: e.block.store(pointer, registers, access.element, True)
-    return lambda: combined(e, pointer, registers[0], access.element, combine)
-
-
-def combined(
-    e: Emitter, pointer: llvm.Value, register: Register, element: object, combine: str
-) -> None:
-    """memory = memory combined with a register, whatever other threads do there meanwhile."""
-    f = e.f
-    kind = elements.memory_type(f, element)
-    if isinstance(register, Pair):
-        if combine != "add":
-            raise arithmetic.unsupported(_operation(combine, element))
-        for number, part in enumerate(register):
-            at = f.pointer(pointer, number, kind)
-            f.line(f"{_unused(f)} = atomicrmw fadd {at}, {part} monotonic")
-        return
-    operation = _ATOMIC.get((kind, combine))
-    bits = llvm.bits_of(kind)
-    if operation is None and element.is_integer and bits == element.bits and bits >= 32:  # type: ignore[attr-defined]
-        sign = "" if element.kind == "int" else "u"  # type: ignore[attr-defined]
-        operation = f"{sign}{'max' if combine == 'maximum' else 'min'}"
-    if operation is not None and bits == element.itemsize * 8:  # type: ignore[attr-defined]
-        raw = elements.narrow(f, register, element)
-        f.line(f"{_unused(f)} = atomicrmw {operation} {pointer}, {raw} monotonic")
-        return
-    _exchange(e, pointer, register, element, combine)
-
-
-def _exchange(
-    e: Emitter, pointer: llvm.Value, register: llvm.Value, element: object, combine: str
-) -> None:
-    """Reads, combines, and writes where nobody has written meanwhile; else again."""
-    f = e.f
-    op = _operation(combine, element)
-    kind = elements.memory_type(f, element)
-    word = f"i{llvm.bits_of(kind)}"
-    first = f.load(word, pointer)
-    before, again, done = f.block, f.label(), f.label()
-    f.jump(again)
-    f.start_block(again)
-    old = f.emit(word, "")
-    place = len(f._lines) - 1
-    wide = elements.widen(f, f.bitcast(old, kind), element)
-    new = arithmetic.apply(f, op, [wide, register])
-    assert isinstance(new, llvm.Value)
-    raw = f.bitcast(elements.narrow(f, new, element), word)
-    both = f.emit(
-        f"{{ {word}, i1 }}",
-        f"cmpxchg {pointer}, {word} {old.name}, {raw} monotonic monotonic",
-    )
-    seen = f.emit(word, f"extractvalue {both}, 0")
-    written = f.emit("i1", f"extractvalue {both}, 1")
-    latch = f.block
-    f._lines[place] = (
-        f"{old.name} = phi {word} [ {first.name}, %{before} ], [ {seen.name}, %{latch} ]"
-    )
-    f.branch(written, done, again)
-    f.start_block(done)
-
-
-def _operation(combine: str, element: object) -> Op:
-    scalar = TensorType((), element)  # type: ignore[arg-type]
-    return make_op(combine, arguments([scalar, scalar]))
-
-
-def _unused(f: llvm.Function) -> str:
-    return f"%{f.label()}"
+    return lambda: combined(e.f, pointer, registers[0], access.element, combine)

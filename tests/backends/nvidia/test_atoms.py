@@ -31,18 +31,19 @@ SM = ARCHITECTURES
     ],
 )  # fmt: skip
 def test_the_best_atom(name, a, accumulator, size, opcode):
-    atom = atoms.best_matrix_atom(SM[name], a, a, accumulator, *size)
+    atom = best(name, a, accumulator, *size)
     assert atom is not None and atom.opcode == opcode
     assert atom.least_architecture <= SM[name].version
 
 
+def best(name, element, accumulator, *size):
+    found = atoms.matrix_atoms(SM[name], element, element, accumulator)
+    return atoms.best_atom(found, SM[name], *size)
+
+
 def test_what_an_architecture_lacks_is_not_offered():
-    assert atoms.best_matrix_atom(SM["sm_80"], "f8E5M2", "f8E5M2", "f32", 64, 64, 64) is None
-    assert atoms.best_matrix_atom(SM["sm_90a"], "f32", "f32", "f32", 64, 64, 64) is None
-    synchronous = atoms.best_matrix_atom(
-        SM["sm_90a"], "f16", "f16", "f32", 128, 256, 64, asynchronous=False
-    )
-    assert synchronous is not None and synchronous.threads == 32
+    assert best("sm_80", "f8E5M2", "f32", 64, 64, 64) is None
+    assert best("sm_90a", "f32", "f32", 64, 64, 64) is None
     for name in ("sm_80", "sm_89", "sm_120a"):
         assert not any(a.asynchronous for a in atoms.matrix_atoms(SM[name], "f16", "f16", "f32"))
 
@@ -57,23 +58,14 @@ def test_operands_of_every_synchronous_atom_fill_whole_registers():
         assert a.shape == (atom.m, atom.k) and b.shape == (atom.k, atom.n)
         for value in (a, b, c):
             assert value.is_injective and value.is_surjective
-        assert c == atom.accumulator_layout().tile
 
 
-def test_accumulators_of_warp_groups():
-    atom = atoms.best_matrix_atom(SM["sm_90a"], "bf16", "bf16", "f32", 64, 176, 64)
-    assert atom is not None and atom.n == 176 and atom.accumulator_layout().registers == 88
-    blackwell = atoms.best_matrix_atom(SM["sm_100a"], "bf16", "bf16", "f32", 128, 128, 64)
-    assert blackwell is not None
-    with pytest.raises(ValueError, match="tensor memory"):
-        blackwell.accumulator_layout()
-
-
-def test_copies_by_alignment_and_architecture():
-    wide = atoms.copy_atoms(SM["sm_80"], "global", "shared")
-    assert [a.bytes for a in wide] == [16, 8, 4] and not any(a.tensor for a in wide)
-    narrow = atoms.copy_atoms(SM["sm_80"], "global", "shared", alignment=4)
-    assert [a.bytes for a in narrow] == [4]
-    hopper = atoms.copy_atoms(SM["sm_90a"], "global", "shared", alignment=2)
-    assert [a.tensor for a in hopper] == [True]
-    assert atoms.copy_atoms(SM["sm_100a"], "global", "register", 32)[-1].bytes == 32
+def test_copies_of_threads_by_size_and_architecture():
+    names = {16: "cg", 8: "ca", 4: "ca"}
+    for size in (1, 2, 4, 8, 16, 32):
+        atom = atoms.thread_copy(SM["sm_80"], "global", "shared", size)
+        wanted = f"cp.async.{names[size]}.shared.global" if size in names else None
+        assert (atom and atom.instruction) == wanted
+    stores = [atoms.thread_copy(SM[n], "register", "global", 16) for n in ("sm_80", "sm_90a")]
+    assert [atom and atom.instruction for atom in stores] == ["st.global.v4.b32"] * 2
+    assert atoms.WIDEST == 16

@@ -167,6 +167,20 @@ def layer(a, b, bias, residual, c):
 
 
 @girih.kernel(
+    out=lambda r: tl.Array(r.shape, r.dtype),
+    grid=lambda r, TM, TN: (girih.cdiv(r.shape[0], TM), girih.cdiv(r.shape[1], TN)),
+)
+def residual(a, b, r, c, *, TM, TN):
+    """A product added to what is read where the result is written."""
+    i, j = tl.tile_id(0) * TM, tl.tile_id(1) * TN
+    acc = tl.zeros((TM, TN))
+    for k in range(0, a.shape[1], 64):
+        acc = tl.dot(a[i : i + TM, k : k + 64], b[k : k + 64, j : j + TN], acc)
+    before = r[i : i + TM, j : j + TN].to(tl.float32)
+    c[i : i + TM, j : j + TN] = (before + tl.tanh(acc)).to(c.dtype)
+
+
+@girih.kernel(
     out=lambda a, b: [
         tl.Array((a.shape[0], b.shape[1]), a.dtype),
         tl.Array(a.shape[:1], "float32"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import girih
+import girih.language as tl
 from girih.backends.nvidia.pipeline import contraction
 from girih.backends.nvidia.pipeline.emit import plan_of
 from girih.backends.nvidia.pipeline.schedule import Style
@@ -25,6 +27,7 @@ from .support import (
     matmul,
     matrices,
     random,
+    residual,
 )
 
 # (M, N, K), tile, and what else is different.
@@ -86,6 +89,36 @@ def test_windows_of_the_next_tile_are_brought_ahead() -> None:
 def test_what_follows_a_product() -> None:
     arrays = random(2, 130, 128), random(2, 128, 136), random(136), random(2, 130, 136)
     check(layer, *arrays)
+
+
+@pytest.mark.parametrize(
+    ("dims", "tile", "dtype", "fills"),
+    [
+        ((300, 512), (128, 256), BF16, [2]),  # more than one stage of the ring
+        ((256, 192), (128, 64), np.float32, [2]),
+        ((384, 160), (192, 96), np.float16, [1]),  # rows of 64 bytes
+    ],
+)
+def test_windows_behind_the_loop_are_brought(dims, tile, dtype, fills) -> None:
+    """Several tiles of a block, a part of them outside, and stages of the loop's ring."""
+    a, b, r = random(dims[0], 128), random(128, dims[1]), random(*dims, dtype=dtype)
+    plan = check(residual, a, b, r, on=SMALL, TM=tile[0], TN=tile[1])
+    assert [len(late.fills) for late in plan.late] == fills
+    assert plan.tiles * plan.cluster > plan.blocks
+
+
+def test_a_window_that_sums_start_from_is_read_at_once() -> None:
+    @girih.kernel(out=lambda r: tl.Array(r.shape, "float32"))
+    def kernel(a, b, r, c):
+        acc = r[:, :]
+        for k in range(0, a.shape[1], 64):
+            acc = tl.dot(a[:, k : k + 64], b[k : k + 64, :], acc)
+        c[:, :] = acc + r[:, :]
+
+    arrays = random(64, 128), random(128, 64), random(64, 64, dtype=np.float32)
+    plan = check(kernel, *arrays)
+    loads = [op for op in plan.work.kernel.regions[0].ops if op.name == "tile_load"]
+    assert [late.panel.op for late in plan.late] == loads[1:]
 
 
 def test_two_products_of_one_operand() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -196,6 +198,28 @@ def test_what_clusters_must_not_do():
     half = "setp.eq.u32 %p5, %rank, 1;\n@%p5 bra skip;\n" + arrive + "skip:\n"
     spin_ = half + init(1) + "@%p5 bra wait;\nbarrier.cluster.wait.aligned;\nwait:\n" + spin(0, "x")
     fault("deadlock", spin_, [], **options)
+
+
+@pytest.mark.parametrize("verb", ["arrive", "wait"])
+def test_whole_warps_meet_at_the_barrier_of_a_cluster(verb):
+    """One lane that runs ahead is the mistake of a role that has a single thread."""
+    arrive, wait = (f"barrier.cluster.{one}.aligned;\n" for one in ("arrive", "wait"))
+    lane = "setp.ne.u32 %p5, %t, 0;\n@%p5 bra rest;\n"
+    body = lane + arrive + wait + "ret;\nrest:\n" + arrive + wait
+    if verb == "wait":
+        body = arrive + lane + wait + "ret;\nrest:\n" + wait
+    fault("divergent", body, [], shared=64, cluster=2, grid=(2,))
+
+
+def test_bytes_of_a_barrier_are_bounded():
+    most = (1 << 20) - 1
+    options: dict[str, Any] = {"shared": 64, "threads": 32}
+    expect = "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%s], {};"
+    back = f"@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%s], {most};"
+    first = "setp.eq.u32 %p0, %t, 0;\n@%p0 mbarrier.init.shared.b64 [%s], 1;\n"
+    run(first + expect.format(most) + back, [], **options)
+    text = str(fault("barrier", first + expect.format(most + 1), [], **options))
+    assert "at most 1048575 bytes" in text
 
 
 # Registers of warp groups.

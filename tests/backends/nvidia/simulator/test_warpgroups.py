@@ -280,6 +280,45 @@ def test_missing_wgmma_fence():
     broken(lambda b: b.replace("wgmma.fence.sync.aligned;", ""), "fence")
 
 
+def test_registers_used_after_the_fence():
+    """A product needs one of its own after its accumulators were used, or its A was defined."""
+
+    def before(line: str):
+        return lambda b: b.replace("wgmma.mma_async", f"{line}\nwgmma.mma_async", 1)
+
+    text = broken(before("mov.b32 %r600, %r3;"), "fence")
+    assert "%r3 was used after the last wgmma.fence" in text
+    broken(before("mov.b32 %r3, 0;"), "fence")
+    broken(before("mov.b32 %r521, %r522;"), "fence", rs=True)
+    found, wanted = multiply(
+        32, "f32", "f16", "f16", rs=True, change=before("mov.b32 %r600, %r521;")
+    )
+    assert (found == wanted).all()
+
+
+def test_registers_used_around_a_loop():
+    """Those of the turn before count, where the loop has no fence."""
+
+    fence = "wgmma.fence.sync.aligned;"
+
+    def turns(inside: bool):
+        first = f"again:\n{fence}" if inside else f"{fence}\nagain:"
+        last = """wgmma.wait_group.sync.aligned 0;
+            add.f32 %r3, %r3, 0f00000000; add.u32 %r650, %r650, 1;
+            setp.lt.u32 %p5, %r650, 2; @%p5 bra again;"""
+
+        def change(body: str) -> str:
+            body = body.replace(fence, f"mov.b32 %r650, 0;\n{first}")
+            return body.replace("wgmma.wait_group.sync.aligned 0;", last)
+
+        return change
+
+    found, wanted = multiply(32, "f32", "f16", "f16", scale=0,
+                             change=turns(True))  # fmt: skip
+    assert (found == wanted).all()
+    assert "%r3" in broken(turns(False), "fence")
+
+
 def test_accumulators_are_not_read_before_the_wait():
     broken(lambda b: b.replace("wgmma.wait_group.sync.aligned 0;", ""), "in-flight")
     broken(lambda b: b.replace("wgmma.wait_group.sync.aligned 0;",

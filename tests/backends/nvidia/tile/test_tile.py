@@ -111,5 +111,5 @@ def test_a_tile_beyond_all_registers_is_refused_with_a_reason() -> None:
         b.op("tile_store", [out, b("tile_load", x, zero, sizes=(1 << 20,)), zero])
 
     kind = tensor(1 << 20)
-    with pytest.raises(Unfit, match="1048576 elements"):
+    with pytest.raises(Unfit, match="1048576 words"):
         emit(call(body, [kind], [kind], ()), SM_80)

@@ -1,0 +1,483 @@
+"""Tile functions whose tiles lie in memory: those that are too large for registers.
+
+Formulas of elements are computed where they are read; what else is computed is written to shared
+memory as long as it lasts, else to scratch of the block. Threads take turns with the elements, see
+`team.py`. Scalars are registers, equal in all threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ....hlo.graph import Op, Region, Value
+from ....hlo.ops.tile import MEMORY_OPS
+from ... import llvm
+from ...llvm import arithmetic, elements
+from ...llvm.elements import Register
+from ...llvm.elementwise import supports
+from ...llvm.index import Affine, delinear
+from ...plain.frame import weight
+from ...plain.monoid import flat, unflat
+from ..frame import Parameter, Unit
+from ..launch import SCRATCH, KernelCode, Memory
+from ..plain import updates
+from ..plain.work import Place
+from ..target import Target
+from .analysis import Facts
+from .atomics import combined
+from .block import along_grid, grid_place
+from .kernel import starts
+from .shared import EVERYTHING, Arena, Hazards, Piece
+from .team import Team, TeamLowering, given
+
+THREADS = 512  # of a block
+BLOCKS = 2  # of a multiprocessor, where they need scratch
+_CONTRACTIONS = ("dot_general", "convolution")
+
+
+class Room:
+    """Pieces of shared memory, as long as it lasts; then of scratch."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.shared, self.scratch = Arena(), Arena()
+
+    def take(self, size: int) -> Piece:
+        before = self.shared.size
+        piece = self.shared.take(size)
+        if piece.start + size <= self.limit:
+            return piece
+        self.shared.give(piece)
+        self.shared.size = before
+        return self.scratch.take(size)._replace(memory=SCRATCH)
+
+    def give(self, piece: Piece) -> None:
+        (self.shared if piece.memory is None else self.scratch).give(piece)
+
+
+def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
+    """The kernel of a kernel_call. `shares`: a result may lie in the memory of an operand."""
+    found = _Resident(op, target, shares, 0)
+    if found.room.scratch.size:
+        found = _Resident(op, target, shares, found.room.scratch.size)
+    launches = starts(op, found.unit)
+    launch = found.entry.finish(max(1, found.blocks), found.room.shared.size)
+    if math.prod(op.grid):
+        launches.append(launch)
+    moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
+    scratch = found.room.scratch.size * found.blocks
+    return found.unit.code(launches, op.definition.flops(op), moved, scratch=scratch)
+
+
+class _Resident:
+    """The code of one block. `scratch`: bytes that it has in global memory, as far as is known."""
+
+    def __init__(self, kernel: Op, target: Target, shares: bool, scratch: int) -> None:
+        self.kernel, self.shares = kernel, shares
+        self.facts = Facts(kernel)
+        region, tiles = self.facts.region, math.prod(kernel.grid)
+        self.unit = Unit(target)
+        parameters = [
+            Parameter(f"m{n}", Memory(n), n < len(kernel.operands) and not shares, not shares)
+            for n in range(len(region.arguments))
+        ]
+        self.blocks = tiles
+        if scratch:
+            self.blocks = min(tiles, BLOCKS * target.architecture.multiprocessors)
+            parameters.append(Parameter("scratch", Memory(SCRATCH)))
+        self.entry = self.unit.kernel("tile", parameters, THREADS)
+        self.f = f = self.entry.function
+        self.memory = dict(zip(region.arguments, self.entry.pointers, strict=False))
+        self.room = Room(target.architecture.shared_bytes)
+        self.hazards = Hazards(self.entry)
+        self.team = Team(self.entry, self.hazards, self.room, self.pointer)
+        self.lowering = TeamLowering(self.team, region, {}, [], {})
+        block = self.entry.block()
+        # Where it lies is known when everything has been emitted once.
+        self.scratch = llvm.Value("ptr", "null")
+        if scratch:
+            mine = f.mul(f.cast("zext", block, "i64"), scratch)
+            self.scratch = f.pointer(self.entry.pointers[-1], mine, "i8")
+        if self.blocks == tiles:
+            self.ids = grid_place(f, block, kernel.grid)
+            self.region(region)
+            return
+        number = llvm.constant("i32", tiles)
+        with f.for_range(block, number, self.blocks, at_least_once=True) as loop:
+            self.hazards.forget()
+            self.ids = grid_place(f, loop.index, kernel.grid)
+            self.region(region)
+
+    def pointer(self, piece: Piece) -> llvm.Value:
+        if piece.memory is None:
+            return self.entry.shared(piece.start)
+        if piece.memory == SCRATCH:
+            return self.f.pointer(self.scratch, piece.start, "i8")
+        return (
+            self.memory[piece.memory] if isinstance(piece.memory, Value) else self.entry.pointers[0]
+        )
+
+    def all_of(self, memory: Value) -> Piece:
+        """Memory of the program; any of it may be the same where a result lies in an operand."""
+        return Piece("program" if self.shares else memory, 0, EVERYTHING)
+
+    # Operations.
+
+    def region(self, region: Region) -> None:
+        for op in region.ops:
+            with self.f.within(op):
+                self.op(op, region)
+
+    def op(self, op: Op, region: Region) -> None:
+        if op.name in MEMORY_OPS:
+            (self.load if op.name in ("tile_load", "tile_gather") else self.store)(op)
+        elif op.name == "tile_for":
+            self.loop(op)
+        elif op.name == "while":
+            self.while_loop(op)
+        elif op.name in ("if", "case"):
+            self.branches(op)
+        elif op.name == "tile_id":
+            self.know(op.result, along_grid(op, self.ids))
+        elif supports(op):
+            if op.result.rank == 0:
+                self.know(op.result, self.scalar(op.result))
+            elif self.kept(op, region):
+                self.lowering.stored(op.result)
+        else:
+            self.single(op)
+
+    def kept(self, op: Op, region: Region) -> bool:
+        """Whether a formula is computed once, as it is read many times."""
+        uses = region.uses.get(op.result, ())
+        often = len(uses) > 1 or any(
+            number < 0 or user is not None and user.name in (*_CONTRACTIONS, "broadcast_in_dim")
+            for user, number in uses
+        )
+        return often and weight(op) > 0
+
+    def single(self, op: Op) -> None:
+        """An operation that is no formula of elements."""
+        if op.name in _CONTRACTIONS:
+            for value in op.operands:
+                self.lowering.stored(value)
+        count = len(self.team.taken)
+        self.lowering.single(op)
+        found = {self.lowering.places[value] for value in op.results}
+        for piece in self.team.taken[count:]:
+            if piece not in found:
+                self.team.taken.remove(piece)
+                self.room.give(piece)
+        for value in op.results:
+            if value.rank == 0:
+                self.know(value, self.scalar(value))
+
+    # Scalars.
+
+    def know(self, value: Value, register: Register) -> None:
+        self.lowering.known[value] = given(register)
+
+    def scalar(self, value: Value) -> Register:
+        """The register of a scalar."""
+        _, emitter = self.lowering.open([value], [], 1)
+        return emitter.value(value, ())
+
+    def integer(self, value: Value) -> llvm.Value:
+        """An i32 scalar, as an i64."""
+        register = self.scalar(value)
+        assert isinstance(register, llvm.Value)
+        return self.f.cast("sext", register, "i64")
+
+    # Windows of memory.
+
+    def load(self, op: Op) -> None:
+        memory, tile = op.operands[0], op.result
+        if op.name == "tile_load" and memory in self.facts.inputs and not self.shares:
+            # Nobody writes there: a formula.
+            offsets = [self.integer(value) for value in op.offsets]
+
+            def read(index: Sequence[Affine], width: int) -> Register:
+                assert width == 1
+                return self.element(op, offsets, [self.at(one) for one in index], True)
+
+            self.lowering.known[tile] = read
+            if tile.rank == 0:
+                self.know(tile, self.scalar(tile))
+            return
+        offsets = [self.integer(value) for value in op.offsets[: memory.rank]]
+        place = self.team.reserve(tile.tensor.bytes)
+        rows = [op.operands[1]] if op.name == "tile_gather" else []
+        self.team.begin([self.all_of(memory)], [], 0)
+        step, emitter = self.lowering.open(rows, [place], tile.tensor.size)
+        with step.each(tile.tensor.size) as at:
+            index = delinear(emitter.indexer, at, tile.dims, 1)
+            places = [self.at(one) for one in index]
+            if rows:
+                row = emitter.value(rows[0], [index[op.axis]])
+                assert isinstance(row, llvm.Value)
+                places[op.axis] = self.f.cast("sext", row, "i64")
+            register = self.element(op, offsets, places)
+            emitter.store(step.pointers[-1], register, tile.element, at)
+        self.team.end(step, 0)
+        self.lowering.places[tile] = place
+        if tile.rank == 0:
+            self.know(tile, self.scalar(tile))
+
+    def at(self, index: Affine) -> llvm.Value:
+        """An index as an i64."""
+        f = self.f
+        total: llvm.Value = llvm.constant("i64", index.constant)
+        for axis, factor in index.terms:
+            total = f.add(total, f.mul(axis.value, factor))
+        return total
+
+    def held(
+        self, op: Op, offsets: Sequence[llvm.Value], places: Sequence[llvm.Value]
+    ) -> tuple[llvm.Value | None, llvm.Value]:
+        """Whether an element lies in the memory (None: always), and its position there."""
+        f, memory = self.f, op.operands[0]
+        tile = op.result if op.name in ("tile_load", "tile_gather") else op.operands[1]
+        axis = op.axis if op.name in ("tile_gather", "tile_scatter") else None
+        inside: llvm.Value | None = None
+        position: llvm.Value = llvm.constant("i64", 0)
+        for d, (offset, place, size) in enumerate(zip(offsets, places, memory.dims, strict=True)):
+            at = f.add(offset, place)
+            known = self.facts.offsets.of(op.offsets[d])
+            if d == axis or not self.facts.offsets.inside(known, tile.dims[d], size):
+                one = f.compare("ult", at, size)
+                inside = one if inside is None else f.land(inside, one)
+            position = f.add(f.mul(position, size), at)
+        return inside, position
+
+    def element(
+        self,
+        op: Op,
+        offsets: Sequence[llvm.Value],
+        places: Sequence[llvm.Value],
+        anywhere: bool = False,
+    ) -> Register:
+        """An element of a window, or what it is filled with; `anywhere`: or something else, where
+        the place is outside of the tile and nobody wants it."""
+        f, memory = self.f, op.operands[0]
+        element = memory.element
+        number = element.dtype.type(op.fill) if not element.is_bool else bool(op.fill)
+        fill = elements.register_constant(element, number, 1)
+        if not memory.tensor.size:
+            return fill
+        inside, position = self.held(op, offsets, places)
+        if inside is not None:
+            position = f.select(inside, position, 0)
+        if anywhere:
+            position = f.min(position, memory.tensor.size - 1, signed=False)
+        pointer = self.memory[memory]
+        kind = elements.memory_type(f, element)
+        parts = 2 if element.is_complex else 1
+        found = []
+        for part in range(parts):
+            at = f.add(f.mul(position, parts), part)
+            found.append(elements.widen(f, f.load(kind, f.pointer(pointer, at, kind)), element))
+        register = elements.Pair(*found) if parts == 2 else found[0]
+        return register if inside is None else arithmetic.select(f, inside, register, fill)
+
+    def store(self, op: Op) -> None:
+        memory, tile = op.operands[:2]
+        if not memory.tensor.size or not tile.tensor.size:
+            return
+        f = self.f
+        offsets = [self.integer(value) for value in op.offsets[: memory.rank]]
+        others: list[Value] = []
+        if op.name == "tile_scatter":
+            others = [op.operands[2]]
+        elif op.masked:
+            others = [op.operands[-1]]
+        target = self.all_of(memory)
+        step, emitter = self.lowering.open([tile, *others], [target], tile.tensor.size)
+        with step.each(tile.tensor.size) as at:
+            index = delinear(emitter.indexer, at, tile.dims, 1)
+            register = emitter.value(tile, index)
+            places = [self.at(one) for one in index]
+            wanted: llvm.Value | None = None
+            if op.name == "tile_scatter":
+                row = emitter.value(others[0], [index[op.axis]])
+                assert isinstance(row, llvm.Value)
+                places[op.axis] = f.cast("sext", row, "i64")
+            elif others:
+                mask = emitter.value(others[0], index)
+                assert isinstance(mask, llvm.Value)
+                wanted = mask
+            inside, position = self.held(op, offsets, places)
+            if inside is not None:
+                wanted = inside if wanted is None else f.land(wanted, inside)
+            with self.where(wanted):
+                self.write(op, register, position)
+        self.team.end(step, 0)
+
+    def write(self, op: Op, register: Register, position: llvm.Value) -> None:
+        f, element = self.f, op.operands[0].element
+        kind = elements.memory_type(f, element)
+        parts = register if isinstance(register, elements.Pair) else (register,)
+        first = f.pointer(self.memory[op.operands[0]], f.mul(position, len(parts)), kind)
+        if op.combine:
+            combined(f, first, register, element, op.combine)
+            return
+        for number, part in enumerate(parts):
+            raw = elements.narrow(f, part, element)
+            f.store(raw, f.pointer(first, number, kind))
+
+    @contextmanager
+    def where(self, condition: llvm.Value | None) -> Iterator[None]:
+        if condition is None:
+            yield
+        else:
+            with self.f.if_then(condition):
+                yield
+
+    # Control flow: carried tiles lie in memory of their own, carried scalars are registers.
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """A region inside: what is made there is gone behind it."""
+        places, known = dict(self.lowering.places), dict(self.lowering.known)
+        count = len(self.team.taken)
+        yield
+        self.team.release(count)
+        self.lowering.places, self.lowering.known = places, known
+
+    def buffers(self, values: Sequence[Value]) -> list[Piece | None]:
+        """Memory for tiles among carried values; None for scalars."""
+        return [self.team.reserve(v.tensor.bytes) if v.rank else None for v in values]
+
+    def fill(self, value: Value, buffer: Piece) -> None:
+        """Puts a value into a buffer that no formula of it reads."""
+        if self.lowering.places.get(value) != buffer and value.tensor.size:
+            self.lowering.loop([(value, buffer)])
+
+    def scalars(self, values: Sequence[Value]) -> list[Register]:
+        return [self.scalar(value) for value in values if not value.rank]
+
+    def bind(
+        self,
+        values: Sequence[Value],
+        buffers: Sequence[Piece | None],
+        registers: Sequence[Register],
+    ) -> None:
+        """States where carried values are."""
+        left = iter(registers)
+        for value, buffer in zip(values, buffers, strict=True):
+            if buffer is None:
+                self.know(value, next(left))
+            else:
+                self.lowering.places[value] = buffer
+
+    def carry(self, values: Sequence[Value], buffers: Sequence[Piece | None]) -> None:
+        """The values of the next turn go where those of this one are: all computed first."""
+        moves: list[tuple[Place, Piece, int]] = []
+        for value, buffer in zip(values, buffers, strict=True):
+            if buffer is None or self.lowering.places.get(value) == buffer:
+                continue
+            source = self.lowering.stored(value)
+            if source in buffers:
+                copy = self.team.reserve(value.tensor.bytes)
+                updates.copy(self.team, source, copy, value.tensor.bytes)
+                source = copy
+            moves.append((source, buffer, value.tensor.bytes))
+        for source, buffer, size in moves:
+            updates.copy(self.team, source, buffer, size)
+
+    def loop(self, op: Op) -> None:
+        f, (region,) = self.f, op.regions
+        lower, upper = (self.integer(value) for value in op.operands[:2])
+        start = op.operands[2:]
+        buffers = self.buffers(op.results)
+        for value, buffer in zip(start, buffers, strict=True):
+            if buffer is not None:
+                self.fill(value, buffer)
+        like = self.scalars(start)
+        self.hazards.forget()
+        with f.for_range(lower, upper, op.step, flat(like)) as loop:
+            with self.inside():
+                self.know(region.arguments[0], f.cast("trunc", loop.index, "i32"))
+                self.bind(region.arguments[1:], buffers, unflat(loop.carried, like))
+                self.region(region)
+                following = flat(self.scalars(region.results))
+                self.carry(region.results, buffers)
+            loop.carry(*following)
+        self.hazards.forget()
+        self.bind(op.results, buffers, unflat(loop.results, like))
+
+    def while_loop(self, op: Op) -> None:
+        """Carried scalars lie on the stack while code is emitted; LLVM takes them off again."""
+        f, (condition, body) = self.f, op.regions
+        buffers = self.buffers(op.results)
+        for value, buffer in zip(op.operands, buffers, strict=True):
+            if buffer is not None:
+                self.fill(value, buffer)
+        like = self.scalars(op.operands)
+        places = [f.alloca(one.type, align=8) for one in flat(like)]
+
+        def keep(registers: Sequence[Register]) -> None:
+            for one, place in zip(flat(registers), places, strict=True):
+                f.store(one, place, align=8)
+
+        def taken() -> list[Register]:
+            pairs = zip(flat(like), places, strict=True)
+            return unflat([f.load(one.type, place, align=8) for one, place in pairs], like)
+
+        keep(like)
+        head, turn, done = f.label(), f.label(), f.label()
+        f.jump(head)
+        f.start_block(head)
+        self.hazards.forget()
+        with self.inside():
+            self.bind(condition.arguments, buffers, taken())
+            self.region(condition)
+            holds = self.scalar(condition.results[0])
+        assert isinstance(holds, llvm.Value)
+        f.branch(holds, turn, done)
+        f.start_block(turn)
+        with self.inside():
+            self.bind(body.arguments, buffers, taken())
+            self.region(body)
+            following = self.scalars(body.results)
+            self.carry(body.results, buffers)
+        keep(following)
+        f.jump(head)
+        f.start_block(done)
+        self.hazards.forget()
+        self.bind(op.results, buffers, taken())
+
+    def branches(self, op: Op) -> None:
+        """`if` (then, else) and `case` (by number; the last one for numbers out of range)."""
+        chosen = self.scalar(op.operands[0])
+        assert isinstance(chosen, llvm.Value)
+        buffers = self.buffers(op.results)
+        like: list[Register] = []
+
+        def side(region: Region) -> list[llvm.Value]:
+            with self.inside():
+                self.region(region)
+                found = self.scalars(region.results)
+                for value, buffer in zip(region.results, buffers, strict=True):
+                    if buffer is not None:
+                        self.fill(value, buffer)
+            like[:] = found
+            return flat(found)
+
+        def decide(number: int) -> Sequence[llvm.Value]:
+            if number == len(op.regions) - 1:
+                return side(op.regions[number])
+            test = chosen if op.name == "if" else self.f.compare("eq", chosen, number)
+            self.hazards.forget()
+            branch = self.f.if_else(test)
+            with branch.then():
+                branch.give(*side(op.regions[number]))
+            self.hazards.forget()
+            with branch.otherwise():
+                branch.give(*decide(number + 1))
+            self.hazards.forget()
+            return branch.results
+
+        found = decide(0)
+        self.bind(op.results, buffers, unflat(found, like))
