@@ -5,9 +5,9 @@ them symbolic. Parameters and buffers become weights of the program, which are r
 when one of them changes, the graph is compiled anew. What girih cannot compile runs in PyTorch with
 a warning, or is an error with `options={"fallback": False}`.
 
-A graph runs where its tensors are: on the CPU, or on the NVIDIA GPU that all of them are on, compiled
-for its architecture. There, tensors are read where they lie (DLPack), results stay, and all is in
-the order of PyTorch's current stream.
+A graph runs where its tensors are: on the CPU, or on the NVIDIA GPU that all of them are on, for
+whose architecture it is compiled. There, tensors are read where they lie (DLPack), results stay,
+and all is in the order of PyTorch's current stream.
 """
 
 from __future__ import annotations
@@ -197,12 +197,12 @@ class _Program:
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         given = [_plain(args[at]) for at in self.given]
         if self.gpu is None:
-            results = [tensor_of(array) for array in self.run(*given)]
+            results, tensor = self.run(*given), tensor_of
         else:
-            results = _on_gpu(self.run, given)
+            results, tensor = self.run.on_device(*[one.contiguous() for one in given]), _taken
         return [
-            None if finish is None else finish(tensor)
-            for finish, tensor in zip(self.outputs, results, strict=True)
+            None if finish is None else finish(tensor(array))
+            for finish, array in zip(self.outputs, results, strict=True)
         ]
 
 
@@ -227,12 +227,11 @@ def _gpu_of(args: Sequence[Any]) -> int | None:
     return torch.cuda.current_device() if device.index is None else int(device.index)
 
 
-def _on_gpu(program: Any, given: Sequence[Any]) -> list[Any]:
-    """The program's results as tensors on its GPU, ready for PyTorch's current stream."""
+def _taken(array: Any) -> Any:
+    """A result on a GPU as a tensor of the same memory, ready for PyTorch's current stream."""
     import torch
 
-    found = program.on_device_flat([tensor.contiguous() for tensor in given])
-    return [torch.from_dlpack(array) for array in found]
+    return torch.from_dlpack(array)
 
 
 def _version(tensor: Any) -> tuple[int, int]:

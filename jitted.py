@@ -11,12 +11,13 @@ import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .hlo.errors import UserError
 from .options import Options
+from .runtime.devices.architectures import target_for
 
 if TYPE_CHECKING:
     from .runtime.program import Program
@@ -41,13 +42,15 @@ def jit(
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
-    target: str = "cpu",
+    target: str | None = None,
     options: Options | None = None,
 ) -> Any:
     """A function of JAX arrays that girih compiles when it is first called with new shapes.
 
     Use it where `jax.jit` stands, plain or as a decorator with arguments. Inputs are JAX and numpy
     arrays, Python scalars and pytrees of them, with JAX's rules for types; results are JAX arrays.
+    target: by default the CPU, or the NVIDIA GPU that JAX arrays among the inputs lie on: they are
+    read there (DLPack), and results stay there.
     Donated JAX arrays are deleted, as `jax.jit` does; their memory is not used again
     (`girih.compile` and `Program.donate` do that).
     UserError where JAX cannot trace the function, ImportBlockers where girih cannot import it:
@@ -74,11 +77,25 @@ class _Compiled:
     donated: tuple[int, ...]
 
 
+class Gpu(NamedTuple):
+    """A GPU by its number, of those that the process sees."""
+
+    number: int
+    capability: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"cuda:{self.number}"
+
+
 class JitFunction:
     """A function that girih compiles; see `girih.jit`."""
 
     def __init__(
-        self, function: Callable[..., Any], target: str, options: Options, given: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        target: str | None,
+        options: Options,
+        given: dict[str, Any],
     ) -> None:
         if not callable(function):
             raise UserError(f"girih.jit is for functions, not {type(function).__name__}")
@@ -89,7 +106,7 @@ class JitFunction:
         self._jax: Any = jax
         self._tracer = jax.core.Tracer
         self._copy = jax.jit(lambda *arrays: arrays)  # a tenth of device_put's time for a call
-        self._here: set[Any] = set()  # shardings that were found to be one CPU
+        self._places: dict[Any, Gpu | None] = {}  # by sharding
         self._target, self._options = target, options
         self._jitted = jax.jit(function, **{k: v for k, v in given.items() if v is not None})
         self._static = _Static(function, given["static_argnums"], given["static_argnames"])
@@ -101,18 +118,26 @@ class JitFunction:
         jax = self._jax
         dynamic, static = self._static.split(arguments, keywords)
         leaves, tree = jax.tree_util.tree_flatten(dynamic)
-        arrays, kinds = [], []
+        arrays, kinds, gpu = [], [], None
         for leaf in leaves:
             if isinstance(leaf, self._tracer):
                 return self._jitted(*arguments, **keywords)
-            array, kind = self._read(leaf)
+            array, kind, place = self._read(leaf)
+            if place is not None:
+                if gpu not in (None, place):
+                    raise UserError(f"girih.jit: arguments lie on two GPUs, {gpu} and {place}")
+                gpu = place
             arrays.append(array)
             kinds.append(kind)
-        key = self._key(static, tree, tuple(kinds))
+        key = self._key(static, tree, (gpu, *kinds))
         ready = self._compiled.get(key)
         if ready is None:
-            ready = self._compile(key, arguments, keywords)
-        results = self._put(ready.program.call_flat(arrays))
+            ready = self._compile(key, arguments, keywords, gpu)
+        if gpu is None:
+            results = self._put(ready.program.call_flat(arrays))
+        else:
+            found = ready.program.on_device_flat(arrays)
+            results = [jax.numpy.from_dlpack(array) for array in found]
         for number, kind in ready.keys:
             results[number] = jax.random.wrap_key_data(results[number], impl=kind)
         for number in ready.donated:
@@ -123,9 +148,9 @@ class JitFunction:
     def program(self, *arguments: Any, **keywords: Any) -> Program:
         """The program that a call with these inputs runs: to save as a bundle, or to inspect.
 
-        Arrays may be `jax.ShapeDtypeStruct`.
+        Arrays may be `jax.ShapeDtypeStruct`; where they are makes no difference here.
         """
-        return self._build(arguments, keywords)[0]
+        return self._build(arguments, keywords, None)[0]
 
     def clear_cache(self) -> None:
         """Forget all programs."""
@@ -142,12 +167,12 @@ class JitFunction:
         config = self._jax.config
         return static, tree, kinds, *[getattr(config, name, None) for name in _SETTINGS]
 
-    def _compile(self, key: Hashable, arguments: Any, keywords: Any) -> _Compiled:
+    def _compile(self, key: Hashable, arguments: Any, keywords: Any, gpu: Gpu | None) -> _Compiled:
         with self._lock:
             known = self._compiled.get(key)
             if known is not None:
                 return known
-            program, traced = self._build(arguments, keywords)
+            program, traced = self._build(arguments, keywords, gpu)
             jax = self._jax
             results = jax.tree_util.tree_leaves(traced.out_info)
             keys = tuple(
@@ -161,24 +186,27 @@ class JitFunction:
             self._compiled[key] = ready
             return ready
 
-    def _build(self, arguments: Any, keywords: Any) -> tuple[Program, Any]:
+    def _build(self, arguments: Any, keywords: Any, gpu: Gpu | None) -> tuple[Program, Any]:
         from .compiler import compile as compile_module
         from .frontends.jax.traced import import_traced, title_of, trace
 
         traced = trace(self._jitted, arguments, keywords)
         module = import_traced(traced, title_of(self._jitted))
-        return compile_module(module, target=self._target, options=self._options), traced
+        target = self._target or ("cpu" if gpu is None else target_for(gpu.capability))
+        program = compile_module(module, target=target, options=self._options)
+        return program if gpu is None else program.with_device(gpu.number), traced
 
-    def _read(self, leaf: Any) -> tuple[Any, Hashable]:
-        """A leaf as an array for the program, and what a trace depends on of it."""
+    def _read(self, leaf: Any) -> tuple[Any, Hashable, Gpu | None]:
+        """A leaf as an array for the program, what a trace depends on of it, and its GPU."""
         jax = self._jax
         if isinstance(leaf, jax.Array):
             kind = leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
             if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 leaf = jax.random.key_data(leaf)
-            if leaf.sharding not in self._here:
-                self._check_device(leaf)
-            return np.asarray(leaf), kind
+            if leaf.sharding not in self._places:
+                self._places[leaf.sharding] = self._place(leaf)
+            place = self._places[leaf.sharding]
+            return np.asarray(leaf) if place is None else leaf, kind, place
         try:
             aval = jax.typeof(leaf)
         except TypeError:
@@ -186,17 +214,23 @@ class JitFunction:
                 f"girih.jit: {leaf!r} is no array; mark the argument static, or pass an array"
             ) from None
         kind = aval.shape, aval.dtype, getattr(aval, "weak_type", False)
-        return np.asarray(leaf, aval.dtype), kind
+        return np.asarray(leaf, aval.dtype), kind, None
 
-    def _check_device(self, array: Any) -> None:
-        """UserError unless the array is whole on the CPU."""
+    def _place(self, array: Any) -> Gpu | None:
+        """The GPU that an array lies on, None for the CPU; UserError for several devices, and for
+        those that the target does not read."""
         devices = array.devices()
-        if len(devices) > 1 or next(iter(devices)).platform != "cpu":
-            raise UserError(
-                f"girih.jit: an argument lies on {', '.join(map(str, devices))}; pass "
-                "jax.device_put(x, jax.devices('cpu')[0])"
-            )
-        self._here.add(array.sharding)
+        if len(devices) == 1:
+            (device,) = devices
+            if device.platform == "cpu":
+                return None
+            on_gpu = self._target is None or self._target.startswith("nvidia")
+            if on_gpu and (gpu := _gpu_of(device)) is not None:
+                return gpu
+        raise UserError(
+            f"girih.jit: an argument lies on {', '.join(map(str, devices))}; pass "
+            "jax.device_put(x, jax.devices('cpu')[0])"
+        )
 
     def _put(self, results: list[Any]) -> list[Any]:
         """JAX arrays of the results: small ones are copied, larger ones stay where they are."""
@@ -206,6 +240,14 @@ class JitFunction:
         if sum(result.nbytes for result in results) <= _COPIED:
             return list(self._copy(*results))
         return jax.device_put(results)
+
+
+def _gpu_of(device: Any) -> Gpu | None:
+    """What JAX's device is, if it is an NVIDIA GPU, whose capability is written "9.0"."""
+    major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
+    if device.platform not in ("gpu", "cuda") or not (major.isdecimal() and minor.isdecimal()):
+        return None
+    return Gpu(int(device.local_hardware_id), (int(major), int(minor)))
 
 
 def _generator(dtype: Any) -> str:

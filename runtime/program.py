@@ -204,7 +204,7 @@ class Program:
     def on_device_flat(self, inputs: Sequence[Any]) -> list[Any]:
         """`call_flat` with results as those of `on_device`."""
         self._check_memory()
-        return list(self._on_device(self._accepted(inputs)))
+        return self._on_device(self._accepted(inputs))
 
     def _check_memory(self) -> None:
         if self._device.run_on_device is None:
@@ -212,7 +212,7 @@ class Program:
                 f"on_device: a program for {self._target!r} has no memory of its own; call it"
             )
 
-    def _on_device(self, arrays: Sequence[Any]) -> Sequence[Any]:
+    def _on_device(self, arrays: Sequence[Any]) -> list[Any]:
         assert self._device.run_on_device is not None
         context = self._take_context()
         gives = [(result.shape, result.dtype) for result in self._results]
@@ -220,7 +220,7 @@ class Program:
         self._contexts.append(context)
         if self._pending is not None:
             self._settle()
-        return results
+        return list(results)
 
     def prepare(
         self, *inputs: Any, outputs: Sequence[Array] | None = None, **keywords: Any

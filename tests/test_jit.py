@@ -15,6 +15,7 @@ import pytest
 from jax import lax
 
 import girih
+from girih.hlo.errors import UserError
 
 Pair = namedtuple("Pair", ["first", "second"])
 
@@ -211,3 +212,56 @@ def test_threads_share_one_program():
     assert len(results) == 8 and "1 programs" in repr(jitted)
     for result in results:
         np.testing.assert_allclose(result, np.tanh(X) @ X.T, rtol=1e-5)
+
+
+# Arrays on a GPU, which nobody has here: what is compiled for it, and how it is called.
+
+
+class Device:
+    """JAX's view of a GPU."""
+
+    platform, local_hardware_id = "gpu", 3
+
+    def __init__(self, capability: str) -> None:
+        self.compute_capability = capability
+
+    def __str__(self) -> str:
+        return "rocm:3" if self.compute_capability == "gfx90a" else "cuda:3"
+
+
+class OnDevice:
+    """A program whose results stay; it remembers what it is given."""
+
+    def __init__(self, program) -> None:
+        self.program, self.number, self.given = program, None, []
+
+    def with_device(self, number):
+        self.number = number
+        return self
+
+    def on_device_flat(self, arrays):
+        self.given += arrays
+        return self.program.call_flat([np.asarray(array) for array in arrays])
+
+
+def test_arrays_on_a_gpu_stay_there(monkeypatch):
+    import girih.compiler
+
+    real, asked, programs = girih.compiler.compile, [], []
+
+    def compile(module, target, options):
+        asked.append(target)
+        programs.append(OnDevice(real(module, options=options)))
+        return programs[-1]
+
+    monkeypatch.setattr(girih.compiler, "compile", compile)
+    x = jnp.arange(4.0)
+    monkeypatch.setattr(type(x), "devices", lambda self: {Device("9.0")})
+    found = girih.jit(lambda x, y: {"z": 2 * x + y})(x, np.float32(1))
+    np.testing.assert_array_equal(np.asarray(found["z"]), [1, 3, 5, 7])
+    assert asked == ["nvidia:sm_90a"] and programs[0].number == 3
+    assert programs[0].given[0] is x  # as it is
+    for target, capability in (("cpu", "9.0"), (None, "gfx90a")):
+        monkeypatch.setattr(type(x), "devices", lambda self, c=capability: {Device(c)})
+        with pytest.raises(UserError, match="an argument lies on (cuda|rocm):3; pass"):
+            girih.jit(lambda x: x, target=target)(x)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -23,6 +24,12 @@ _SECONDS = 120
 _ELF_HEADER, _SECTION_HEADER, _SYMBOL = 64, 64, 24
 _SYMTAB, _NOBITS, _ALLOC = 2, 8, 2
 _LARGEST_ALIGNMENT = 4096
+_UNDEFINED = re.compile(r"undefined symbol '(\w+)'")
+_MATHEMATICS = frozenset(
+    "acos acosh asin asinh atan atan2 atanh cbrt ceil cos cosh erf erfc exp exp10 exp2 expm1 fabs "
+    "fdim floor fma fmax fmin fmod frexp hypot ldexp lgamma log log10 log1p log2 modf nearbyint "
+    "pow remainder rint round sin sincos sinh sqrt tan tanh tgamma trunc".split()
+)
 _DAMAGE = (struct.error, LookupError, MemoryError, OverflowError, ValueError)
 _HELPERS = """
 define hidden ptr @memcpy(ptr %a, ptr %b, i64 %c) { ret ptr %a }
@@ -78,9 +85,21 @@ def _link(data: bytes, entry: str, target: Target) -> None:
     try:
         link([_helpers(target), renamed(data, entry, entry)])
     except CompilerBug as error:
-        raise UserError(str(error).removeprefix("image: ")) from error
+        raise UserError(_explained(str(error).removeprefix("image: "))) from error
     except _DAMAGE as error:
         raise UserError(f"its object is damaged: {error}") from error
+
+
+def _explained(reason: str) -> str:
+    """With what to do about a function of C's library of mathematics."""
+    found = _UNDEFINED.search(reason)
+    if found is None or found[1].removesuffix("f") not in _MATHEMATICS:
+        return reason
+    return (
+        f"it calls {found[1]} of C's library, which no image is linked with: define it in the "
+        "source (`static`), or use what compilers make instructions of, such as sqrtf, fabsf and "
+        "fmaf; girih.kernel has exp, log, tanh, erf, sin and cos"
+    )
 
 
 @functools.lru_cache(maxsize=8)

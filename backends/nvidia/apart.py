@@ -30,16 +30,21 @@ def emit(
     taken: frozenset[int],
     flops: float,
     notes: tuple[str, ...],
+    first: Sequence[Value] | None = None,
 ) -> KernelCode:
     """The kernel of a region around operations called `names`. `taken`: results that may lie in the
-    memory of an operand, written last."""
+    memory of an operand, written last. `first`: values that are computed first, by default the
+    operands of these operations."""
     work = _Work(region, kernel, taken)
     main = [op for op in region.ops if op.name in names]
-    if len(main) == 1:
+    for value in first or ():
+        work.part("loop", [value])
+    if len(main) == 1 and first is None:
         work.operands(main[0])
     if len(main) != 1 or not work.together():
         for op in main:
-            work.operands(op)
+            if first is None:
+                work.operands(op)
             work.part("product", op.results)
         work.rest()
     return work.finished(flops, notes)

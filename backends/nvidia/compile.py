@@ -36,6 +36,12 @@ _UNUSED = re.compile(
     r"^\$L__(?:tmp|func_begin|func_end)\d+:$|^\s*\.section\s+\.debug_macinfo\s*\{\s*\}$",
     re.MULTILINE,
 )
+_VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)
+# Instructions in assembly text, of which LLVM does not know the PTX version that brought them.
+_NEWER = (
+    (re.compile(r"\bmma\.sync\.\S*\.e[45]m[23]\."), (8, 4)),
+    (re.compile(r"\bwgmma\.mma_async\.\S*\.(?:s8\.u8|u8\.s8)\b"), (8, 4)),
+)
 # A remainder of floats is rounded wrongly where the quotient is large; the others abort LLVM.
 _REFUSED = re.compile(r"= (frem|va_arg|landingpad|invoke)\b")
 
@@ -60,7 +66,7 @@ def compile_ptx(ir_text: str, architecture: Architecture) -> str:
         with builder.getModulePassManager() as passes:
             unlocked.run_passes(passes, module, builder)
         _check_declarations(module)
-        return _tidied(unlocked.emit_assembly(machine, module))
+        return _versioned(_tidied(unlocked.emit_assembly(machine, module)))
 
 
 def optimized(ir_text: str, architecture: Architecture) -> str:
@@ -107,6 +113,17 @@ def _tidied(ptx: str) -> str:
     """Without LLVM's banner, blank lines, and labels and sections that nothing refers to."""
     lines = [line.rstrip() for line in _UNUSED.sub("", ptx).splitlines()]
     return "\n".join(line for line in lines if line and not line.lstrip().startswith("//")) + "\n"
+
+
+def _versioned(ptx: str) -> str:
+    """With the version that its newest instruction needs; an older driver refuses a newer one."""
+    needed = [version for pattern, version in _NEWER if pattern.search(ptx)]
+
+    def newest(match: re.Match[str]) -> str:
+        major, minor = max([(int(match[1]), int(match[2])), *needed])
+        return f".version {major}.{minor}"
+
+    return _VERSION.sub(newest, ptx, count=1) if needed else ptx
 
 
 _initialized = threading.Lock()

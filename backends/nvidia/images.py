@@ -33,9 +33,9 @@ _WORTH = 1e6  # operations of a convolution that are worth another launch
 _MOST_PHASES = 64
 
 
-def prepared(region: Region) -> Region | None:
-    """The region with its one convolution in a better form; None where it has that already, or is
-    no product over its taps."""
+def prepared(region: Region) -> tuple[Region, tuple[Value, ...]] | None:
+    """The region with its one convolution in a better form, and what has to be computed before;
+    None where it has that already, or is no product over its taps."""
     found = [op for op in region.ops if op.name == "convolution"]
     if len(found) != 1 or found[0].definition.flops(found[0]) < _WORTH:
         return None
@@ -54,15 +54,19 @@ def prepared(region: Region) -> Region | None:
     elif _lies_well(main, 0) and _lies_well(main, 1) and not _few(main):
         return None
 
+    first: list[Value] = []
+
     def change(b: Builder, op: Op, mapping: dict[Value, Value]) -> bool:
         if op is not main:
             return False
         with b.at(op.origin):
             x, w = (mapping.get(value, value) for value in op.operands)
-            mapping[op.result] = _Form(b, main, window).build(x, w)
+            form = _Form(b, main, window)
+            mapping[op.result] = form.build(x, w)
+            first.extend(form.first)
         return True
 
-    return rewritten(region, {}, change)
+    return rewritten(region, {}, change), tuple(first)
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,7 @@ class _Form:
 
     def __init__(self, b: Builder, main: Op, window: _Window) -> None:
         self.b, self.main, self.window = b, main, window
+        self.first: dict[Value, None] = {}  # what kernels before compute
         self.count = len(window.strides)
         self.lies = (
             main.output_batch_dimension, *main.output_spatial_dimensions,
@@ -156,6 +161,12 @@ class _Form:
     ) -> Value:
         """Of an image [n, spatial, features] and a kernel [out, taps, in]; `lies`: which dims of
         the result are batch, spatial dims and features."""
+        for value in (image, kernel):
+            # The taps of a phase are read where they lie.
+            while value.op is not None and value.op.name == "slice":
+                value = value.op.operands[0]
+            if value.op is not None:
+                self.first[value] = None
         spatial = tuple(range(1, 1 + self.count))
         facts: dict[str, Any] = {
             **self.main.attributes,

@@ -53,7 +53,10 @@ def _fused(
         return windows.depthwise(region, target, flops)
     better = images.prepared(region)
     if better is not None:
-        return apart_from(better, target, flops, pairs, "a convolution's operands are laid anew")
+        notes = ("a convolution's operands are laid anew",)
+        taken = frozenset(result for _, result in pairs)
+        names, kernel = contraction.CONTRACTIONS, _parts(target, pairs)
+        return apart.emit(better[0], names, kernel, taken, flops, notes, better[1])
     try:
         return _turned(region, target, flops, pairs)
     except Unfit:

@@ -5,6 +5,8 @@
     python benchmarks/gpu/first_run.py --only wgmma    checks whose name has the word
     python benchmarks/gpu/first_run.py --run NAME      one check in this process, for a debugger
 
+It takes the first GPU of CUDA_VISIBLE_DEVICES.
+
 Single instructions come first (each copy, swizzle, descriptor, matrix type), then kernels, then all
 operations, then whole programs and models. Checks run one after another in a process of their own,
 which is ended and started again where one hangs, crashes or breaks the GPU's context. Where
@@ -80,7 +82,6 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--dry", action="store_true", help="through the simulator")
     parser.add_argument("--architecture", default="sm_90a", help="of --dry")
-    parser.add_argument("--device", type=int, default=0, help="the GPU's number")
     parser.add_argument("--only", metavar="WORD", default="", help="checks with it in their name")
     parser.add_argument("--minutes", type=float, default=6.0, help="in all; the rest is not run")
     parser.add_argument("--into", metavar="FILE", help="where the verdict goes")
@@ -156,7 +157,7 @@ class Bench:
         else:
             from girih.runtime.devices.cuda import find_gpus
 
-            (self.device,) = find_gpus(options.device)
+            self.device = find_gpus()[0]
             name = target_for(self.device.capability).partition(":")[2]
             if name not in ARCHITECTURES:  # a newer one of the same family runs older PTX
                 name = "sm_80"
@@ -289,7 +290,7 @@ class Worker:
 
     def __init__(self, options: argparse.Namespace) -> None:
         command = [sys.executable, "-X", "faulthandler", __file__, "--worker"]
-        command += ["--device", str(options.device), "--architecture", options.architecture]
+        command += ["--architecture", options.architecture]
         command += ["--dry"] * options.dry
         self.said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self.process = subprocess.Popen(
@@ -389,7 +390,7 @@ def _sanitized(
                 yield {**row, "not_run": "not chosen, or no time was left"}
                 continue
             words = [command, "--tool", tool, "--error-exitcode", "77", "--print-limit", "3"]
-            words += [sys.executable, __file__, "--device", str(options.device), "--run", name]
+            words += [sys.executable, __file__, "--run", name]
             try:
                 seconds = min(60.0, left)
                 done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...hlo.build import Builder
-from ...hlo.errors import UserError
+from ...hlo.errors import CompilerBug, UserError
 from ...hlo.graph import Function, Module, Op, Region, Value, arguments
 from ...hlo.ops.tile import MEMORY_OPS
 from ...hlo.types import TensorType
@@ -19,10 +19,7 @@ def batched(module: Module, size: int, inputs: Sequence[bool]) -> Module:
     """
     op = module.body.ops[0]
     if op.name != "kernel_call":
-        raise UserError(
-            f"kernel '{op.kernel}' was written elsewhere, so vmap cannot add an axis to it; use "
-            "jax.lax.map"
-        )
+        raise CompilerBug(f"a batch of {op.name}")
     starts = op.starts or ()
     if any(start >= 0 and not inputs[start] for start in starts):
         raise UserError(

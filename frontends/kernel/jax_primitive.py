@@ -19,6 +19,7 @@ from . import payload
 from .batching import batched
 
 _IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
+UNROLLED = 64  # calls of a foreign kernel for a batch; more are a loop
 Run = Callable[[str, Sequence[Any]], list[Any]]
 
 
@@ -121,19 +122,40 @@ def _as_results(found: Any, types: Sequence[TensorType]) -> list[Any]:
 def _batch(
     inputs: Sequence[Any], dims: Sequence[Any], *, kernel: str, reference: Any, run: Run
 ) -> tuple[list[Any], list[int]]:
-    """vmap: one more axis of the grid."""
+    """vmap: one more axis of the grid; code of others is called once for each of the batch."""
     import jax
     import jax.numpy as jnp
 
     flags = [dim is not None for dim in dims]
     size = next(x.shape[d] for x, d in zip(inputs, dims, strict=True) if d is not None)
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(inputs, dims, strict=True)]
+    if payload.from_text(kernel).body.ops[0].name == "foreign_call":
+        results = _one_by_one(moved, flags, size, lambda given: bind(given, kernel, reference, run))
+        return results, [0] * len(results)
     text = payload.to_text(batched(payload.from_text(kernel), size, flags))
     mapped = None
     if reference is not None:
         mapped = jax.vmap(reference, in_axes=[0 if flag else None for flag in flags])
     results = bind(moved, text, mapped, run)
     return results, [0] * len(results)
+
+
+def _one_by_one(
+    inputs: Sequence[Any], flags: Sequence[bool], size: int, call: Callable[[list[Any]], list[Any]]
+) -> list[Any]:
+    """The results of calls on each part of the inputs that are marked, along a new first dim."""
+    from jax import lax
+    from jax import numpy as jnp
+
+    def at(parts: Sequence[Any]) -> list[Any]:
+        given = iter(parts)
+        return call([next(given) if f else x for x, f in zip(inputs, flags, strict=True)])
+
+    mapped = [x for x, flag in zip(inputs, flags, strict=True) if flag]
+    if size > UNROLLED:
+        return list(lax.map(at, mapped))
+    calls = [at([x[number] for x in mapped]) for number in range(size)]
+    return [jnp.stack(parts) for parts in zip(*calls, strict=True)]
 
 
 def _differentiate(

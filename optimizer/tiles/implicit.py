@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...hlo.build import Builder, make_op
 from ...hlo.graph import Op, Value
@@ -230,11 +230,12 @@ class _Writer:
         deep = place < kernel.lies.index(main.kernel_output_feature_dimension)
         dims = (self.step, self.columns) if deep else (self.columns, self.step)
         right = b.reshape(right, dims)
+        facts: dict[str, Any] = {**operand_facts(main)}
         return b(
             "dot_general", left, right, type=kind, lhs_batching_dimensions=(),
             rhs_batching_dimensions=(), lhs_contracting_dimensions=(1,),
             rhs_contracting_dimensions=(0 if deep else 1,),
-            precision_config=main.attributes.get("precision_config", ()), **operand_facts(main),
+            precision_config=main.attributes.get("precision_config", ()), **facts,
         )  # fmt: skip
 
     def image_box(self, tap: Sequence[Expression], block: Expression) -> Box:
@@ -292,15 +293,17 @@ def _behind(value: Value, box: Box) -> _Read:
             back = [op.permutation.index(d) for d in range(value.rank)]
             spans, lies = [spans[d] for d in back], [lies[d] for d in back]
         else:
-            whole = value.dims
-            if any(step != 1 for step in op.strides) or any(
-                n != m and not inside(span)
-                for n, m, span in zip(whole, source.dims, spans, strict=True)
+            facts = zip(spans, value.dims, source.dims, op.strides, strict=True)
+            if any(
+                n != m and not inside(span) or step != 1 and span.size.constant != 1
+                for span, n, m, step in facts
             ):
                 break
             spans = [
-                span._replace(offset=span.offset + first, bound=n)
-                for span, first, n in zip(spans, op.start_indices, source.dims, strict=True)
+                span._replace(offset=span.offset * step + first, bound=n)
+                for span, first, n, step in zip(
+                    spans, op.start_indices, source.dims, op.strides, strict=True
+                )
             ]
         value = source
     return _Read(value, Box(tuple(spans)), tuple(lies))

@@ -180,3 +180,61 @@ def test_wrong_options_are_told(options: dict[str, Any], words: str) -> None:
     with pytest.raises(Exception, match=words) as caught:
         torch.compile(perceptron(), backend="girih", options=options)(torch.randn(2, 16))
     assert isinstance(caught.value, UserError) or "UserError" in str(caught.value)
+
+
+# On a GPU, which nobody has here: where tensors are, what is compiled for it, and how it is called.
+
+
+class FakeProgram:
+    """What was asked of a program for a GPU; its results are those of the CPU's program."""
+
+    def __init__(self, program: Any) -> None:
+        self.program, self.device, self.given = program, -1, ()
+
+    def with_device(self, number: int) -> FakeProgram:
+        self.device = number
+        return self
+
+    def on_device(self, *given: Any) -> Any:
+        self.given = given
+        return self.program(*given)
+
+
+def test_tensors_on_a_gpu_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import girih.compiler
+    import girih.dynamo as dynamo
+
+    real, asked, programs = girih.compiler.compile, [], []
+
+    def compile(module: Any, target: str, options: Any) -> FakeProgram:
+        asked.append(target)
+        programs.append(FakeProgram(real(module, options=options)))
+        return programs[-1]
+
+    monkeypatch.setattr(girih.compiler, "compile", compile)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: (8, number))
+    monkeypatch.setattr(dynamo, "_gpu_of", lambda args: 6)
+    taken: list[Any] = []
+    monkeypatch.setattr(dynamo, "_taken", lambda a: taken.append(a) or torch.from_numpy(a))
+    x = torch.randn(3, 4)
+    found = compiled(lambda x: (x.T @ x).relu())(x.t().contiguous().t())
+    close(found, (x.T @ x).relu())
+    assert asked == ["nvidia:sm_86"] and programs[0].device == 6
+    assert programs[0].given[0].is_contiguous() and len(taken) == 1
+
+
+def test_where_tensors_are() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from girih.dynamo import _gpu_of
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        near, far = torch.empty(3), torch.empty(3, device="cuda:2")
+        other, scalar = torch.empty(3, device="cuda:1"), torch.empty(())
+        assert _gpu_of([near, scalar, 4]) is None
+        assert _gpu_of([far, scalar, 4]) == 2
+        for tensors in ([far, other], [far, near]):
+            with pytest.raises(UserError, match="several devices: .*cuda:2"):
+                _gpu_of(tensors)
+        with pytest.raises(UserError, match="on meta; girih compiles for CPUs and NVIDIA"):
+            _gpu_of([torch.empty(3, device="meta")])

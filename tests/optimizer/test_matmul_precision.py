@@ -12,6 +12,7 @@ from girih.hlo.build import Builder
 from girih.hlo.errors import UserError
 from girih.hlo.graph import Function, Module, Weight
 from girih.hlo.interpret import interpret
+from girih.hlo.precision import may_use_tf32
 from girih.hlo.types import BF16, F32, TensorType
 from girih.hlo.verify import verify
 from girih.optimizer.passes.matmul_precision import MatmulPrecision
@@ -122,6 +123,60 @@ def test_the_plan_says_so_and_strict_refuses() -> None:
         girih.compile(dense(), options=Options(matmul_precision="bfloat16", strict=True))
 
 
+ALGORITHM = {
+    "accumulation_type": "f32", "lhs_component_count": 1, "rhs_component_count": 1,
+    "allow_imprecise_accumulation": False,
+}  # fmt: skip
+
+
+def asking(element: str, products: int = 1) -> Module:
+    """A product whose source asks for operands of an element type."""
+    facts = {"lhs_precision_type": element, "rhs_precision_type": element}
+    return dense(**facts, **ALGORITHM, num_primitive_operations=products)
+
+
+def marks(module: Module) -> list[bool]:
+    return [may_use_tf32(op) for op in module.walk() if op.name == "dot_general"]
+
+
+@pytest.mark.parametrize(
+    ("module", "marked"),
+    [
+        (dense(), True),
+        (dense(precision_config=("HIGH", "HIGH")), True),
+        (dense(precision_config=("HIGHEST", "HIGHEST")), False),
+        (dense(1), False),
+        (asking("f32"), False),
+        (asking("tf32", 3), False),
+        (asking("tf32"), True),
+    ],
+    ids=["default", "high", "highest", "one-product", "f32", "tf32-x3", "tf32"],
+)
+def test_tensorfloat32_is_a_mark(module: Module, marked: bool) -> None:
+    """No value changes its type; what the source asks for goes first."""
+    after = MatmulPrecision("tensorfloat32")(module)
+    verify(after)
+    assert marks(after) == [marked] and operands(after) == ["f32", "f32"]
+    known = after is module
+    assert known or "1 contractions may read operands rounded to tensorfloat32" in after.notes[0]
+
+
+def test_the_source_may_ask_for_bf16_operands() -> None:
+    for precision in ("float32", "tensorfloat32"):
+        after = MatmulPrecision(precision)(asking("bf16"))
+        assert operands(after) == ["bf16", "bf16"] and not after.notes
+    assert operands(MatmulPrecision("float32")(asking("bf16", 3))) == ["f32", "f32"]
+
+
+def test_targets_without_tensorfloat32_read_float32() -> None:
+    x = RANDOM.standard_normal((6, 48)).astype(np.float32)
+    module = dense()
+    exact = girih.compile(module)(x)
+    program = girih.compile(module, options=Options(matmul_precision="tensorfloat32"))
+    np.testing.assert_array_equal(program(x), exact)
+    assert any("other targets read float32" in note for note in program.plan.notes)
+
+
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(ValueError, match="float32, bfloat16"):
+    with pytest.raises(ValueError, match="float32, tensorfloat32, bfloat16"):
         Options(matmul_precision="int3")

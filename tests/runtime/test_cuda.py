@@ -292,6 +292,8 @@ def test_tensor_maps(bindings, driver):
     driver.tensor_map(box._replace(element="i8", swizzle=0), 4096)
     asked = bindings.asked("cuTensorMapEncodeTiled")[-1]
     assert asked[0].endswith("_UINT8") and asked[8].endswith("_NONE")
+    driver.tensor_map(box._replace(steps=(1, 2)), 4096)
+    assert bindings.asked("cuTensorMapEncodeTiled")[-1][6] == [1, 2]
 
 
 def test_graphs(bindings, driver):

@@ -79,10 +79,6 @@ def independent(vectors: Iterable[int], modulo: Iterable[int] = ()) -> list[int]
     return [vector for vector in vectors if span.add(vector)]
 
 
-def parity(value: int) -> int:
-    return value.bit_count() & 1
-
-
 def log2(size: int) -> int:
     """The exponent of a power of two."""
     if size < 1 or size & (size - 1):

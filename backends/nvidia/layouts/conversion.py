@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .bits import Span, combine, independent, intersection, kernel, log2, parity
+from .bits import Span, combine, independent, intersection, kernel, log2
 from .linear import Layout
 
 Kind = Literal["none", "registers", "shuffles", "shared"]
@@ -53,9 +53,6 @@ class Shuffles:
         """Instructions, about: a shuffle counts 2, a select 1."""
         moves = sum(round.moves for round in self.rounds)
         return 2 * moves + len(self.rounds) * (len(self.before) + len(self.after))
-
-    def source_lane(self, lane: int) -> int:
-        return combine(self.lanes, lane)
 
 
 @dataclass(frozen=True)
@@ -206,8 +203,3 @@ def _swaps(of_lane: list[int], count: int) -> tuple[Swap, ...]:
         if mask:
             found.append(Swap(bit, mask))
     return tuple(found)
-
-
-def swapped(swaps: tuple[Swap, ...], lane: int) -> int:
-    """What the swaps XOR to register numbers in `lane`."""
-    return sum(1 << swap.bit for swap in swaps if parity(lane & swap.mask))

@@ -19,15 +19,13 @@ def dealt(
     warps: int,
     first: Sequence[tuple[int, int]] = (),
     last: Sequence[tuple[int, int]] = (),
-    order: Sequence[int] | None = None,
 ) -> Layout:
     """The bits of an index dealt out: the low bits that `first` names to registers, then lanes,
-    warps and registers again along `order` (default: the last dimension first), and the high bits
-    that `last` names to registers; each is (dimension, bits). Small tiles have copies."""
-    order = list(order) if order is not None else list(reversed(range(len(shape))))
+    warps and registers again along the last dimension and those before it, and the high bits that
+    `last` names to registers; each is (dimension, bits). Small tiles have copies."""
     empty = Layout((), tensor_outputs(shape))
     free: dict[int, list[int]] = {}
-    for dimension in order:
+    for dimension in reversed(range(len(shape))):
         start, count = empty.tensor_dimension(dimension)
         free[dimension] = [1 << start + bit for bit in range(count)]
 
@@ -53,16 +51,11 @@ def _spare(shape: Sequence[int], warps: int) -> int:
     return max(0, sum(map(log2, shape)) - LANE_BITS - log2(warps))
 
 
-def blocked(
-    shape: Sequence[int], warps: int, vector: int, order: Sequence[int] | None = None
-) -> Layout:
+def blocked(shape: Sequence[int], warps: int, vector: int) -> Layout:
     """A layout for coalesced memory access of a tile: neighbouring lanes touch neighbouring
-    vectors; `order` lists dimensions, contiguous one first (default: last first). Small tiles:
-    shorter vectors, then copies in lanes and warps."""
-    if not shape:
-        return dealt(shape, warps)
-    contiguous = order[0] if order is not None else len(shape) - 1
-    return dealt(shape, warps, [(contiguous, min(log2(vector), _spare(shape, warps)))], order=order)
+    vectors of the last dimension. Small tiles: shorter vectors, then copies in lanes and warps."""
+    first = [(len(shape) - 1, min(log2(vector), _spare(shape, warps)))] if shape else []
+    return dealt(shape, warps, first)
 
 
 def patches(shape: Sequence[int], warps: int, apart: Sequence[int] = ()) -> Layout:
@@ -181,9 +174,10 @@ def wgmma_accumulator(n: int, warpgroups: int = 1) -> Layout:
     return repeat(tile, (64 * warpgroups, n), (warpgroups, 1))
 
 
-def wgmma_accumulator_tiles(n: int, warpgroups: int = 1) -> Repeated:
-    """D of wgmma for any n (a multiple of 8), as repeats of the largest power of two in n."""
-    return Repeated(wgmma_accumulator(n & -n, warpgroups), (64 * warpgroups, n))
+def wgmma_accumulator_tiles(n: int, rows: int = 64) -> Repeated:
+    """D of wgmma for any n (a multiple of 8) and any blocks of 64 rows of one warp group, as
+    repeats of 64 x 8."""
+    return Repeated(wgmma_accumulator(8), (rows, n))
 
 
 def wgmma_a(k: int, bits: int, warpgroups: int = 1) -> Layout:

@@ -69,14 +69,6 @@ class Layout:
     def span(self) -> Span:
         return Span(self.images)
 
-    @property
-    def is_surjective(self) -> bool:
-        return self.span.rank == self.output_bits
-
-    @property
-    def is_injective(self) -> bool:
-        return self.span.rank == len(self.images)
-
     def copies(self, name: str) -> int:
         """Mask of the bits of `name` whose flips reach another copy of the same element."""
         return sum(1 << index for index, image in enumerate(self.bits(name)) if image == 0)
@@ -149,22 +141,6 @@ class Layout:
             tuple(merged.items()), tuple((name, low + high) for name, low, high, _ in place)
         )
 
-    def then(self, following: Layout) -> Layout:
-        """`following` after `self`; the outputs of one are the inputs of the other, in order."""
-        if self.output_bits != len(following.images):
-            raise ValueError(f"{self.outputs} does not feed {following.inputs}")
-
-        def through(image: int) -> int:
-            total = 0
-            for index, image_of in enumerate(following.images):
-                total ^= image_of if image >> index & 1 else 0
-            return total
-
-        return Layout(
-            tuple((name, tuple(map(through, images))) for name, images in self.inputs),
-            following.outputs,
-        )
-
     def inverse(self) -> Layout:
         """Output place -> the first inputs that reach it (copies: the lowest)."""
         images = []
@@ -203,44 +179,6 @@ class Layout:
                 found.append(which)
             inputs.append((name, tuple(found)))
         return Layout(tuple(inputs), tuple((name, len(bits)) for name, bits in other.inputs))
-
-    def divide(self, tile: Layout) -> Layout | None:
-        """`outer` with `tile * outer == self` (up to the order of register bits), or None."""
-        counts = [(a, b - a) for (_, a), (_, b) in zip(tile.outputs, self.outputs, strict=True)]
-        if any(high < 0 for _, high in counts):
-            return None
-        empty = Layout(
-            (), tuple((n, high) for (n, _), (_, high) in zip(self.outputs, counts, strict=True))
-        )
-        inputs: dict[str, tuple[int, ...]] = {}
-        for name, images in self.inputs:
-            wanted = (tile * empty).bits(name)
-            rest = list(images)
-            if name == "register":
-                for image in wanted:
-                    if image not in rest:
-                        return None
-                    rest.remove(image)
-            elif images[: len(wanted)] != wanted:
-                return None
-            else:
-                rest = rest[len(wanted) :]
-            inputs[name] = tuple(rest)
-        if any(name not in inputs and images for name, images in tile.inputs):
-            return None
-        quotient = {}
-        for name, images in inputs.items():
-            found = []
-            for image in images:
-                total = at = to = 0
-                for low, high in counts:
-                    if image >> at & ((1 << low) - 1):
-                        return None
-                    total |= (image >> at + low & ((1 << high) - 1)) << to
-                    at, to = at + low + high, to + high
-                found.append(total)
-            quotient[name] = tuple(found)
-        return Layout(tuple(quotient.items()), empty.outputs)
 
     # Tensor operations that move no data.
 
@@ -291,11 +229,6 @@ class Layout:
         kept = [d for d in range(len(self.shape)) if d != dimension]
         return self.mapped([self.shape[d] for d in kept], kept).condensed()[0]
 
-    def expand(self, dimension: int) -> Layout:
-        """With a new dimension of size 1 before `dimension`."""
-        shape = (*self.shape[:dimension], 1, *self.shape[dimension:])
-        return Layout(self.inputs, tensor_outputs(shape))
-
 
 def flatten(shape: Sequence[int], coordinates: Sequence[int]) -> int:
     """The row-major index of coordinates; 0 along a dimension adds nothing."""
@@ -340,11 +273,6 @@ class Repeated:
     @property
     def registers(self) -> int:
         return len(self.repeats) * self.tile.size("register")
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether places beyond `shape` exist, which a mask has to keep out."""
-        return any(n % t for n, t in zip(self.shape, self.tile.shape, strict=True))
 
     def coordinates(self, register: int, **values: Any) -> tuple[Any, ...]:
         repeat, inside = divmod(register, self.tile.size("register"))

@@ -11,12 +11,6 @@ from .bits import Span, combine, independent, intersection, log2
 from .linear import Layout, tensor_outputs
 
 BANK_BITS = 5  # 32 banks of 4 bytes
-SWIZZLES = (0, 32, 64, 128)  # bytes
-
-
-def swizzle_mask(swizzle: int) -> int:
-    """Which of address bits 7-9 are added to bits 4-6 by a swizzle of 0, 32, 64 or 128 bytes."""
-    return {0: 0, 32: 1, 64: 3, 128: 7}[swizzle]
 
 
 def row_major(shape: Sequence[int]) -> Layout:
@@ -26,17 +20,14 @@ def row_major(shape: Sequence[int]) -> Layout:
     return Layout((("offset", tuple(1 << i for i in range(count))),), outputs)
 
 
-def swizzled(
-    shape: Sequence[int], element_bytes: int, swizzle: int, row_bytes: int = 0, chunk: int = 16
-) -> Layout:
+def swizzled(shape: Sequence[int], element_bytes: int, swizzle: int, chunk: int = 16) -> Layout:
     """A tile as the copy engine and wgmma hold it, from an address of 1024-byte alignment: boxes
-    of all rows by `row_bytes` (default: the swizzle's bytes) side by side along the last
-    dimension; in each line of 128 bytes the chunks of a period of `swizzle` bytes (0, 32, 64, 128)
-    change places: bits of the line's number are added to those of the chunk's. The hardware's
-    chunks have 16 bytes. Row-major without swizzle where `row_bytes` covers a row."""
-    row_bytes = row_bytes or swizzle or shape[-1] * element_bytes
+    of all rows by `swizzle` bytes (32, 64, 128; 0: whole rows) side by side along the last
+    dimension; in each line of 128 bytes the chunks of a period of `swizzle` bytes change places:
+    bits of the line's number are added to those of the chunk's. The hardware's chunks have 16
+    bytes."""
     element = log2(element_bytes)
-    inner = min(log2(row_bytes) - element, log2(shape[-1]))
+    inner = min(log2(swizzle) - element, log2(shape[-1])) if swizzle else log2(shape[-1])
     outputs = tensor_outputs(shape)
     count = sum(bits for _, bits in outputs)
     last = log2(shape[-1])
@@ -76,13 +67,11 @@ class Access:
 @dataclass(frozen=True)
 class Addresses:
     """Accesses of a value in registers to a tile in shared memory. A thread's base is the XOR of
-    the terms. `lanes`: lanes that hold elements of their own (others hold copies of them and may be
-    left out of a store: `value & copies == 0` for all inputs named)."""
+    the terms."""
 
     terms: tuple[Term, ...]
     accesses: tuple[Access, ...]
     bytes: int  # of each access
-    copies: tuple[tuple[str, int], ...] = ()
 
     def base(self, **values: int) -> int:
         total = 0
@@ -112,23 +101,6 @@ def access_elements(value: Layout, tile: Layout, limit: int) -> int:
     where = value.places_in(tile)
     low = _low_register_bits(where, log2(limit))
     return 1 << len(low)
-
-
-def contiguous_elements(value: Layout, dimension: int, limit: int) -> int:
-    """Neighbours along `dimension` that each thread holds in aligned groups, at most `limit`."""
-    start, count = value.tensor_dimension(dimension)
-    order = [start + i for i in range(count)]
-    order += [i for i in range(value.output_bits) if i not in order]
-    flat = Layout((("offset", tuple(1 << i for i in order)),), value.outputs)
-    return access_elements(value, flat, min(limit, 1 << count))
-
-
-def register_groups(value: Layout, dimension: int, elements: int) -> tuple[tuple[int, ...], ...]:
-    """Registers in groups of `elements` neighbours along `dimension` (see contiguous_elements)."""
-    start, _ = value.tensor_dimension(dimension)
-    images = value.bits("register")
-    low = [images.index(1 << start + i) for i in range(log2(elements))]
-    return tuple(_groups(len(images), low))
 
 
 def _low_register_bits(where: Layout, limit: int) -> list[int]:
@@ -180,11 +152,6 @@ def _accesses(
     return tuple(found)
 
 
-def _copies(value: Layout) -> tuple[tuple[str, int], ...]:
-    names = [name for name, _ in value.inputs if name != "register"]
-    return tuple((name, value.copies(name)) for name in names if value.copies(name))
-
-
 def addresses(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int = 16) -> Addresses:
     """How each thread reaches its elements of `tile` with ld/st.shared of up to `limit_bytes`."""
     where = value.places_in(tile)
@@ -194,7 +161,7 @@ def addresses(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int 
     threads = [(name, images) for name, images in scaled if name != "register"]
     thread = [image for _, images in threads for image in images]
     accesses = _accesses(_groups(len(registers), low), registers, thread)
-    return Addresses(terms(threads), accesses, element_bytes << len(low), _copies(value))
+    return Addresses(terms(threads), accesses, element_bytes << len(low))
 
 
 def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> MatrixAccess | None:
@@ -231,9 +198,8 @@ def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> MatrixAcce
     low = list(range(within + matrices))
     thread = [*lane_images, *(image for _, images in others for image in images)]
     accesses = _accesses(_groups(len(registers), low), registers, thread)
-    copies = tuple((name, mask) for name, mask in _copies(value) if name != "lane")
     lanes_and_others = terms([("lane", lane_images), *others])
-    return MatrixAccess(count, transposed, Addresses(lanes_and_others, accesses, 4 * count, copies))
+    return MatrixAccess(count, transposed, Addresses(lanes_and_others, accesses, 4 * count))
 
 
 def wavefronts(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int = 16) -> int:

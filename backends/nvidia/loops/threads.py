@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from contextlib import ExitStack
 
@@ -12,6 +13,8 @@ from ...llvm.index import CONSECUTIVE, GENERAL, SAME, Affine, Axis, Indexer, of_
 from ..frame import Entry
 
 ACCESS_BYTES = 16  # of one load or store of a thread
+SECTOR_BYTES = 32  # that memory hands out at once
+MOST_STRIDE = 8  # of lanes whose vectors are read with all that lies between
 
 
 class NarrowIndexer(Indexer):
@@ -114,6 +117,11 @@ class ThreadEmitter(ElementEmitter):
     def __init__(self, entry: Entry, region: Region, pointers: list[llvm.Value]) -> None:
         super().__init__(entry.function, region, pointers, scopes=entry.scopes)
         self.indexer = NarrowIndexer(self.scopes)
+        # Elements of arrays (parts of complex ones), where it is known.
+        self.sizes = {
+            pointer.name: value.tensor.size << value.element.is_complex
+            for value, pointer in zip(region.arguments, pointers, strict=False)
+        }
 
     def together(self, mask: Mask | None) -> bool:
         """Lanes that all are wanted or none: then the first elements are read instead, or nothing
@@ -130,16 +138,38 @@ class ThreadEmitter(ElementEmitter):
     ) -> llvm.Value:
         """In as few accesses as alignment allows."""
         f = self.function
+        unit = aligned_lanes(kind, offset, width)
+        if shift := offset.constant % unit:
+            count = -(-(shift + width) // unit)
+            if furthest(offset) - shift + count * unit <= self.sizes.get(pointer.name, 0):
+                parts = self.accesses(pointer, kind, offset + -shift, count, unit, mask)
+                lanes = range(shift, shift + unit)
+                pairs = [f.shuffle(*pair, lanes) for pair in itertools.pairwise(parts)]
+                # Where elements begin in the middle, the last access has what the others miss.
+                return joined(f, pairs[: width // unit])
+        lanes = access_lanes(kind, offset, width)
+        return joined(f, self.accesses(pointer, kind, offset, width // lanes, lanes, mask))
+
+    def accesses(
+        self,
+        pointer: llvm.Value,
+        kind: str,
+        offset: Affine,
+        count: int,
+        lanes: int,
+        mask: Mask | None,
+    ) -> list[llvm.Value]:
+        """Vectors that follow each other, each of one access."""
+        f = self.function
         at = self.indexer.scalar(offset)
         if mask is not None:
             assert mask.one is not None
             at = f.select(mask.one, at, 0)
-        lanes = access_lanes(kind, offset, width)
-        parts = []
-        for first in range(0, width, lanes):
-            place = f.pointer(pointer, f.add(at, first), kind)
-            parts.append(f.load(llvm.vector(lanes, kind), place, align=_bytes(kind) * lanes))
-        return joined(f, parts)
+        vector, parts = llvm.vector(lanes, kind), []
+        for number in range(count):
+            place = f.pointer(pointer, f.add(at, number * lanes), kind)
+            parts.append(f.load(vector, place, align=_bytes(kind) * lanes))
+        return parts
 
     def store_neighbours(
         self,
@@ -166,13 +196,38 @@ class ThreadEmitter(ElementEmitter):
     def gathered(
         self, pointer: llvm.Value, kind: str, offset: Affine, width: int, mask: Mask | None
     ) -> llvm.Value:
-        f = self.function
+        f, stride = self.function, offset.lane_stride
+        if mask is None and stride is not None and self.near(pointer, kind, offset, width, stride):
+            return self.strided(pointer, kind, offset, width, stride)
         found = llvm.poison(llvm.vector(width, kind))
         for lane, at in enumerate(self.places(offset, width)):
             if mask is not None:
                 # What lies off the mask may be read, as long as it is memory.
                 at = f.select(f.extract(mask.value, lane), at, 0)
             found = f.insert(found, f.load(kind, f.pointer(pointer, at, kind)), lane)
+        return found
+
+    def near(self, pointer: llvm.Value, kind: str, offset: Affine, width: int, stride: int) -> bool:
+        """Whether lanes are so near that what lies between is in the same sectors, and may be read
+        as well."""
+        most = min(MOST_STRIDE, SECTOR_BYTES // _bytes(kind))
+        room = self.sizes.get(pointer.name, 0)
+        return 1 < stride <= most and furthest(offset) + width * stride <= room
+
+    def strided(
+        self, pointer: llvm.Value, kind: str, offset: Affine, width: int, stride: int
+    ) -> llvm.Value:
+        """Lanes that are `stride` apart, out of all elements between them."""
+        f = self.function
+        if not stride & (stride - 1):
+            whole = self.neighbours(pointer, kind, offset, width * stride)
+            return f.shuffle(whole, None, range(0, width * stride, stride))
+        found = llvm.poison(llvm.vector(width, kind))
+        for number in range(stride):
+            part = self.neighbours(pointer, kind, offset + number * width, width)
+            places = [lane * stride - number * width for lane in range(width)]
+            lanes = [width + at if 0 <= at < width else n for n, at in enumerate(places)]
+            found = f.shuffle(found, part, lanes)
         return found
 
     def scattered(
@@ -203,11 +258,25 @@ def _bytes(kind: str) -> int:
 
 def access_lanes(kind: str, offset: Affine, width: int) -> int:
     """Lanes of one access: a power of two that divides the position and the width."""
-    step = math.gcd(offset.constant, width)
+    step = math.gcd(aligned_lanes(kind, offset, width), offset.constant)
+    return step & -step
+
+
+def aligned_lanes(kind: str, offset: Affine, width: int) -> int:
+    """Lanes of the widest accesses whose distance from the position is always the same."""
+    step = width
     for axis, factor in offset.terms:
         step = math.gcd(step, factor * axis.multiple)
     step &= -step
     return min(step, max(1, ACCESS_BYTES // _bytes(kind)))
+
+
+def furthest(offset: Affine) -> int:
+    """The last position that the first lane may have."""
+    reach = offset.constant
+    for axis, factor in offset.terms:
+        reach += max(0, factor) * ((axis.extent - 1) // axis.multiple * axis.multiple)
+    return min(reach, offset.high)
 
 
 def joined(f: llvm.Function, parts: list[llvm.Value]) -> llvm.Value:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -171,10 +172,14 @@ class Tiles:
                 f.store(raw, f.pointer(base, f.cast("zext", at, "i64"), "i8"), align=place.size)
             return
         packed, lanes = _WORD // place.size, ACCESS_BYTES // place.size
-        across, down = one.along // (8 * lanes), one.inner // (4 * packed)
+        across = one.along // (8 * lanes)
+        down = -(-min(one.inner, self.inner) // (4 * packed))  # no more than there is
         words = []
-        for turn in range(across * down // warps):
+        for turn in range(-(-across * down // warps)):
             step = f.add(warp, turn * warps)
+            if (turn + 1) * warps > across * down:
+                # Warps that are left over read what the last one reads.
+                step = f.min(step, across * down - 1, signed=False)
             step_row = f.udiv(step, down)
             step_column = f.sub(step, f.mul(step_row, down))
             first = f.mul(f.add(f.mul(step_row, 8), f.land(lane, 7)), lanes)
@@ -185,11 +190,15 @@ class Tiles:
                 raw.append(self.read(number, f.add(row, first), f.add(column, j), lanes, packed))
             swizzled = f.xor(word, f.shl(f.land(lane, 7), 2))
             at = f.add(f.mul(first, place.row), f.mul(swizzled, _WORD))
-            words.append((raw, at))
-        for raw, at in words:
-            for n, word in enumerate(interleaved(f, raw)):
-                wide = f.add(f.cast("zext", at, "i64"), n * place.row)
-                f.store(word, f.pointer(base, wide, "i8"), align=_WORD)
+            words.append((turn, raw, at))
+        for turn, raw, at in words:
+            with ExitStack() as stack:
+                if (turn + 1) * warps > across * down:
+                    alone = f.compare("ult", warp, across * down - turn * warps)
+                    stack.enter_context(f.if_then(alone))
+                for n, word in enumerate(interleaved(f, raw)):
+                    wide = f.add(f.cast("zext", at, "i64"), n * place.row)
+                    f.store(word, f.pointer(base, wide, "i8"), align=_WORD)
 
     def read(
         self, number: int, i: llvm.Value, j: llvm.Value, lanes: int, packed: int

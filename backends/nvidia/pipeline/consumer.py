@@ -239,7 +239,7 @@ class Consumer(Role):
         accumulators, keep = self.start(product)
         words = self.words(product)
         moving = self.wait_for([product])
-        hopper.matrix_fence(f)
+        accumulators, words = self.fenced(accumulators, keep, words)
         found = self.issue(product, accumulators, keep, words)
         hopper.matrix_commit(f)
         found = hopper.matrix_wait(f, 0, found)
@@ -445,10 +445,14 @@ class Consumer(Role):
         """Starts the products of windows alone."""
         for ring in rings:
             self.wait(ring)
-        hopper.matrix_fence(self.f)
+        starts = [self.start(product) for product in heads]
+        kept = [value for values, keep in starts if keep for value in values]
+        kept = hopper.matrix_fence(self.f, kept)
         flying: list[Value] = []
-        for product in heads:
-            flying += self.issue(product, *self.start(product))
+        for product, (values, keep) in zip(heads, starts, strict=True):
+            if keep:
+                values, kept = kept[: len(values)], kept[len(values) :]
+            flying += self.issue(product, values, keep)
         hopper.matrix_commit(self.f)
         return flying
 
@@ -475,10 +479,23 @@ class Consumer(Role):
             [list(flat[4 * (block * steps + step) :][:4]) for step in range(steps)]
             for block in range(self.blocks)
         ]
-        hopper.matrix_fence(self.f)
-        found = self.issue(tail, sums, tail.addend is not None, words)
+        keep = tail.addend is not None
+        sums, fenced = self.fenced(sums, keep, words)
+        found = self.issue(tail, sums, keep, fenced)
         hopper.matrix_commit(self.f)
         return found
+
+    def fenced(
+        self, sums: Sequence[Value], keep: bool, words: Words | None
+    ) -> tuple[Sequence[Value], Words | None]:
+        """What a product adds to, where that counts, and its left operand, behind a fence."""
+        flat = [word for block in words or () for step in block for word in step]
+        kept = list(sums) if keep else []
+        found = hopper.matrix_fence(self.f, [*kept, *flat])
+        left = iter(found[len(kept) :])
+        if words is not None:
+            words = [[[next(left) for _ in step] for step in block] for block in words]
+        return (found[: len(kept)] if keep else sums), words
 
     # Two warp groups take turns: one multiplies while the other computes.
 

@@ -1,7 +1,7 @@
 """Where the elements of a tile live in a warp group: as accumulators of wgmma.
 
 One tile of 64 x 8 says it all: others are repeats of it (`layouts.Repeated`), so a thread's rows
-and columns are those it has of that tile, again and again.
+and columns are those that it has of this tile, again and again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 
 from .. import layouts
-from ..layouts import LANE_BITS, Layout, Repeated
+from ..layouts import LANE_BITS, Layout
 
 TILE = layouts.wgmma_accumulator(8)
 
@@ -61,7 +61,7 @@ def copies(with_rows: bool, with_columns: bool) -> int:
 def order(own_rows: int, own_columns: int) -> tuple[tuple[int, int], ...]:
     """(row, column) of each accumulator of a thread with so many of them."""
     shape = own_rows // len(ROWS) * TILE.shape[0], own_columns // len(COLUMNS) * TILE.shape[1]
-    tiles = Repeated(TILE, shape)
+    tiles = layouts.wgmma_accumulator_tiles(shape[1], shape[0])
     return tuple(place(tiles.coordinates(n)) for n in range(tiles.registers))
 
 

@@ -264,9 +264,15 @@ class Step:
     keep: Value | bool = True
 
 
-def matrix_fence(f: Function) -> None:
-    """Orders what this thread did to registers before the products that follow."""
-    _call(f, "wgmma.fence.sync.aligned", "void")
+def matrix_fence(f: Function, values: Sequence[Value] = ()) -> list[Value]:
+    """Orders what this thread did to registers before the products that follow; `values` that
+    those use are computed, and copied, before it."""
+    if not values:
+        _call(f, "wgmma.fence.sync.aligned", "void")
+        return []
+    tied = map(str, range(len(values)))
+    listed = ",".join([*_outputs(values), *tied, "~{memory}"])
+    return _struct(f, "wgmma.fence.sync.aligned;", listed, values, values)
 
 
 def matrix_commit(f: Function) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from ... import llvm
 from ...llvm import Function, Value
 from ..frame import special
+from ..raster import places
 from . import instructions as hopper
 from .registers import Evaluator
 from .schedule import Ring, Schedule
@@ -107,36 +108,10 @@ class Role:
         sizes = list(plan.work.kernel.grid)
         if plan.cluster > 1:
             sizes[plan.cluster_axis] //= plan.cluster
-        found: dict[int, Value] = {}
-        axes = list(plan.across)
-        if plan.grouped:
-            rows, columns = axes[-2:]
-            both = sizes[rows] * sizes[columns]
-            inner = f.urem(number, both) if len(axes) > 2 else number
-            found |= self._grouped(inner, rows, columns, sizes)
-            number = f.udiv(number, both) if len(axes) > 2 else number
-            axes = axes[:-2]
-        for axis in reversed(axes):
-            outermost = axis == axes[0]
-            found[axis] = number if outermost else f.urem(number, sizes[axis])
-            number = number if outermost else f.udiv(number, sizes[axis])
+        found = places(f, number, sizes, plan.raster)
         for axis in plan.turned:
             found[axis] = f.sub(llvm.constant("i32", sizes[axis] - 1), found[axis])
         if plan.cluster > 1:
             axis = plan.cluster_axis
             found[axis] = f.add(f.mul(found[axis], plan.cluster), self.rank)
-        return [found[axis] for axis in range(len(sizes))]
-
-    def _grouped(
-        self, number: Value, rows: int, columns: int, sizes: Sequence[int]
-    ) -> dict[int, Value]:
-        """Some rows of tiles are walked down before the next column, so that their panels and
-        those of a few columns stay in the cache."""
-        f, most = self.f, self.plan.grouped
-        whole = most * sizes[columns]
-        group, rest = f.udiv(number, whole), f.urem(number, whole)
-        start = f.mul(group, most)
-        height = llvm.constant("i32", most)
-        if sizes[rows] % most:
-            height = f.min(f.sub(llvm.constant("i32", sizes[rows]), start), most)
-        return {rows: f.add(start, f.urem(rest, height)), columns: f.udiv(rest, height)}
+        return found

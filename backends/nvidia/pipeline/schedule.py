@@ -18,6 +18,7 @@ from enum import Enum
 
 from ....hlo.graph import Op, Value
 from ..frame import Unfit
+from ..raster import Raster, raster
 from ..target import Architecture
 from .analysis import mapped
 from .instructions import ROWS, WARPGROUP
@@ -100,9 +101,8 @@ class Schedule:
     budget: tuple[int, int]
     cluster: int
     cluster_axis: int
-    across: tuple[int, ...]  # axes of the grid, slowest first
+    raster: Raster  # of the grid's tiles, or clusters of them
     turned: frozenset[int]  # axes that are walked from their end
-    grouped: int  # how many tiles along the second to last axis are walked together, 0 for all
     blocks: int
     ping_pong: bool
     late: tuple[Late, ...]
@@ -155,14 +155,13 @@ def schedule(work: Work, architecture: Architecture) -> Schedule:
         )
         rings.append(Ring(panels, count, at, base + barrier, moves, shares))
     moving = [ring for ring in rings if ring.moves]
-    across, grouped = _order(work, cluster, axis)
     total = base + barriers
     clusters = _tiles(work) // cluster
     wide = style is Style.ROTATE
     return Schedule(
         work, style, groups, tuple(rings), heads, tails, stores, offset, staging, total,
-        (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis, across,
-        _turned(work), grouped,
+        (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis,
+        _order(work, cluster), _turned(work),
         cluster * min(clusters, architecture.multiprocessors // cluster),
         wide and groups == 2,
         late_windows(work, moving[0]) if style is Style.CHAIN else (),
@@ -289,21 +288,18 @@ def _halves(panel: Panel) -> bool:
     return slowest % 2 == 0 and panel.outer % 16 == 0
 
 
-def _order(work: Work, cluster: int, axis: int) -> tuple[tuple[int, ...], int]:
-    """(axes of the grid, slowest first; how many of the last but one are walked together)."""
-    axes = list(range(len(work.kernel.grid)))
-    moving = [panel for panel in work.panels if panel.moves]
-    lefts, rights = set(), set()
+def _order(work: Work, cluster: int) -> Raster:
+    """Of the tiles: blocks of rows by columns where panels move in the loop."""
+    lefts: set[int] = set()
+    rights: set[int] = set()
     for product in work.inner:
         if isinstance(product.left, Panel):
             lefts |= work.depends(product.left.op.offsets)
         rights |= work.depends(product.right.op.offsets)
-    rows = [a for a in axes if a in lefts and a not in rights]
-    columns = [a for a in axes if a in rights and a not in lefts]
-    if not moving or len(rows) != 1 or len(columns) != 1:
-        return tuple(axes), 0
-    rest = [a for a in axes if a not in (*rows, *columns)]
-    return (*rest, rows[0], columns[0]), _GROUP[cluster]
+    rank = len(work.kernel.grid)
+    if not any(panel.moves for panel in work.panels):
+        return Raster(tuple(range(rank)))
+    return raster(rank, lefts, rights, _GROUP[cluster])
 
 
 def _turned(work: Work) -> frozenset[int]:

@@ -11,7 +11,7 @@ from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Pair, Register
 from ...llvm.index import Affine, Axis, number, of_axis
-from .. import layouts
+from .. import layouts, raster
 from ..frame import Entry, Parameter, Unit
 from ..launch import Memory
 from ..layouts import Term
@@ -36,6 +36,7 @@ class Block:
         crowded: bool = False,
         places: Sequence[Memory] | None = None,
         unit: Unit | None = None,
+        order: raster.Raster | None = None,
     ) -> None:
         self.kernel, self.target, self.threads = kernel, target, threads
         region = kernel.regions[0]
@@ -54,7 +55,7 @@ class Block:
         self.arena = Arena()
         self.hazards = Hazards(self.entry)
         self.thread = self.entry.thread()
-        self.ids = grid_place(f, self.entry.block(), kernel.grid)
+        self.ids = raster.places(f, self.entry.block(), kernel.grid, order)
         self._head = f.slot()
         self._parts: dict[tuple[int, ...], Affine] = {}
         self._owners: dict[int, llvm.Value] = {}
@@ -175,16 +176,6 @@ class Block:
         for first in range(0, len(raw), width):
             at = f.pointer(pointer, first, kind)
             f.store(f.joined(raw[first : first + width]), at, align=width * size)
-
-
-def grid_place(f: llvm.Function, number: llvm.Value, grid: Sequence[int]) -> list[llvm.Value]:
-    """The place of a block in a grid, axis by axis, of its number in row-major order (i32)."""
-    ids = []
-    for position, size in enumerate(reversed(grid)):
-        last = position == len(grid) - 1
-        ids.append(number if last else f.urem(number, size))
-        number = f.udiv(number, size)
-    return list(reversed(ids))
 
 
 def along_grid(op: Op, ids: Sequence[llvm.Value]) -> llvm.Value:

@@ -24,6 +24,7 @@ from ...llvm.index import Affine, linear
 from ...plain.monoid import flat, unflat
 from ..frame import Unit
 from ..launch import Memory
+from ..raster import Raster, raster
 from ..target import Target
 from .analysis import Facts
 from .assign import Assignment, is_elementwise
@@ -31,6 +32,8 @@ from .block import Block, along_grid
 from .scope import Scope, Tile
 from .shared import CHUNK, Piece
 from .spread import Spread
+
+TOGETHER = 8  # rows of tiles of a product that are walked together
 
 
 class Emitter:
@@ -49,12 +52,32 @@ class Emitter:
         self.assignment = Assignment(self.facts, target)
         assignment = self.assignment
         self.block = Block(
-            kernel, target, assignment.threads, shares, assignment.crowded, places, unit
+            kernel,
+            target,
+            assignment.threads,
+            shares,
+            assignment.crowded,
+            places,
+            unit,
+            self._order(),
         )
         self.f = self.block.f
         self.scope = Scope()
         self.uniform = self.assignment.blocked(())  # of a scalar
         self.contended = self._contended()
+
+    def _order(self) -> Raster:
+        """Tiles of products are walked in blocks of rows by columns."""
+        axes: list[set[int]] = [set(), set()]
+        rank = len(self.kernel.grid)
+        for product in self.facts.products:
+            for side, source in zip(axes, (product.left, product.right), strict=True):
+                if source.window is None:
+                    return Raster(tuple(range(rank)))
+                for offset in source.window.offsets:
+                    made = [variable.op for variable in offset.variables]
+                    side.update(op.axis for op in made if op is not None and op.name == "tile_id")
+        return raster(rank, *axes, TOGETHER)
 
     def _contended(self) -> frozenset[Value]:
         """Results that more than one access touches: their order is that of the program."""

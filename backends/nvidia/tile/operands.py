@@ -35,24 +35,24 @@ class Operand:
     source: Source
     value: Layout
     size: int
+    matrices: bool = True  # whether ldmatrix may load it
 
     @cached_property
     def tile(self) -> Layout:
-        """The first swizzle that ldmatrix can read, or that has the fewest bank conflicts."""
+        """The swizzle that ldmatrix can read if there is one, with the fewest bank conflicts."""
         found = [self._swizzled(chunk) for chunk in (CHUNK, 2 * CHUNK)]
-        for tile in found:
-            if isinstance(self.loads(tile)[0], MatrixAccess):
-                return tile
-        return min(found, key=self._wavefronts)
+        return min(found, key=self._cost)
 
     def _swizzled(self, chunk: int) -> Layout:
         shape = list(self.value.shape if self.source.along else self.value.shape[::-1])
         shape[1] = max(shape[1], LEAST // self.size)
         return layouts.swizzled(shape, self.size, min(LINE, shape[1] * self.size), chunk=chunk)
 
-    def _wavefronts(self, tile: Layout) -> int:
-        seen = self.seen(tile)
-        return layouts.wavefronts(self.value.resized(seen.shape), seen, self.size)
+    def _cost(self, tile: Layout) -> tuple[bool, int]:
+        seen, matrices = self.seen(tile), self.loads(tile)[0]
+        if matrices is not None:
+            return False, layouts.matrix_wavefronts(matrices)
+        return True, layouts.wavefronts(self.value.resized(seen.shape), seen, self.size)
 
     def seen(self, tile: Layout) -> Layout:
         """A tile of rows and columns as (own, depth)."""
@@ -62,7 +62,7 @@ class Operand:
         """How threads load their parts from a tile: by ldmatrix if there is such an access."""
         seen = self.seen(tile)
         value = self.value.resized(seen.shape)
-        matrices = layouts.matrix_access(value, seen, self.size)
+        matrices = layouts.matrix_access(value, seen, self.size) if self.matrices else None
         if matrices is not None:
             return matrices, matrices.addresses
         return None, layouts.addresses(value, seen, self.size)

@@ -40,7 +40,7 @@ def plan(product: Product, target: Target, threads: int) -> Plan | None:
     apart = [dim for dim, source in sides if source.along]
     sums, size = patches(product.op.result.dims, threads, apart), max(sizes)
     operands = [
-        Operand(source, _part(sums, dim, source, size), size)
+        Operand(source, _part(sums, dim, source, size), size, matrices=False)
         for dim, source in sides
     ]
     return Plan(product, None, (operands[0], operands[1]), sums)

@@ -24,10 +24,11 @@ from ..frame import Parameter, Unit
 from ..launch import SCRATCH, KernelCode, Memory
 from ..plain import updates
 from ..plain.work import Place
+from ..raster import places
 from ..target import Target
 from .analysis import Facts
 from .atomics import combined
-from .block import along_grid, grid_place
+from .block import along_grid
 from .kernel import starts
 from .shared import EVERYTHING, Arena, Hazards, Piece
 from .team import Team, TeamLowering, given
@@ -101,13 +102,13 @@ class _Resident:
             mine = f.mul(f.cast("zext", block, "i64"), scratch)
             self.scratch = f.pointer(self.entry.pointers[-1], mine, "i8")
         if self.blocks == tiles:
-            self.ids = grid_place(f, block, kernel.grid)
+            self.ids = places(f, block, kernel.grid)
             self.region(region)
             return
         number = llvm.constant("i32", tiles)
         with f.for_range(block, number, self.blocks, at_least_once=True) as loop:
             self.hazards.forget()
-            self.ids = grid_place(f, loop.index, kernel.grid)
+            self.ids = places(f, loop.index, kernel.grid)
             self.region(region)
 
     def pointer(self, piece: Piece) -> llvm.Value:

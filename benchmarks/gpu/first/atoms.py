@@ -139,7 +139,8 @@ def register_budgets(target: Target) -> Trial:
             pen.put(1, pen.thread, f.add(pen.word(0, pen.thread), 1))
 
     x = np.arange(384, dtype=np.int32)
-    return small(target, body, [x], [np.where(x < 128, x, x + 1).astype(np.int32)], threads=384)
+    wanted = np.where(x < 128, x, x + 1).astype(np.int32)
+    return small(target, body, [x], [wanted], threads=384, minimum_blocks=1)
 
 
 def small_copies(target: Target) -> Trial:

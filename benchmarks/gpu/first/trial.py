@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from girih.backends.nvidia.assemble import assemble, find_ptxas
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.frame import Parameter, Unit
 from girih.backends.nvidia.launch import Argument, Immediate, KernelCode, Memory, TensorMap
@@ -32,16 +31,13 @@ class Trial:
     tolerance: float = 0.0
 
 
-def run(driver: Any, target: Target, trial: Trial, machine_code: bool = False) -> list[Array]:
-    """What the kernel gives on a device. `machine_code`: assembled here, not by the driver."""
+def run(driver: Any, target: Target, trial: Trial) -> list[Array]:
+    """What the kernel gives on a device."""
     architecture = target.architecture
     text = trial.code.text
     if trial.code.language != "ptx":
         text = compile_ptx(text, architecture)
-    name = parse_architecture(architecture.name)
-    code = Code(text.encode(), name, is_ptx=True)
-    if machine_code:
-        code = Code(assemble(text, architecture, find_ptxas()).cubin, name, is_ptx=False)
+    code = Code(text.encode(), parse_architecture(architecture.name), is_ptx=True)
     with driver:
         stream = driver.create_stream()
         module = driver.load(code)
@@ -142,16 +138,18 @@ def small(
     shared: int = 0,
     grid: int = 1,
     cluster: int = 1,
-    tolerance: float = 0.0,
+    minimum_blocks: int = 0,
 ) -> Trial:
     """A kernel that `body` writes; its arrays are the inputs, then the results."""
     unit, count = Unit(target), len(inputs) + len(wanted)
     parameters = [Parameter(f"a{n}", Memory(n)) for n in range(count)]
     parameters += [Parameter(f"m{n}", one) for n, one in enumerate(maps)]
-    entry = unit.kernel("small", parameters, threads, cluster=(cluster, 1, 1))
+    entry = unit.kernel(
+        "small", parameters, threads, minimum_blocks=minimum_blocks, cluster=(cluster, 1, 1)
+    )
     body(Pen(entry, count))
     launch = entry.finish(grid, shared)
-    return Trial(unit.code([launch], 0.0, 0.0), inputs, wanted, tolerance)
+    return Trial(unit.code([launch], 0.0, 0.0), inputs, wanted)
 
 
 def map_of(slot: int, array: Array, box: Sequence[int], swizzle: int) -> TensorMap:

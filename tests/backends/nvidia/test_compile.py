@@ -36,6 +36,30 @@ def test_each_architecture_has_code(name: str) -> None:
     assert "//" not in ptx
 
 
+@pytest.mark.requires_ptxas
+@pytest.mark.parametrize(
+    ("opcode", "version"),
+    [("bf16.bf16", "8.3"), ("e4m3.e4m3", "8.4"), ("e5m2.e4m3", "8.4")],
+)
+def test_instructions_bring_their_version(opcode: str, version: str) -> None:
+    """Those of assembly text, which LLVM does not know."""
+    depth = 16 if opcode[0] == "b" else 32
+    text = f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{opcode}.f32 {{$0,$1,$2,$3}}, "
+    text += "{$4,$5,$6,$7}, {$8,$9}, {$0,$1,$2,$3};"
+    given = ", ".join([*["i32 1"] * 6, *["float %x"] * 4])
+    kind = "{float, float, float, float}"
+    constraints = ",".join([*["=f"] * 4, *["r"] * 6, *"0123"])
+    ptx = compile_ptx(
+        kernel(
+            f'  %d = call {kind} asm sideeffect "{text}", "{constraints}"({given}) convergent\n'
+            f"  %e = extractvalue {kind} %d, 0\n  store float %e, ptr addrspace(1) %p"
+        ),
+        SM_90A,
+    )
+    assert ptx.startswith(f".version {version}\n")
+    assert assemble(ptx, SM_90A).cubin
+
+
 def test_text_is_deterministic_in_threads() -> None:
     def one(number: int) -> tuple[int, str]:
         return number % 3, compile_ptx(STORES.replace("3.0", f"{number % 3}.0"), SM_90A)

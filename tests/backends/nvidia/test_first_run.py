@@ -22,8 +22,8 @@ from girih.backends.nvidia.target import target
 
 FOLDER = Path(girih.__file__).parent / "benchmarks" / "gpu"
 OPTIONS = {
-    "dry": True, "architecture": "sm_90a", "device": 0, "only": "", "minutes": 1.0, "run": None,
-    "worker": False, "into": None,
+    "dry": True, "architecture": "sm_90a", "only": "", "minutes": 1.0, "run": None, "worker": False,
+    "into": None,
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import girih
 import girih.language as tl
 from girih import foreign
 from girih.frontends.kernel import toolchains
+from girih.frontends.kernel.jax_primitive import UNROLLED
 from girih.hlo.foreign import DeviceCode, HostCode, read_codes
 
 from .foreign_sources import C_TWICE, CUDA_TWICE, LLVM_TWICE, PTX_TWICE
@@ -181,8 +182,16 @@ class TestModels:
         jax = pytest.importorskip("jax")
         found = jax.grad(lambda x: (both(x) ** 2).sum())(X)
         close(found, 8 * X)
-        with pytest.raises(girih.UserError, match=r"vmap cannot add .* use jax\.lax\.map"):
-            jax.vmap(both)(X[None])
+        batch = np.stack([X, 3 * X])
+        close(jax.vmap(both)(batch), 2 * batch)
+        close(jax.vmap(jax.vmap(both))(batch[None]), 2 * batch[None])
+        model = jax.vmap(lambda x: both(x) + 1, in_axes=1)
+        exported = jax.export.export(jax.jit(model))(batch.swapaxes(0, 1))
+        program = girih.compile(exported.serialize())
+        close(program(batch.swapaxes(0, 1)), 2 * batch + 1)
+        assert sum(kernel.kind == "foreign" for kernel in program.plan.kernels) == 1
+        long = np.stack([X] * (UNROLLED + 1))  # a loop
+        close(jax.vmap(both)(long), 2 * long)
 
     def test_bundles(self, tmp_path):
         both.program(X).save(tmp_path / "twice.girih")
@@ -237,6 +246,10 @@ class TestMistakes:
             ("int twice;", "no function|not link|does not compile|cannot"),
             ("void other(void) {}", "defines no function 'twice'"),
             ("extern void g(void); void twice(void) { g(); }", "undefined symbol 'g'"),
+            (
+                "float expf(float); float twice(float x) { return expf(x); }",
+                "calls expf of C's library, which no image is linked with: define it",
+            ),
             ("static int n; int twice(void) { return ++n; }", "variables that change"),
             ("static int n = 1; int twice(void) { return ++n; }", "writable"),
         ],

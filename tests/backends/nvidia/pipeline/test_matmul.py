@@ -75,7 +75,7 @@ def test_neighbours_share_a_panel() -> None:
 def test_a_block_walks_several_tiles() -> None:
     a, b = matrices(384, 384, 128, right="nk")
     plan = check(matmul, a, b, on=SMALL, M=384, N=384, K=128, TM=128, TN=128, TK=64, right="nk")
-    assert plan.blocks == 2 and plan.tiles == 9 and plan.grouped
+    assert plan.blocks == 2 and plan.tiles == 9 and plan.raster.together
 
 
 def test_windows_of_the_next_tile_are_brought_ahead() -> None:

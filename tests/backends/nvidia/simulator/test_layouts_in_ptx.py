@@ -110,7 +110,7 @@ def test_a_tile_goes_through_shared_memory(value, tile, matrices):
     where the layouts promise none; and back."""
     matrix = np.arange(4096, dtype=np.uint16).reshape(SHAPE)
     across = L.addresses(BLOCKED, tile, 2).bytes < 4
-    blocked = L.blocked(SHAPE, 4, 8, order=(0, 1)) if across else BLOCKED
+    blocked = L.blocked(SHAPE, 4, 8).transpose((1, 0)) if across else BLOCKED
     inward, outward = held(blocked, matrix), held(value, matrix)
     out = np.zeros_like(outward)
     load = matrix_transfer if matrices else transfer
@@ -169,7 +169,7 @@ def swaps(plan: tuple[L.Swap, ...], count: int, first: int) -> str:
     [
         (L.blocked((16, 16), 1, 8), L.repeat(L.mma_accumulator(16, 8), (16, 16)), 16, 2),
         (L.repeat(L.mma_accumulator(16, 8), (16, 16)), L.blocked((16, 16), 1, 8), 16, 2),
-        (L.blocked((32, 16), 1, 4), L.blocked((32, 16), 1, 4, order=(0, 1)), 16, 1),
+        (L.blocked((32, 16), 1, 4), L.blocked((16, 32), 1, 4).transpose((1, 0)), 16, 1),
         (L.mma_a(16, 32, 8), L.repeat(L.mma_accumulator(16, 8), (16, 32)), 32, 1),
         (L.wgmma_accumulator(32), L.wgmma_a(32, 8), 16, 2),
     ],

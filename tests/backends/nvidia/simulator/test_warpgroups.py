@@ -34,7 +34,7 @@ def in_memory(matrix: np.ndarray, swizzle: int, transposed: bool) -> tuple[bytes
         data += padded.tobytes()
     plain = np.frombuffer(bytes(data), np.uint8)
     place = np.arange(plain.size)
-    place ^= (place >> 7 & L.swizzle_mask(swizzle)) << 4
+    place ^= (place >> 7 & max(0, swizzle // 16 - 1)) << 4
     stored = np.zeros(plain.size, np.uint8)
     stored[place] = plain
     of_box, of_eight = rows * width, 8 * width

@@ -1,0 +1,65 @@
+"""The order in which the tiles of a grid are walked, so that neighbours find what they read in the
+cache."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from .. import llvm
+
+
+@dataclass(frozen=True)
+class Raster:
+    """`axes` of a grid, slowest first. So many tiles along the last but one (`together`; 0: one)
+    are walked down before the next one along the last."""
+
+    axes: tuple[int, ...]
+    together: int = 0
+
+
+def raster(
+    rank: int, lefts: Collection[int], rights: Collection[int], together: int
+) -> Raster:  # fmt: skip
+    """The order for products whose left and right operands depend on these axes: blocks of rows by
+    columns, so that both panels are read again soon. Row-major where it is no such product."""
+    rows = [axis for axis in range(rank) if axis in lefts and axis not in rights]
+    columns = [axis for axis in range(rank) if axis in rights and axis not in lefts]
+    if len(rows) != 1 or len(columns) != 1:
+        return Raster(tuple(range(rank)))
+    rest = [axis for axis in range(rank) if axis not in (*rows, *columns)]
+    return Raster((*rest, rows[0], columns[0]), together)
+
+
+def places(
+    f: llvm.Function, number: llvm.Value, sizes: Sequence[int], order: Raster | None = None
+) -> list[llvm.Value]:
+    """The place along each axis of the tile that is the `number`-th (i32); row-major by default."""
+    order = order or Raster(tuple(range(len(sizes))))
+    found: dict[int, llvm.Value] = {}
+    axes = list(order.axes)
+    if order.together:
+        rows, columns = axes[-2:]
+        both = sizes[rows] * sizes[columns]
+        inner = f.urem(number, both) if len(axes) > 2 else number
+        found |= _grouped(f, inner, rows, columns, sizes, order.together)
+        number = f.udiv(number, both) if len(axes) > 2 else number
+        axes = axes[:-2]
+    for axis in reversed(axes):
+        outermost = axis == axes[0]
+        found[axis] = number if outermost else f.urem(number, sizes[axis])
+        number = number if outermost else f.udiv(number, sizes[axis])
+    return [found[axis] for axis in range(len(sizes))]
+
+
+def _grouped(
+    f: llvm.Function, number: llvm.Value, rows: int, columns: int, sizes: Sequence[int], most: int
+) -> dict[int, llvm.Value]:
+    """Some rows of tiles are walked down before the next column."""
+    whole = most * sizes[columns]
+    group, rest = f.udiv(number, whole), f.urem(number, whole)
+    start = f.mul(group, most)
+    height = llvm.constant("i32", most)
+    if sizes[rows] % most:
+        height = f.min(f.sub(llvm.constant("i32", sizes[rows]), start), most)
+    return {rows: f.add(start, f.urem(rest, height)), columns: f.udiv(rest, height)}
