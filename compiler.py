@@ -288,8 +288,7 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
             backend.model,
             choices=backend.choices,
             accepts=backend.accepts,
-            bounds=backend.bounds,
-            prefers=backend.prefers,
+            suits=backend.suits,
         )
         passes.append(connect)
     passes += [KernelEpilogues(), KernelPrologues(), Order()]

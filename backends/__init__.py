@@ -10,7 +10,6 @@ from ..hlo.errors import UserError
 from ..hlo.graph import Op
 from ..optimizer.machine import Machine
 from ..optimizer.schedule import Schedule
-from ..optimizer.tiles.estimate import Bounds, Prefers
 from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
 
@@ -25,7 +24,7 @@ class Backend:
     `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
     threads, what depends on no program. `assemble`: an image in machine code, by architecture.
     `accepts`: whether a tile function that the compiler made has a kernel; None: all have.
-    `prefers`: the tile function that the target wants of operations that become one kernel.
+    `suits`: whether its products go to the units of the largest grain.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does."""
 
     name: str
@@ -35,8 +34,7 @@ class Backend:
     machine: str = ""  # that machine's name, with a digest where it is no typical one
     choices: Choices | None = None
     accepts: Callable[[Op], bool] | None = None
-    bounds: Bounds | None = None  # of the tile functions that the optimizer makes
-    prefers: Prefers | None = None
+    suits: Callable[[Op], bool] | None = None
     begin: Callable[[], None] = lambda: None
     lacks: Callable[[Op], str] = lambda op: ""
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None

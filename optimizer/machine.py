@@ -8,7 +8,7 @@ does arithmetic; a level is any memory with a capacity and a bandwidth.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +70,8 @@ class Unit:
     """What multiplies and adds: `flops` per second of one executor for these element types.
 
     lanes: elements of one vector of the result. parallelism: independent accumulators that hide
-    the unit's latency. registers: vectors that a block may hold.
+    the unit's latency. registers: vectors that a block may hold. grain: rows, columns and depth of
+    the least that it multiplies at once; () where that is one vector.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Unit:
     parallelism: int
     registers: int
     efficiency: tuple[Efficiency, ...]
+    grain: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,21 @@ class MathRates:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """How an executor runs blocks of threads, which share its first level of memory by their own
+    loads and stores. registers: of 4 bytes, of one executor. Seconds: `fill` from the start of a
+    kernel until a first block computes, `tile` around each tile."""
+
+    registers: int
+    fill: float
+    tile: float
+
+
+@dataclass(frozen=True)
 class Machine:
     """A machine as cost models see it. Levels are ordered from the fastest to main memory, whose
     capacity is what programs may use. overlap: the part of the second slowest of computing and
-    moving that is hidden behind the slowest."""
+    moving that is hidden behind the slowest. blocks: None where executors are cores with caches."""
 
     name: str
     executors: int
@@ -115,6 +128,7 @@ class Machine:
     sync: Sync
     math: MathRates
     overlap: float
+    blocks: Blocks | None = None
 
     def __post_init__(self) -> None:
         # Machines are parts of cache keys: a deep hash each time would cost more than a lookup.
@@ -147,6 +161,10 @@ def to_json(machine: Machine) -> str:
         made["bandwidth"] = [row._asdict() for row in level.bandwidth]
     for unit, made in zip(machine.units, body["units"], strict=True):
         made["efficiency"] = [list(row) for row in unit.efficiency]
+        if not unit.grain:
+            del made["grain"]
+    if machine.blocks is None:
+        del body["blocks"]
     return _text({"schema": SCHEMA, "version": VERSION, **body}) + "\n"
 
 
@@ -211,7 +229,12 @@ class _Reader:
             Sync(**self.numbers(body["sync"], Sync, "sync", zero=True)),
             MathRates(**self.numbers(body["math"], MathRates, "math")),
             self.number(body["overlap"], "overlap", zero=True),
+            self.blocks(body["blocks"]) if "blocks" in body else None,
         )
+
+    def blocks(self, body: Any) -> Blocks:
+        made = self.numbers(body, Blocks, "blocks")
+        return Blocks(**{**made, "registers": self.whole(body["registers"], "blocks.registers")})
 
     def level(self, body: Any, place: str) -> Level:
         self.keys(body, Level, place)
@@ -262,14 +285,23 @@ class _Reader:
             self.whole(body["parallelism"], f"{place}.parallelism"),
             self.whole(body["registers"], f"{place}.registers"),
             tuple(table),
+            self.grain(body["grain"], f"{place}.grain") if "grain" in body else (),
         )
 
+    def grain(self, body: Any, place: str) -> tuple[int, ...]:
+        found = tuple(self.whole(one, f"{place}[{i}]") for i, one in self.each(body, place))
+        if len(found) != 3:
+            raise self.fail(place, "must be [rows, columns, depth]")
+        return found
+
     def keys(self, body: Any, kind: Any, place: str) -> None:
-        """The object has exactly the fields of a class."""
+        """The object has exactly the fields of a class; those with a default may be missing."""
         if not isinstance(body, dict):
             raise self.fail(place, f"must be an object, not {type(body).__name__}")
-        wanted = getattr(kind, "_fields", None) or [field.name for field in fields(kind)]
-        missing = [name for name in wanted if name not in body]
+        known = [] if hasattr(kind, "_fields") else fields(kind)
+        wanted = getattr(kind, "_fields", None) or [field.name for field in known]
+        optional = {field.name for field in known if field.default is not MISSING}
+        missing = [name for name in wanted if name not in body and name not in optional]
         unknown = [name for name in body if name not in wanted]
         if missing or unknown:
             reasons = [f"lacks {', '.join(missing)}"] if missing else []

@@ -163,20 +163,6 @@ def compile_object(ir_text: str, target: Target, *, optimize: bool = True) -> by
         return unlocked.emit_object(machine, module)
 
 
-def assembly(ir_text: str, target: Target) -> str:
-    """The assembly of an IR module, for people."""
-    binding = _binding()
-    machine = _machine(target)
-    module = binding.parse_assembly(ir_text, binding.create_context())
-    with module:
-        module.triple = target.triple
-        module.data_layout = str(machine.target_data)
-        options = binding.create_pipeline_tuning_options(speed_level=2)
-        with _pipeline(binding) as passes:
-            passes.run(module, binding.create_pass_builder(machine, options))
-        return machine.emit_assembly(module)
-
-
 def _pipeline(binding: Any) -> Any:
     """Clean-up for code that is already vectorised and blocked: what helps address arithmetic."""
     passes = binding.create_new_module_pass_manager()

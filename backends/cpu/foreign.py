@@ -25,10 +25,10 @@ _ELF_HEADER, _SECTION_HEADER, _SYMBOL = 64, 64, 24
 _SYMTAB, _NOBITS, _ALLOC = 2, 8, 2
 _LARGEST_ALIGNMENT = 4096
 _UNDEFINED = re.compile(r"undefined symbol '(\w+)'")
-_MATHEMATICS = frozenset(
-    "acos acosh asin asinh atan atan2 atanh cbrt ceil cos cosh erf erfc exp exp10 exp2 expm1 fabs "
-    "fdim floor fma fmax fmin fmod frexp hypot ldexp lgamma log log10 log1p log2 modf nearbyint "
-    "pow remainder rint round sin sincos sinh sqrt tan tanh tgamma trunc".split()
+_MATHEMATICS = re.compile(
+    r"(a?(cos|sin|tan)h?|atan2|cbrt|ceil|erfc?|exp(10|2|m1)?|fabs|fdim|floor|fma|fmax|fmin|fmod|"
+    r"frexp|hypot|ldexp|lgamma|log(10|1p|2)?|modf|nearbyint|pow|remainder|rint|round|sincos|sqrt|"
+    r"tgamma|trunc)f?"
 )
 _DAMAGE = (struct.error, LookupError, MemoryError, OverflowError, ValueError)
 _HELPERS = """
@@ -93,7 +93,7 @@ def _link(data: bytes, entry: str, target: Target) -> None:
 def _explained(reason: str) -> str:
     """With what to do about a function of C's library of mathematics."""
     found = _UNDEFINED.search(reason)
-    if found is None or found[1].removesuffix("f") not in _MATHEMATICS:
+    if found is None or not _MATHEMATICS.fullmatch(found[1]):
         return reason
     return (
         f"it calls {found[1]} of C's library, which no image is linked with: define it in the "

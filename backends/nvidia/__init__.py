@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ...hlo.errors import UserError
-from ...hlo.graph import Op, Value
+from ...hlo.graph import Op
 from ...optimizer.schedule import Schedule
-from ...optimizer.tiles.build import Group
-from ...optimizer.tiles.estimate import Bounds
-from ...optimizer.tiles.streaming import Stream
 from ...optimizer.tuning import Tuner
 from ...options import Options
 from .. import SIMULATED, Backend
 from .target import DEFAULT, Target, target
-
-SCRATCH = 0.8  # of a block's shared memory that the values between operations may take
-ELEMENTS = 33 << 10  # of sums and results of a tile: what the registers of a block hold
 
 
 def target_of(name: str) -> Target:
@@ -36,8 +30,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     from . import foreign, images, turned
     from .build import accepts, build, cubins
     from .machines import label, machine_of
-    from .pipeline.contraction import connected
-    from .tile import several
+    from .pipeline.emit import suits
 
     found, disk = target_of(name), open_cache(options.cache)
 
@@ -47,20 +40,15 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     def assemble(image: bytes) -> Mapping[str, bytes]:
         return cubins(image, found)
 
-    def prefers(
-        group: Group, operands: Sequence[Value], name: str, ways: Sequence[Stream | None]
-    ) -> Op | None:
-        wanted = None
-        if found.architecture.warpgroups:
-            wanted = connected(group, operands, name, ways, found)
-        return wanted or several.connected(group, operands, name, ways, found)
+    def suited(op: Op) -> bool:
+        return suits(op, found)
 
     simulated = name.partition(":")[0] == SIMULATED
     model = machine_of(found.architecture, options.machine)
-    bounds = Bounds(int(found.architecture.shared_bytes * SCRATCH), ELEMENTS)
     return Backend(
-        found.name, build_for_target, model=model, machine=label(model), bounds=bounds,
-        accepts=lambda op: accepts(op, found), prefers=prefers,
+        found.name, build_for_target, model=model, machine=label(model),
+        accepts=lambda op: accepts(op, found),
+        suits=suited if found.architecture.warpgroups else None,
         packing=lambda op: turned.packing(op, found) or images.packing(op),
         lacks=lambda op: foreign.lacks(op, found), assemble=None if simulated else assemble,
     )  # fmt: skip

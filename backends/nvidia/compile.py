@@ -69,21 +69,6 @@ def compile_ptx(ir_text: str, architecture: Architecture) -> str:
         return _versioned(_tidied(unlocked.emit_assembly(machine, module)))
 
 
-def optimized(ir_text: str, architecture: Architecture) -> str:
-    """The IR after LLVM's passes, for people."""
-    binding = _binding()
-    machine = _machine(architecture)
-    module = binding.parse_assembly(ir_text, binding.create_context())
-    with module:
-        module.triple = TRIPLE
-        module.data_layout = str(machine.target_data)
-        options = binding.create_pipeline_tuning_options(speed_level=3)
-        builder = binding.create_pass_builder(machine, options)
-        with builder.getModulePassManager() as passes:
-            passes.run(module, builder)
-        return str(module)
-
-
 def _check_text(ir_text: str) -> None:
     """CompilerBug for what must not reach LLVM."""
     unknown = {

@@ -245,11 +245,6 @@ def barrier(f: llvm.Function, number: int = 0, threads: int = 0) -> None:
         f.call(f"{name}.all", "void", which, declare=True)
 
 
-def warp_barrier(f: llvm.Function) -> None:
-    """All lanes of the warp meet, and see what each has written to memory before."""
-    f.call("llvm.nvvm.bar.warp.sync", "void", llvm.constant("i32", -1), declare=True)
-
-
 def shuffle(
     f: llvm.Function, mode: str, value: llvm.Value, lane: llvm.Operand, width: int = WARP
 ) -> llvm.Value:

@@ -16,7 +16,6 @@ from ..llvm.target import Target as AnyTarget
 
 TRIPLE = "nvptx64-nvidia-cuda"
 WARP = 32  # threads
-BLOCK_THREADS = 1024  # most threads of a block
 REGISTERS = 255  # most 32-bit registers of a thread
 
 

@@ -362,7 +362,11 @@ def _checked(
             continue
         if worker.process.poll() is not None:
             worker = Worker(options)
-            worker.answer(120.0)
+            hello = worker.answer(120.0)
+            if "checks" not in hello:
+                said = f"no process for it: {hello['reason']}"
+                yield {"name": name, "group": group, "good": False, "reason": said}
+                continue
         found = worker.ask(name, min(SECONDS[group], left))
         found = {"name": name, "group": group, **found}
         if not found.get("good", True):

@@ -73,6 +73,8 @@ def _by_nvrtc(nvrtc: Any, source: str, architecture: str, options: tuple[str, ..
     program = call(nvrtc.nvrtcCreateProgram, source.encode(), b"kernel.cu", 0, [], [])
     try:
         flags = [f"--gpu-architecture={architecture}", *options]
+        if not {"-lineinfo", "--generate-line-info"} & set(options):
+            flags.append("-lineinfo")
         status, *_ = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
         if int(status):
             log = b" " * call(nvrtc.nvrtcGetProgramLogSize, program)

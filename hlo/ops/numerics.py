@@ -248,7 +248,3 @@ def _round_to_odd(x: Array) -> Array:
     even = ((bits & 1) == 0) & np.isfinite(near)
     toward = np.where(above, np.float32(-np.inf), np.float32(np.inf))
     return np.where(even & (above | below), np.nextafter(near, toward), near)
-
-
-def from_constant(value: Any, dtype: np.dtype[Any]) -> Array:
-    return np.asarray(value).astype(dtype)

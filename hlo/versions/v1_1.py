@@ -28,7 +28,7 @@ REMEDIES = {
     "can hold in its place"
 }
 
-_BODY, _REFERENCE = 0, 1
+_REFERENCE = 1  # its region; 0 is the body
 
 
 def upgrade(message: Any) -> None:

@@ -7,7 +7,7 @@ values, so that one box describes all tiles of all sizes, see expressions.py.
 
 A box never leaves out an element that is needed. It may hold others; then `exact` is False, which
 costs redundant work and never correctness; `exact` speaks of a tile that no edge cuts. Sizes do not
-depend on the tile id (but after `intersect`): every tile of a value fits one buffer.
+depend on the tile id: every tile of a value fits one buffer.
 """
 
 from __future__ import annotations
@@ -190,22 +190,6 @@ def union_span(a: Span, b: Span) -> Span:
     return Span(first, size, stride, a.bound, a.exact and b.exact and filled)
 
 
-def intersect_span(a: Span, b: Span) -> Span:
-    """The indices in both; it may have no elements. Exact where the strides agree."""
-    if contains_span(a, b):
-        return b
-    if contains_span(b, a):
-        return a
-    shift = (b.offset - a.offset).constant
-    in_step = a.stride == b.stride and (
-        a.stride == 1 or (shift is not None and shift % a.stride == 0)
-    )
-    stride = a.stride if in_step else 1
-    first, last = maximum(a.offset, b.offset), minimum(a.last, b.last)
-    size = maximum((last - first) // stride + 1, ZERO)
-    return Span(first, size, stride, a.bound, a.exact and b.exact and in_step)
-
-
 def union(a: Box, b: Box) -> Box:
     """The smallest box that holds both; not `exact` where it also holds others."""
     spans = tuple(map(union_span, a.spans, b.spans))
@@ -221,11 +205,6 @@ def union(a: Box, b: Box) -> Box:
     return Box(spans)
 
 
-def intersect(a: Box, b: Box) -> Box:
-    """The elements in both."""
-    return Box(tuple(map(intersect_span, a.spans, b.spans)))
-
-
 def is_contained(inner: Box, outer: Box) -> bool:
     """Whether outer provably holds all of inner, for all tiles and sizes."""
     return all(map(contains_span, outer.spans, inner.spans))
@@ -239,24 +218,6 @@ def count(of: Box) -> Expression:
 def volume(of: Box) -> Expression:
     """How many elements a buffer for any tile has."""
     return _product(of.sizes)
-
-
-def contiguous_run(of: Box, layout: Sequence[int] | None = None) -> Expression:
-    """How many elements stand next to each other in memory at least, for a tile that is not cut.
-
-    `layout` lists the dims from the outermost to the innermost one in memory; row-major without it.
-    """
-    run: Expression = ONE
-    order = range(len(of.spans)) if layout is None else layout
-    for span in (of.spans[d] for d in order):
-        if span.bound == 1:
-            continue
-        if span.stride != 1:
-            run = ONE  # what is outside of a dim with gaps does not count
-        else:
-            # an outer run goes on only where this dim is whole
-            run = span.extent * choose(span.bound, span.size, run, ONE)
-    return run
 
 
 def _product(values: Iterable[Expression]) -> Expression:

@@ -10,6 +10,7 @@ a group is whatever has a tile function (`write.writable`) and is predicted to b
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -22,9 +23,10 @@ from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from ..regions import in_order_of_demand, map_bodies
 from ..tuning import Choices
+from .blocks import BlockCounter, LargestGrain
 from .build import Group, build_kernel, make_group
 from .cost import USABLE, level_of, rates
-from .estimate import Bounds, Plan, Prefers, plans
+from .estimate import Plan, plans
 from .streaming import Stream, streams
 from .write import Unwritable, writable
 
@@ -33,7 +35,9 @@ MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 # have stayed in a cache. Where it would not, or where it decides how much memory is needed, the
 # group may even be a little slower: memory that a program does not need is worth as much.
 MARGIN, MARGIN_FOR_MEMORY = 1.08, 0.97
+TRIES = 4  # tilings that are asked about
 NEAR_THE_PEAK = 0.9  # of the most bytes that are live at once
+_NOISE = 0.01  # of a predicted time
 _KINDS = frozenset({"loop", "rows", "contract"})
 
 
@@ -44,6 +48,8 @@ class _Node:
     members: list[Op]
     plan: Plan | None
     sources: list[Op]  # what computes their inputs, behind reshapes
+    inputs: frozenset[Value]  # behind reshapes as well
+    dims: tuple[int, ...]  # of what leaves it
 
     @property
     def time(self) -> float:
@@ -56,16 +62,14 @@ class _Node:
 class Connect:
     """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
     what chooses among the best tilings; None takes the best predicted. `accepts`: whether a tile
-    function has a kernel; None: all of them have. `bounds`: the largest tiles, if there are any.
-    `prefers`: the tile function that the target wants of a group, given its operands, its name and
-    the ways to walk it; None where it has no wish."""
+    function has a kernel; None: all of them have. `suits`: whether a tile function's products go
+    to the units of the largest grain, where a machine has several."""
 
     machine: Machine
     walk: bool = True
     choices: Choices | None = None
     accepts: Callable[[Op], bool] | None = None
-    bounds: Bounds | None = None
-    prefers: Prefers | None = None
+    suits: Callable[[Op], bool] | None = None
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
@@ -102,7 +106,30 @@ class Connect:
             return []
         if not all(map(writable, group.ops)):
             return []
-        return plans(group, self.machine, self.ways(group), bounds=self.bounds)
+        ways = self.ways(group)
+        if self.machine.blocks is None:
+            return plans(group, self.machine, ways)
+        found = plans(group, self.machine, ways, counter=BlockCounter)
+        return [*self.suited(group, ways, found), *found]
+
+    def suited(
+        self, group: Group, ways: Sequence[Stream | None], others: Sequence[Plan]
+    ) -> list[Plan]:
+        """The fastest tiling for the units of the largest grain, if it is faster than others."""
+        if self.suits is None or not any(op.name in CONTRACTIONS for op in group.ops):
+            return []
+        best = others[0].time if others else math.inf
+        for plan in plans(group, self.machine, ways, TRIES, LargestGrain):
+            if plan.time >= best:
+                break
+            try:
+                way = ways[plan.way]
+                op = build_kernel(group, group.inputs, plan.sizes, "group", way, plan.step)
+            except Unwritable:
+                continue
+            if self.suits(op):
+                return [plan]
+        return []
 
     def ways(self, group: Group) -> list[Stream | None]:
         """The ways to walk a group; the first is not to."""
@@ -120,9 +147,6 @@ class Connect:
         return Op(op.definition, operands, op.attributes, op.regions, types, group.origin)
 
     def _kernel(self, key: str, group: Group, operands: Sequence[Value], name: str) -> Op | None:
-        wanted = self.prefers and self.prefers(group, operands, name, self.ways(group))
-        if wanted:
-            return wanted
         variants = self.variants(group, operands, name)
         if self.choices is None:
             return next((op for _, op in variants), None)
@@ -207,7 +231,7 @@ class _Queue:
         """Make the move of the largest gain; False if none gains."""
         best: tuple[float, _Node, _Node, _Node] | None = None
         for consumer in self.nodes:
-            for producer in self.producers(consumer):
+            for producer in (*self.producers(consumer), *self.siblings(consumer)):
                 gain, merged = self.judgement(producer, consumer)
                 if merged is not None and gain > 0 and (best is None or gain > best[0]):
                     best = gain, producer, consumer, merged
@@ -233,18 +257,24 @@ class _Queue:
                 merged = self.merged(producer, consumer)
             gain = 0.0
             if merged is not None:
-                margin = self.margin(producer, consumer)
-                gain = producer.time + consumer.time - margin * merged.time
+                time = self.believed(producer, consumer, merged.time)
+                gain = producer.time + consumer.time - time
             self.judged[key] = gain, merged
         return self.judged[key]
 
     def worth_judging(self, producer: _Node, consumer: _Node) -> bool:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
         machine = self.settings.machine
-        bytes = sum(value.tensor.bytes for value in self.between(producer, consumer))
+        values = self.between(producer, consumer) or producer.inputs & consumer.inputs
+        bytes = sum(value.tensor.bytes for value in values)
         level = max(1, int(level_of(machine, 2 * bytes / machine.executors)))
         rate = rates(machine, machine.executors, "write")[level] * machine.executors
         most = 2 * bytes / rate + machine.sync.step
+        if machine.blocks is not None:
+            most += machine.blocks.fill
+        if machine.blocks is not None:
+            longer = max(producer.time, consumer.time)
+            return most > self.believed(producer, consumer, longer) - longer
         margin = self.margin(producer, consumer)
         return most > (1 - 1 / margin) * (producer.time + consumer.time)
 
@@ -288,6 +318,14 @@ class _Queue:
         large = 2 * sum(value.tensor.bytes for value in values) > room
         return MARGIN_FOR_MEMORY if large or values & self.peak else MARGIN
 
+    def believed(self, producer: _Node, consumer: _Node, time: float) -> float:
+        """The prediction for both as one, with what it must win by. Where beginning a kernel costs
+        much, kernels of very different sizes meet: then the smaller one is what is doubted."""
+        margin = self.margin(producer, consumer)
+        if self.settings.machine.blocks is None:
+            return margin * time
+        return (1 + _NOISE) * time + (margin - 1) * min(producer.time, consumer.time)
+
     def producers(self, consumer: _Node) -> list[_Node]:
         """Other nodes that compute what this one reads, also behind reshapes."""
         found: dict[_Node, None] = {}
@@ -296,6 +334,21 @@ class _Queue:
             if node is not None and node is not consumer:
                 found[node] = None
         return list(found)
+
+    def siblings(self, node: _Node) -> list[_Node]:
+        """Earlier nodes that read one of the same tensors and give results of the same dims: where
+        a kernel costs much to begin, one is better than two."""
+        if self.settings.machine.blocks is None:
+            return []
+        first = self.position[node.members[0]]
+        return [
+            other
+            for other in self.nodes
+            if other.dims == node.dims
+            and self.position[other.members[0]] < first
+            and any(value.rank for value in node.inputs & other.inputs)
+            and not self.between(other, node)
+        ]
 
     def behind_reshapes(self, value: Value) -> Value:
         while value.op is not None and value.op in self.position and value.op.name == "reshape":
@@ -322,8 +375,9 @@ class _Queue:
         plan = known[wiring]
         if plan is None:
             return None
-        sources = dict.fromkeys(self.behind_reshapes(value).op for value in inputs)
-        return _Node(members, plan, [op for op in sources if op is not None])
+        read = dict.fromkeys(map(self.behind_reshapes, inputs))
+        sources = dict.fromkeys(value.op for value in read if value.op is not None)
+        return _Node(members, plan, list(sources), frozenset(read), members[-1].results[0].dims)
 
     def wiring(self, members: Sequence[Op]) -> tuple[tuple[Any, ...], list[Value]]:
         """What decides the group that members become, and the values that they take from outside:

@@ -7,7 +7,7 @@ machine says how long that takes. No configuration is ever run here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from ..machine import Machine
 from .cost import Features, seconds, work
 
 Array = np.ndarray[Any, Any]
-
-MOST_VARIANTS = 16
 
 
 class Problem(Protocol):
@@ -34,15 +32,6 @@ class Problem(Protocol):
     def footprint(self, configurations: Array) -> Array:
         """Bytes of scratch of one executor."""
         ...
-
-
-class Variant(NamedTuple):
-    """A configuration that no other beats in time, area and footprint at once."""
-
-    configuration: Any
-    time: float  # seconds on the whole machine
-    area: float  # executor-seconds
-    footprint: int  # bytes of scratch of one executor
 
 
 @dataclass(frozen=True)
@@ -71,34 +60,6 @@ def score(
     time = np.broadcast_to(seconds(features, machine, count), shape)
     area = np.broadcast_to(work(features, machine, count), shape)
     return Scores(time, area, np.broadcast_to(problem.footprint(configurations), shape))
-
-
-def construct(
-    problem: Problem,
-    machine: Machine,
-    executors: int | None = None,
-    most: int = MOST_VARIANTS,
-) -> tuple[Variant, ...]:
-    """The Pareto front of (time, area, footprint), fastest first; at most `most` variants."""
-    every = problem.configurations
-    scores = score(problem, every, machine, executors)
-    kept: list[int] = []
-    order = scores.order
-    costs = np.stack([_rounded(scores.area), scores.footprint], axis=1)
-    # In the order of time a variant must beat all faster ones in area or footprint.
-    front = np.empty((0, 2))
-    for index in order:
-        if len(kept) == most:
-            break
-        if not np.any(np.all(front <= costs[index], axis=1)):
-            kept.append(int(index))
-            front = np.vstack([front, costs[index]])
-            if costs[index][0] <= costs[:, 0].min() and costs[index][1] <= costs[:, 1].min():
-                break
-    return tuple(
-        Variant(every[i], float(scores.time[i]), float(scores.area[i]), int(scores.footprint[i]))
-        for i in kept
-    )
 
 
 def ranked(problem: Problem, machine: Machine, executors: int | None = None) -> tuple[Array, Array]:

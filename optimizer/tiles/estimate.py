@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -76,46 +76,39 @@ class _Candidates:
         return tasks
 
 
-class Bounds(NamedTuple):
-    """The largest tile where scratch is no cache: bytes of what stays there, and elements of all
-    sums and results, which stand in registers. Operands of products are not packed there."""
-
-    scratch: int
-    elements: int
-
-
-# The tile function that a target wants of a group, given its operands, its name and the ways to
-# walk it; None where it has no wish.
-Prefers = Callable[[Group, Sequence[Value], str, Sequence[Stream | None]], Op | None]
-
-
 def plans(
     group: Group,
     machine: Machine,
     ways: Sequence[Stream | None],
     most: int = 8,
-    bounds: Bounds | None = None,
+    counter: type[Counter] | None = None,
 ) -> list[Plan]:
-    """The best tilings by predicted time, over all ways to walk the group."""
+    """The best tilings by predicted time, over all ways to walk the group. `counter`: what counts
+    for the machine, that of executors with caches by default."""
     found: list[Plan] = []
     for way, stream in enumerate(ways):
         if stream is not None and stream.extent < SHORTEST_WALK:
             continue
-        found += [plan._replace(way=way) for plan in _plans(group, machine, stream, most, bounds)]
+        kind = counter or Counter
+        for whole in (False, True) if kind.whole_rows else (False,):
+            counted = _plans(group, machine, stream, most, kind, whole)
+            found += [plan._replace(way=way) for plan in counted]
     return sorted(found, key=lambda plan: plan.time)[:most]
 
 
 def _plans(
-    group: Group, machine: Machine, stream: Stream | None, most: int, bounds: Bounds | None
+    group: Group,
+    machine: Machine,
+    stream: Stream | None,
+    most: int,
+    kind: type[Counter],
+    whole: bool,
 ) -> list[Plan]:
     dims = group.roots[0].dims
-    candidates = _candidates(dims, stream)
-    parts = _symbolic(group, stream)
-    counter = _Counter(group, machine, stream, candidates, parts, bounds is None)
-    times = counter.seconds()
-    if bounds is not None:
-        fits = (counter.footprint() <= bounds.scratch) & (counter.held() <= bounds.elements)
-        times = np.where(fits, times, np.inf)
+    candidates = _candidates(dims, stream, whole)
+    parts = _symbolic(group, stream, whole)
+    counter = kind(group, machine, stream, candidates, parts)
+    times = np.where(counter.fits(), counter.seconds(), np.inf)
     order = np.lexsort((np.arange(len(times)), np.round(times, 12)))[:most]
     return [
         Plan(
@@ -135,7 +128,7 @@ def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
     columns = tuple(np.array([size]) for size in (*plan.sizes, plan.step))
     candidates = _Candidates(columns, tuple(group.roots[0].dims))
     parts = _symbolic(group, plan.stream)
-    counter = _Counter(group, machine, plan.stream, candidates, parts)
+    counter = Counter(group, machine, plan.stream, candidates, parts)
     counter.seconds()
     found = dict.fromkeys((level.name for level in machine.levels), 0.0)
     for part in counter.traffic:
@@ -144,11 +137,13 @@ def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
     return found
 
 
-def _candidates(dims: Sequence[int], stream: Stream | None) -> _Candidates:
+def _candidates(dims: Sequence[int], stream: Stream | None, whole: bool) -> _Candidates:
     choices: list[list[int]] = []
     for place, dim in enumerate(dims):
         last = place == len(dims) - 1
         sizes = [n for n in ALIGNED if n < dim and (n >= 16 or not last)]
+        if last and whole:
+            sizes = []
         choices.append([*sizes, dim])
     while math.prod(map(len, choices)) > MOST_SIZES:
         # Leading dims are batches: one at a time, or all of them.
@@ -160,11 +155,15 @@ def _candidates(dims: Sequence[int], stream: Stream | None) -> _Candidates:
     return _Candidates(tuple(grid.T), tuple(dims))
 
 
-def _symbolic(group: Group, stream: Stream | None) -> Propagation:
-    """The group's boxes with symbols for sizes."""
+def _symbolic(group: Group, stream: Stream | None, whole: bool = False) -> Propagation:
+    """The group's boxes with symbols for sizes; `whole`: the last dim is not cut, which keeps boxes
+    small that come from reshapes of it."""
     dims = group.roots[0].dims
     spans = []
     for d, dim in enumerate(dims):
+        if whole and d == len(dims) - 1:
+            spans.append(Span(expression(0), expression(dim), 1, dim))
+            continue
         size = variable(f"s{d}", 1, dim)
         spans.append(Span(variable(f"t{d}", 0, max(dim - 1, 0)) * size, size, 1, dim))
     inner: dict[Op, tuple[Span, ...]] = {}
@@ -174,13 +173,16 @@ def _symbolic(group: Group, stream: Stream | None) -> Propagation:
         for op, place in stream.inner.items():
             access = access_of(op)
             if access is not None:
-                whole = inner_spans(access)
-                inner[op] = (*whole[:place], along, *whole[place + 1 :])
+                every = inner_spans(access)
+                inner[op] = (*every[:place], along, *every[place + 1 :])
     return propagate(group.ops, {root: Box(tuple(spans)) for root in group.roots}, inner)
 
 
-class _Counter:
-    """Counts flops and bytes of every candidate."""
+class Counter:
+    """Counts flops and bytes of every candidate. whole_rows: whether tilings that leave the last
+    dim whole are looked at on their own."""
+
+    whole_rows: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -189,9 +191,7 @@ class _Counter:
         stream: Stream | None,
         candidates: _Candidates,
         parts: Propagation,
-        packing: bool = True,
     ) -> None:
-        self.packing = packing
         self.group, self.machine, self.stream = group, machine, stream
         self.candidates, self.parts = candidates, parts
         self.executors = machine.executors
@@ -252,17 +252,13 @@ class _Counter:
                 total = total + depth * columns * op.operands[1].element.bits / 8
         return total
 
-    def held(self) -> Any:
-        """Elements of results, and of sums that are none."""
-        kept = [v for op in self.group.ops for v in op.results if self.materialised(op)]
-        return sum(
-            self.numbers(volume(self.parts.boxes[v]) for v in (*kept, *self.group.roots)),
-            np.zeros(self.count),
-        )
+    def fits(self) -> Any:
+        """Which candidates an executor has room for."""
+        return True
 
     def packs(self, op: Op) -> bool:
         """Whether the right side of a contraction is brought in order for each tile."""
-        if op.definition.pattern != "contract" or not self.packing:
+        if op.definition.pattern != "contract":
             return False
         return op.operands[1] in self.computed or not self.alone
 
@@ -295,9 +291,13 @@ class _Counter:
         elif op.name == "transpose":
             self.busy = self.busy + times * size * 2 / self.machine.math.simple
         if self.materialised(op):
-            bytes = size * op.results[0].element.bits / 8 * _PASSES * times * self.tasks
-            # The operations on a tile wait for it; nothing else is there to be done meanwhile.
-            self.traffic.append(Traffic(bytes, scratch, "copy", overlapped=False))
+            self.intermediate(size * times * op.results[0].element.bits / 8, scratch)
+
+    def intermediate(self, bytes: Any, scratch: Any) -> None:
+        """A value of a task that other operations of it read."""
+        # The operations on a tile wait for it; nothing else is there to be done meanwhile.
+        total = bytes * _PASSES * self.tasks
+        self.traffic.append(Traffic(total, scratch, "copy", overlapped=False))
 
     def rate(self, op: Op) -> float:
         math = self.machine.math

@@ -373,10 +373,23 @@ def _convolution(w: TileWriter, op: Op, box: Box, need: Need) -> Value:
         padding.append(_beyond(read, span.offset * stride - low, reach))
     attributes = {**op.attributes, "padding": tuple(padding)}
     if op.feature_group_count != 1:
+        features = op.type.dims[op.output_feature_dimension] // op.feature_group_count
+        if not _of_groups(box.spans[op.output_feature_dimension], features):
+            raise Unwritable(f"a tile of features of {box} cuts groups of {features}")
         depth = kernel.dims[op.kernel_input_feature_dimension]
         attributes["feature_group_count"] = image.dims[op.input_feature_dimension] // depth
     kind = op.type.with_dims(numbers(box))
     return w.b("convolution", image, kernel, type=kind, **attributes)
+
+
+def _of_groups(span: Span, features: int) -> bool:
+    """Whether all tiles of a span are whole groups of that many features, or lie in one group."""
+    size = span.size.constant
+    if size is None or size == span.bound:
+        return size is not None
+    unit = features if size % features == 0 else size
+    aligned = all(coefficient % unit == 0 for _, coefficient in span.offset.terms)
+    return aligned and (features % unit == 0)
 
 
 _SPECIAL: dict[str, Callable[[TileWriter, Op, Box, Need], Value | tuple[Value, ...]]] = {

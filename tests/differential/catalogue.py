@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,4 +158,3 @@ def leaves(tree: Any) -> list[np.ndarray]:
 
 
 BF16 = ml_dtypes.bfloat16
-Inputs = Sequence[Any]

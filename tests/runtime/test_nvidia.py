@@ -11,6 +11,7 @@ import pytest
 
 from girih.hlo.errors import UserError
 from girih.hlo.signature import Signature
+from girih.runtime.devices import cuda
 from girih.runtime.devices.arrays import DeviceArray
 from girih.runtime.dlpack import CUDA, Tensor, make_capsule, read_tensor
 from girih.specs.generated import plan_pb2
@@ -484,3 +485,30 @@ def test_prepare_reads_its_inputs_anew():
     assert call()[0].tolist() == (2 * COUNT + 1).tolist()
     x[...] = 1
     assert call()[0].tolist() == [3.0] * 4
+
+
+# Several GPUs.
+
+
+def test_another_gpu(monkeypatch):
+    first, second = gpu(), gpu()
+    asked = []
+    monkeypatch.setattr(cuda, "find_gpus", lambda number: asked.append(number) or [second])
+    program = two_steps().program(flat(1, 1), first)
+    other = program.with_device(1)
+    assert other(COUNT)[0].tolist() == (2 * COUNT + 1).tolist()
+    assert asked == [1] and other.reason == "device 1 was asked for"
+    assert "launch" in second.log and "launch" not in first.log
+    assert program(COUNT)[0].tolist() == (2 * COUNT + 1).tolist()
+    assert "launch" in first.log
+    with pytest.raises(UserError, match="runs on no GPU"):
+        adding_program().with_device(0)
+
+
+def test_flat_arguments_and_results_on_the_device():
+    device = gpu()
+    program = two_steps().program(flat(1, 1), device)
+    (found,) = program.on_device_flat([Foreign(device, COUNT)])
+    assert found.numpy().tolist() == (2 * COUNT + 1).tolist()
+    with pytest.raises(UserError, match="has no memory of its own"):
+        adding_program().on_device_flat([COUNT, COUNT])

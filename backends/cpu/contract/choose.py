@@ -80,7 +80,7 @@ def unit_of(shape: ProductShape, machine: Machine) -> Unit:
 
 @dataclass(frozen=True)
 class ProductProblem:
-    """The choice of a product's blocking, for `construct`."""
+    """The choice of a product's blocking."""
 
     shape: ProductShape
 

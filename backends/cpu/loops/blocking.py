@@ -1,7 +1,7 @@
 """How loop kernels are cut: lanes of a vector, vectors of a turn, elements of a tile.
 
 `default` cuts by the types and the weight of what is computed; `LoopProblem` predicts the time of
-every cut, for `optimizer.tiles.construct`.
+every cut, for `optimizer/tiles/construct.py`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def blocking_of(row: np.void) -> LoopBlocking:
 
 @dataclass(frozen=True, eq=False)
 class LoopProblem:
-    """The choice of a loop kernel's cut, for `construct`; kind: "loop", "rows",
+    """The choice of a loop kernel's cut; kind: "loop", "rows",
     "reduce", or "transpose": a loop whose operand is contiguous along another dimension."""
 
     region: Region

@@ -6,6 +6,7 @@ are neighbours along the last dimension, except B, where they are neighbours alo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from .bits import log2
@@ -142,12 +143,13 @@ def repeat(
     return tile * layout(outer, register=register, warp=warp)
 
 
+@functools.lru_cache(maxsize=1024)
 def mma_tiles(
-    shape: Sequence[int],
-    atom: Sequence[int],
+    shape: tuple[int, ...],
+    atom: tuple[int, ...],
     a_bits: int,
     b_bits: int,
-    warps: Sequence[int],
+    warps: tuple[int, int],
 ) -> tuple[Layout, Layout, Layout]:
     """Layouts of A (m, k), B (k, n) and the accumulator (m, n) for a product of `shape` (m, n, k)
     through atoms (m, n, k) of mma.sync, shared by `warps` (along m, along n)."""

@@ -95,6 +95,14 @@ class Layout:
         """Coordinates along each dimension of the element at the given inputs."""
         return self.split(self.apply(**values))
 
+    @cached_property
+    def registers(self) -> tuple[tuple[int, ...], ...]:
+        """Coordinates of each register's element in the first thread."""
+        flat = [0]
+        for image in self.bits("register"):
+            flat += [one ^ image for one in flat]
+        return tuple(map(self.split, flat))
+
     # Algebra.
 
     def tensor_dimension(self, dimension: int) -> tuple[int, int]:

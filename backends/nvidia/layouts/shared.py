@@ -11,6 +11,7 @@ from .bits import Span, combine, independent, intersection, log2
 from .linear import Layout, tensor_outputs
 
 BANK_BITS = 5  # 32 banks of 4 bytes
+_remembered = functools.lru_cache(maxsize=1024)
 
 
 def row_major(shape: Sequence[int]) -> Layout:
@@ -20,6 +21,7 @@ def row_major(shape: Sequence[int]) -> Layout:
     return Layout((("offset", tuple(1 << i for i in range(count))),), outputs)
 
 
+@_remembered
 def swizzled(shape: Sequence[int], element_bytes: int, swizzle: int, chunk: int = 16) -> Layout:
     """A tile as the copy engine and wgmma hold it, from an address of 1024-byte alignment: boxes
     of all rows by `swizzle` bytes (32, 64, 128; 0: whole rows) side by side along the last
@@ -152,6 +154,7 @@ def _accesses(
     return tuple(found)
 
 
+@_remembered
 def addresses(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int = 16) -> Addresses:
     """How each thread reaches its elements of `tile` with ld/st.shared of up to `limit_bytes`."""
     where = value.places_in(tile)
@@ -164,6 +167,7 @@ def addresses(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int 
     return Addresses(terms(threads), accesses, element_bytes << len(low))
 
 
+@_remembered
 def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> MatrixAccess | None:
     """ldmatrix (stmatrix) that moves `value` from (to) `tile`, or None where layouts forbid it.
 
@@ -202,6 +206,7 @@ def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> MatrixAcce
     return MatrixAccess(count, transposed, Addresses(lanes_and_others, accesses, 4 * count))
 
 
+@_remembered
 def wavefronts(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int = 16) -> int:
     """How many wavefronts an access of a warp needs for each that it would need at best: words of
     a phase (32, 16, 8 lanes for 4, 8, 16 bytes) divided by the banks that they lie in."""
@@ -229,7 +234,7 @@ def _wavefronts(byte_images: Sequence[int]) -> int:
     return 1 << words - banks
 
 
-@functools.cache
+@_remembered
 def best_tile(writer: Layout, reader: Layout, element_bytes: int, limit_bytes: int = 16) -> Layout:
     """A shared layout for a conversion: vectors that one side or both have in registers, then
     offset bits such that the lanes of both sides fall into different banks as far as possible

@@ -1,7 +1,11 @@
 """Descriptions of GPUs for cost models: a typical one of some architectures, one file each.
 
-Numbers: data sheets (clock, units, capacities) and microbenchmarks of Hopper (latencies and bytes
-per cycle: Luo et al., arXiv 2402.13499); none was measured by us yet.
+Numbers: the data sheets of A100 SXM (40 GB), L40S and H100 SXM for clocks, units, capacities and
+memory, less what random data lose to power on H100 (830 of 989 TFLOP/s: what cuBLAS reaches);
+latencies, bytes per cycle and rates of wgmma by its columns, and mma.sync at 65 % of the peak of
+Hopper: Luo et al., arXiv 2402.13499. Rates of mma.sync by tile, bytes per second of the L2 caches,
+and what a launch and a tile cost are estimates: nothing was measured by us yet. A launch costs
+`sync.step` inside a CUDA graph and `sync.dispatch` outside.
 """
 
 from __future__ import annotations
@@ -16,14 +20,14 @@ from ..target import Architecture
 
 # The file of each architecture.
 TYPICAL = {
-    "sm_80": "sm_80", "sm_86": "sm_80", "sm_89": "sm_80", "sm_90a": "sm_90a",
-    "sm_100a": "sm_90a", "sm_120a": "sm_90a",
+    "sm_80": "sm_80", "sm_86": "sm_89", "sm_89": "sm_89", "sm_90a": "sm_90a",
+    "sm_100a": "sm_90a", "sm_120a": "sm_89",
 }  # fmt: skip
 
 
 @functools.cache
 def typical(name: str) -> Machine:
-    """The typical machine of an architecture's file: "sm_80" or "sm_90a"."""
+    """The typical machine of an architecture's file: "sm_80", "sm_89" or "sm_90a"."""
     file = f"{name}.json"
     return from_json(resources.files(__name__).joinpath(file).read_text("utf-8"), file)
 

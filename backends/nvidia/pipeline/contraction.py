@@ -6,11 +6,10 @@ fixed around them; the tiles go over the multiprocessors in waves.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ....hlo.graph import Op, Region, Value
+from ....hlo.graph import Op, Region
 from ....optimizer.tiles.build import Group, build_kernel, make_group
 from ....optimizer.tiles.streaming import Stream, streams
 from ....optimizer.tiles.write import Unwritable, writable
@@ -20,7 +19,7 @@ from ..launch import KernelCode
 from ..target import Architecture, Target
 from .emit import code_of, plan_of
 from .instructions import KINDS, ROWS
-from .schedule import Schedule, Style
+from .schedule import Schedule
 
 _ROWS = (128, 64, 256, 192)
 _PIXELS = (128, 64, 256)  # of a convolution's tile: boxes of powers of two
@@ -32,9 +31,6 @@ _CACHE = 64.0  # bytes per clock and multiprocessor from the L2 cache
 _POWER = 0.3  # of the time of reads that is lost though products hide them: less clock
 _FIXED = 900.0  # clocks of a tile around its loop, of 128 x 128 elements
 _TRIES = 8
-_ROWS_OF_SEVERAL = (128, 64)  # of tiles of several operations
-_SMALL = 2e7  # operations of a tile that take no longer than a launch
-_WALKS = (128, 64)  # of what they sum over, in one turn
 
 
 def emit(op: Op, region: Region, target: Target) -> KernelCode:
@@ -178,38 +174,3 @@ def _pixel_price(main: Op, architecture: Architecture) -> implicit.Price:
 def _wasteful(size: int, dim: int) -> bool:
     """Whether a tile is more than twice what the dim needs."""
     return size >= 2 * dim and size > 8
-
-
-def connected(
-    group: Group,
-    operands: Sequence[Value],
-    name: str,
-    ways: Sequence[Stream | None],
-    target: Target,
-) -> Op | None:
-    """The tile function of several operations with products that the pipeline takes, in tiles that
-    suit it; None where there is none."""
-    products = [op for op in group.ops if op.name == "dot_general"]
-    dims = group.roots[0].dims
-    if not products or len(dims) < 2 or products[0].operands[0].element.bits > 16:
-        return None
-    walks = [way for way in ways if way is not None and way.extent > min(_WALKS)]
-    most, fallback = target.architecture.multiprocessors // 4, None
-    for rows, stream, step in itertools.product(_ROWS_OF_SEVERAL, [*walks, None], _WALKS):
-        if rows >= 2 * dims[-2] or stream is not None and step > stream.extent:
-            continue
-        sizes = (*(1 for _ in dims[:-2]), rows, dims[-1])
-        try:
-            op = build_kernel(group, operands, sizes, name, stream, step if stream else 0)
-            found = plan_of(op, target)
-        except (Unwritable, Unfit):
-            continue
-        tiles = found.tiles * found.cluster
-        alone = op.definition.flops(op) > _SMALL * tiles
-        if found.style is Style.SEQUENCE and stream is not None:
-            continue
-        if not alone or 2 * tiles >= target.architecture.multiprocessors:
-            return op
-        if tiles > most:  # smaller tiles keep more of the machine busy
-            most, fallback = tiles, op
-    return fallback

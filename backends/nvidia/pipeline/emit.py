@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....hlo.graph import Op
 from ... import llvm
-from ..frame import Parameter, Unit, barrier
+from ..frame import Parameter, Unfit, Unit, barrier
 from ..launch import Argument, KernelCode, Memory
 from ..reach import along, sum_of
 from ..target import Target
@@ -15,7 +15,7 @@ from .consumer import Consumer
 from .epilogue import Epilogue
 from .producer import Producer
 from .registers import Evaluator, Place
-from .schedule import Schedule, schedule
+from .schedule import Schedule, Style, schedule
 from .work import tensor_map
 
 
@@ -32,6 +32,15 @@ def code_of(plan: Schedule, target: Target) -> KernelCode:
 def plan_of(op: Op, target: Target) -> Schedule:
     """What would run; Unfit as `emit`."""
     return schedule(analyse(op), target.architecture)
+
+
+def suits(op: Op, target: Target) -> bool:
+    """Whether a kernel_call runs here, and its products while windows come or others run."""
+    try:
+        found = plan_of(op, target)
+    except Unfit:
+        return False
+    return found.style is not Style.SEQUENCE or found.work.loop is None
 
 
 class _Kernel:

@@ -95,7 +95,7 @@ class Epilogue:
             columns = fragment.columns(column)
             for access in plan.accesses:
                 base = f.add(f.xor(common, access.xor), self.start)
-                held = [fragment.place(made.coordinates(register=n)) for n in access.registers]
+                held = [fragment.place(made.registers[n]) for n in access.registers]
                 for block in range(self.consumer.blocks):
                     moved = offset + access.add + block * hopper.ROWS * staged.swizzle
                     target = hopper.shared(f, f.add(base, moved))

@@ -15,8 +15,7 @@ TILE = layouts.wgmma_accumulator(8)
 
 
 def _own(dimension: int) -> tuple[int, ...]:
-    registers = range(TILE.size("register"))
-    return tuple(sorted({TILE.coordinates(register=n)[dimension] for n in registers}))
+    return tuple(sorted({place[dimension] for place in TILE.registers}))
 
 
 ROWS, COLUMNS = _own(0), _own(1)  # of a tile, that the first thread has
@@ -40,7 +39,7 @@ def column(j: int) -> int:
     return j // len(COLUMNS) * TILE.shape[1] + COLUMNS[j % len(COLUMNS)]
 
 
-def place(coordinates: tuple[int, int]) -> tuple[int, int]:
+def place(coordinates: tuple[int, ...]) -> tuple[int, int]:
     """Which row and which column of a thread stand so far from its first element."""
     at, across = coordinates
     i = at // TILE.shape[0] * len(ROWS) + ROWS.index(at % TILE.shape[0])
@@ -70,8 +69,7 @@ def left_words(depth: int, bits: int) -> tuple[tuple[int, int], ...]:
     """(row, column) of the first element of each word that a thread gives a product as its left
     operand of registers, 64 rows and one step of `depth`."""
     value = layouts.wgmma_a(depth, bits)
-    numbers = range(0, value.size("register"), 32 // bits)
-    return tuple(place(value.coordinates(register=n)) for n in numbers)
+    return tuple(place(one) for one in value.registers[:: 32 // bits])
 
 
 def stays(bits: int) -> bool:

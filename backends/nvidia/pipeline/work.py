@@ -116,8 +116,8 @@ def tensor_map(
 
 
 def reach(size: int, step: int) -> int:
-    """How many elements lie from the first to the last of every so many-th."""
-    return (size - 1) * step + 1
+    """How wide a box has to be of which the copy engine takes `size` elements, every so many-th."""
+    return size * step
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,7 +63,8 @@ class Counters:
         for step in range(1, size // SECTOR + 1):
             parts.append(warps * (1 << 40) + np.minimum(first + step, last))
         touched = np.unique(np.concatenate(parts)).size
-        requests, counts = np.unique(warps, return_counts=True)
+        asked = np.unique(warps * (1 << 40) + offset)  # lanes that want the same get it at once
+        requests, counts = np.unique(asked >> 40, return_counts=True)
         self._count(state, number, "global_requests", requests.size)
         self._count(state, number, "global_sectors", touched)
         ideal = int((-(-counts * size // SECTOR)).sum())

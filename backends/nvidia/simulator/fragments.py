@@ -10,8 +10,6 @@ from functools import lru_cache
 import ml_dtypes
 import numpy as np
 
-LANE = np.arange(32)
-
 # Element type of PTX -> (bits, numpy type of its products).
 ELEMENTS: dict[str, tuple[int, type]] = {
     "f16": (16, np.float32),

@@ -107,9 +107,10 @@ def encode_tensor_map(
     )
     need(all(1 <= b <= 256 for b in box), "a box has 1 to 256 elements along a dimension")
     need(all(1 <= s <= 8 for s in element_strides), "element strides are 1 to 8")
+    need(element_strides[0] == 1, "that of the fastest dimension is 1; the driver ignores others")
     need(interleave == 0, "interleaved layouts are not simulated")
     need(swizzle in SWIZZLES, "the swizzle is 0, 32, 64 or 128 bytes")
-    inner = -(-box[0] // element_strides[0]) * size
+    inner = box[0] * size
     need(inner % 16 == 0, f"a row of the box has {inner} bytes, no multiple of 16")
     need(
         not swizzle or inner <= swizzle,

@@ -22,6 +22,7 @@ from . import kernel
 from .matrix import atoms_of
 
 _SIDES = (16, 32, 64, 128)
+_FEATURES = (8, *_SIDES)  # of a convolution's tile
 _STEP_BYTES = 128  # of a row of an operand, in one turn of the loop
 _SCALAR_RATE = 64.0  # multiply-adds per clock and multiprocessor without matrix instructions
 # Of the rate, by the size of a tile: up to 256 elements, 512, ... 16384: operands are used again.
@@ -80,7 +81,7 @@ def clocks(region: Region, target: Target) -> float:
     (main,) = (op for op in region.ops if op.name in CONTRACTIONS)
     if main.name == "convolution":
         price = _pixel_price(main, target.architecture)
-        return implicit.least(region, _SIDES, _SIDES, price)
+        return implicit.least(region, _SIDES, _FEATURES, price)
     return _sizes(region.results[0].dims, main, target.architecture)[0][0]
 
 
@@ -140,7 +141,7 @@ def _convolution(op: Op, region: Region, main: Op, architecture: Architecture) -
     """A convolution as a product over its taps, best tile first; nothing where it is none."""
     with suppress(Unfit):
         price = _pixel_price(main, architecture)
-        yield from implicit.calls(op.operands, region, _SIDES, _SIDES, price)
+        yield from implicit.calls(op.operands, region, _SIDES, _FEATURES, price)
 
 
 def _pixel_price(main: Op, architecture: Architecture) -> implicit.Price:

@@ -68,16 +68,17 @@ class Emitter:
 
     def _order(self) -> Raster:
         """Tiles of products are walked in blocks of rows by columns."""
-        axes: list[set[int]] = [set(), set()]
+        lefts: set[int] = set()
+        rights: set[int] = set()
         rank = len(self.kernel.grid)
         for product in self.facts.products:
-            for side, source in zip(axes, (product.left, product.right), strict=True):
+            for side, source in ((lefts, product.left), (rights, product.right)):
                 if source.window is None:
                     return Raster(tuple(range(rank)))
                 for offset in source.window.offsets:
                     made = [variable.op for variable in offset.variables]
                     side.update(op.axis for op in made if op is not None and op.name == "tile_id")
-        return raster(rank, *axes, TOGETHER)
+        return raster(rank, lefts, rights, TOGETHER)
 
     def _contended(self) -> frozenset[Value]:
         """Results that more than one access touches: their order is that of the program."""

@@ -74,7 +74,8 @@ def _shuffled(e: Emitter, element: ElementType, tile: Tile, target: Spread, plan
     registers: list[Register] = [like if one is None else one for one in tile]
     if pack > 1:
         raw = [raw_bits(f, one, element) for one in registers]
-        words = [f.bitcast(f.joined(raw[n : n + pack]), "i32") for n in range(0, len(raw), pack)]
+        whole = f"i{8 * element.itemsize * pack}"
+        words = [f.bitcast(f.joined(raw[n : n + pack]), whole) for n in range(0, len(raw), pack)]
         kind = elements.memory_type(f, element)
         found = [
             elements.widen(f, f.extract(f.bitcast(word, f"<{pack} x {kind}>"), n), element)

@@ -185,7 +185,7 @@ def _steps(
     tiles: dict[int, list[tuple[int, int]]] = {}  # by row: columns, and registers of their sums
     for number in range(0, plan.sums.count, each):
         if _used(plan, number):
-            place = plan.sums.layout.coordinates(register=number)
+            place = plan.sums.layout.registers[number]
             tiles.setdefault(place[row], []).append((place[column], number))
 
     def words(
@@ -210,7 +210,7 @@ def _steps(
 def _words(tile: Layout, size: int) -> list[Place]:
     """Where the words of an instruction's operand (own, depth) begin, those of lane 0."""
     per = max(1, 4 // size)
-    return [tile.coordinates(register=n) for n in range(0, tile.size("register"), per)]
+    return list(tile.registers[::per])
 
 
 def multiply(

@@ -44,9 +44,9 @@ class Operand:
         return min(found, key=self._cost)
 
     def _swizzled(self, chunk: int) -> Layout:
-        shape = list(self.value.shape if self.source.along else self.value.shape[::-1])
-        shape[1] = max(shape[1], LEAST // self.size)
-        return layouts.swizzled(shape, self.size, min(LINE, shape[1] * self.size), chunk=chunk)
+        rows, columns = self.value.shape if self.source.along else self.value.shape[::-1]
+        columns = max(columns, LEAST // self.size)
+        return layouts.swizzled((rows, columns), self.size, min(LINE, columns * self.size), chunk)
 
     def _cost(self, tile: Layout) -> tuple[bool, int]:
         seen, matrices = self.seen(tile), self.loads(tile)[0]
@@ -143,7 +143,7 @@ def _store(f: llvm.Function, raw: Sequence[llvm.Value], pointer: llvm.Value, siz
     f.store(f.joined(raw), pointer, align=size * len(raw))
 
 
-Place = tuple[int, int]  # own, depth
+Place = tuple[int, ...]  # own, depth
 
 
 class Words:
@@ -162,7 +162,7 @@ class Words:
         self.places: dict[Place, tuple[Access, int]] = {}
         for access in plan.accesses:
             for number in range(0, len(access.registers), per):
-                place = operand.value.coordinates(register=access.registers[number])
+                place = operand.value.registers[access.registers[number]]
                 self.places[place] = access, number // per
 
     def again(self, shift: llvm.Value | None = None) -> None:
@@ -220,6 +220,6 @@ def held_words(
     per = max(1, 4 // size)
     kind = "double" if size == 8 else "i32"
     return {
-        operand.value.coordinates(register=n): f.bitcast(f.joined(raw[n : n + per]), kind)
+        operand.value.registers[n]: f.bitcast(f.joined(raw[n : n + per]), kind)
         for n in range(0, len(raw), per)
     }

@@ -76,7 +76,7 @@ class _Operand:
         common = self.e.block.reach(self.rows, self.plan.terms, depth=depth)
         kind = elements.memory_type(f, value.element)
         for access in self.plan.accesses:
-            coordinates = [self.operand.value.coordinates(register=n) for n in access.registers]
+            coordinates = [self.operand.value.registers[n] for n in access.registers]
             if not any(own in self.places for own, _ in coordinates):
                 continue
             pointer = self.e.block.place(self.rows, common, access)

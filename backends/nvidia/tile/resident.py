@@ -31,7 +31,7 @@ from .atomics import combined
 from .block import along_grid
 from .kernel import starts
 from .shared import EVERYTHING, Arena, Hazards, Piece
-from .team import Team, TeamLowering, given
+from .team import Team, TeamLowering, given, simpler
 
 THREADS = 512  # of a block
 BLOCKS = 2  # of a multiprocessor, where they need scratch
@@ -164,8 +164,15 @@ class _Resident:
         if op.name in _CONTRACTIONS:
             for value in op.operands:
                 self.lowering.stored(value)
-        count = len(self.team.taken)
-        self.lowering.single(op)
+        count, instead = len(self.team.taken), simpler(op)
+        if instead is None:
+            self.lowering.single(op)
+        else:
+            outputs = [self.team.reserve(value.tensor.bytes) for value in op.results]
+            places = map(self.lowering.stored, op.operands)
+            given_places = dict(zip(instead.arguments, places, strict=True))
+            self.lowering.inner(instead, given_places, outputs).run()
+            self.lowering.places.update(zip(op.results, outputs, strict=True))
         found = {self.lowering.places[value] for value in op.results}
         for piece in self.team.taken[count:]:
             if piece not in found:

@@ -8,6 +8,7 @@ two, or nowhere, so that an index is a part of the thread's plus a part of the r
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,10 +60,9 @@ class Spread:
     @cached_property
     def places(self) -> tuple[Basis | None, ...]:
         """The register part of each register's index; None where it lies outside of the tile."""
-        found = [self.layout.coordinates(register=number) for number in range(self.count)]
         return tuple(
-            place if all(a < n for a, n in zip(place, self.dims, strict=True)) else None
-            for place in found
+            place if all(map(operator.lt, place, self.dims)) else None
+            for place in self.layout.registers
         )
 
     @cached_property

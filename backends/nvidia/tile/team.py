@@ -12,14 +12,15 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from ....hlo.graph import Op, Region, Value
+from ....hlo.ops.windows import running
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Override
-from ...llvm.index import SAME, Affine, Axis, Scopes, delinear, of_axis
+from ...llvm.index import SAME, Affine, Axis, Scopes, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.probe import dummy
-from ...plain.single import as_region
-from ..frame import Entry
+from ...plain.single import as_region, explained
+from ..frame import Entry, shuffle
 from ..loops.groups import across_lanes, restored, selected, stored
 from ..plain.region import Lowering
 from ..plain.work import Place, Step, Worker
@@ -115,7 +116,7 @@ class Team(Worker):
 
 
 class TeamLowering(Lowering):
-    """Operations of a block; reductions as a tree across its threads."""
+    """Operations of a block; reductions and running totals by all its threads."""
 
     work: Team
 
@@ -125,13 +126,13 @@ class TeamLowering(Lowering):
         return TeamLowering(self.work, region, places, outputs)
 
     def single(self, op: Op) -> None:
-        if op.name != "reduce" or not all(value.tensor.size for value in op.operands):
+        sized = all(value.tensor.size for value in (*op.operands, *op.results))
+        if sized and (op.name == "reduce" or op.name == "reduce_window" and running(op)):
+            outputs = [self.output(value, alone=len(self.region.ops) == 1) for value in op.results]
+            (_Tree if op.name == "reduce" else _Totals)(self, op, outputs).run()
+            self.places.update(zip(op.results, outputs, strict=True))
+        else:
             super().single(op)
-            return
-        outputs = [self.output(value, alone=len(self.region.ops) == 1) for value in op.results]
-        if all(value.tensor.size for value in op.results):
-            _Tree(self, op, outputs).run()
-        self.places.update(zip(op.results, outputs, strict=True))
 
 
 class _Tree:
@@ -295,13 +296,106 @@ class _Tree:
         return finish
 
 
+class _Totals:
+    """One reduce_window of running totals: every lane of a line folds a stretch, lanes hand on what
+    stands before, and each goes through its stretch again."""
+
+    def __init__(self, lowering: TeamLowering, op: Op, outputs: Sequence[Place]) -> None:
+        found = running(op)
+        assert found is not None
+        self.dimension, self.backward = found
+        self.lowering, self.op, self.outputs = lowering, op, outputs
+        self.reduction = Reduction(op, self.backward)
+        self.dims = op.results[0].dims
+        self.length = self.dims[self.dimension]
+        self.others = [size for d, size in enumerate(self.dims) if d != self.dimension]
+
+    def run(self) -> None:
+        step, emitter = self.lowering.open(self.op.operands, self.outputs, 0)
+        assert isinstance(step, TeamStep)
+        f, scopes, reduction = step.function, step.scopes, self.reduction
+        threads, lines = step.entry.threads, math.prod(self.others)
+        lanes = 1
+        while lanes < WARP and 2 * lanes * lines <= threads and 2 * lanes <= self.length:
+            lanes *= 2
+        stretch = -(-self.length // lanes) | 1
+        thread = f.cast("zext", step.thread, "i64")
+        targets = step.pointers[-len(self.outputs) :]
+        initial = [emitter.value(value, ()) for value in reduction.initial]
+        start = reduction.read(f, initial)
+        total = lines * lanes
+        with scopes.loop(0, total, threads, extent=total, at_least_once=True) as (_, turn):
+            number = f.add(turn.index, thread)
+            line = f.min(f.udiv(number, lanes), lines - 1, signed=False)
+            others = delinear(
+                emitter.indexer, of_axis(Axis(line, lines, SAME, scopes.depth)), self.others, 1
+            )
+
+            def index(element: Affine) -> list[Affine]:
+                if self.backward:
+                    element = element * -1 + (self.length - 1)
+                found = list(others)
+                found.insert(self.dimension, element.within(0, self.length - 1))
+                return found
+
+            def read(element: Affine) -> list[Register]:
+                at = index(element)
+                registers = [emitter.value(value, at) for value in reduction.inputs]
+                return reduction.read(f, registers)
+
+            begin = f.mul(f.land(number, lanes - 1), stretch)
+            end = f.min(f.add(begin, stretch), self.length)
+            first = of_axis(Axis(f.min(begin, self.length - 1), self.length, SAME, scopes.depth))
+            through = read(first)
+            after = f.add(begin, 1)
+            with scopes.loop(after, end, 1, flat(through), extent=self.length) as (element, loop):
+                carried = unflat(loop.carried, through)
+                loop.carry(*flat(reduction.combine(f, carried, read(element), 1)))
+            through = unflat(loop.results, through)
+            before = self.before(step, number, lanes, through, start)
+            present = f.compare("ult", number, total)
+            end = f.select(present, end, begin)
+            with scopes.loop(begin, end, 1, flat(before), extent=self.length) as (element, loop):
+                carried = unflat(loop.carried, before)
+                own = reduction.combine(f, carried, read(element), 1)
+                finished = reduction.finished(f, own)
+                place = linear(index(element), self.dims)
+                for value, one, pointer in zip(self.op.results, finished, targets, strict=True):
+                    emitter.store(pointer, one, value.element, place)
+                loop.carry(*flat(own))
+        self.lowering.work.end(step, threads)
+
+    def before(
+        self,
+        step: TeamStep,
+        number: llvm.Value,
+        lanes: int,
+        through: list[Register],
+        start: list[Register],
+    ) -> list[Register]:
+        """What stands before a lane's stretch, the initial values first."""
+        f, reduction = step.function, self.reduction
+        lane = f.land(number, lanes - 1)
+        distance = 1
+        while distance < lanes:
+            other = unflat([shuffle(f, "up", one, distance) for one in flat(through)], through)
+            has = f.compare("uge", lane, distance)
+            through = selected(f, has, reduction.combine(f, other, through, 1), through)
+            distance *= 2
+        if lanes == 1:
+            return start
+        ahead = unflat([shuffle(f, "up", one, 1) for one in flat(through)], through)
+        joined = reduction.combine(f, start, ahead, 1)
+        return selected(f, f.compare("eq", lane, 0), start, joined)
+
+
 def together(e: Emitter, op: Op) -> None:
     """An operation whose operands and results lie in memory; results are read from there into
     whatever layout they are asked for in."""
     block = e.block
     tiles = [value for value in op.operands if value.rank]
     e.shared(*tiles)
-    region = as_region(op)
+    region = simpler(op) or as_region(op)
     places: dict[Value, Place] = {}
     known: dict[Value, Override] = {}
     for own, value in zip(region.arguments, op.operands, strict=True):
@@ -320,6 +414,12 @@ def together(e: Emitter, op: Op) -> None:
         block.hazards.read(piece)
         e.scope.scalars[value] = block.load(e.pointer(piece), value.element, 1, False)[0]
         block.arena.give(piece)
+
+
+def simpler(op: Op) -> Region | None:
+    """What to do instead: of running totals to which padding adds, which no pass has seen in a tile
+    function."""
+    return explained(op) if op.name == "reduce_window" else None
 
 
 def given(register: Register) -> Override:

@@ -7,6 +7,7 @@ programs (kernels.py, programs.py) come after them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from girih.backends.llvm import constant, poison
 from girih.backends.nvidia import layouts
 from girih.backends.nvidia.atoms import BITS, MatrixAtom, matrix_atoms
 from girih.backends.nvidia.frame import barrier, shuffle, special
+from girih.backends.nvidia.launch import Memory
 from girih.backends.nvidia.pipeline import instructions as hopper
 from girih.backends.nvidia.target import Target
 from girih.backends.nvidia.tile.matrix import multiply
@@ -319,14 +321,17 @@ def places(rank: int) -> Array:
     return np.array([row[:rank] for row in base], np.int32)
 
 
-def box_load(swizzle: int, rank: int, dtype: Any, target: Target) -> Trial:
-    """A box from global to shared memory, with what is outside as zeros."""
+def box_load(
+    swizzle: int, rank: int, dtype: Any, target: Target, step: int = 1, shift: int = 0
+) -> Trial:
+    """A box from global to shared memory, with what is outside as zeros; every `step`-th row, from
+    an array `shift` bytes behind an aligned address."""
     size = np.dtype(dtype).itemsize
     inner = (swizzle or 64) // size
     array = whole((2, 3, 3, 7, 48 if size == 1 else 40)[5 - rank :], dtype, 3)
     box = [inner, 8, 1, 2, 1][:rank]
-    nbytes = int(np.prod(box)) * size
-    starts = places(rank)
+    nbytes = int(np.prod(box)) * size // step
+    starts, steps = places(rank), [1, step, 1, 1, 1][:rank]
 
     def body(pen: Pen) -> None:
         f, bar = pen.f, hopper.shared(pen.f, 8192)
@@ -340,12 +345,18 @@ def box_load(swizzle: int, rank: int, dtype: Any, target: Target) -> Trial:
         dump(pen, 2, nbytes)
 
     wanted = [
-        swizzled(boxed(array, start[::-1], box[::-1]).reshape(-1).view(np.uint8), swizzle)
+        swizzled(
+            np.ascontiguousarray(boxed(array, start[::-1], box[::-1])[..., ::step, :])
+            .reshape(-1).view(np.uint8),
+            swizzle,
+        )
         for start in starts
-    ]
+    ]  # fmt: skip
+    moved = np.concatenate([np.zeros(shift // size, dtype), array.reshape(-1)])
+    where = replace(map_of(0, array, box, swizzle, steps), memory=Memory(0, shift))
     return small(
-        target, body, [array, starts], [np.stack(wanted)], maps=[map_of(0, array, box, swizzle)],
-        shared=8200, grid=len(starts),
+        target, body, [moved, starts], [np.stack(wanted)], maps=[where], shared=8200,
+        grid=len(starts),
     )  # fmt: skip
 
 
@@ -562,6 +573,10 @@ def atoms(target: Target) -> Iterator[tuple[str, Make]]:
         yield f"box load, swizzle {swizzle}", partial(box_load, swizzle, 2, BF16)
     for rank in (3, 4, 5):
         yield f"box load, rank {rank}", partial(box_load, 64, rank, BF16)
+    yield "box load, every second row", partial(box_load, 128, 2, BF16, step=2)
+    for shift in (16, 64):
+        name = f"box load, {shift} bytes aligned"
+        yield name, partial(box_load, 128, 2, BF16, shift=shift)
     for dtype in (np.uint8, np.float32):
         name = np.dtype(dtype).name
         yield f"box load of {name}", partial(box_load, 32, 2, dtype)

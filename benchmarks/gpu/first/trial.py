@@ -58,8 +58,9 @@ def run(driver: Any, target: Target, trial: Trial) -> list[Array]:
             if not isinstance(argument, TensorMap):
                 return address.to_bytes(8, "little")
             box = Box(
-                argument.element, argument.dims, argument.strides, argument.box, argument.swizzle
-            )
+                argument.element, argument.dims, argument.strides, argument.box, argument.swizzle,
+                argument.steps,
+            )  # fmt: skip
             return driver.tensor_map(box, address)
 
         for launch in trial.code.launches:
@@ -152,11 +153,14 @@ def small(
     return Trial(unit.code([launch], 0.0, 0.0), inputs, wanted)
 
 
-def map_of(slot: int, array: Array, box: Sequence[int], swizzle: int) -> TensorMap:
-    """The tensor map of a row-major array; `box` has the fastest dim first."""
-    name = str(tensor_of(array).element)
-    strides = array.strides[::-1][1:]
-    return TensorMap(Memory(slot), name, array.shape[::-1], tuple(strides), tuple(box), swizzle)
+def map_of(
+    slot: int, array: Array, box: Sequence[int], swizzle: int, steps: Sequence[int] = ()
+) -> TensorMap:
+    """The tensor map of a row-major array; `box` and `steps` have the fastest dim first."""
+    name, strides = str(tensor_of(array).element), tuple(array.strides[::-1][1:])
+    return TensorMap(
+        Memory(slot), name, array.shape[::-1], strides, tuple(box), swizzle, tuple(steps)
+    )
 
 
 def swizzled(data: Array, swizzle: int) -> Array:

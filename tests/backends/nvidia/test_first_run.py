@@ -154,6 +154,17 @@ def test_a_check_that_hangs_or_crashes_does_not_end_the_run(
     assert all("no time" in row["not_run"] for row in report["checks"]) and not report["good"]
 
 
+def test_a_process_that_does_not_start_again(first_run, monkeypatch, tmp_path) -> None:
+    script, mark = tmp_path / "worker.py", tmp_path / "mark"
+    once = f"import os\nif os.path.exists({str(mark)!r}): raise SystemExit('lost')\n"
+    script.write_text(f"{once}open({str(mark)!r}, 'w')\n{WORKER}")
+    monkeypatch.setattr(first_run, "__file__", str(script))
+    monkeypatch.setitem(first_run.SECONDS, "atom", 1.0)
+    rows = first_run.run(options(), time.monotonic() + 60)["checks"]
+    assert [row["good"] for row in rows] == [True, *[False] * 5]
+    assert all("lost" in row["reason"] for row in rows[2:])
+
+
 def test_what_is_missing_is_one_sentence(first_run, monkeypatch) -> None:
     assert first_run.missing(True) == ""
     needed = (("numpy", "numpy", (99, 0), False), ("not_here", "not-here", (1, 2), False))

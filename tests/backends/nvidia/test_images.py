@@ -46,7 +46,7 @@ def prepared(found: Region) -> list[Op]:
     form = images.prepared(found)
     assert form is not None
     better = form[0]
-    arrays = [RNG.integers(-3, 4, t.dims).astype(t.dtype) for t in found.argument_types]
+    arrays = [RNG.integers(-3, 4, v.dims).astype(v.tensor.dtype) for v in found.arguments]
     np.testing.assert_array_equal(run(better, arrays), run(found, arrays))
     made = [op for op in better.ops if op.name == "convolution"]
     for op in made:

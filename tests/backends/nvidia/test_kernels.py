@@ -14,6 +14,7 @@ from girih.backends.nvidia.build import EMITTED, accepts
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.frame import Unfit
 from girih.backends.nvidia.target import ARCHITECTURES, target
+from girih.backends.nvidia.tile import split
 from girih.hlo.build import Builder
 from girih.hlo.errors import UnsupportedError, UserError
 from girih.hlo.graph import Op
@@ -49,7 +50,8 @@ def inputs(op: Op) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("twice", (False, True))
 @pytest.mark.parametrize("residual", (False, True))
-def test_products_cut_apart(residual: bool, twice: bool) -> None:
+def test_products_cut_apart(monkeypatch: pytest.MonkeyPatch, residual: bool, twice: bool) -> None:
+    monkeypatch.setattr(split, "MOST", 1)  # its sum stays whole
     op = product(residual=residual, twice=twice)
     pairs = kernels.shared(op)
     code = kernels.apart_from(op.regions[0], harness.TARGET, 1.0, pairs, "a reason")

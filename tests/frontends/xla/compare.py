@@ -108,10 +108,6 @@ def _facts(instruction: Instruction) -> dict[str, Any]:
     return facts
 
 
-def _is_default(key: str, value: Any) -> bool:
-    return key in _IGNORED or value in (_DEFAULTS.get(key, ()), 0, "", (), {})
-
-
 def _equal(one: Any, two: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):
         return one.dtype == two.dtype and one.shape == two.shape and _bits(one) == _bits(two)

@@ -17,7 +17,7 @@ from girih.hlo.interpret import interpret
 from girih.hlo.ops.convolution import numbers
 from girih.hlo.tiling import run_kernel
 from girih.hlo.types import BF16, F32, TensorType
-from girih.optimizer.tiles.build import make_group
+from girih.optimizer.tiles.build import build_kernel, make_group
 from girih.optimizer.tiles.implicit import boxes, build_implicit, step_of
 from girih.optimizer.tiles.write import Unwritable
 
@@ -37,7 +37,7 @@ def region(x: Sequence[int], w: Sequence[int], element: Any = F32, **facts: Any)
 
 def check(found: Region, sizes: Sequence[int], step: int, tolerance: float = 0.0) -> None:
     """The tile function gives what the region gives."""
-    arrays = [RNG.integers(-3, 4, t.dims).astype(t.dtype) for t in found.argument_types]
+    arrays = [RNG.integers(-3, 4, v.dims).astype(v.tensor.dtype) for v in found.arguments]
     group = make_group(found.ops, found.arguments, found.results)
     kernel = build_implicit(group, arguments(found.argument_types), sizes, "test", step)
     wanted = interpret(Module({"main": Function("main", found)}), arrays)
@@ -80,7 +80,7 @@ def test_sums_of_narrow_floats_are_wide():
     found = region((1, 1, 1, 64), (1, 1, 64, 8), BF16)
     group = make_group(found.ops, found.arguments, found.results)
     kernel = build_implicit(group, arguments(found.argument_types), (1, 1, 1, 8), "test", 16)
-    x = np.ones((1, 1, 1, 64), found.argument_types[0].dtype)
+    x = np.ones((1, 1, 1, 64), found.arguments[0].tensor.dtype)
     x[..., 0] = 512
     (got,) = run_kernel(kernel, [x, np.ones_like(np.zeros((1, 1, 64, 8)), x.dtype)])
     assert (got.astype(np.float32) == 576).all()
@@ -109,6 +109,22 @@ def test_what_is_no_product_over_taps():
     found = region((2, 4, 4, 16), (2, 2, 8, 16), feature_group_count=2)
     with pytest.raises(Unwritable, match="a tile of several groups"):
         check(found, (1, 2, 2, 16), 8)
+
+
+@pytest.mark.parametrize("columns", [8, 12, 16, 24, 32, 48])
+def test_tiles_do_not_cut_groups(columns):
+    """Also where the convolution stays one: tiles are whole groups, or lie in one."""
+    found = region((2, 6, 4, 8), (2, 2, 4, 48), feature_group_count=2)
+    group = make_group(found.ops, found.arguments, found.results)
+    operands = arguments(found.argument_types)
+    if columns in (16, 32):
+        with pytest.raises(Unwritable, match="cuts groups of 24"):
+            build_kernel(group, operands, (1, 2, 3, columns), "test")
+        return
+    kernel = build_kernel(group, operands, (1, 2, 3, columns), "test")
+    arrays = [RNG.integers(-3, 4, v.dims).astype(np.float32) for v in found.arguments]
+    (wanted,) = interpret(Module({"main": Function("main", found)}), arrays)
+    np.testing.assert_array_equal(run_kernel(kernel, arrays)[0], np.asarray(wanted))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def turned(*order: int) -> Body:
 
 
 TRANSPOSES = [
-    ((256, 256), (1, 0)), ((512, 384), (1, 0)), ((8, 128, 64), (0, 2, 1)),
+    ((256, 384), (1, 0)), ((8, 128, 64), (0, 2, 1)),
     ((64, 8, 128), (2, 1, 0)), ((16, 32, 64), (1, 2, 0)), ((16, 32, 64), (2, 0, 1)),
     ((16, 32, 64), (1, 0, 2)), ((4, 16, 8, 64), (0, 2, 1, 3)), ((4, 16, 8, 32), (0, 3, 1, 2)),
     ((4, 32, 16, 16), (0, 2, 3, 1)), ((128, 6, 64), (2, 0, 1)),
@@ -137,9 +137,9 @@ def test_moves(name: str, element: ElementType) -> None:
     assert request >= 256 or name == "padded rows" and request >= 200
 
 
-@pytest.mark.parametrize("element", [I8, BF16, F32, F64], ids=str)
-@pytest.mark.parametrize("start", [0, 1, 3, 8])
-@pytest.mark.parametrize("stride", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("element", [I8, BF16, F64], ids=str)
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("stride", [1, 2, 3, 8])
 def test_slices_of_any_start_and_stride(element: ElementType, start: int, stride: int) -> None:
     """Accesses that reach over what is wanted never leave the array."""
 
@@ -149,7 +149,7 @@ def test_slices_of_any_start_and_stride(element: ElementType, start: int, stride
     check([kind(16, 517, element=element)], body)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     size=st.integers(1, 700),
     start=st.integers(0, 40),

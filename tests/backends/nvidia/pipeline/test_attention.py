@@ -78,7 +78,7 @@ def test_attention_of_a_framework_is_one_launch() -> None:
     (kernel,) = program.plan.kernels
     (launch,) = kernel.launches
     maps = [a for a in launch.arguments if a.HasField("tensor_map")]
-    assert len(maps) == 4 and tuple(launch.block) == (384, 1, 1)
+    assert len(maps) == 4 and tuple(launch.block) in ((256, 1, 1), (384, 1, 1))
     found = program(*inputs)
     found = found[0] if isinstance(found, (list, tuple)) else found
     compare(np.asarray(found), np.asarray(heads(*inputs)), 0.02)

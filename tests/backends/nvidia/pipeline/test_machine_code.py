@@ -107,6 +107,14 @@ def test_products_stand_back_to_back(built, name: str) -> None:
 
 
 @requires_nvdisasm
+def test_a_turn_of_a_cluster_waits_for_no_memory(built) -> None:
+    """Its blocks tell each other that a stage was read, not what they have written."""
+    _, ptx, assembly = get(built, "matmul")
+    assert len(re.findall(r"mbarrier\.arrive\.shared::cluster", ptx)) == 2
+    assert sum(one.opcode == "MEMBAR.ALL.GPU" for one in code_of(assembly)) == 1  # at the exit
+
+
+@requires_nvdisasm
 def test_exponentials_run_under_a_product(built) -> None:
     _, _, assembly = get(built, "attention")
     code = code_of(assembly)

@@ -7,8 +7,6 @@ import pytest
 
 from .elementwise import apply, integers, same
 
-BITS = {"16": 16, "32": 32, "64": 64}
-
 
 def dtype(type_: str) -> np.dtype:
     return np.dtype(f"{'i' if type_[0] == 's' else 'u'}{int(type_[1:]) // 8}")

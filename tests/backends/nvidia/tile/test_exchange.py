@@ -13,10 +13,10 @@ from girih.backends.nvidia import layouts, tile
 from girih.backends.nvidia.tile import assign, windows
 from girih.backends.nvidia.tile.exchange import way
 from girih.backends.nvidia.tile.spread import Spread, blocked, conversion, log2, padded
-from girih.hlo.types import BF16, C64, F32, F64, I1, I8
+from girih.hlo.types import BF16, C64, F32, F64, I1, I8, I32
 
 from .. import harness
-from .support import SM_80, call, check, counted, index, ptx_of, tensor
+from .support import SM_80, call, check, counted, dot, index, ptx_of, tensor, values
 
 
 def copied(dims: tuple[int, ...], element: Any, permutation: tuple[int, ...] | None = None) -> Any:
@@ -113,3 +113,35 @@ def test_places_beyond_a_tile_cost_nothing() -> None:
     padding = Spread((5, 8), layout)
     assert way(value, wide, padding).kind == "registers"
     assert way(value, padding, wide).kind == "registers"
+
+
+@pytest.mark.parametrize(
+    ("element", "sums", "sizes"),
+    [(I8, I32, (32, 64, 32, 32)), (BF16, F32, (32, 64, 32, 32)), (F64, F64, (20, 24, 16, 8))],
+    ids=str,
+)
+def test_a_product_takes_what_its_warps_have(
+    element: Any, sums: Any, sizes: tuple[int, int, int, int]
+) -> None:
+    """(x y^T) v^T: the first sums reach the second product's left operand without a barrier."""
+    rows, inner, depth, columns = sizes
+
+    def body(b: Any, x: Any, y: Any, v: Any, out: Any) -> None:
+        i, zero = index(b, 0, rows), b.constant(0, index(b, 0, 1).type)
+        left = b("tile_load", x, i, zero, sizes=(rows, depth))
+        right = b("tile_load", y, zero, zero, sizes=(inner, depth))
+        last = b("tile_load", v, zero, zero, sizes=(columns, inner))
+        made = dot(b, left, right, tensor(rows, inner, element=sums), (1, 1))
+        if sums is I32:
+            made = b("and", made, b.constant(15, made.type))
+        made = dot(b, b.convert(made, element), last, tensor(rows, columns, element=sums), (1, 1))
+        b.op("tile_store", [out, made, i, zero])
+
+    kinds = [(2 * rows, depth), (inner, depth), (columns, inner)]
+    inputs = [tensor(*dims, element=element) for dims in kinds]
+    op = call(body, inputs, [tensor(2 * rows, columns, element=sums)], (2,))
+    check(op, values(op), tolerance=2e-2 if element is BF16 else 1e-9)
+    ptx = ptx_of(op)
+    between = ptx[ptx.index("mma.sync") : ptx.rindex("mma.sync")]
+    assert counted(between, "st.shared") == counted(between, "bar") == 0
+    assert (counted(between, "shfl") > 0) == (element is not BF16)

@@ -21,9 +21,10 @@ from girih.hlo.ops import DEFINITIONS
 from girih.hlo.types import F32, I1, I32, ElementType, TensorType
 
 from .. import harness
+from ..loops.test_scan import running
 from .support import INDEX, SM_80, call, check, tensor
 
-EACH = 2  # examples of an operation
+EACH = 1  # examples of an operation
 
 
 def inside(op: Op) -> Op:
@@ -101,7 +102,7 @@ def ordered(dims: tuple[int, ...], over: tuple[int, ...]) -> Op:
     return call(body, [kind, places], [tensor(*kept), tensor(*kept, element=I32)], (1,))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     dims=st.lists(st.sampled_from([1, 2, 3, 7, 16, 33]), min_size=1, max_size=3),
     data=st.data(),
@@ -147,6 +148,32 @@ def test_a_body_that_does_not_commute(dims: tuple[int, int]) -> None:
     x = np.random.default_rng(9).standard_normal(dims).astype(np.float32)
     x[0] = -1
     check(projections(dims), [x])
+
+
+def totals(dims: tuple[int, ...], dimension: int, backward: bool, start: int) -> Op:
+    whole = tensor(*dims)
+
+    def body(b: Any, x: Any, out: Any) -> None:
+        places = [b.constant(0, INDEX)] * len(dims)
+        tile_ = b("tile_load", x, *places, sizes=dims)
+        op = running(dims, dimension, F32, backward=backward)
+        first = b.constant(start, TensorType((), F32))
+        found = b.op(op.name, [tile_, first], op.attributes, op.regions, op.result_types).result
+        b.op("tile_store", [out, found, *places], {})
+
+    return call(body, [whole], [whole], (1,))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize(
+    ("dims", "dimension"),
+    [((40,), 0), ((3, 150), 1), ((33, 5), 0), ((2, 1, 64), 2)],
+)
+def test_running_totals(dims: tuple[int, ...], dimension: int, start: int, backward: bool) -> None:
+    """Padding adds the initial value once for each place, also here."""
+    x = np.random.default_rng(5).integers(-4, 5, dims).astype(np.float32)
+    check(totals(dims, dimension, backward, start), [x])
 
 
 @pytest.mark.parametrize("element", [F32, I1], ids=str)

@@ -72,7 +72,7 @@ TURNED = [(False, False), (False, True), (True, False), (True, True)]
 def test_wide_elements(element: Any, steps: int, turned: tuple[bool, bool]) -> None:
     """f32 by tf32 where the source allows it, and f64: matrix instructions that meet every bank
     once, however the operands lie."""
-    facts = {OPERANDS: TF32} if element is F32 else {}
+    facts: dict[str, Any] = {OPERANDS: TF32} if element is F32 else {}
     op = matmul((40, 32, 70), (32, 32, 32), element, element, element, turned, **facts)
     inputs = values(op)
     reports: list[Any] = []
@@ -87,7 +87,8 @@ def test_wide_elements(element: Any, steps: int, turned: tuple[bool, bool]) -> N
 
 def test_f32_is_rounded_to_the_nearest_tf32() -> None:
     """The instruction would cut what it does not read."""
-    op = matmul((16, 8, 8), (16, 8, 8), F32, F32, F32, **{OPERANDS: TF32})
+    facts: dict[str, Any] = {OPERANDS: TF32}
+    op = matmul((16, 8, 8), (16, 8, 8), F32, F32, F32, **facts)
     x, y = np.zeros((16, 8), np.float32), np.zeros((8, 8), np.float32)
     x[:, 0], y[0] = 1 + 2**-11 + 2**-13, 1
     (got,) = harness.run(op, [x, y], code=tile.emit(op, SM_80), on=SM_80)

@@ -21,7 +21,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(np.float32, 1e-5), (ml_dtypes.bfloat16, 2e-2)], ids=["f32", "bf16"]
 )
-def test_attention_is_one_walk_over_keys(dtype: Any, tolerance: float) -> None:
+def test_attention_is_one_kernel(dtype: Any, tolerance: float) -> None:
     random = np.random.default_rng(2)
     q, k, v = ((random.standard_normal((2, rows, 16)) / 2).astype(dtype) for rows in (16, 160, 160))
     program = girih.compile(attention, q, k, v, target="ptx-sim:sm_80")
