@@ -31,6 +31,14 @@ def map_bodies(region: Region, change: Callable[[Op, Region], Region]) -> Region
     return Region(region.arguments, ops, [mapping.get(v, v) for v in region.results])
 
 
+def exhausted(region: Region, move: Callable[[Region], Region | None]) -> Region:
+    """The region after all that `move` finds (None: no more), bodies of control flow first."""
+    region = map_bodies(region, lambda _, body: exhausted(body, move))
+    while (moved := move(region)) is not None:
+        region = moved
+    return region
+
+
 def aliases(op: Op) -> bool:
     """Whether an operation's results are the bytes of its operands under other types."""
     if op.name == "bitcast_convert":

@@ -17,11 +17,8 @@ from ...hlo.graph import Op, Origin, Region, Value, arguments
 KERNEL = 1  # the number of the kernel itself
 KERNEL_MARK = f" ;@{KERNEL}"
 FILE = "kernel"  # the name of the file whose lines are numbers of operations
-_MARK = re.compile(r" ;@(\d+)$", re.MULTILINE)
 _NODE = re.compile(r"^!(\d+) = ", re.MULTILINE)
-_FUNCTION = re.compile(
-    r"^(define [^\n]*@([\w.$]+)\([^\n]*?)( \{\n)(.*?)^\}$", re.MULTILINE | re.DOTALL
-)
+_KERNEL = re.compile(r"define ptx_kernel [^\n]*?@([\w.$]+)\(")
 
 
 class Spot(Origin):
@@ -93,8 +90,8 @@ def _first(op: Op) -> Origin | None:
 
 
 def with_places(text: str) -> str:
-    """LLVM IR whose instructions have debug locations where comments name operations: only what
-    gives `.loc`, no names or types of variables."""
+    """LLVM IR whose kernels' instructions have debug locations where comments name operations: only
+    what gives `.loc`, no names or types of variables."""
     if ";@" not in text:
         return text
     first = 1 + max((int(number) for number in _NODE.findall(text)), default=-1)
@@ -112,24 +109,24 @@ def with_places(text: str) -> str:
     version = node('!{i32 2, !"Debug Info Version", i32 3}')
     kind = node(f"!DISubroutineType(types: {node('!{}')})")
 
-    def function(match: re.Match[str]) -> str:
-        head, name, opening, body = match.groups()
-        if ";@" not in body:
-            return match[0]
-        scope = node(
-            f'distinct !DISubprogram(name: "{name}", scope: {file}, file: {file}, '
-            f"line: {KERNEL}, type: {kind}, unit: {unit}, "
-            "spFlags: DISPFlagDefinition | DISPFlagOptimized)"
-        )
-        known: dict[str, str] = {}
-
-        def location(found: re.Match[str]) -> str:
-            if found[1] not in known:
-                known[found[1]] = node(f"!DILocation(line: {found[1]}, scope: {scope})")
-            return f", !dbg {known[found[1]]}"
-
-        return f"{head} !dbg {scope}{opening}{_MARK.sub(location, body)}}}"
-
-    text = _FUNCTION.sub(function, text)
-    named = [f"!llvm.dbg.cu = !{{{unit}}}", f"!llvm.module.flags = !{{{version}}}"]
-    return "\n".join([text, *named, *nodes, ""])
+    lines: list[str] = []
+    scope, known = "", dict[str, str]()
+    for line in text.split("\n"):
+        if line.endswith("{") and (begun := _KERNEL.match(line)):
+            known = {}
+            scope = node(
+                f'distinct !DISubprogram(name: "{begun[1]}", scope: {file}, file: {file}, '
+                f"line: {KERNEL}, type: {kind}, unit: {unit}, "
+                "spFlags: DISPFlagDefinition | DISPFlagOptimized)"
+            )
+            line = f"{line[:-1]}!dbg {scope} {{"
+        elif line == "}":
+            scope = ""
+        elif (at := line.rfind(" ;@")) >= 0 and scope and line[at + 3 :].isdigit():
+            number = line[at + 3 :]
+            if number not in known:
+                known[number] = node(f"!DILocation(line: {number}, scope: {scope})")
+            line = f"{line[:at]}, !dbg {known[number]}"
+        lines.append(line)
+    lines += [f"!llvm.dbg.cu = !{{{unit}}}", f"!llvm.module.flags = !{{{version}}}", *nodes, ""]
+    return "\n".join(lines)

@@ -29,6 +29,7 @@ from .target import TRIPLE, Architecture, Target
 
 CACHE = KernelCache()
 MOST_THREADS = 512  # of a block that the optimizer asks for: more leave each 64 registers
+_FOREIGN = re.compile(r"[^A-Za-z0-9_]")  # characters that names in PTX do not have
 _LENGTH = struct.Struct("<I")
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
 _NAMED = re.compile(r"@([\w.]+)")
@@ -144,12 +145,26 @@ def build(
     kernels = [job.known[entry.key] for entry in planner.kernels.values()]
     texts = {kernel.symbol: _unpacked(kernel)[1] for kernel in kernels}
     files = Files()
+    names = _name_entries(plan, [kernel.symbol for kernel in kernels])
     located_texts = [
-        located(text, places(job.ops[symbol]), files) for symbol, text in texts.items()
+        located(text.replace(f"{symbol}_", names[symbol]), places(job.ops[symbol]), files)
+        for symbol, text in texts.items()
     ]
     plan.triple = TRIPLE
     plan.features.append(f"ptx{target.architecture.ptx}")
     return plan, merged(located_texts, target.architecture, files).encode()
+
+
+def _name_entries(plan: Any, symbols: Sequence[str]) -> dict[str, str]:
+    """Entries are called as their kernel, for profilers, instead of by their content: what each
+    symbol (of the plan's kernels, in order) begins with in this program. A kernel's name has no $,
+    so that no two are one."""
+    names: dict[str, str] = {}
+    for kernel, symbol in zip(plan.kernels, symbols, strict=True):
+        name = names.setdefault(symbol, f"{_FOREIGN.sub('_', kernel.name)}$")
+        for launch in kernel.launches:
+            launch.entry = name + launch.entry.removeprefix(f"{symbol}_")
+    return names
 
 
 def cubins(ptx: bytes, target: Target) -> Mapping[str, bytes]:

@@ -22,7 +22,7 @@ from typing import Any
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.ops.convolution import numbers, window_attributes
-from ...hlo.types import TensorType
+from ...hlo.types import I32, TensorType
 from ...optimizer.encode import Packing
 from ...optimizer.regions import rewritten
 from ...optimizer.tiles.implicit import refusal
@@ -189,11 +189,11 @@ class _Form:
 
     def gathered(self, image: Value, kernel: Value) -> tuple[Value, Value, _Window]:
         """The window's pixels along the last dims as features, until they fill an instruction."""
-        b, window, size = self.b, self.window, image.element.itemsize
+        b, window = self.b, self.window
         fields = {name: list(getattr(window, name)) for name in _FIELDS}
         for number in reversed(range(self.count)):
             features, taps = image.dims[-1], kernel.dims[1 + number]
-            if features * size >= _LEAST or taps == 1:
+            if self._fills(features) or taps == 1:
                 continue
             image = self._unfolded(image, number, taps)
             # [out, ..., taps, ..., in] becomes [out, ..., 1, ..., taps * in].
@@ -204,28 +204,59 @@ class _Form:
             kernel = b.reshape(moved, dims)
             for name, value in zip(_FIELDS, (1, (0, 0), 1, False), strict=True):
                 fields[name][number] = value
-        whole = -(-image.dims[-1] * size // _CHUNK) * _CHUNK // size
+        whole = self._whole(image.dims[-1])
         image, kernel = self.widened(image, whole), self.widened(kernel, whole)
         made = {name: tuple(values) for name, values in fields.items()}
         return image, kernel, _Window(base=window.base, **made)
 
     def _unfolded(self, image: Value, number: int, taps: int) -> Value:
         """What the window sees along one spatial dim as features, tap after tap."""
-        window, d = self.window, 1 + number
+        b, window, d = self.b, self.window, 1 + number
         stride, dilation = window.strides[number], window.dilations[number]
         padding = [(0, 0)] * image.rank
         padding[d] = window.padding[number]
         image = self.padded(image, padding)
-        reach = (taps - 1) * dilation + 1
-        size = (image.dims[d] - reach) // stride + 1
-        parts = []
-        for tap in range(taps):
-            place = taps - 1 - tap if window.reversal[number] else tap
-            first = place * dilation
-            parts.append(self.sliced(image, d, first, first + (size - 1) * stride + 1, stride))
-        dims = (*parts[0].dims[:-1], taps * image.dims[-1])
-        kind = image.tensor.with_dims(dims)
-        return self.b("concatenate", *parts, type=kind, dimension=image.rank - 1)
+        size = (image.dims[d] - (taps - 1) * dilation - 1) // stride + 1
+        features, last = image.dims[-1], self._fills(taps * image.dims[-1]) or not number
+        # Taps that are none fill the last chunk: one store of whole chunks is better than two.
+        whole = self._whole(taps * features)
+        count = whole // features if last and whole % features == 0 else taps
+        # The pixel of each place of the window and each tap.
+        kind = TensorType((size, count, 1), I32)
+        place = b("iota", type=kind, iota_dimension=0)
+        tap = b("iota", type=kind, iota_dimension=1)
+        if window.reversal[number]:
+            tap = b("subtract", b.constant(taps - 1, kind), tap)
+        place = b("multiply", place, b.constant(stride, kind))
+        tap = b("multiply", tap, b.constant(dilation, kind))
+        # [.., size, taps, .., features], its taps next to the features then.
+        dims = [*image.dims[:d], size, count, *image.dims[d + 1 :]]
+        offsets = tuple(n for n in range(len(dims)) if n not in (d, d + 1))
+        sizes = tuple(1 if n == d else size for n, size in enumerate(image.dims))
+        found = b(
+            "gather", image, b("add", place, tap), type=image.tensor.with_dims(dims),
+            offset_dims=offsets, collapsed_slice_dims=(d,), start_index_map=(d,),
+            index_vector_dim=2, slice_sizes=sizes,
+        )  # fmt: skip
+        if count != taps:
+            kind = found.tensor.with_element(I32)
+            real = b.compare("LT", b("iota", type=kind, iota_dimension=d + 1),
+                             b.constant(taps, kind))  # fmt: skip
+            found = b("select", real, found, b.constant(0, found.tensor))
+        order = [n for n in range(len(dims)) if n != d + 1]
+        order.insert(len(order) - 1, d + 1)
+        if order != sorted(order):
+            found = b.transpose(found, order)
+        return b.reshape(found, (*image.dims[:d], size, *image.dims[d + 1 : -1], count * features))
+
+    def _fills(self, features: int) -> bool:
+        """Whether so many features fill an instruction."""
+        return features * self.main.operands[0].element.itemsize >= _LEAST
+
+    def _whole(self, features: int) -> int:
+        """Features in whole chunks."""
+        size = self.main.operands[0].element.itemsize
+        return -(-features * size // _CHUNK) * _CHUNK // size
 
     def widened(self, value: Value, features: int) -> Value:
         """Zeros as features behind those that there are."""

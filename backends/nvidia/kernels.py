@@ -9,6 +9,7 @@ from dataclasses import replace
 from ...hlo.build import make_op
 from ...hlo.graph import Op, Region, arguments
 from ...optimizer.schedule import may_overwrite
+from ...optimizer.tiles.depths import with_split_depths
 from ..llvm import elementwise
 from ..plain.single import as_region, check
 from . import apart, foreign, images, plain, tile
@@ -125,6 +126,9 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
     """Hopper's pipeline takes a product where it can, else a block of threads each tile; the sum in
     parts where its tiles leave the machine idle."""
     notes: tuple[str, ...] = ()
+    split_depths = with_split_depths(region)
+    if split_depths is not region:
+        op, region = op_of(split_depths), split_depths
     if target.architecture.warpgroups:
         try:
             plan = products.plan(op, region, target)

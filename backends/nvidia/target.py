@@ -32,6 +32,7 @@ class Architecture:
     threads: int  # resident on one multiprocessor
     blocks: int  # resident on one multiprocessor
     multiprocessors: int  # of the largest product
+    memory: float  # bytes per clock and multiprocessor that memory gives
     registers: int = 65536  # 32-bit ones of a multiprocessor
     accelerated: bool = False
     tensor_copies: bool = False  # the tensor memory accelerator (TMA) and mbarrier transactions
@@ -41,20 +42,20 @@ class Architecture:
 
 
 _TABLE = (
-    Architecture("sm_80", 80, 80, 163 << 10, 2048, 32, 108),
-    Architecture("sm_86", 86, 80, 99 << 10, 1536, 16, 84),
-    Architecture("sm_89", 89, 84, 99 << 10, 1536, 24, 144, narrow_floats=True),
+    Architecture("sm_80", 80, 80, 163 << 10, 2048, 32, 108, 10.0),
+    Architecture("sm_86", 86, 80, 99 << 10, 1536, 16, 84, 6.5),
+    Architecture("sm_89", 89, 84, 99 << 10, 1536, 24, 144, 3.0, narrow_floats=True),
     Architecture(
-        "sm_90a", 90, 83, 227 << 10, 2048, 32, 132, accelerated=True,
+        "sm_90a", 90, 83, 227 << 10, 2048, 32, 132, 14.0, accelerated=True,
         tensor_copies=True, clusters=True, warpgroups=True, narrow_floats=True,
     ),
     Architecture(
-        "sm_100a", 100, 86, 227 << 10, 2048, 32, 148, accelerated=True, tensor_copies=True,
-        clusters=True, narrow_floats=True,
+        "sm_100a", 100, 86, 227 << 10, 2048, 32, 148, 28.0, accelerated=True,
+        tensor_copies=True, clusters=True, narrow_floats=True,
     ),
     Architecture(
-        "sm_120a", 120, 87, 99 << 10, 1536, 24, 188, accelerated=True, tensor_copies=True,
-        clusters=True, narrow_floats=True,
+        "sm_120a", 120, 87, 99 << 10, 1536, 24, 188, 4.0, accelerated=True,
+        tensor_copies=True, clusters=True, narrow_floats=True,
     ),
 )  # fmt: skip
 ARCHITECTURES = {one.name: one for one in _TABLE}

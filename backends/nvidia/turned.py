@@ -20,7 +20,6 @@ from .atoms import contraction_atoms
 from .target import Architecture, Target
 from .tile.matrix import atoms_of
 
-_MEMORY = 10.0  # bytes per clock and multiprocessor, read or written
 _SINGLE = 3.0  # times as long, where elements are moved one by one
 _SCALAR = 64.0  # multiply-adds per clock and multiprocessor without matrix instructions
 _STARVED = 0.1  # of the rate of matrix instructions, where elements are copied one by one
@@ -41,7 +40,7 @@ def turned(region: Region, target: Target) -> tuple[Region, tuple[Value, ...]] |
     times = _SINGLE if ragged or padding else 1.0
     moved = sum(dot.operands[side].tensor.bytes for side in sides)
     gain = _gain(dot, architecture, bool(across), bool(ragged))
-    if not sides or 2 * times * moved / _MEMORY > gain:
+    if not sides or 2 * times * moved / architecture.memory > gain:
         return None
     b = Builder(dot.origin, check=False)
     known: dict[Value, Value] = dict(zip(region.arguments, region.arguments, strict=True))

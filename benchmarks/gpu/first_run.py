@@ -221,10 +221,10 @@ class Bench:
             lines = str(error).strip().splitlines() or [""]
             said = f"{type(error).__name__}: {' '.join(lines[:3])}"[:600]
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            known = type(error).__name__ in ("Wrong", "ImportError", "ModuleNotFoundError")
+            known = type(error).__name__ == "Wrong" or isinstance(error, ImportError)
             found = {"good": False, "reason": said, "broken": not known}
             found["at"] = f"{Path(frame.filename).name}:{frame.lineno}"
-            if isinstance(error, ImportError):
+            if isinstance(error, ImportError) and not (error.name or "").startswith("girih"):
                 found = {"unavailable": said}
         return {
             "name": name, "group": group, **found, "seconds": round(time.monotonic() - started, 2)

@@ -30,6 +30,7 @@ import models_on_gpu
 import peers
 import static
 from cases import Case
+from first_run import find_girih
 from peers import Unavailable
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -40,6 +41,7 @@ PACKAGES = ("girih", "torch", "jax", "jaxlib", "triton", "cuda-bindings", "llvml
 
 def main() -> int:
     options = arguments()
+    find_girih()
     wanted: list[str] = options.only.split(",") if options.only else list(GROUPS)
     unknown = sorted(set(wanted) - set(GROUPS))
     if unknown:

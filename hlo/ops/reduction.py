@@ -11,11 +11,52 @@ import numpy as np
 
 from ..access import Access, Kind, Space, at, elementwise
 from ..graph import Op, Region
-from ..room import Case, OpDefinition, attribute, constraint, variadic
+from ..room import Case, Constraint, OpDefinition, attribute, constraint, variadic
 from ..types import BF16, F32, I1, I8, I32, TensorType, Type
 from . import bodies
 from .clauses import merge_dims, same_dims, same_element, unique, within
 from .examples import binary_body, counting, f32, i1, i8, i32, scalar_body
+
+
+def inputs_of(o: Op) -> Sequence[Any]:
+    return o.operands[: len(o.operands) // 2]
+
+
+def inits_of(o: Op) -> Sequence[Any]:
+    return o.operands[len(o.operands) // 2 :]
+
+
+def folding_clauses() -> tuple[Constraint, ...]:
+    """What holds of N inputs followed by their N initial values."""
+    return (
+        constraint(
+            "as many inputs as init_values, at least one",
+            lambda o: len(o.operands) >= 2 and len(o.operands) % 2 == 0,
+        ),
+        constraint(
+            "inputs have the same dimensions",
+            lambda o: all(same_dims(v.dims, o.operands[0].dims) for v in inputs_of(o)),
+        ),
+        constraint(
+            "an init_value is a scalar of its input's element type",
+            lambda o: all(
+                init.rank == 0 and same_element(init.element, value.element)
+                for value, init in zip(inputs_of(o), inits_of(o), strict=True)
+            ),
+        ),
+    )
+
+
+def folding_body() -> Constraint:
+    """What holds of the body that folds them."""
+    return constraint(
+        "body takes two scalars per input and returns one per input",
+        lambda o: (
+            len(o.regions[0].arguments) == len(o.operands)
+            and len(o.regions[0].results) == len(o.operands) // 2
+            and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
+        ),
+    )
 
 
 class Reduce(OpDefinition, name="reduce"):
@@ -28,33 +69,12 @@ class Reduce(OpDefinition, name="reduce"):
     regions = ("body",)
     inputs_and_inits = variadic()
     dimensions = attribute(tuple)
-    C0 = constraint(
-        "as many inputs as init_values, at least one",
-        lambda o: len(o.operands) >= 2 and len(o.operands) % 2 == 0,
-    )
-    C1 = constraint(
-        "inputs have the same dimensions",
-        lambda o: all(same_dims(v.dims, o.operands[0].dims) for v in inputs_of(o)),
-    )
-    C2 = constraint(
-        "an init_value is a scalar of its input's element type",
-        lambda o: all(
-            init.rank == 0 and same_element(init.element, value.element)
-            for value, init in zip(inputs_of(o), inits_of(o), strict=True)
-        ),
-    )
+    C0, C1, C2 = folding_clauses()
     C4 = constraint(
         "0 <= dimensions < rank(inputs[0])", lambda o: within(o.dimensions, o.operands[0].rank)
     )
     C5 = constraint("dimensions are unique", lambda o: unique(o.dimensions))
-    C6 = constraint(
-        "body takes two scalars per input and returns one per input",
-        lambda o: (
-            len(o.regions[0].arguments) == len(o.operands)
-            and len(o.regions[0].results) == len(o.operands) // 2
-            and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
-        ),
-    )
+    C6 = folding_body()
 
     def infer(self, o: Op) -> Sequence[Type]:
         dims = merge_dims(*(v.dims for v in inputs_of(o)))
@@ -138,14 +158,6 @@ class Reduce(OpDefinition, name="reduce"):
             "reduce_argmax", (values, indices, f32(-np.inf), i32(0)),
             {"dimensions": (1,)}, regions=scalar_body(_argmax, F32, I32, F32, I32),
         )  # fmt: skip
-
-
-def inputs_of(o: Op) -> Sequence[Any]:
-    return o.operands[: len(o.operands) // 2]
-
-
-def inits_of(o: Op) -> Sequence[Any]:
-    return o.operands[len(o.operands) // 2 :]
 
 
 def _argmax(b: Any, x: Any, i: Any, y: Any, j: Any) -> Any:

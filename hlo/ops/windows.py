@@ -18,7 +18,7 @@ from ..types import F32, I1, I8, TensorType, Type
 from . import bodies, numerics
 from .clauses import merge_dims, per_dim, same_dims, same_element
 from .examples import binary_body, counting, f32, i8, scalar_body
-from .reduction import inits_of, inputs_of, scatter_elements
+from .reduction import folding_body, folding_clauses, inits_of, inputs_of, scatter_elements
 from .shape import padded
 
 
@@ -36,21 +36,7 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
     base_dilations = attribute(tuple, ())
     window_dilations = attribute(tuple, ())
     padding = attribute(tuple, ())
-    C0 = constraint(
-        "as many inputs as init_values, at least one",
-        lambda o: len(o.operands) >= 2 and len(o.operands) % 2 == 0,
-    )
-    C2 = constraint(
-        "inputs have the same dimensions",
-        lambda o: all(same_dims(v.dims, o.operands[0].dims) for v in inputs_of(o)),
-    )
-    C3 = constraint(
-        "an init_value is a scalar of its input's element type",
-        lambda o: all(
-            init.rank == 0 and same_element(init.element, value.element)
-            for value, init in zip(inputs_of(o), inits_of(o), strict=True)
-        ),
-    )
+    C0, C2, C3 = folding_clauses()
     C4 = constraint(
         "size(window_dimensions) = rank(inputs[0])",
         lambda o: len(o.window_dimensions) == o.operands[0].rank,
@@ -66,14 +52,7 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
     C7 = constraint("0 < window_strides", lambda o: min(o.window_strides, default=1) > 0)
     C9 = constraint("0 < base_dilations", lambda o: min(o.base_dilations, default=1) > 0)
     C11 = constraint("0 < window_dilations", lambda o: min(o.window_dilations, default=1) > 0)
-    C13 = constraint(
-        "body takes two scalars per input and returns one per input",
-        lambda o: (
-            len(o.regions[0].arguments) == len(o.operands)
-            and len(o.regions[0].results) == len(o.operands) // 2
-            and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
-        ),
-    )
+    C13 = folding_body()
 
     def infer(self, o: Op) -> Sequence[Type]:
         dims = windowed_dims(
@@ -210,10 +189,11 @@ def _absorbs_padding(o: Op, inits: Sequence[Value]) -> bool:
     known = [constant_of(value) for value in inits]
     if region.captures() or None in known:
         return False
-    kinds = region.result_types
-    if [value.type for value in inits] != list(kinds):
-        return False
-    numbers = [np.asarray(dense.splat_value) for dense in known if dense is not None]
+    numbers = [
+        np.asarray(dense.splat_value).astype(total.tensor.dtype)
+        for dense, total in zip(known, region.results, strict=True)
+        if dense is not None
+    ]
     module = Module({"main": Function("main", region)})
     again = Interpreter(module).run(region, [*numbers, *numbers])
     return all(

@@ -27,6 +27,7 @@ from .blocks import BlockCounter, LargestGrain
 from .build import Group, build_kernel, make_group
 from .cost import USABLE, level_of, rates
 from .estimate import Plan, plans
+from .masks import without_masks
 from .streaming import Stream, streams
 from .write import Unwritable, writable
 
@@ -127,7 +128,7 @@ class Connect:
                 op = build_kernel(group, group.inputs, plan.sizes, "group", way, plan.step)
             except Unwritable:
                 continue
-            if self.suits(op):
+            if self.suits(without_masks(op)):
                 return [plan]
         return []
 
@@ -164,6 +165,8 @@ class Connect:
                 op = build_kernel(group, operands, plan.sizes, name, ways[plan.way], plan.step)
             except Unwritable:
                 continue
+            if self.machine.blocks is not None:
+                op = without_masks(op)
             if self.accepts is None or self.accepts(op):
                 yield plan, op
 

@@ -18,7 +18,7 @@ from ...hlo.graph import Module, Op, Region, Value, arguments, union_origins
 from ...hlo.ops.tile import MEMORY_OPS
 from ...hlo.types import Type
 from ...hlo.verify import FUSED, Level
-from ..regions import map_bodies, rename, rewritten
+from ..regions import exhausted, rename, rewritten
 from .access import Box, Propagation, Span, propagate
 from .expressions import expression, variable
 from .write import TileWriter, Unwritable, numbers, writable
@@ -49,15 +49,7 @@ class KernelEpilogues:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        return module.with_bodies(self.region)
-
-    def region(self, region: Region) -> Region:
-        region = map_bodies(region, lambda op, body: self.region(body))
-        while True:
-            extended = _first_move(region)
-            if extended is None:
-                return region
-            region = extended
+        return module.with_bodies(lambda region: exhausted(region, _first_move))
 
 
 def _first_move(region: Region) -> Region | None:

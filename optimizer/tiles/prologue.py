@@ -18,7 +18,7 @@ from ...hlo.offsets import Offsets
 from ...hlo.ops.tile import MEMORY_OPS
 from ...hlo.tiling import trips
 from ...hlo.verify import FUSED, Level
-from ..regions import inline, map_bodies, rename, rewritten
+from ..regions import exhausted, inline, rename, rewritten
 from .access import Box, Span, propagate
 from .expressions import expression, variable
 from .write import TileWriter, Unwritable, writable
@@ -43,15 +43,7 @@ class KernelPrologues:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        return module.with_bodies(self.region)
-
-    def region(self, region: Region) -> Region:
-        region = map_bodies(region, lambda op, body: self.region(body))
-        while True:
-            extended = _first_move(region)
-            if extended is None:
-                return region
-            region = extended
+        return module.with_bodies(lambda region: exhausted(region, _first_move))
 
 
 def _first_move(region: Region) -> Region | None:

@@ -6,10 +6,12 @@ import pytest
 import girih
 from girih.hlo.build import build_module, build_region
 from girih.hlo.errors import UnsupportedError
-from girih.hlo.types import F32, I1, I32, SymbolicDim, TensorType
+from girih.hlo.types import F32, I1, I32, SymbolicDim, TensorType, element_type
 from girih.optimizer.fusion import Fuse
 from girih.optimizer.order import Order
 from girih.optimizer.schedule import CopyStep, RunStep, live_ranges, schedule
+
+F8, UI8 = element_type("f8E4M3FN"), element_type("ui8")
 
 VECTOR, SCALAR, STACK = TensorType((8,), F32), TensorType((), I32), TensorType((4, 8), F32)
 
@@ -188,3 +190,25 @@ def test_symbolic_sizes_are_refused_with_a_remedy():
     module = build_module([TensorType((SymbolicDim("n"),), F32)], lambda b, x: [b("tanh", x)])
     with pytest.raises(UnsupportedError, match="symbolic dimension.*fixed"):
         steps_of(module)
+
+
+def test_bits_under_another_type_need_no_kernel():
+    """A product reads them where they lie; as a result they are copied."""
+
+    def body(b, x, y):
+        left, right = (b("bitcast_convert", v, type=v.tensor.with_element(F8)) for v in (x, y))
+        total = b(
+            "dot_general", left, right, type=TensorType((4, 3), F32),
+            lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
+        )  # fmt: skip
+        return [total, left]
+
+    module = build_module([TensorType((4, 8), UI8), TensorType((8, 3), UI8)], body)
+    fused = Fuse()(module)
+    kinds = [op.kind for op in fused.body.ops if op.name == "fusion"]
+    assert sorted(kinds) == ["contract", "loop"]
+    x, y = (np.linspace(-2, 2, n).astype(F8.dtype) for n in (32, 24))
+    x, y = x.reshape(4, 8), y.reshape(8, 3)
+    total, left = girih.compile(module)(x.view(np.uint8), y.view(np.uint8))
+    np.testing.assert_allclose(total, x.astype(np.float32) @ y.astype(np.float32), rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(left).view(np.uint8), x.view(np.uint8))

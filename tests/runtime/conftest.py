@@ -1,23 +1,5 @@
 """Fixtures of the runtime's tests."""
 
-from __future__ import annotations
+from .fixtures import device, own_configuration
 
-import pytest
-
-from .fakes import adding_device
-
-
-@pytest.fixture(autouse=True)
-def own_configuration(tmp_path_factory, monkeypatch):
-    """Keys are made in a folder of the test's own."""
-    folder = tmp_path_factory.mktemp("config")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
-    monkeypatch.setenv("APPDATA", str(folder))
-    return folder / "girih"
-
-
-@pytest.fixture(autouse=True)
-def device():
-    """Target `adding`."""
-    with adding_device():
-        yield
+__all__ = ["device", "own_configuration"]

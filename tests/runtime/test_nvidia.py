@@ -341,6 +341,10 @@ def test_a_library_reads_results_in_the_order_of_its_stream():
     tensor = read_tensor(result.__dlpack__(stream=theirs))
     assert (tensor.shape, tensor.strides, tensor.dtype) == ((4,), (1,), np.float32)
     assert result.__dlpack_device__() == (CUDA, 0)
+    result.__dlpack__(stream=theirs, dl_device=(CUDA, 0), copy=False, max_version=(1, 1))
+    for wish in ({"copy": True}, {"dl_device": (1, 0)}):
+        with pytest.raises(BufferError, match="handed out where it is"):
+            result.__dlpack__(stream=theirs, **wish)
     device.synchronize(theirs)
     assert device.floats(tensor.address, 4).tolist() == (2 * COUNT + 1).tolist()
 

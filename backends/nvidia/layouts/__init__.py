@@ -1,4 +1,12 @@
-"""Layouts: where the elements of a tile live, as linear maps over bits."""
+"""Layouts: where the elements of a tile live, as linear maps over bits.
+
+    linear.py      Layout: a map and its algebra; Repeated: a tile again and again
+    fragments.py   layouts of registers: for coalesced access, for products, of matrix instructions
+    shared.py      layouts of shared memory: swizzles, the widest access, ldmatrix, bank conflicts
+    conversion.py  from one layout of registers to another: renaming, shuffles, shared memory
+
+`tile/spread.py` puts tiles of any sizes into them, `pipeline/fragment.py` those of a warp group.
+"""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ _PIXELS = (128, 64, 256)  # of a convolution's tile: boxes of powers of two
 _COLUMNS = (256, 128, 192, 64, 96, 160, 32, 16, 8)
 _LARGEST = 128 * 256  # elements; larger ones leave too few stages of windows
 _STEP_BYTES = 128  # of a row of an operand, in one turn of the loop
+_MOST_DEPTH = 4  # times that, where another summed dim is whole
 _STEP_CLOCKS = 8  # of 64 rows, 16 columns and 32 bytes of depth on the matrix units
 _CACHE = 64.0  # bytes per clock and multiprocessor from the L2 cache
 _POWER = 0.3  # of the time of reads that is lost though products hide them: less clock
@@ -103,10 +104,16 @@ def _stream(group: Group, product: Op) -> tuple[Stream | None, int]:
     step = _STEP_BYTES // product.operands[0].element.itemsize
     depths = product.lhs_contracting_dimensions
     total = math.prod(product.operands[0].dims[dim] for dim in depths)
-    for stream in streams(group.ops, group.roots):
-        if product in stream.inner and total > step:
-            return stream, max(1, step // (total // stream.extent))
-    return None, 0
+    ways = [way for way in streams(group.ops, group.roots) if product in way.inner]
+    if not ways or total <= step:
+        return None, 0
+    # Of several summed dims, one whose others are whole in a row of the window.
+    ways.sort(key=lambda way: not _fills(total // way.extent, step))
+    return ways[0], max(1, step // (total // ways[0].extent))
+
+
+def _fills(others: int, step: int) -> bool:
+    return step % others == 0 or others % step == 0 and others <= _MOST_DEPTH * step
 
 
 def _sizes(

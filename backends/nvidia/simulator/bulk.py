@@ -104,6 +104,8 @@ def issue_load(
     down. In lazy runs it lands when no warp can run."""
     state = at.state
     traffic = Traffic.of(state)
+    if state.checks:
+        traffic.check_readers(at, index, what)
     traffic.begin_write(at, index, what)
     found = [(barrier_at(at, place), nbytes) for place, nbytes in barriers]
 

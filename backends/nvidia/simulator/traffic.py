@@ -2,8 +2,8 @@
 
 Per word (4 bytes) of a cluster's shared memory: `dirty` (a thread wrote it and has not passed a
 proxy fence), `writer` and `when` (the thread that wrote it last, and how many barriers it had met
-by then), `arriving` (a copy in flight will write it), `leaving` (a copy or a product in flight will
-read it).
+by then), `reader` and `read_at` (the same of the thread that loaded it last), `arriving` (a copy in
+flight will write it), `leaving` (a copy or a product in flight will read it).
 Loads and stores of threads, and the issue of asynchronous operations, are checked against these, so
 a missing wait is found even where the order of this run happens to hide it.
 """
@@ -34,6 +34,9 @@ class Traffic:
         self.writer = np.zeros(size, np.int32)  # thread + 1
         self.when = np.zeros(size, np.int32)
         self.met = np.zeros(state.T + 1, np.int32)  # of thread + 1
+        self.reader = np.zeros(size, np.int32)  # thread + 1
+        self.read_at = np.zeros(size, np.int32)
+        self.passed = np.zeros(state.T + 1, np.int32)  # like `met`, and barriers of warps
         # Threads may also agree through memory, which is not followed.
         others = {node.instruction.parts[0] for node in state.nodes}
         self.ordered = not others & {"atom", "red", "membar"}
@@ -76,13 +79,22 @@ class Traffic:
 
     def loaded(self, threads: np.ndarray, cta: Any, offset: Any, nbytes: int, number: int) -> None:
         """Threads load."""
-        if self.arriving[self._words(cta, offset, nbytes)].any():
+        index = self._words(cta, offset, nbytes)
+        if self.arriving[index].any():
             text = "load from the destination of a copy in flight"
             self.state.fault("race", text, number, threads)
+        owner = np.broadcast_to(threads + 1, index.shape[:1])[:, None]
+        self.reader[index] = owner
+        self.read_at[index] = self.passed[owner]
 
     def meet(self, threads: np.ndarray) -> None:
         """These threads arrive at a barrier."""
         self.met[threads + 1] += 1
+        self.passed[threads + 1] += 1
+
+    def meet_in_warp(self, threads: np.ndarray) -> None:
+        """These threads meet those of their warp."""
+        self.passed[threads + 1] += 1
 
     def fence(self, threads: np.ndarray) -> None:
         """What these threads have written may be read by copies and products from now on."""
@@ -114,6 +126,16 @@ class Traffic:
 
     def end_read(self, index: np.ndarray) -> None:
         self.leaving[index] -= 1
+
+    def check_readers(self, at: At, index: np.ndarray, what: str) -> None:
+        """Whoever has loaded what is overwritten has to have met somebody since."""
+        reader = self.reader[index]
+        alone = (reader > 0) & (self.read_at[index] == self.passed[reader])
+        alone &= ~np.isin((reader - 1) // 32, at.threads // 32)
+        if self.ordered and alone.any():
+            text = f"{what} overwrites what a thread has loaded that has met no barrier since"
+            at.fault("race", text, reader[alone][:1] - 1)
+        self.reader[index] = 0
 
     def begin_write(self, at: At, index: np.ndarray, what: str) -> None:
         """Poisons the destination."""

@@ -135,7 +135,7 @@ class Assignment:
         return any(
             plan.atom is None and len(plan.sums.alive) >= MOST_ELEMENTS
             for plan in self.products.values()
-        )
+        ) or any(op.name == "convolution" for op in self.facts.region.walk())
 
     def _reaches(self, value: Value, made: set[Value], depth: int) -> bool:
         if value in made:

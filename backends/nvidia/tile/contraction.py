@@ -29,6 +29,7 @@ _SCALAR_RATE = 64.0  # multiply-adds per clock and multiprocessor without matrix
 _SHARES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8)
 _TOGETHER = 4  # blocks of a multiprocessor at once
 _WARPS = 4  # a multiprocessor has four places where products are done
+_SECTOR = 32  # bytes that memory is read in
 _TURN = 400.0  # clocks of a turn of the loop at least: nothing is faster than memory answers
 _TRAFFIC = 64.0  # bytes per clock and multiprocessor from the L2 cache
 _FIXED = 2000.0  # clocks of a block around its loop
@@ -89,8 +90,16 @@ def _stream(group: Group, contraction: Op) -> tuple[Stream | None, int]:
     """How the sum is walked, and how much of it in one turn."""
     element = contraction.operands[0].element
     step = max(8, _STEP_BYTES // element.itemsize)
-    for stream in streams(group.ops, group.roots):
-        if contraction in stream.inner and stream.extent > step:
+    ways = [way for way in streams(group.ops, group.roots) if contraction in way.inner]
+    if contraction.name == "dot_general":
+        dims = contraction.lhs_contracting_dimensions
+        sizes = [n for n in (contraction.operands[0].dims[d] for d in dims) if n != 1]
+        for stream in ways:
+            # A matrix has one summed dim: of two, the turn has one index of the other.
+            if len(sizes) == 2 and step // 2 <= math.prod(sizes) // stream.extent <= 4 * step:
+                return stream, 1
+    for stream in ways:
+        if stream.extent > step:
             return stream, step
     return None, 0
 
@@ -110,7 +119,8 @@ def _sizes(
             sizes = _cut(dims, rows, columns, batches)
             tiles = math.prod(-(-n // size) for n, size in zip(dims, sizes, strict=True))
             own = max(math.prod(sizes[:-1]), least[0]), max(sizes[-1] if sizes else 1, least[1])
-            price = _price(own, tiles, depth, left.element.itemsize, rate, architecture)
+            lost = _lost(contraction, own)
+            price = _price(own, tiles, depth, left.element.itemsize, rate, architecture, lost)
             scored.append((price, sizes))
     known: dict[tuple[int, ...], float] = {}
     for score, sizes in sorted(scored):
@@ -125,13 +135,15 @@ def _price(
     size: int,
     rate: float,
     architecture: Architecture,
+    lost: int = 0,
 ) -> float:
-    """Clocks of so many tiles of (rows, columns), with elements of `size` bytes."""
+    """Clocks of so many tiles of (rows, columns), with elements of `size` bytes; `lost`: bytes that
+    are read and not used, for each step along the sum."""
     each = -(-tiles // architecture.multiprocessors)  # tiles of a multiprocessor
     share = _SHARES[min(len(_SHARES), max(1, (own[0] * own[1] // 256).bit_length())) - 1]
     warps = min(each, _TOGETHER) * max(1, own[0] * own[1] // 512)
     arithmetic = own[0] * own[1] / (rate * share) * depth
-    traffic = (own[0] + own[1]) * size / _TRAFFIC * depth
+    traffic = ((own[0] + own[1]) * size + lost) / _TRAFFIC * depth
     time = max(arithmetic, traffic) / min(1.0, warps / _WARPS)
     time = max(time, depth * size / _STEP_BYTES * _TURN)
     return each * (time + _FIXED / min(each, _TOGETHER))
@@ -154,6 +166,18 @@ def _pixel_price(main: Op, architecture: Architecture) -> implicit.Price:
         return _price(own, tiles, depth, size, rate, architecture)
 
     return price
+
+
+def _lost(contraction: Op, own: tuple[int, int]) -> int:
+    """Bytes of sectors that a tile reads for nothing in each step along the sum: parts of rows of
+    operands that lie across it."""
+    found = 0
+    if contraction.name == "dot_general":
+        for side, count in zip(("lhs", "rhs"), own, strict=True):
+            value = contraction.operands[side == "rhs"]
+            if value.rank - 1 not in getattr(contraction, f"{side}_contracting_dimensions"):
+                found += -count * value.element.itemsize % _SECTOR
+    return found
 
 
 def _rate(contraction: Op, architecture: Architecture) -> tuple[float, tuple[int, int]]:

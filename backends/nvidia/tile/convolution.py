@@ -11,11 +11,14 @@ from ....hlo.ops.convolution import window_attributes
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
-from ...llvm.index import Affine, Axis, Indexer, Scopes, delinear, of_axis
+from ...llvm.index import ZERO, Affine, Axis, Indexer, Scopes, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
+from ..plain.products import convolution_slides
 from .dot import added, widened
 from .emitter import Emitter
 from .scope import Tile
+from .shared import CHUNK
+from .spread import Spread
 from .team import together
 
 
@@ -25,96 +28,132 @@ def convolution(e: Emitter, op: Op) -> None:
     if any(step != 1 for step in op.lhs_dilation) or op.batch_group_count != 1:
         together(e, op)
         return
-    f, block = e.f, e.block
-    image, kernel = op.operands
-    pointers = dict(zip(op.operands, e.shared(image, kernel), strict=True))
-    spread = e.spread(op.result)
-    element = op.result.element
-    taps = [kernel.dims[d] for d in op.kernel_spatial_dimensions]
-    depth = kernel.dims[op.kernel_input_feature_dimension]
-    inner = [*taps, depth]
+    f = e.f
+    sides = _Sides(e, op)
+    spread, element = e.spread(op.result), op.result.element
     zero = elements.register_constant(element, element.dtype.type(0), 1)
     start: list[Register] = [zero] * len(spread.alive)
-    with f.for_range(0, math.prod(inner), 1, flat(start)) as loop:
-        old = unflat(loop.carried, start)
-        at = of_axis(Axis(loop.index, max(1, math.prod(inner))))
-        walked = delinear(Indexer(Scopes(f)), at, inner, 1)
-        known: dict[Any, Register] = {}  # of the image by an index, of the kernel by a feature
-        new: list[Register] = []
-        for total, number in zip(old, spread.alive, strict=True):
-            place = spread.places[number]
-            assert place is not None
-            index = block.index(spread, place)
-            feature = op.output_feature_dimension
-            grouped = op.feature_group_count != 1
-            key = tuple(at.key if d != feature or grouped else 0 for d, at in enumerate(index))
-            if key not in known:
-                ours = _image_index(e, op, index, walked)
-                known[key] = _element(e, image, pointers[image], ours, element)
-            other = index[feature].key
-            if other not in known:
-                theirs = [block.scalar(one) for one in _kernel_index(op, index, walked)]
-                known[other] = _element(e, kernel, pointers[kernel], theirs, element)
-            new.append(added(e, op, total, known[key], known[other]))
-        loop.carry(*flat(new))
+    with f.for_range(0, math.prod(sides.inner), 1, flat(start)) as loop:
+        totals = dict(zip(spread.alive, unflat(loop.carried, start), strict=True))
+        sides.turn(loop.index)
+        width = sides.width(spread)
+        for first in range(0, spread.count, width):
+            place = spread.places[first]
+            if place is None:
+                continue
+            index = e.block.index(spread, place)
+            left, right = sides.image(index, width), sides.kernel(index, width)
+            for lane in range(width):
+                number = first + lane
+                if number in totals:
+                    totals[number] = added(e, op, totals[number], left[lane], right[lane])
+        loop.carry(*flat([totals[number] for number in spread.alive]))
     tile: Tile = [None] * spread.count
     for number, one in zip(spread.alive, unflat(loop.results, start), strict=True):
         tile[number] = elements.rounded(f, one, element) if isinstance(one, llvm.Value) else one
     e.set(op.result, spread, tile)
 
 
-def _image_index(
-    e: Emitter, op: Op, index: Sequence[Affine], walked: Sequence[Affine]
-) -> list[llvm.Value]:
-    """The element of the image for a result and a tap; it may lie outside."""
-    f, block = e.f, e.block
-    image, kernel = op.operands
-    strides, pads, _, dilations, reversed_ = window_attributes(op)
-    found: list[llvm.Value] = [llvm.constant("i64", 0)] * image.rank
-    found[op.input_batch_dimension] = block.scalar(index[op.output_batch_dimension])
-    depth = kernel.dims[op.kernel_input_feature_dimension]
-    channel = block.scalar(walked[-1])
-    if op.feature_group_count != 1:
-        feature = block.scalar(index[op.output_feature_dimension])
-        each = kernel.dims[op.kernel_output_feature_dimension] // op.feature_group_count
-        channel = f.add(channel, f.mul(f.udiv(feature, each), depth))
-    found[op.input_feature_dimension] = channel
-    for number, (stride, (low, _), dilation) in enumerate(
-        zip(strides, pads, dilations, strict=True)
-    ):
-        tap = block.scalar(walked[number])
-        if reversed_[number]:
-            size = kernel.dims[op.kernel_spatial_dimensions[number]]
-            tap = f.sub(llvm.constant("i64", size - 1), tap)
-        out = block.scalar(index[op.output_spatial_dimensions[number]])
-        place = f.add(f.mul(out, stride), f.mul(tap, dilation))
-        found[op.input_spatial_dimensions[number]] = f.sub(place, low)
-    return found
+class _Sides:
+    """The elements of image and kernel that neighbouring results along the last dim multiply: read
+    from shared memory, several at once where they are neighbours too."""
 
+    def __init__(self, e: Emitter, op: Op) -> None:
+        self.e, self.op, self.f = e, op, e.f
+        self.left, self.right = op.operands
+        self.pointers = dict(zip(op.operands, e.shared(*op.operands), strict=True))
+        self.slides = convolution_slides(op)
+        self.features = self.right.dims[op.kernel_input_feature_dimension]
+        self.inner = [*(slide.size for slide in self.slides), self.features]
+        outputs = self.right.dims[op.kernel_output_feature_dimension]
+        self.each = outputs // op.feature_group_count
+        self.reversal = window_attributes(op)[4]
 
-def _kernel_index(op: Op, index: Sequence[Affine], walked: Sequence[Affine]) -> list[Affine]:
-    found = [walked[-1]] * op.operands[1].rank
-    found[op.kernel_output_feature_dimension] = index[op.output_feature_dimension]
-    for number, d in enumerate(op.kernel_spatial_dimensions):
-        found[d] = walked[number]
-    return found
+    def width(self, spread: Spread) -> int:
+        """Results that are taken at once: features of one group, or of one each."""
+        op, last = self.op, self.op.result.rank - 1
+        if (op.output_feature_dimension, op.kernel_output_feature_dimension) != (
+            last,
+            self.right.rank - 1,
+        ):
+            return 1
+        if self.alone and op.input_feature_dimension != self.left.rank - 1:
+            return 1
+        width = spread.vector(max(1, CHUNK // self.right.element.itemsize))
+        sizes = [self.op.result.dims[-1], self.right.dims[-1]]
+        if op.feature_group_count > 1:
+            sizes.append(self.left.dims[-1] if self.alone else self.each)
+        while width > 1 and any(size % width for size in sizes):
+            width //= 2
+        return width
 
+    @property
+    def alone(self) -> bool:
+        """Whether each result has a feature of the image of its own."""
+        return self.op.feature_group_count > 1 and self.features == self.each == 1
 
-def _element(
-    e: Emitter, value: Value, pointer: llvm.Value, index: Sequence[llvm.Value], element: Any
-) -> Register:
-    """An element of a tile in shared memory; 0 outside of it."""
-    f = e.f
-    inside: llvm.Value | None = None
-    place: llvm.Value = llvm.constant("i64", 0)
-    for at, size in zip(index, value.dims, strict=True):
-        held = f.compare("ult", at, size)
-        inside = held if inside is None else f.land(inside, held)
-        place = f.add(f.mul(place, size), at)
-    if inside is not None:
-        place = f.select(inside, place, 0)
-    where = f.pointer(pointer, f.mul(place, value.element.itemsize), "i8")
-    register = e.block.load(where, value.element, 1, False)[0]
-    register = arithmetic.convert(f, register, value.element, widened(element, value.element))
-    zero = elements.register_constant(element, element.dtype.type(0), 1)
-    return register if inside is None else arithmetic.select(f, inside, register, zero)
+    def turn(self, number: llvm.Value) -> None:
+        """The place in the window, and what has been read there."""
+        self.indexer = Indexer(Scopes(self.f))
+        at = of_axis(Axis(number, max(1, math.prod(self.inner))))
+        self.walked = delinear(self.indexer, at, self.inner, 1)
+        self.known: dict[Any, list[Register]] = {}
+
+    def image(self, index: Sequence[Affine], width: int) -> list[Register]:
+        """The elements of the image; 0 outside of it."""
+        op, f = self.op, self.f
+        feature = index[op.output_feature_dimension]
+        found = [ZERO] * self.left.rank
+        found[op.input_batch_dimension] = index[op.output_batch_dimension]
+        channel = self.walked[-1]
+        if op.feature_group_count != 1:
+            group = self.indexer.divide(feature, self.each, 1)[0]
+            channel = channel + group * self.features
+        found[op.input_feature_dimension] = channel
+        inside: llvm.Value | None = None
+        for number, slide in enumerate(self.slides):
+            tap = self.walked[number]
+            if self.reversal[number]:
+                tap = tap * -1 + (slide.size - 1)
+            at = index[op.output_spatial_dimensions[number]]
+            place = at * slide.stride + tap * slide.dilation + -slide.low
+            found[op.input_spatial_dimensions[number]] = place
+        for at, size in zip(found, self.left.dims, strict=True):
+            if at.low < 0 or at.high >= size:
+                held = f.compare("ult", self.e.block.scalar(at), size)
+                inside = held if inside is None else f.land(inside, held)
+        several = width if self.alone else 1
+        read = self.read(self.left, found, several, inside)
+        return read if several == width else read * width
+
+    def kernel(self, index: Sequence[Affine], width: int) -> list[Register]:
+        op = self.op
+        found = [self.walked[-1]] * self.right.rank
+        found[op.kernel_output_feature_dimension] = index[op.output_feature_dimension]
+        for number, d in enumerate(op.kernel_spatial_dimensions):
+            found[d] = self.walked[number]
+        return self.read(self.right, found, width, None)
+
+    def read(
+        self, value: Value, index: Sequence[Affine], count: int, inside: llvm.Value | None
+    ) -> list[Register]:
+        """Neighbours of a tile in shared memory, in the type of the sums."""
+        f, element = self.f, self.op.result.element
+        offset = linear(index, value.dims)
+        key = value, offset.key, inside and tuple(at.key for at in index)
+        if key in self.known:
+            return self.known[key]
+        place = self.e.block.scalar(offset)
+        # Results outside of the tile read anything.
+        if inside is not None:
+            place = f.select(inside, place, 0)
+        elif offset.high + count > value.tensor.size:
+            place = f.min(place, value.tensor.size - count)
+        where = f.pointer(self.pointers[value], f.mul(place, value.element.itemsize), "i8")
+        zero = elements.register_constant(element, element.dtype.type(0), 1)
+        found: list[Register] = []
+        for one in self.e.block.load(where, value.element, count, True):
+            one = arithmetic.convert(f, one, value.element, widened(element, value.element))
+            found.append(one if inside is None else arithmetic.select(f, inside, one, zero))
+        self.known[key] = found
+        return found

@@ -2,8 +2,8 @@
 
 A value is a scalar (equal in all threads) or a tile in registers (`spread.Spread`), with a copy in
 shared memory where an operation needs elements of other threads. What is asked for in another
-layout is made from what there is: constants and the like anew, registers renamed, else through
-shared memory. What was made is kept for the region it was made in.
+layout is made from what there is: constants and the like anew, registers renamed or shuffled, else
+through shared memory. What was made is kept for the region it was made in.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from .scope import Tile
 from .shared import CHUNK, Rows, bytes_of
 from .spread import Spread, conversion, copies
 
-WORTH = 1024  # elements of a tile whose stores are worth an exchange
+WORTH = 512  # elements of a tile whose stores are worth an exchange
 SECTOR = 32  # bytes of global memory that are moved at once
 MEETING = 32  # what threads that meet cost, in instructions
 _SAME_LANE = (1, 2, 4, 8, 16)

@@ -60,7 +60,7 @@ def plan(product: Product, target: Target, warps: int, chained: bool) -> Plan | 
         return None
     least = atom.m, atom.n, atom.k
     shape = tuple(max(n, 1 << log2(size)) for n, size in zip(least, sizes, strict=True))
-    cut = _warps(product.rows, product.columns, warps, chained)
+    cut = _warps(shape[0] // atom.m, shape[1] // atom.n, (atom.m, atom.n), warps, chained)
     bits = BITS[atom.a], BITS[atom.b]
     a, b, c = layouts.mma_tiles(shape, least, *bits, cut)
     size = product.left.value.element.itemsize
@@ -74,20 +74,16 @@ def plan(product: Product, target: Target, warps: int, chained: bool) -> Plan | 
     return Plan(product, atom, operands, spread_of(dims, c, kept))
 
 
-def _warps(rows: int, columns: int, warps: int, chained: bool) -> tuple[int, int]:
-    """Warps down and across, so that they load the fewest operands."""
-    best: tuple[int, tuple[int, int]] | None = None
-    down = 1
-    while down <= warps:
-        across = warps // down
-        own = max(16, (1 << log2(rows)) // down), max(8, (1 << log2(columns)) // across)
-        idle = down > max(1, (1 << log2(rows)) // 16) or across > max(1, (1 << log2(columns)) // 8)
-        price = own[0] + own[1] + (1 << 20) * idle + (1 << 21) * (chained and across > 1)
-        if best is None or price < best[0]:
-            best = price, (down, across)
-        down *= 2
-    assert best is not None
-    return best[1]
+def _warps(
+    down: int, across: int, atom: tuple[int, int], warps: int, chained: bool
+) -> tuple[int, int]:
+    """Warps down and across a tile of so many atoms, so that they load the fewest operands."""
+
+    def price(cut: tuple[int, int]) -> tuple[bool, bool, int]:
+        own = [max(1, n // w) * size for n, w, size in zip((down, across), cut, atom, strict=True)]
+        return chained and cut[1] > 1, cut[0] > down or cut[1] > across, sum(own)
+
+    return min(((1 << n, warps >> n) for n in range(log2(warps) + 1)), key=price)
 
 
 def rounded(f: llvm.Function, word: llvm.Value) -> llvm.Value:

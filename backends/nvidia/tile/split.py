@@ -26,7 +26,6 @@ _DIMENSIONS = (
     "spatial_dimensions",
 )  # fmt: skip
 _LAUNCH = 3000.0  # clocks between the end of a launch and the work of the next
-_MEMORY = 14.0  # bytes per clock and multiprocessor, read or written
 
 Clocks = Callable[[Region], float]  # what a region around one product is predicted to take
 Emit = Callable[[Region], KernelCode]
@@ -44,7 +43,7 @@ def parts_of(region: Region, architecture: Architecture, clocks: Clocks) -> int:
     else:
         return 1
     sums = main.result.tensor.size * 4
-    speed = _MEMORY * architecture.multiprocessors
+    speed = architecture.memory * architecture.multiprocessors
     values = (*region.arguments, *region.results)
     least = sum(value.tensor.bytes for value in values) / speed
     best = max(least, clocks(region)), 1

@@ -9,6 +9,7 @@ from girih.backends.nvidia.assemble import find_ptxas
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "requires_ptxas: needs NVIDIA's assembler")
+    config.addinivalue_line("markers", "alone: windows of small examples are in no patches")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -53,7 +53,8 @@ def test_plan_and_module(tmp_path: Path) -> None:
     assert plan.target == "nvidia:sm_80" and plan.triple == "nvptx64-nvidia-cuda"
     assert list(plan.features) == ["ptx80"] and "a note" in plan.notes
     assert plan.format_version == "1.2"
-    entries = re.findall(r"\.entry (\w+)\(", ptx)
+    entries = re.findall(r"\.entry ([\w$]+)\(", ptx)
+    assert "contract_dot_general_tanh_0$tile" in entries and "opaque_sort_1$sort" in entries
     launched = {launch.entry for kernel in plan.kernels for launch in kernel.launches}
     assert launched == set(entries) and len(entries) == len(set(entries)) > 1
     assert len(re.findall(r"^\.version", ptx, re.MULTILINE)) == 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from girih.backends.nvidia.assemble import assemble
+from girih.backends.nvidia.assemble import assemble, find_tool
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.target import ARCHITECTURES, target
 from girih.hlo.errors import CompilerBug, UserError
@@ -150,3 +153,29 @@ def test_refused_ptx_is_our_mistake() -> None:
 def test_a_missing_ptxas_is_told() -> None:
     with pytest.raises(UserError, match="did not run"):
         assemble("", SM_90A, "/nonexistent/ptxas")
+
+
+def test_tools_are_found_in_pythons_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """NVIDIA's wheels put commands into folders by CUDA's generation; the newest counts."""
+    for folder in ("cuda_nvcc", "cu13", "cu9"):
+        command = tmp_path / folder / "bin" / "ptxas"
+        command.parent.mkdir(parents=True)
+        command.touch(0o755)
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "")
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    find = find_tool.__wrapped__
+    assert find("ptxas") == str(tmp_path / "cu13" / "bin" / "ptxas")
+    assert find("nvdisasm") is None
+    (tmp_path / "cu13" / "bin" / "ptxas").chmod(0o644)  # it is no command
+    (tmp_path / "cu9" / "bin" / "ptxas").unlink()
+    assert find("ptxas") == str(tmp_path / "cuda_nvcc" / "bin" / "ptxas")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda_nvcc"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert find("ptxas") == str(tmp_path / "cuda_nvcc" / "bin" / "ptxas")
+    monkeypatch.delenv("CUDA_HOME")
+    assert find("ptxas") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,13 @@ from girih.hlo.types import BF16, F32, I8, I32, ElementType, TensorType, element
 from girih.options import Options
 
 from . import harness
+from .tile.support import values
 
-SM_89, SM_90A = target("sm_89"), target("sm_90a")
+SM_90A = target("sm_90a")
+# Memory so fast that small products repay copies too.
+FREE_89, FREE_90A = (
+    Target(replace(target(name).architecture, memory=1e9)) for name in ("sm_89", "sm_90a")
+)
 E4M3, E5M2 = element_type("f8E4M3FN"), element_type("f8E5M2")
 RNG = np.random.default_rng(2)
 
@@ -51,29 +57,12 @@ def product(
     return make_op("fusion", own, kind, (region,), region.result_types, check=False)
 
 
-def values(op: Op) -> list[np.ndarray]:
-    found = []
-    for value in op.operands:
-        if value.element.is_float:
-            array = RNG.standard_normal(value.dims)
-        else:
-            array = RNG.integers(-100, 100, value.dims)
-        found.append(array.astype(value.tensor.dtype))
-    return found
-
-
 KINDS: dict[str, tuple[Any, Any, Any, float]] = {
     "tf32": ((F32, F32), F32, {OPERANDS: TF32}, 2e-3),
     "e4m3": ((E4M3, E4M3), F32, {}, 1e-5),
     "e4m3 e5m2": ((E4M3, E5M2), F32, {"out": BF16}, 1e-2),
     "i8": ((I8, I8), I32, {}, 0.0),
 }
-
-
-@pytest.fixture(autouse=True)
-def free_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small products repay copies too."""
-    monkeypatch.setattr(turned, "_MEMORY", 1e9)
 
 
 def emitted(op: Op, on: Target, instruction: str) -> KernelCode:
@@ -90,10 +79,14 @@ def test_copies_along_the_sum(kind: str) -> None:
     op = product((72, 48, 64), elements, result, sides, **facts)
     inputs = values(op)
     (wanted,) = harness.expected(op, inputs)
-    runs = [(SM_90A, "eager", "wgmma"), (SM_90A, "lazy", "wgmma"), (SM_89, "lazy", "mma.sync")]
+    runs = [
+        (FREE_90A, "eager", "wgmma"),
+        (FREE_90A, "lazy", "wgmma"),
+        (FREE_89, "lazy", "mma.sync"),
+    ]
     for on, mode, instruction in runs:
         code = emitted(op, on, instruction)
-        assert (len(code.launches) == 2) == (on is SM_90A or kind != "tf32")
+        assert (len(code.launches) == 2) == (on is FREE_90A or kind != "tf32")
         reports: list[Any] = []
         (got,) = harness.run(op, inputs, code=code, on=on, mode=mode, seed=3, reports=reports)
         harness.compare(got, wanted, tolerance)
@@ -107,15 +100,14 @@ def test_rows_that_are_not_whole(element: Any, sizes: tuple[int, int, int]) -> N
     op = product(sizes, (element, element), F32)
     inputs = values(op)
     (wanted,) = harness.expected(op, inputs)
-    for on, instruction in ((SM_90A, "wgmma"), (SM_89, "mma.sync")):
+    for on, instruction in ((FREE_90A, "wgmma"), (FREE_89, "mma.sync")):
         code = emitted(op, on, instruction)
         assert len(code.launches) == (3 if sizes[2] % 16 else 2)
         (got,) = harness.run(op, inputs, code=code, on=on, mode="lazy")
         harness.compare(got, wanted, 1e-5)
 
 
-def test_copies_that_cost_more_than_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turned, "_MEMORY", 10.0)
+def test_copies_that_cost_more_than_they_gain() -> None:
     few, many = (product((rows, 4096, 4096), (E4M3, E4M3), F32) for rows in (4, 512))
     assert turned.turned(few.regions[0], SM_90A) is None
     found = turned.turned(many.regions[0], SM_90A)

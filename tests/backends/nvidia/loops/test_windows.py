@@ -75,12 +75,11 @@ def _one(b: Any, op: Op, x: Any, w: Any) -> Any:
     return b.op("convolution", [x, w], op.attributes, (), op.result_types).result
 
 
-@pytest.fixture(params=[False, True], ids=["alone", "patches"], autouse=True)
-def patches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Small examples as they are, and as if they kept the machine busy: in patches."""
-    if request.param:
+@pytest.fixture(autouse=True)
+def patches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small examples as if they kept the machine busy: in patches, but for those marked `alone`."""
+    if request.node.get_closest_marker("alone") is None:
         monkeypatch.setattr(windows, "BUSY", 0)
-    return request.param
 
 
 def check(op: Op, tolerance: float = 0.0) -> None:
@@ -261,24 +260,44 @@ LARGE: dict[str, Op] = {
 
 
 @pytest.mark.requires_ptxas
-@pytest.mark.parametrize("name", LARGE)
-def test_vectors_of_16_bytes_without_spills(name: str, patches: bool) -> None:
-    on = target("sm_90a" if patches else "sm_80")
-    code = emit(LARGE[name], on)
-    ptx = compile_ptx(code.text, on.architecture)
+@pytest.mark.parametrize(("name", "on"), [*zip(LARGE, ("sm_80", "sm_90a") * 2, strict=True)])
+def test_vectors_of_16_bytes_without_spills(name: str, on: str) -> None:
+    machine = target(on)
+    code = emit(LARGE[name], machine)
+    ptx = compile_ptx(code.text, machine.architecture)
     wide = [line for line in ptx.splitlines() if "ld.global" in line and ".v" in line]
     assert wide and all(".v4.b32" in line for line in wide)
-    assert assemble(ptx, on.architecture).faults() == []
+    assert assemble(ptx, machine.architecture).faults() == []
 
 
-def test_windows_that_overlap_share_what_they_read(patches: bool) -> None:
-    """A 3x3 window of stride 1: alone it reads each element nine times; in patches of 4 x 2, at
-    most 36 / 8 times."""
-    op = pool("add", (1, 32, 32, 32), (1, 3, 3, 1), (), ((0, 0), (1, 1), (1, 1), (0, 0)))
+OVERLAPPING = pool("add", (1, 32, 32, 32), (1, 3, 3, 1), (), ((0, 0), (1, 1), (1, 1), (0, 0)))
+
+
+def read_again() -> float:
+    """Sectors of the input that a pool reads, by those that it has."""
     reports: list[Report] = []
-    inputs = inputs_for([value.tensor for value in op.operands])
-    harness.run(op, inputs, reports=reports, counters=True, checks=False)
+    inputs = inputs_for([value.tensor for value in OVERLAPPING.operands])
+    harness.run(OVERLAPPING, inputs, reports=reports, counters=True, checks=False)
     (report,) = reports
     size = 32 * 32 * 32 * 4 // 32
-    again = (report.counters["global_sectors"] - size) / size
-    assert again < (3.2 if patches else 9.5)
+    return (report.counters["global_sectors"] - size) / size
+
+
+def test_windows_that_overlap_share_what_they_read() -> None:
+    """In patches of 4 x 2 windows of 3 x 3, an element is read at most 24 / 8 times."""
+    assert read_again() < 3.2
+
+
+@pytest.mark.alone
+def test_windows_alone_read_each_element_as_often_as_it_is_covered() -> None:
+    assert 8 < read_again() < 9.5
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("op", [
+    POOLS["3x3 of stride 2"], POOLS["one dim"], POOLS["odd channels"], CONVOLUTIONS["3x3"],
+    CONVOLUTIONS["with what follows"], SCATTERED["3x3 of stride 2"],
+], ids=lambda op: op.name)  # fmt: skip
+def test_small_ones(op: Op) -> None:
+    """Where threads are few, each has one window."""
+    check(op, 1e-5)

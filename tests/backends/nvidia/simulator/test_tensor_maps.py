@@ -267,6 +267,30 @@ def test_bounds():
     fault("tensor map", load(1024, "0", 1), tensor(), shared=BARRIER + 8)
 
 
+def test_a_stage_is_filled_again_only_when_all_have_read_it():
+    """A barrier of the block, or arrivals that the copying thread waits for; its own warp's loads
+    count without one."""
+    data = random((32, 16), np.float32, 1)
+    release = BARRIER + 8
+
+    def twice(between: str, threads: int = 64) -> str:
+        again = load(1024, "0, 16", 2).partition("bar.sync 0;")[2].replace(wait(), wait(1))
+        start = f"setp.eq.u32 %p7, %t, 0;\n@%p7 mbarrier.init.shared.b64 [%s+{release}], {threads};"
+        return start + load(1024, "0, 0", 2) + dump(1024, threads=threads) + between + again
+
+    for between in (
+        "bar.sync 0;",
+        f"mbarrier.arrive.shared.b64 _, [%s+{release}];\n{wait(0, release)}",
+    ):
+        run(twice(between), [Map(data, (16, 16)), np.zeros(256, np.float32)], threads=64,
+            shared=BARRIER + 16)  # fmt: skip
+    run(twice("", 32), [Map(data, (16, 16)), np.zeros(256, np.float32)], shared=BARRIER + 16)
+    for mode in ("eager", "lazy"):
+        arguments = [Map(data, (16, 16)), np.zeros(256, np.float32)]
+        found = fault("race", twice(""), arguments, threads=64, shared=BARRIER + 16, mode=mode)
+        assert "overwrites what a thread has loaded" in str(found)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from girih.backends.nvidia import tile
 from girih.backends.nvidia.assemble import Assembly, assemble
 from girih.backends.nvidia.compile import compile_ptx
+from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.target import Target, target
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.ops.tile import INDEX
 from girih.hlo.tiling import run_kernel
 from girih.hlo.types import BF16, F32, ElementType, TensorType
+from girih.kernels import Kernel
 
 from .. import harness
 
@@ -143,6 +146,18 @@ def attention(heads: int, length: int, depth: int, rows: int, keys: int, causal:
         b.op("tile_store", [out, result, head, row, zero])
 
     return call(body, [kind] * 3, [kind], (heads, -(-length // rows)))
+
+
+def call_through(monkeypatch: pytest.MonkeyPatch, emitter: Callable[[Op], KernelCode]) -> None:
+    """Calls of kernels run what `emitter` makes of them in the simulator."""
+
+    def run(kernel: Kernel, *arrays: Any, **constants: Any) -> Any:
+        given = [np.asarray(array) for array in arrays]
+        op = kernel.module(*given, **constants).body.ops[0]
+        results = harness.run(op, given, code=emitter(op), on=SM_80)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    monkeypatch.setattr(Kernel, "__call__", run)
 
 
 def values(op: Op) -> list[np.ndarray]:

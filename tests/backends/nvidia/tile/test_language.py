@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from girih.backends.nvidia import tile
-from girih.kernels import Kernel
 
 from ....frontends.kernel import test_kernel_language as language
-from .. import harness
-from .support import SM_80
+from .support import SM_80, call_through
 
 SAMPLE = ("sin_cos", "floor_divide", "isnan", "softmax", "reshape", "transpose", "cumsum", "parts")
 
@@ -32,14 +28,7 @@ test_empty_grids_and_arrays = language.test_empty_grids_and_arrays
 @pytest.fixture(autouse=True)
 def on_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of kernels run in the simulator."""
-
-    def run(kernel: Kernel, *arrays: Any, **constants: Any) -> Any:
-        values = [np.asarray(array) for array in arrays]
-        op = kernel.module(*values, **constants).body.ops[0]
-        results = harness.run(op, values, code=tile.emit(op, SM_80), on=SM_80)
-        return results[0] if len(results) == 1 else tuple(results)
-
-    monkeypatch.setattr(Kernel, "__call__", run)
+    call_through(monkeypatch, lambda op: tile.emit(op, SM_80))
 
 
 @pytest.mark.parametrize("name", SAMPLE)

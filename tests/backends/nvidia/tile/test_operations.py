@@ -22,7 +22,8 @@ from girih.hlo.types import F32, I1, I32, ElementType, TensorType
 
 from .. import harness
 from ..loops.test_scan import running
-from .support import INDEX, SM_80, call, check, tensor
+from ..loops.test_windows import CONVOLUTIONS
+from .support import INDEX, SM_80, call, check, tensor, values
 
 EACH = 1  # examples of an operation
 
@@ -75,6 +76,15 @@ def test_examples(number: int) -> None:
         return
     inputs = [np.asarray(x) for x in given]
     check(kernel, inputs, tolerance=2e-3)
+
+
+ALONE = [name for name in CONVOLUTIONS if name not in ("7x7", "with what follows")]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_convolutions_of_each_channel(name: str) -> None:
+    (op,) = CONVOLUTIONS[name].regions[0].ops
+    check(inside(op), values(op), tolerance=1e-5)
 
 
 def ordered(dims: tuple[int, ...], over: tuple[int, ...]) -> Op:

@@ -16,11 +16,10 @@ from girih.hlo.build import build_region
 from girih.hlo.graph import Op
 from girih.hlo.tiling import run_kernel
 from girih.hlo.types import BF16, F32, ElementType, TensorType
-from girih.kernels import Kernel
 
 from ....frontends.kernel import test_kernel_language as language
 from .. import harness
-from .support import INDEX, SM_80, attention, call, matmul, tensor, values
+from .support import INDEX, SM_80, attention, call, call_through, matmul, tensor, values
 from .test_operations import EXAMPLES, inside
 
 SAMPLE = ("softmax", "cumsum", "parts", "transpose")
@@ -39,14 +38,7 @@ test_empty_grids_and_arrays = language.test_empty_grids_and_arrays
 @pytest.fixture(autouse=True)
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of kernels run in the simulator, with tiles in memory."""
-
-    def run(kernel: Kernel, *arrays: Any, **constants: Any) -> Any:
-        given = [np.asarray(array) for array in arrays]
-        op = kernel.module(*given, **constants).body.ops[0]
-        results = harness.run(op, given, code=resident.emit(op, SM_80), on=SM_80)
-        return results[0] if len(results) == 1 else tuple(results)
-
-    monkeypatch.setattr(Kernel, "__call__", run)
+    call_through(monkeypatch, lambda op: resident.emit(op, SM_80))
 
 
 SMALL = replace(SM_80, architecture=replace(SM_80.architecture, multiprocessors=1))
