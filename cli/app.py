@@ -118,7 +118,7 @@ def compile_command(
         str | None,
         typer.Option(
             "--matmul-precision",
-            help="What float32 products read: float32; tensorfloat32 (on NVIDIA's matrix units); or "
+            help="What float32 products read: float32; tensorfloat32, on NVIDIA's matrix units; or "
             "bfloat16, which rounds their operands.",
         ),
     ] = None,

@@ -1,10 +1,13 @@
 """What a contraction of f32 may read its operands as: the source's dot algorithm, or a mark.
 
-StableHLO's dot algorithm says it for products (`lhs_precision_type` and its companions). The mark
-`girih.operands` says the same for products and convolutions; `matmul_precision` sets it.
+StableHLO's dot algorithm says it for products (`lhs_precision_type` and its companions); the mark
+`girih.operands` says it for convolutions, which have no algorithm, and for products in kernels.
+`matmul_precision` sets them.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from .graph import Op
 from .types import F32
@@ -14,6 +17,11 @@ OPERANDS = "girih.operands"
 
 TF32 = "tf32"
 CONTRACTIONS = frozenset({"dot_general", "convolution"})
+_ALGORITHM = {
+    "lhs_precision_type": TF32, "rhs_precision_type": TF32, "accumulation_type": "f32",
+    "lhs_component_count": 1, "rhs_component_count": 1, "num_primitive_operations": 1,
+    "allow_imprecise_accumulation": False,
+}  # fmt: skip
 
 
 def is_f32(op: Op) -> bool:
@@ -37,6 +45,11 @@ def may_use_tf32(op: Op) -> bool:
     if not is_f32(op):
         return False
     return op.attributes.get(OPERANDS) == TF32 or algorithm(op) == (TF32, 1)
+
+
+def with_tf32(op: Op) -> dict[str, Any]:
+    """The attributes of a contraction, and that its operands may be rounded to tf32."""
+    return {**op.attributes, **(_ALGORITHM if op.name == "dot_general" else {OPERANDS: TF32})}
 
 
 def operand_facts(op: Op) -> dict[str, str]:

@@ -58,6 +58,13 @@ def test_structures_are_the_functions_own():
     check(nested, {"x": X, "y": jnp.asarray(X)}, layer=Layer(jnp.float32(2), "a"))
 
 
+def test_programs_are_forgotten_and_made_again():
+    jitted = check(jnp.sin, X)
+    jitted.clear_cache()
+    assert "0 programs" in repr(jitted)
+    assert_same(jitted(X), jnp.sin(X))
+
+
 def test_scalars_follow_the_types_of_jax():
     for value in (2, 2.5, True, 1j, np.float64(3), np.int64(4), np.float16(0.5), jnp.float32(2)):
         check(lambda x, v: x * v, X, value)

@@ -44,9 +44,9 @@ class Architecture:
 _TABLE = (
     Architecture("sm_80", 80, 80, 163 << 10, 2048, 32, 108, 10.0),
     Architecture("sm_86", 86, 80, 99 << 10, 1536, 16, 84, 6.5),
-    Architecture("sm_89", 89, 84, 99 << 10, 1536, 24, 144, 3.0, narrow_floats=True),
+    Architecture("sm_89", 89, 81, 99 << 10, 1536, 24, 144, 3.0, narrow_floats=True),
     Architecture(
-        "sm_90a", 90, 83, 227 << 10, 2048, 32, 132, 14.0, accelerated=True,
+        "sm_90a", 90, 81, 227 << 10, 2048, 32, 132, 14.0, accelerated=True,
         tensor_copies=True, clusters=True, warpgroups=True, narrow_floats=True,
     ),
     Architecture(

@@ -25,6 +25,12 @@ class Sliding:
         """Whether window i is element i alone."""
         return (self.size, self.stride, self.low, self.base) == (1, 1, 0, 1)
 
+    @property
+    def covers(self) -> bool:
+        """Whether the first window is the whole dim, element by element."""
+        whole = (self.extent, 0, 1, 1)
+        return (self.size, self.low, self.dilation, self.base) == whole
+
     def place(
         self, emitter: ElementEmitter, window: Affine, element: Affine, width: int
     ) -> tuple[Inside, Affine]:

@@ -3,7 +3,7 @@
 bfloat16 stands in the program as `convert` operations, so that every reader of the module sees
 the same numbers. It stands where a value is made, before the views of it, so that what makes the
 value stores the narrow form; a weight becomes a bf16 weight. tensorfloat32 is no type of a value:
-contractions get a mark (hlo/precision.py), which targets without such products ignore.
+contractions get attributes (hlo/precision.py), which targets without such products ignore.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from ...hlo.build import build_region, make_op
 from ...hlo.graph import Dense, Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.interpret import interpret
-from ...hlo.precision import OPERANDS, TF32, algorithm, is_f32
+from ...hlo.precision import algorithm, is_f32, with_tf32
 from ...hlo.types import BF16
 from ...hlo.verify import INLINED, Level
 from ..regions import CONTROL_BODIES, rename
@@ -82,8 +82,7 @@ class _Narrower:
                 operands = [self.narrow(value, narrow, ops) for value in operands]
             new = op.with_operands(operands, nested)
             if wanted == TENSORFLOAT32:
-                facts = {**op.attributes, OPERANDS: TF32}
-                new = Op(op.definition, operands, facts, nested, op.result_types, op.origin)
+                new = Op(op.definition, operands, with_tf32(op), nested, op.result_types, op.origin)
             if new is not op:
                 mapping.update(zip(op.results, new.results, strict=True))
             ops.append(new)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ...hlo.errors import UserError
 from ...specs.generated import plan_pb2
 
+MOST_DIMS = 64  # of a buffer, as of numpy's arrays
+
 
 def malformed(reason: str) -> UserError:
     """The error for a plan that contradicts itself."""
@@ -12,14 +14,16 @@ def malformed(reason: str) -> UserError:
 
 
 def check_buffers(plan: plan_pb2.Plan) -> None:
-    """UserError where a buffer lies outside the memory that it is given; IndexError where one
-    names an argument or a result that is not there."""
+    """UserError where a buffer lies outside the memory that it is given, or has more dims than any
+    array; IndexError where one names an argument or a result that is not there."""
     given = {
         plan_pb2.INPUT: [plan.buffers[index].bytes for index in plan.inputs],
         plan_pb2.OUTPUT: [plan.buffers[index].bytes for index in plan.outputs],
     }
     arena = plan.memory.arena_bytes
     for buffer in plan.buffers:
+        if len(buffer.dims) > MOST_DIMS:
+            raise malformed(f"a buffer has {len(buffer.dims)} dims")
         if buffer.place == plan_pb2.ARENA:
             fits = buffer.offset + buffer.bytes <= arena
         else:

@@ -12,7 +12,7 @@ from girih.frontends.stablehlo.write import write_text
 from girih.hlo.build import build_region
 from girih.hlo.graph import Dense, Function, Module, Value
 from girih.hlo.interpret import interpret
-from girih.hlo.types import F32, I32, ElementType, TensorType
+from girih.hlo.types import BF16, F32, I32, ElementType, TensorType
 from girih.optimizer.passes.decompose import Decompose
 
 DIMS = (4, 6)
@@ -127,6 +127,23 @@ def test_only_padding_that_adds_something_is_written_out(
     after = Decompose()(module)
     assert (after is not module) == changes
     assert any(op.name == "pad" for op in after.walk()) == changes
+
+
+def test_sums_in_a_wider_type_stay_running_totals() -> None:
+    wide, narrow = TensorType((), F32), TensorType((), BF16)
+    body = build_region([wide] * 2, lambda b, x, y: [b("add", x, y)])
+
+    def build(b: Any, x: Value) -> Any:
+        operands = [x, b.constant(0, narrow)]
+        return b.op("reduce_window", operands, WINDOWS["suffixes"], [body]).results
+
+    module = Module({"main": Function("main", build_region([TensorType(DIMS, BF16)], build))})
+    assert Decompose()(module) is module
+    arrays = inputs(BF16, 0)
+    (wanted,) = interpret(module, arrays)
+    for target in ("cpu", "ptx-sim"):
+        (got,) = girih.compile(module, target=target)(*arrays)
+        np.testing.assert_array_equal(np.asarray(got), wanted, err_msg=target)
 
 
 def reference(module: Module, arrays: list[Any]) -> list[Any]:

@@ -161,6 +161,11 @@ def test_tensorfloat32_is_a_mark(module: Module, marked: bool) -> None:
     assert known or "1 contractions may read operands rounded to tensorfloat32" in after.notes[0]
 
 
+def test_an_export_says_it_too() -> None:
+    text = girih.export_stablehlo(MatmulPrecision("tensorfloat32")(dense()), text=True)
+    assert marks(girih.import_model(text)) == [True]
+
+
 def test_the_source_may_ask_for_bf16_operands() -> None:
     for precision in ("float32", "tensorfloat32"):
         after = MatmulPrecision(precision)(asking("bf16"))

@@ -11,9 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
+from ....hlo.build import build_region
 from ....hlo.graph import Op, Region
 from ....hlo.types import I32
 from ... import llvm
@@ -22,13 +23,14 @@ from ...llvm.elements import Register
 from ...llvm.elementwise import Inside, Override, scalar_region, splat, supports
 from ...llvm.index import ZERO, Affine, Axis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
+from ...plain.opaque.window import slides_of
 from ...plain.single import as_region
 from ...plain.sliding import Sliding
 from ..frame import Parameter, Unfit, blocks
 from ..launch import KernelCode
 from ..target import Target
-from . import scan
-from .folds import Convolved, Fold, Reduced, Selected, positions
+from . import reduce, scan
+from .folds import UNROLLED, Convolved, Fold, Reduced, Selected, positions
 from .head import Kernel, Part, nothing
 from .rows import BUSY
 from .threads import ThreadEmitter, lanes_axis
@@ -40,11 +42,29 @@ SMALL = 1 << 16  # threads, below which blocks are small
 
 def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a reduce_window."""
-    try:
+    region, flops = as_region(op), op.definition.flops(op)
+    with suppress(Unfit):
         return scan.emit(op, target)
-    except Unfit:
-        region = as_region(op)
-        return _emit(region, region.ops[0], target, op.definition.flops(op))
+    whole = reduced(region.ops[0])
+    if whole is not None:
+        with suppress(Unfit):
+            return reduce.emit(whole, target, flops)
+    return _emit(region, region.ops[0], target, flops)
+
+
+def reduced(op: Op) -> Region | None:
+    """The reduction that a reduce_window of one large window over whole dims is; None for others.
+    Its results have the same elements, without those dims."""
+    slides, dims = slides_of(op), op.results[0].dims
+    over = tuple(d for d, slide in enumerate(slides) if slide.size > 1)
+    covered = all(slides[d].covers and dims[d] == 1 for d in over)
+    rest = all(slide.still for d, slide in enumerate(slides) if d not in over)
+    if not covered or not rest or math.prod(slides[d].size for d in over) <= UNROLLED:
+        return None
+    types = [value.type for value in op.operands]
+    return build_region(
+        types, lambda b, *x: b.op("reduce", [*x], {"dimensions": over}, op.regions).results
+    )
 
 
 def depthwise(region: Region, target: Target, flops: float) -> KernelCode:

@@ -90,3 +90,21 @@ def test_sizes(benchmark):
         found = [(c.group, c.name, c.dtype) for c in benchmark.operations.cases(size)]
         assert len(found) == len(set(found)) > 10
         assert {group for group, _, _ in found} <= set(benchmark.GROUPS)
+
+
+def test_static_figures_of_models(benchmark):
+    """What is counted of a program: its launches, and bytes beside the fewest that would do."""
+    import models_static  # pyright: ignore[reportMissingImports]
+    import numpy as np
+
+    x, w = np.zeros((64, 128), np.float32), np.zeros((128, 32), np.float32)
+    program = girih.compile(lambda x, w: abs(x @ w).sum(), x, w, target="nvidia:sm_80")
+    found = models_static.static_figures(program, "sm_80")
+    least = x.nbytes + w.nbytes + 4
+    assert found["least_bytes"] == least <= found["bytes"]
+    assert found["launches"] == sum(step.launches for step in found["steps"]) >= 2
+    assert found["flops"] >= 2 * 64 * 128 * 32
+    assert found["seconds"] > found["roofline_seconds"] > 0
+    assert len(models_static.kernel_lines(found["steps"])) == found["kernels"]
+    line = models_static.line("small", {**found, "compile_seconds": 0.0})
+    assert line.split()[:3] == ["small", "0.0s", str(found["launches"])]

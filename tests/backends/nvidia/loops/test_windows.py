@@ -122,6 +122,18 @@ def test_windows_over_nothing() -> None:
     harness.check(op, inputs_for([value.tensor for value in op.operands]), tolerance=1e-6)
 
 
+@pytest.mark.parametrize("sizes", [(1, 112, 112, 1), (1, 1, 1, 64), (2, 1, 112, 1)], ids=str)
+def test_one_window_over_whole_dims_is_a_reduction(sizes: tuple[int, ...]) -> None:
+    """Many threads have it, several blocks where there are few results."""
+    op = pool("add", (2, 112, 112, 64), sizes)
+    code = emit(op, harness.TARGET)
+    assert code.launches[0].symbol == "reduce"
+    assert code.launches[0].grid[0] * code.launches[0].block[0] > 10000
+    whole = pool("maximum", tuple(min(n, 40) for n in (2, 112, 112, 64)),
+                 tuple(min(n, 40) for n in sizes))  # fmt: skip
+    harness.check(whole, inputs_for([value.tensor for value in whole.operands]))
+
+
 @pytest.mark.parametrize("element", [F64, F16, BF16, I8, I32, C64], ids=str)
 def test_element_types(element: ElementType) -> None:
     padding = ((0, 0), (1, 1), (0, 1), (0, 0))

@@ -63,14 +63,13 @@ def test_elementwise(name: str) -> None:
 PLAIN = [n for n, (_, op, _) in enumerate(EXAMPLES) if not op.name.startswith("linalg.")]
 
 
-@pytest.mark.parametrize("number", PLAIN[::5], ids=[EXAMPLES[n][0] for n in PLAIN[::5]])
+@pytest.mark.parametrize("number", PLAIN[::8], ids=[EXAMPLES[n][0] for n in PLAIN[::8]])
 def test_examples(number: int) -> None:
     _, op, given = EXAMPLES[number]
     check(inside(op), [np.asarray(x) for x in given], 2e-3)
 
 
-@pytest.mark.parametrize("limit", [1 << 16, 0], ids=["shared", "scratch"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("limit", "seed"), [(1 << 16, 0), (0, 1)], ids=["shared", "scratch"])
 def test_products_and_attention(limit: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops that carry tiles, in shared memory and in scratch that blocks use again."""
     monkeypatch.setattr(resident.Room, "__init__", _limited(limit))
