@@ -8,6 +8,7 @@ import pytest
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.build import compiled, merged
 from girih.backends.nvidia.kernels import emit
+from girih.backends.nvidia.lines import Files, located
 from girih.backends.nvidia.target import target
 from girih.backends.plain.single import LIMITATIONS
 from girih.hlo.errors import UnsupportedError
@@ -40,16 +41,16 @@ def examples() -> list[Op]:
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
 def test_examples_assemble(number: int) -> None:
     on = target(NAMES[number])
-    texts = []
+    texts, files = [], Files()
     for position, op in enumerate(examples()[number * EVERY // 3 :: EVERY]):
         try:
             code = emit(op, on)
         except UnsupportedError:
             assert op.name.startswith("linalg.") or op.name in ("foreign_call", "kernel_call")
             continue
-        texts.append(compiled(code, f"k{position}", on.architecture))
+        texts.append(located(compiled(code, f"k{position}", on.architecture), (), files))
     assert len(texts) > 50
-    made = assemble(merged(texts, on.architecture), on.architecture)
+    made = assemble(merged(texts, on.architecture, files), on.architecture)
     assert len(made.usages) >= len(texts) * 0.9
     assert made.faults() == []
     assert max(usage.registers for usage in made.usages.values()) <= 255
