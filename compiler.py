@@ -281,7 +281,8 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
     from .optimizer.tiles.prologue import KernelPrologues
 
     rounds = LICENCES.index(options.numerics) >= REASSOCIATES
-    passes: list[Pass] = [ChannelsLast(), SinkScales(rounds), SinkReshapes(), Fuse()]
+    in_place = backend.model is not None and backend.model.blocks is not None
+    passes: list[Pass] = [ChannelsLast(), SinkScales(rounds, in_place), SinkReshapes(), Fuse()]
     # Sums in tiles are sums in another order.
     if backend.model is not None and LICENCES.index(options.numerics) >= REASSOCIATES:
         connect = Connect(
@@ -289,6 +290,7 @@ def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
             choices=backend.choices,
             accepts=backend.accepts,
             suits=backend.suits,
+            finite=options.numerics == "assumes-finite",
         )
         passes.append(connect)
     passes += [KernelEpilogues(), KernelPrologues(), Order()]

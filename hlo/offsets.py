@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .graph import Op, Region, Value, constant_of
+from .types import I32, I64
 
+INTEGERS = (I32, I64)  # of positions; those of i64 are followed where they are sums of i32
 Range = tuple[int, int]  # inclusive
 EVERYTHING: Range = (-(2**31), 2**31 - 1)
 
@@ -43,7 +45,7 @@ class Offset:
 
 
 class Offsets:
-    """The offsets of one kernel_call's i32 scalars, and the ranges of their variables."""
+    """The offsets of one kernel_call's i32 and i64 scalars, and the ranges of their variables."""
 
     def __init__(self, kernel: Op) -> None:
         self.grid: tuple[int, ...] = kernel.grid
@@ -93,6 +95,12 @@ class Offsets:
             return Offset(int(dense.splat_value))
         op = value.op
         itself = Offset(0, ((value, 1),))
+        if op is not None and op.name == "convert" and value.element in INTEGERS:
+            (source,) = op.operands
+            if source.element in INTEGERS and not source.rank:
+                found = self.of(source)
+                known = all(variable.element is I32 for variable in found.variables)
+                return found if known else itself
         if op is None or any(v.rank or v.element is not value.element for v in op.operands):
             return itself
         parts = [self.of(operand) for operand in op.operands] if op.name in _LINEAR else []
@@ -105,7 +113,7 @@ class Offsets:
         if op.name == "multiply" and not (parts[0].terms and parts[1].terms):
             one, other = parts if parts[1].terms else (parts[1], parts[0])
             return other.times(one.constant)
-        return parts[0] if op.name in ("reshape", "convert") else itself
+        return parts[0] if op.name == "reshape" else itself
 
     def _bounds(self, variable: Value) -> Range:
         op = variable.op
@@ -151,7 +159,7 @@ def _remainder(a: Range, b: Range) -> Range:
     return (0, min(a[1], b[1] - 1)) if a[0] >= 0 and b[0] > 0 else EVERYTHING
 
 
-_LINEAR = frozenset({"add", "subtract", "negate", "multiply", "reshape", "convert"})
+_LINEAR = frozenset({"add", "subtract", "negate", "multiply", "reshape"})
 _RANGES: dict[str, Callable[..., Range]] = {
     "minimum": _minimum,
     "maximum": _maximum,

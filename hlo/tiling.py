@@ -7,6 +7,7 @@ store to one place (a race), reads of what nobody stored, places that nobody sto
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from .errors import UserError
 from .graph import Function, Module, Op, Region, Value, constant_of
 from .interpret import Environment, Interpreter
+from .offsets import EVERYTHING, Offsets
 from .ops.tile import MEMORY_OPS, TILE_OPS, window_parts
 
 Array = np.ndarray[Any, Any]
@@ -183,21 +185,32 @@ def _elements(op: Op, arrays: Sequence[Any]) -> tuple[Any, bool]:
 def trips(op: Op) -> Iterator[tuple[Op, int]]:
     """Every operation of a kernel's body with how often it runs in the whole grid.
 
-    A loop whose bounds are not constants counts once; both sides of a branch count.
+    A loop whose bounds depend on the tile counts halfway between its fewest and its most turns, and
+    once if nothing is known of them; both sides of a branch count.
     """
     tiles = 1
     for size in op.grid:
         tiles *= size
-    yield from _trips(op.regions[0], tiles)
+    yield from _trips(op.regions[0], tiles, Offsets(op))
 
 
-def _trips(region: Region, count: int) -> Iterator[tuple[Op, int]]:
+def _trips(region: Region, count: int, offsets: Offsets) -> Iterator[tuple[Op, int]]:
     for op in region.ops:
         yield op, count
-        inner = count * (trip_count(op) or 1) if op.name == "tile_for" else count
+        inner = count
+        if op.name == "tile_for":
+            inner *= trip_count(op) or _halfway(op, offsets)
         if op.definition.pattern != "reduce":
             for body in op.regions:
-                yield from _trips(body, inner)
+                yield from _trips(body, inner, offsets)
+
+
+def _halfway(loop: Op, offsets: Offsets) -> int:
+    ranges = [offsets.range(offsets.of(bound)) for bound in loop.operands[:2]]
+    if EVERYTHING in ranges:
+        return 1
+    lower, upper = (sum(ends) / 2 for ends in ranges)
+    return max(1, math.ceil((upper - lower) / loop.step))
 
 
 def trip_count(op: Op) -> int | None:

@@ -29,7 +29,8 @@ def girih_engine(case: Case, inputs: Sequence[Any]) -> Prepared:
     import girih
 
     started = time.perf_counter()
-    program = girih.compile(case.exported(), target=f"nvidia:{architecture()}")
+    options = girih.Options(numerics=case.numerics)
+    program = girih.compile(case.exported(), target=f"nvidia:{architecture()}", options=options)
     return _girih_program(program, inputs, time.perf_counter() - started)
 
 

@@ -27,7 +27,8 @@ def figures(case: Case, architecture: str) -> dict[str, Any]:
     from girih.backends.nvidia.target import target
 
     started = time.perf_counter()
-    program = girih.compile(case.exported(), target=f"nvidia:{architecture}")
+    options = girih.Options(numerics=case.numerics)
+    program = girih.compile(case.exported(), target=f"nvidia:{architecture}", options=options)
     seconds = time.perf_counter() - started
     (variant,) = program.parts.variants.values()
     text = bytes(variant.image).decode()
@@ -72,7 +73,8 @@ def simulated(case: Case, architecture: str) -> dict[str, Any]:
 
     inputs = case.make_inputs("cpu")
     arrays = [_numpy(tensor) for tensor in inputs]
-    program = girih.compile(case.exported(), target=f"ptx-sim:{architecture}")
+    options = girih.Options(numerics=case.numerics)
+    program = girih.compile(case.exported(), target=f"ptx-sim:{architecture}", options=options)
     started = time.perf_counter()
     result = program(*arrays)
     seconds = time.perf_counter() - started

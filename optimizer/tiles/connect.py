@@ -29,6 +29,7 @@ from .cost import USABLE, level_of, rates
 from .estimate import Plan, plans
 from .masks import without_masks
 from .streaming import Stream, streams
+from .turns import without_idle_turns
 from .write import Unwritable, writable
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
@@ -64,13 +65,15 @@ class Connect:
     """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
     what chooses among the best tilings; None takes the best predicted. `accepts`: whether a tile
     function has a kernel; None: all of them have. `suits`: whether a tile function's products go
-    to the units of the largest grain, where a machine has several."""
+    to the units of the largest grain, where a machine has several. `finite`: whether tensors may be
+    taken to hold finite numbers, so that windows which are masked wholly are not walked."""
 
     machine: Machine
     walk: bool = True
     choices: Choices | None = None
     accepts: Callable[[Op], bool] | None = None
     suits: Callable[[Op], bool] | None = None
+    finite: bool = False
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
@@ -128,9 +131,15 @@ class Connect:
                 op = build_kernel(group, group.inputs, plan.sizes, "group", way, plan.step)
             except Unwritable:
                 continue
-            if self.suits(without_masks(op)):
+            if self.suits(self.tidied(op)):
                 return [plan]
         return []
+
+    def tidied(self, op: Op) -> Op:
+        """The tile function without what does nothing."""
+        if self.machine.blocks is not None:
+            op = without_masks(op)
+        return without_idle_turns(op) if self.finite else op
 
     def ways(self, group: Group) -> list[Stream | None]:
         """The ways to walk a group; the first is not to."""
@@ -165,8 +174,7 @@ class Connect:
                 op = build_kernel(group, operands, plan.sizes, name, ways[plan.way], plan.step)
             except Unwritable:
                 continue
-            if self.machine.blocks is not None:
-                op = without_masks(op)
+            op = self.tidied(op)
             if self.accepts is None or self.accepts(op):
                 yield plan, op
 

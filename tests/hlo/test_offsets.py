@@ -8,7 +8,7 @@ from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, Value, arguments
 from girih.hlo.offsets import EVERYTHING, Offsets
 from girih.hlo.ops.tile import INDEX
-from girih.hlo.types import F32, TensorType
+from girih.hlo.types import F32, I32, I64, TensorType
 
 KIND = TensorType((100,), F32)
 
@@ -73,3 +73,15 @@ def test_loop_variables_end_with_their_last_turn() -> None:
 
     offsets, _ = kernel(compute)
     assert [offsets.range(offsets.of(k)) for k in seen] == [(1, 9), (0, 5)]
+
+
+def test_offsets_of_i64_are_followed_where_they_come_from_i32() -> None:
+    def compute(b: Any, i: Value, j: Value) -> list[Value]:
+        wide = TensorType((), I64)
+        eight = b.constant(8, wide)
+        sum_ = b("add", b("multiply", b.convert(i, I64), eight), b.convert(j, I64))
+        return [i, sum_, b.convert(b("power", sum_, eight), I32), j]
+
+    offsets, (i, sum_, unknown, j) = kernel(compute)
+    assert offsets.of(sum_).terms == ((i, 8), (j, 1))
+    assert offsets.of(unknown).terms == ((unknown, 1),)  # no variable of i64 in one of i32

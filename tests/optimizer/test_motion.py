@@ -7,7 +7,7 @@ import pytest
 
 from girih.hlo.build import build_module
 from girih.hlo.interpret import interpret
-from girih.hlo.types import F32, TensorType
+from girih.hlo.types import BF16, F32, TensorType
 from girih.hlo.verify import INLINED, verify
 from girih.optimizer.motion import SinkScales
 
@@ -54,3 +54,47 @@ def test_other_factors_need_the_licence():
 def test_must_not_fire(options):
     before = program(0.125, **options)
     assert SinkScales()(before) is before
+
+
+def rounded(factor: float, *, width=F32, used_twice: bool = False):
+    """A product of bf16 whose left side is scaled in `width`, and rounded, as attention's is."""
+
+    def body(b, x, y):
+        wide = b.convert(x, width)
+        scaled = b.convert(b("multiply", wide, b.constant(factor, wide.tensor)), BF16)
+        type = TensorType((6, 6), F32)
+        product = b("dot_general", scaled, y, type=type, **DIMS)
+        return [product, scaled] if used_twice else [product]
+
+    kind = TensorType((6, 12), BF16)
+    return build_module([kind, kind], body)
+
+
+@pytest.mark.parametrize("factor", [0.125, 0.3])
+def test_factors_that_are_rounded_go_behind_sums_that_are_wider(factor):
+    """Where products read memory alone."""
+    before = rounded(factor)
+    assert SinkScales()(before) is before
+    after = SinkScales(in_place=True)(before)
+    verify(after, INLINED)
+    assert names(after) == ["dot_general", "multiply"]
+    rng = np.random.default_rng(0)
+    kind = before.body.arguments[0].tensor.dtype
+    inputs = [rng.standard_normal(a.dims).astype(kind) for a in before.body.arguments]
+    exact = [np.asarray(x, np.float64) for x in inputs]
+    expected = factor * exact[0] @ exact[1].T
+    np.testing.assert_allclose(interpret(after, inputs)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_computed_operand_is_read_in_place():
+    assert names(SinkScales(in_place=True)(program(0.125, sliced=False)))[-1] == "multiply"
+
+
+def test_what_is_needed_scaled_stays():
+    for before in (rounded(0.125, used_twice=True), program(0.125, sliced=False, used_twice=True)):
+        assert SinkScales(in_place=True)(before) is before
+
+
+def test_factors_that_are_rounded_need_the_licence():
+    before = rounded(0.3)
+    assert SinkScales(rounds=False, in_place=True)(before) is before

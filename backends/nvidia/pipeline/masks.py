@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....hlo.graph import Op, Value
-from ....hlo.offsets import Offset
-from ....hlo.types import I32
+from ....hlo.graph import Value
+from ....hlo.offsets import EVERYTHING, Offset
+from ....hlo.positions import difference, least
 from ... import llvm
-from .positions import linear
 from .registers import Evaluator
 from .work import Work
-
-_STRICT = {"GE": (False, False), "GT": (False, True), "LE": (True, False), "LT": (True, True)}
 
 
 @dataclass(frozen=True)
@@ -39,35 +36,25 @@ def masks(work: Work) -> tuple[list[Value], list[Mask]]:
     index = body.arguments[0]
     inside = set(body.ops)
     for op in body.ops:
-        least = _least(work, op)
-        if least is None:
+        if op.name != "compare" or not op.result.rank:
             continue
-        if work.offsets.range(least)[0] >= 0:
+        found = difference(work.offsets, op)
+        if found is None:
+            continue
+        lowest = least(found, op.result.dims)
+        low, high = work.offsets.range(lowest)
+        if low >= 0:
             always.append(op.result)
             continue
-        factors = dict(least.terms)
+        if low < EVERYTHING[0] or high > EVERYTHING[1]:
+            continue
+        factors = dict(lowest.terms)
         slope = -factors.pop(index, 0)
         known = all(v.owner is not body and v.op not in inside for v in factors)
         if slope > 0 and known:
-            rest = Offset(least.constant, tuple(factors.items()))
+            rest = Offset(lowest.constant, tuple(factors.items()))
             first.append(Mask(op.result, rest, slope))
     return always, first
-
-
-def _least(work: Work, op: Op) -> Offset | None:
-    """The least value over a tile of what has to be at least 0 for a comparison to hold."""
-    if op.name != "compare" or op.operands[0].element is not I32 or not op.result.rank:
-        return None
-    rule = _STRICT.get(op.comparison_direction)
-    sides = [linear(work, operand) for operand in op.operands]
-    if rule is None or sides[0] is None or sides[1] is None:
-        return None
-    swapped, strict = rule
-    (a, a_steps), (b, b_steps) = reversed(sides) if swapped else sides  # type: ignore[misc]
-    least = a.plus(b, -1).plus(Offset(-1 if strict else 0))
-    for size, one, other in zip(op.result.dims, a_steps, b_steps, strict=True):
-        least = least.plus(Offset(min(0, (one - other) * (size - 1))))
-    return least
 
 
 def first_rounds(
@@ -78,8 +65,8 @@ def first_rounds(
     f = evaluator.function
     last = end
     for mask in found:
-        least = evaluator.offset(mask.least)
-        rounds = f.add(f.udiv(f.max(least, 0), mask.slope), 1)
-        last = f.min(last, f.select(f.compare("slt", least, 0), begin, rounds))
+        lowest = evaluator.offset(mask.least)
+        rounds = f.add(f.udiv(f.max(lowest, 0), mask.slope), 1)
+        last = f.min(last, f.select(f.compare("slt", lowest, 0), begin, rounds))
     count = f.udiv(f.add(f.sub(f.max(last, begin), begin), step - 1), step)
     return f.add(begin, f.mul(count, step))

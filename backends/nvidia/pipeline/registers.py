@@ -16,6 +16,7 @@ from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Value, constant_of
 from ....hlo.offsets import Offset
 from ....hlo.ops.bodies import monoid
+from ....hlo.positions import linear
 from ....hlo.types import BF16, F16, F32, I32
 from ... import llvm
 from ...llvm import Function, arithmetic, elements
@@ -23,7 +24,6 @@ from ..frame import shuffle
 from . import fragment
 from .functions import FUNCTIONS, folded, multiple_of, plain
 from .instructions import pack
-from .positions import linear
 from .roles import through
 from .windows import Window
 from .work import COLUMN, ROW, Roles, Work, is_row, part_of, splat_of
@@ -211,9 +211,9 @@ class Evaluator:
     def _compare(self, op: Op, roles: Roles) -> Registers:
         """Of positions: one number a row, and a constant a column."""
         predicate = _PREDICATES.get(op.comparison_direction)
-        if self.place is None or op.operands[0].element is not I32 or not op.result.rank:
+        if self.place is None or not op.result.rank:
             return self._elementwise(op, roles)
-        left, right = (linear(self.work, operand) for operand in op.operands)
+        left, right = (linear(self.work.offsets, operand) for operand in op.operands)
         if left is None or right is None or predicate is None:
             return self._elementwise(op, roles)
         (a, a_steps), (b, b_steps) = left, right
