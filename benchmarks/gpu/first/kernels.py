@@ -77,6 +77,7 @@ def attention(q, k, v, o, *, causal=False, TQ=128, TK=128):
     grid=lambda a, b: (a.shape[0], girih.cdiv(a.shape[1], 128), girih.cdiv(b.shape[2], 128)),
 )
 def layer(a, b, bias, residual, c):
+    """Batches, and what follows a product: a bias, an activation, a sum."""
     n, i, j = tl.tile_id(0), tl.tile_id(1) * 128, tl.tile_id(2) * 128
     acc = tl.zeros((128, 128))
     for k in range(0, a.shape[2], 64):

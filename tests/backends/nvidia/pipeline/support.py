@@ -16,6 +16,9 @@ from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.pipeline.emit import code_of, plan_of
 from girih.backends.nvidia.pipeline.schedule import Schedule
 from girih.backends.nvidia.target import Target, target
+from girih.benchmarks.gpu.first.kernels import attention as attention
+from girih.benchmarks.gpu.first.kernels import layer as layer
+from girih.benchmarks.gpu.first.kernels import matmul as matmul
 from girih.hlo.build import Builder, build_region, make_op
 from girih.hlo.graph import Op, Value, arguments
 from girih.hlo.precision import OPERANDS, TF32
@@ -105,65 +108,11 @@ def compare(got: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
     np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())
 
 
-@girih.kernel(
-    out=lambda M, N, OUT: tl.Array((M, N), OUT),
-    grid=lambda M, N, TM, TN: (girih.cdiv(M, TM), girih.cdiv(N, TN)),
-)
-def matmul(a, b, c, *, M, N, K, TM, TN, TK, left="mk", right="kn", OUT="bfloat16"):
-    i, j = tl.tile_id(0) * TM, tl.tile_id(1) * TN
-    acc = tl.zeros((TM, TN))
-    for k in range(0, K, TK):
-        x = a[i : i + TM, k : k + TK] if left == "mk" else a[k : k + TK, i : i + TM].T
-        y = b[k : k + TK, j : j + TN] if right == "kn" else b[j : j + TN, k : k + TK].T
-        acc = tl.dot(x, y, acc)
-    c[i : i + TM, j : j + TN] = acc.to(c.dtype)
-
-
 def matrices(
     M: int, N: int, K: int, left: str = "mk", right: str = "kn", dtype: Any = BF16
 ) -> tuple[np.ndarray, np.ndarray]:
     a = random(*((M, K) if left == "mk" else (K, M)), dtype=dtype)
     return a, random(*((K, N) if right == "kn" else (N, K)), dtype=dtype)
-
-
-@girih.kernel(
-    out=lambda q: tl.Array(q.shape, q.dtype),
-    grid=lambda q, TQ: (q.shape[0], girih.cdiv(q.shape[1], TQ)),
-)
-def attention(q, k, v, o, *, causal=False, TQ=128, TK=128):
-    h, i = tl.tile_id(0), tl.tile_id(1) * TQ
-    D, S = q.shape[2], k.shape[1]
-    m, total, acc = tl.full((TQ,), -1e30), tl.zeros((TQ,)), tl.zeros((TQ, D))
-    mine = q[h, i : i + TQ, :]
-    for n in range(0, tl.minimum(i + TQ, S) if causal else S, TK):
-        s = tl.dot(mine, k[h, n : n + TK, :].T) * (D**-0.5)
-        column = (n + tl.arange(TK))[None, :]
-        if S % TK:
-            s = tl.where(column < S, s, -1e30)
-        if causal:
-            s = tl.where((i + tl.arange(TQ))[:, None] >= column, s, -1e30)
-        larger = tl.maximum(m, s.max(1))
-        p = tl.exp(s - larger[:, None])
-        shrink = tl.exp(m - larger)
-        total = total * shrink + p.sum(1)
-        acc = tl.dot(p.to(q.dtype), v[h, n : n + TK, :], acc * shrink[:, None])
-        m = larger
-    o[h, i : i + TQ, :] = (acc / total[:, None]).to(o.dtype)
-
-
-@girih.kernel(
-    out=lambda a, b: tl.Array((a.shape[0], a.shape[1], b.shape[2]), a.dtype),
-    grid=lambda a, b: (a.shape[0], girih.cdiv(a.shape[1], 128), girih.cdiv(b.shape[2], 128)),
-)
-def layer(a, b, bias, residual, c):
-    """Batches, and what follows a product: a bias, an activation, a sum."""
-    n, i, j = tl.tile_id(0), tl.tile_id(1) * 128, tl.tile_id(2) * 128
-    acc = tl.zeros((128, 128))
-    for k in range(0, a.shape[2], 64):
-        acc = tl.dot(a[n, i : i + 128, k : k + 64], b[n, k : k + 64, j : j + 128], acc)
-    y = acc + bias[j : j + 128].to(tl.float32)[None, :]
-    y = y * tl.sigmoid(y) + residual[n, i : i + 128, j : j + 128].to(tl.float32)
-    c[n, i : i + 128, j : j + 128] = y.to(c.dtype)
 
 
 @girih.kernel(

@@ -10,6 +10,7 @@ import girih.language as tl
 from girih.backends.nvidia.pipeline import contraction
 from girih.backends.nvidia.pipeline.emit import plan_of
 from girih.backends.nvidia.pipeline.schedule import Style
+from girih.benchmarks.gpu.first.kernels import MATMULS
 from girih.hlo.types import BF16 as ELEMENT
 from girih.hlo.types import TensorType
 
@@ -30,22 +31,9 @@ from .support import (
     residual,
 )
 
-# (M, N, K), tile, and what else is different.
-CASES = {
+CASES = MATMULS | {
     "plain": ((256, 256, 128), (128, 256, 64), {}),
-    "tails": ((200, 328, 200), (128, 256, 64), {}),
-    "left transposed": ((256, 128, 128), (128, 128, 64), {"left": "km"}),
-    "right transposed": ((128, 256, 128), (128, 128, 64), {"right": "nk"}),
-    "both transposed": ((136, 264, 136), (128, 128, 64), {"left": "km", "right": "nk"}),
-    "64 bytes a row": ((128, 128, 96), (128, 128, 32), {"right": "nk"}),
-    "32 bytes a row": ((128, 64, 48), (128, 64, 16), {"right": "nk"}),
-    "256 bytes a row": ((128, 128, 256), (128, 128, 128), {}),
-    "one warp group": ((64, 256, 128), (64, 256, 64), {}),
-    "three warp groups": ((192, 128, 128), (192, 128, 64), {}),
     "two blocks of rows each": ((256, 128, 128), (256, 128, 64), {"left": "km"}),
-    "rows on the right": ((16, 256, 128), (16, 128, 64), {"right": "nk"}),
-    "stored directly": ((128, 100, 128), (128, 128, 64), {"right": "nk"}),
-    "f32 results": ((128, 128, 128), (128, 128, 64), {"OUT": "float32"}),
     "one turn": ((128, 128, 64), (128, 128, 64), {}),
 }
 
