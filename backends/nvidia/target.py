@@ -17,6 +17,7 @@ from ..llvm.target import Target as AnyTarget
 TRIPLE = "nvptx64-nvidia-cuda"
 WARP = 32  # threads
 REGISTERS = 255  # most 32-bit registers of a thread
+BETWEEN = 4000.0  # clocks from the end of a launch to the loads of the next, in a graph
 
 
 @dataclass(frozen=True)

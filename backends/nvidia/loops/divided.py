@@ -16,6 +16,7 @@ from ...llvm.elements import Register
 from ...llvm.index import Affine, Axis, of_axis
 from ...plain.monoid import Reduction
 from ...plain.passes import Pass
+from ..target import BETWEEN
 from .head import Kernel
 from .line import Line
 from .partials import Partials
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 WARPS = 8  # of a block
 TURN = 4  # vectors that a thread of a part has at least
-_LAUNCH = 4000.0  # clocks from the end of a launch to the loads of the next
 _STREAM = 48.0  # bytes that a multiprocessor reads per clock
 
 
@@ -42,7 +42,7 @@ def parts_of(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut) -> in
     parts = max(1, min(-(-2 * machine // rows), count // least))
     size = sum(v.tensor.bytes for v in kernel.region.arguments if v.tensor.size >= count) / rows
     alone = len(passes) * size / _STREAM
-    together = len(passes) * (_LAUNCH + size / _STREAM / min(parts, machine / rows))
+    together = len(passes) * (BETWEEN + size / _STREAM / min(parts, machine / rows))
     return parts if together < alone else 1
 
 

@@ -17,7 +17,7 @@ from ...llvm import elements
 from ..apart import Parts
 from ..frame import Unfit
 from ..launch import KernelCode, Memory
-from ..target import Architecture, Target
+from ..target import BETWEEN, Architecture, Target
 
 LEAST = 256  # bytes of an operand along the sum, that a part has
 MOST = 16  # parts
@@ -25,7 +25,6 @@ _DIMENSIONS = (
     "batch_dimension", "feature_dimension", "input_feature_dimension", "output_feature_dimension",
     "spatial_dimensions",
 )  # fmt: skip
-_LAUNCH = 3000.0  # clocks between the end of a launch and the work of the next
 
 Clocks = Callable[[Region], float]  # what a region around one product is predicted to take
 Emit = Callable[[Region], KernelCode]
@@ -55,7 +54,7 @@ def parts_of(region: Region, architecture: Architecture, clocks: Clocks) -> int:
             first = partial(main, parts)
         except Unfit:
             break
-        more = _LAUNCH + 2 * parts * sums / speed
+        more = BETWEEN + 2 * parts * sums / speed
         best = min(best, (max(least, clocks(first)) + more, parts))
         parts *= 2
     return best[1]

@@ -22,7 +22,7 @@ from .support import check, inputs_for, kind, operation
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that one block would take are divided too, so that tests are fast."""
-    monkeypatch.setattr(divided, "_LAUNCH", 0.0)
+    monkeypatch.setattr(divided, "BETWEEN", 0.0)
     monkeypatch.setattr(divided, "TURN", 1)
 
 

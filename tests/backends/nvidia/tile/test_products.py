@@ -204,7 +204,7 @@ def test_a_long_sum_of_few_tiles_is_done_in_parts(
     monkeypatch: pytest.MonkeyPatch, element: Any, m: int, on: Target
 ) -> None:
     """Twice the same bits: parts are added in a fixed order."""
-    monkeypatch.setattr(split, "_LAUNCH", 0)
+    monkeypatch.setattr(split, "BETWEEN", 0)
     op = fused(m, 24, 2048, element)
     inputs = values(op)
     code = kernels.emit(op, on)
