@@ -245,6 +245,17 @@ def barrier(f: llvm.Function, number: int = 0, threads: int = 0) -> None:
         f.call(f"{name}.all", "void", which, declare=True)
 
 
+def rolled(f: llvm.Function) -> str:
+    """Metadata of loops that LLVM must not unroll or peel, because their code is scheduled already,
+    or because what it would load ahead fills the registers."""
+    f.module.declare(
+        "loop metadata",
+        '!0 = distinct !{!0, !1, !2}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
+        '!2 = !{!"llvm.loop.peeled.count", i32 0}',
+    )
+    return "!llvm.loop !0"
+
+
 def shuffle(
     f: llvm.Function, mode: str, value: llvm.Value, lane: llvm.Operand, width: int = WARP
 ) -> llvm.Value:

@@ -10,11 +10,12 @@ from ....hlo.graph import Op, Region
 from ....hlo.graph import Value as Tile
 from ... import llvm
 from ...llvm import Function, Value, elements
+from ..frame import rolled
 from . import fragment
 from . import instructions as hopper
 from .masks import first_rounds, masks
 from .registers import Evaluator, Registers
-from .rings import Role, rolled
+from .rings import Role
 from .schedule import Ring, Schedule, Style, carried_zero
 from .work import Panel, Product, Roles
 

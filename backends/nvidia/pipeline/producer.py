@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from ... import llvm
 from ...llvm import Value
+from ..frame import rolled
 from . import instructions as hopper
 from .late import Late
-from .rings import Role, rolled
+from .rings import Role
 from .schedule import Ring
 from .work import Panel
 

@@ -7,23 +7,13 @@ from contextlib import contextmanager
 
 from ... import llvm
 from ...llvm import Function, Value
-from ..frame import special
+from ..frame import rolled, special
 from ..raster import places
 from . import instructions as hopper
 from .registers import Evaluator
 from .schedule import Ring, Schedule
 
 State = tuple[Value, Value]  # (stage, parity of its phase), i32
-
-
-def rolled(f: Function) -> str:
-    """Metadata of loops that LLVM must not unroll or peel: asynchronous code is scheduled."""
-    f.module.declare(
-        "loop metadata",
-        '!0 = distinct !{!0, !1, !2}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
-        '!2 = !{!"llvm.loop.peeled.count", i32 0}',
-    )
-    return "!llvm.loop !0"
 
 
 class Role:

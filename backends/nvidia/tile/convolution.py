@@ -13,6 +13,7 @@ from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
 from ...llvm.index import ZERO, Affine, Axis, Indexer, Scopes, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
+from ..frame import rolled
 from ..plain.products import convolution_slides
 from .dot import added, widened
 from .emitter import Emitter
@@ -20,6 +21,8 @@ from .scope import Tile
 from .shared import CHUNK
 from .spread import Spread
 from .team import together
+
+_UNROLLED = 16  # places of a window and input features whose loads may stand side by side
 
 
 def convolution(e: Emitter, op: Op) -> None:
@@ -33,7 +36,9 @@ def convolution(e: Emitter, op: Op) -> None:
     spread, element = e.spread(op.result), op.result.element
     zero = elements.register_constant(element, element.dtype.type(0), 1)
     start: list[Register] = [zero] * len(spread.alive)
-    with f.for_range(0, math.prod(sides.inner), 1, flat(start)) as loop:
+    turns = math.prod(sides.inner)
+    metadata = rolled(f) if turns > _UNROLLED else ""
+    with f.for_range(0, turns, 1, flat(start), metadata=metadata) as loop:
         totals = dict(zip(spread.alive, unflat(loop.carried, start), strict=True))
         sides.turn(loop.index)
         width = sides.width(spread)
