@@ -237,3 +237,14 @@ def test_convolutions_that_sum_features_join_no_other_kernel(depthwise):
     group = make_group(found.ops, found.arguments, found.results)
     op = build_kernel(group, arguments(found.argument_types), (1, 3, 6, 16), "test")
     assert accepts(op, SM_90A) == depthwise
+
+
+@pytest.mark.requires_ptxas
+@pytest.mark.parametrize("on", [SM_80, SM_90A], ids=["sm_80", "sm_90a"])
+def test_a_window_of_many_places_leaves_registers_free(on: Target) -> None:
+    """Groups of few features are summed by multiply-adds, in a loop that stays a loop."""
+    op = fusion(convolution((2, 9, 10, 6), 6, (4, 5), F32, groups=2))
+    code = emit(op, on)
+    made = assemble(compile_ptx(code.text, on.architecture), on.architecture)
+    assert made.faults() == []
+    assert max(usage.registers for usage in made.usages.values()) <= 80
