@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from ....runtime.devices import driver
 from .memory import GlobalMemory, Segment
 
 
-class Window(driver.Window):
-    """An array, as faults speak of it."""
+class Window(NamedTuple):
+    """An array: `name` says whose it is ("operand 0"); `itemsize` in bytes."""
 
-    __slots__ = ()
+    address: int
+    nbytes: int
+    name: str
+    type: str  # "f32[4,8]"
+    dims: tuple[int, ...]
+    itemsize: int
 
     def __str__(self) -> str:
         return f"{self.name}, {self.type}"
