@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import CompilerBug, UserError
 from .graph import Module, Op, Region, Value
-from .processes import Grid, Process, place, refuse_several
+from .processes import Grid, Process, refuse_several
 from .types import FutureType, SymbolicDim, TensorType
 
 Environment = dict[Value, Any]
@@ -110,8 +110,9 @@ def _evaluated(op: Op, arrays: Sequence[Any], **context: Any) -> Any:
     try:
         return op.definition.evaluate(op, *arrays, **context)
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-        place = f"{op.origin[0]}: " if op.origin else ""
-        raise UserError(f"{place}{op.name} cannot be computed on these values: {error}") from error
+        raise UserError(
+            f"{op.place}{op.name} cannot be computed on these values: {error}"
+        ) from error
 
 
 class _Lifetimes(NamedTuple):
@@ -181,12 +182,12 @@ class Interpreter:
             return self.evaluate(op, arrays, values)
         shapes = [np.shape(array) for array in arrays]
         if op.definition.pattern == "elementwise" and len({s for s in shapes if s}) > 1:
-            raise UserError(f"{place(op)}{op.name}: its operands have the shapes {shapes}")
+            raise UserError(f"{op.place}{op.name}: its operands have the shapes {shapes}")
         results = self.evaluate(op, arrays, values)
         for value, array in zip(op.results, results, strict=True):
             shape = np.shape(array)
             if isinstance(value.type, TensorType) and not _same_dims(shape, value.dims):
-                raise UserError(f"{place(op)}{op.name}: declared {value.type}, but {shape}")
+                raise UserError(f"{op.place}{op.name}: declared {value.type}, but {shape}")
         return results
 
     def _spread(self, outer: Mapping[Value, Any] | None) -> Any:

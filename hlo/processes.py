@@ -194,8 +194,8 @@ class Grid:
             return
         fiber = self._current
         if fiber is None:
-            raise UserError(f"{place(o)}{o.name}: {why}; nobody else runs")
-        fiber.ready, fiber.waits = ready, f"{place(o)}{o.name} {why}"
+            raise UserError(f"{o.place}{o.name}: {why}; nobody else runs")
+        fiber.ready, fiber.waits = ready, f"{o.place}{o.name} {why}"
         self._back.release()
         fiber.turn.acquire()
         if self._closing:
@@ -238,7 +238,7 @@ def refuse_several(module: Module) -> None:
             if op.definition.communicates:
                 sizes = "num_replicas = {}, num_partitions = {}".format(*grid_of(module))
                 raise UserError(
-                    f"{place(op)}{op.name}: the program is for {sizes}; run it with "
+                    f"{op.place}{op.name}: the program is for {sizes}; run it with "
                     "girih.interpret_parallel, with the inputs of each process"
                 )
             pending += op.regions
@@ -246,11 +246,6 @@ def refuse_several(module: Module) -> None:
             if isinstance(callee, str) and callee in module.functions and callee not in seen:
                 seen.add(callee)
                 pending.append(module.functions[callee].body)
-
-
-def place(o: Op) -> str:
-    """`model.py:41: `, where it is known."""
-    return f"{o.origin[0]}: " if o.origin else ""
 
 
 class Process:
@@ -289,7 +284,7 @@ class Process:
             if self.number in members:
                 return members
         if covers:
-            raise UserError(f"{place(o)}{o.name}: {self} is in none of its replica_groups")
+            raise UserError(f"{o.place}{o.name}: {self} is in none of its replica_groups")
         return None
 
     def _check_ids(self, o: Op, strategy: str, ids: Sequence[int], count: int) -> None:
@@ -299,7 +294,7 @@ class Process:
             what = "replica" if strategy.startswith("cross_replica") else "partition"
             what = "process" if strategy == "flattened_ids" else what
             raise UserError(
-                f"{place(o)}{o.name}: its groups name {what} {highest}, but the program runs on "
+                f"{o.place}{o.name}: its groups name {what} {highest}, but the program runs on "
                 f"num_replicas = {grid.replicas} times num_partitions = {grid.partitions}; "
                 "girih.interpret_parallel runs it on more"
             )
@@ -314,20 +309,20 @@ class Process:
     def group_of(self, o: Op, wanted: int, found: int) -> None:
         """UserError where the group has another number of members."""
         if wanted != found:
-            raise UserError(f"{place(o)}{o.name}: its groups need {wanted} members, have {found}")
+            raise UserError(f"{o.place}{o.name}: its groups need {wanted} members, have {found}")
 
     def divisible(self, o: Op, size: int, parts: int) -> None:
         """UserError where a dimension cannot be split among the members."""
         if size % parts:
             raise UserError(
-                f"{place(o)}{o.name}: a dimension of {size} cannot be split into {parts} parts"
+                f"{o.place}{o.name}: a dimension of {size} cannot be split into {parts} parts"
             )
 
     def member(self, o: Op, number: int, count: int) -> None:
         """UserError where a root is no member of its group."""
         if not 0 <= number < count:
             raise UserError(
-                f"{place(o)}{o.name}: root {number} is no place in a group of {count} processes"
+                f"{o.place}{o.name}: root {number} is no place in a group of {count} processes"
             )
 
     # Exchange
@@ -355,7 +350,7 @@ class Process:
             shapes = [[(x.shape, x.dtype) for x in part if x is not None] for part in parts]
             if o.name not in _OWN_SHAPES and any(shape != shapes[0] for shape in shapes):
                 reason = "its operands differ in shape among the processes"
-                raise UserError(f"{place(o)}{o.name}: {reason}")
+                raise UserError(f"{o.place}{o.name}: {reason}")
         return meeting.whole
 
     def permute(self, o: Op, pairs: Groups, arrays: Item) -> Item | None:
@@ -404,7 +399,7 @@ class Process:
         """What the host feeds next; UserError where nothing is left."""
         if not self.infeed:
             raise UserError(
-                f"{place(o)}infeed: the infeed of {self} is empty; give it more items with "
+                f"{o.place}infeed: the infeed of {self} is empty; give it more items with "
                 "interpret_parallel(..., infeed=...)"
             )
         return self.infeed.popleft()

@@ -166,10 +166,9 @@ def _require_one_quantization(op: Op) -> None:
         return
     kinds = [value.element for value in (*op.operands, *op.results) if _of(value.type)]
     if len({(kind.storage, *_parameters(kind)) for kind in kinds}) > 1:
-        place = f"{op.origin[0]}: " if op.origin else ""
         listed = ", ".join(dict.fromkeys(map(str, kinds)))
         raise UserError(
-            f"{place}{op.name}: operands and results must have one quantisation, got {listed}; "
+            f"{op.place}{op.name}: operands and results must have one quantisation, got {listed}; "
             "change it with uniform_quantize"
         )
 

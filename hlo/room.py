@@ -255,11 +255,10 @@ def _fits(value: Any, spec: AttributeSpec) -> bool:
 
 def broken(o: Op, clause: str, text: str) -> VerifyError:
     """The error for a broken clause: user's place, clause, requirement, what was got."""
-    place = f"{o.origin[0]}: " if o.origin else ""
     got = "; ".join(f"operand {i} is {value.type}" for i, value in enumerate(o.operands[:6]))
     shown = ", ".join(f"{k} = {_short(v)}" for k, v in o.attributes.items())
     line = f"{o.name}({', '.join(str(v.type) for v in o.operands)}) {{{shown}}}"
-    return VerifyError(f"{place}{o.name}.{clause}: {text}{'; ' + got if got else ''}\n    {line}")
+    return VerifyError(f"{o.place}{o.name}.{clause}: {text}{'; ' + got if got else ''}\n    {line}")
 
 
 def _short(value: Any) -> str:

@@ -104,7 +104,7 @@ class _TileInterpreter(Interpreter):
         if op.name == "tile_id":
             if op.axis >= len(self.tile):
                 raise UserError(
-                    f"{_place(op)}tile_id: axis {op.axis} of a grid of {len(self.tile)} axes"
+                    f"{op.place}tile_id: axis {op.axis} of a grid of {len(self.tile)} axes"
                 )
             return (op.definition.evaluate(op, tile=self.tile),)
         if op.name in MEMORY_OPS:
@@ -138,10 +138,10 @@ class _TileInterpreter(Interpreter):
         foreign = (old != _NOBODY) & (old != self.number)
         combines = bool(op.combine)
         if np.any(foreign & ~(shared[elements] & combines)):
-            self.faults[f"{_place(op)}two tiles store to one place of result {result}"] = None
+            self.faults[f"{op.place}two tiles store to one place of result {result}"] = None
         if combines and not self.started[result] and np.any(old == _NOBODY):
             self.faults[
-                f"{_place(op)}result {result} is combined with what nobody stored; let it start "
+                f"{op.place}result {result} is combined with what nobody stored; let it start "
                 "as an input"
             ] = None
         owners[elements] = self.number
@@ -150,9 +150,9 @@ class _TileInterpreter(Interpreter):
     def check_load(self, op: Op, result: int, elements: Any) -> None:
         old = self.owners[result][elements]
         if np.any((old != _NOBODY) & (old != self.number)):
-            self.faults[f"{_place(op)}a tile reads what another stores in result {result}"] = None
+            self.faults[f"{op.place}a tile reads what another stores in result {result}"] = None
         if not self.started[result] and np.any(old == _NOBODY):
-            self.faults[f"{_place(op)}result {result} is read before it is stored"] = None
+            self.faults[f"{op.place}result {result} is read before it is stored"] = None
 
 
 def _elements(op: Op, arrays: Sequence[Any]) -> tuple[Any, bool]:
@@ -224,7 +224,3 @@ def trip_count(op: Op) -> int | None:
 def _scalar(value: Value) -> int | None:
     dense = constant_of(value)
     return None if dense is None else int(dense.splat_value)
-
-
-def _place(op: Op) -> str:
-    return f"{op.origin[0]}: " if op.origin else ""

@@ -177,5 +177,4 @@ def _same_element(left: Element, right: Element) -> bool:
 
 
 def _fault(op: Op, reason: str) -> VerifyError:
-    place = f"{op.origin[0]}: " if op.origin else ""
-    return VerifyError(f"{place}{op.name}: {reason}\n    {print_op(op)}")
+    return VerifyError(f"{op.place}{op.name}: {reason}\n    {print_op(op)}")

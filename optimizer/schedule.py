@@ -126,14 +126,10 @@ def require_static(module: Module) -> None:
         for result in op.results:
             if isinstance(result.type, TensorType) and not result.type.is_static:
                 raise UnsupportedError(
-                    f"{_place(op)}{op.name}: {result.type} has a size that is known only while the "
+                    f"{op.place}{op.name}: {result.type} has a size that is known only while the "
                     "program runs; compiled programs need fixed sizes: compute with a mask "
                     "instead, or interpret it"
                 )
-
-
-def _place(op: Op) -> str:
-    return f"{op.origin[0]}: " if op.origin else ""
 
 
 class _Scheduler:
@@ -206,7 +202,7 @@ class _Scheduler:
         results: list[Buffer] = []
         for result in op.results:
             if not isinstance(result.type, TensorType):
-                raise UnsupportedError(f"{_place(op)}{op.name}: {result.type} results cannot run")
+                raise UnsupportedError(f"{op.place}{op.name}: {result.type} results cannot run")
             buffer = wanted.get(result)
             if buffer is None:
                 buffer = self.in_place(op, result, position, last, results)

@@ -34,9 +34,8 @@ def _checked(o: Op, values: Sequence[Any]) -> tuple[Any, ...]:
     )
     if not fit:
         got = ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays) or "nothing"
-        place = f"{o.origin[0]}: " if o.origin else ""
         wanted = ", ".join(map(str, kinds)) or "nothing"
-        raise UserError(f"{place}{o.name}: takes {wanted}, but is given {got}")
+        raise UserError(f"{o.place}{o.name}: takes {wanted}, but is given {got}")
     return (*arrays, None)
 
 
@@ -50,9 +49,8 @@ class Communication(OpDefinition):
     since = "1.2"
 
     def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
-        place = f"{o.origin[0]}: " if o.origin else ""
         raise UnsupportedError(
-            f"{place}{o.name}: compiled programs neither send nor receive while they run; make "
+            f"{o.place}{o.name}: compiled programs neither send nor receive while they run; make "
             "the values inputs or results of the program, or interpret it"
         )
 
@@ -372,9 +370,8 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
         if (grid.replicas, grid.partitions) == (1, layout.count):
             return self._block(o, layout, arrays, process, context["run"])
         if grid.replicas * grid.partitions > 1:
-            place = f"{o.origin[0]}: " if o.origin else ""
             raise UserError(
-                f"{place}{o.name}: its mesh has {layout.count} devices, but the program runs on "
+                f"{o.place}{o.name}: its mesh has {layout.count} devices, but the program runs on "
                 f"{grid.replicas} x {grid.partitions} processes; run it on one, or on 1 x "
                 f"{layout.count}"
             )

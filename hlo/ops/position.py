@@ -176,9 +176,8 @@ class SetDimensionSize(OpDefinition, name="set_dimension_size"):
         x, size = arrays[0], int(arrays[1])
         whole = x.shape[o.dimension]
         if not 0 <= size <= whole or (isinstance(o.type.dims[o.dimension], int) and size != whole):
-            place = f"{o.origin[0]}: " if o.origin else ""
             raise UserError(
-                f"{place}set_dimension_size: dimension {o.dimension} of {o.operand.type} with "
+                f"{o.place}set_dimension_size: dimension {o.dimension} of {o.operand.type} with "
                 f"{whole} elements cannot get the size {size} in a result {o.type}"
             )
         return x[(slice(None),) * o.dimension + (slice(0, size),)]

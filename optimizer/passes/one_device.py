@@ -64,11 +64,10 @@ class _Rewrite:
         """Build what `op` is on one device."""
         if not op.definition.communicates:
             return False
-        place = f"{op.origin[0]}: " if op.origin else ""
         needed = op.definition.devices(op)
         if self.several or needed > 1:
             why = f"needs {needed} devices" if needed > 1 else "is part of a program for several"
-            self.blockers.append(f"  {place}{op.name}: {why}")
+            self.blockers.append(f"  {op.place}{op.name}: {why}")
             needed = 0
         with b.at(op.origin):
             try:

@@ -28,10 +28,7 @@ def without_masks(kernel: Op) -> Op:
         return True
 
     body, *others = kernel.regions
-    return Op(
-        kernel.definition, kernel.operands, kernel.attributes,
-        (rewritten(body, {}, change), *others), kernel.result_types, kernel.origin,
-    )  # fmt: skip
+    return kernel.with_operands(kernel.operands, [rewritten(body, {}, change), *others])
 
 
 def _is_filled(select: Op) -> bool:

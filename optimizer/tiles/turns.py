@@ -67,10 +67,7 @@ def without_idle_turns(kernel: Op) -> Op:
         return True
 
     body, *others = kernel.regions
-    return Op(
-        kernel.definition, kernel.operands, kernel.attributes,
-        (rewritten(body, {}, change), *others), kernel.result_types, kernel.origin,
-    )  # fmt: skip
+    return kernel.with_operands(kernel.operands, [rewritten(body, {}, change), *others])
 
 
 def _edges(loop: Op, offsets: Offsets) -> Iterator[Edge]:

@@ -205,8 +205,9 @@ class Driver:
             register = elements.register_constant(op.result.element, value, 1)
         elif op.name == "tile_id":
             if op.axis >= len(self.ids):
-                place = f"{op.origin[0]}: " if op.origin else ""
-                raise UserError(f"{place}tile_id: axis {op.axis} of a grid of {len(self.ids)} axes")
+                raise UserError(
+                    f"{op.place}tile_id: axis {op.axis} of a grid of {len(self.ids)} axes"
+                )
             register = self.ids[op.axis]
         else:
             operands = [self.scalar(value, scope) for value in op.operands]
