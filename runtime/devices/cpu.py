@@ -14,7 +14,7 @@ import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc
 from .processors import this_processor
 from .workers import Pool, pool_of
+
+if TYPE_CHECKING:
+    from ..bundle import Variant
 
 _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
@@ -66,8 +69,8 @@ def map_image(image: bytes | memoryview) -> Pages:
     return mapping
 
 
-def lacks(plan: plan_pb2.Plan) -> str:
-    """Why this machine cannot run the plan's code; "" where it can."""
+def lacks(plan: plan_pb2.Plan | Variant) -> str:
+    """Why this machine cannot run the plan's, or the variant's, code; "" where it can."""
     reason = this_processor().lacks(plan.triple, plan.features)
     if not reason and "amx-tile" in plan.features and not _permit_tiles():
         return "code needs AMX tile registers, which this system does not let the process use"

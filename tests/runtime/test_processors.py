@@ -107,9 +107,6 @@ def test_equal_bytes_wherever_it_is_compiled(bundle, tmp_path):
     again = girih.compile(MODULE, target=[f"cpu:{level}" for level in LEVELS])
     again.save(tmp_path / "again.girih", seal=False)
     assert (tmp_path / "again.girih").read_bytes() == bundle.read_bytes()
-    assert bytes(image) == bytes(
-        girih.compile(MODULE, target="cpu:neon").parts.variants["cpu:neon"].image
-    )
 
 
 def test_code_for_other_machines_is_saved_and_not_run(bundle, pretend, tmp_path):
