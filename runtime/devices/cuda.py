@@ -299,12 +299,12 @@ class CudaDriver:
         cuda, sizes = self._cuda, []
         ask = getattr(cuda, "cuFuncGetParamInfo", None)
         while ask is not None:
-            error, _, size = ask(function, len(sizes))
+            error, *found = ask(function, len(sizes))
             if error == cuda.CUresult.CUDA_ERROR_INVALID_VALUE:  # there is no such parameter
                 return sizes
             if error != cuda.CUresult.CUDA_SUCCESS:
                 return None
-            sizes.append(int(size))
+            sizes.append(int(found[1]))
         return None
 
     def tensor_map(self, box: Box, address: int) -> bytes:
@@ -360,12 +360,11 @@ class CudaDriver:
         for offset, argument in zip(offsets, arguments, strict=True):
             ctypes.memmove(first + offset, argument, len(argument))
         pointers = (ctypes.c_void_p * (len(offsets) + 1))(*(first + at for at in offsets))
-        return config, entry, ctypes.addressof(pointers), (block, pointers)
+        return _Prepared(config, entry, ctypes.addressof(pointers), (block, pointers), [])
 
-    def launch(self, prepared: Any, stream: int) -> None:
-        config, entry, pointers, _ = prepared
-        config.hStream = stream
-        _call("cuLaunchKernelEx", config, entry, pointers, 0)
+    def launch(self, prepared: _Prepared, stream: int) -> None:
+        prepared.config.hStream = stream
+        _call("cuLaunchKernelEx", prepared.config, prepared.entry, prepared.pointers, 0)
 
     def graph(self, launches: Sequence[Any]) -> _Graph:
         graph = _call("cuGraphCreate", 0)
@@ -375,8 +374,8 @@ class CudaDriver:
                 before = nodes[-1:]
                 parameters = self._parameters_of(prepared)
                 node = _call("cuGraphAddKernelNode", graph, before, len(before), parameters)
-                if prepared[0].numAttrs:
-                    self._set_cluster(node, prepared[0].attrs[0].value.clusterDim)
+                if prepared.config.numAttrs:
+                    self._set_cluster(node, prepared.config.attrs[0].value.clusterDim)
                 nodes.append(node)
             return _Graph(graph, _call("cuGraphInstantiate", graph, 0), nodes)
         except BaseException:
@@ -389,17 +388,21 @@ class CudaDriver:
         which = self._cuda.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         _call("cuGraphKernelNodeSetAttribute", node, which, value)
 
-    def _parameters_of(self, prepared: Any) -> Any:
-        """A launch as a node of a graph takes it."""
-        config, entry, pointers, _ = prepared
+    def _parameters_of(self, prepared: _Prepared) -> Any:
+        """A launch as a node of a graph takes it, made once."""
+        if prepared.node:
+            return prepared.node[0]
+        config = prepared.config
         made = self._cuda.CUDA_KERNEL_NODE_PARAMS()
-        made.func, made.kernelParams, made.sharedMemBytes = entry, pointers, config.sharedMemBytes
+        made.func, made.kernelParams = prepared.entry, prepared.pointers
+        made.sharedMemBytes = config.sharedMemBytes
         made.gridDimX, made.gridDimY, made.gridDimZ = (
             config.gridDimX, config.gridDimY, config.gridDimZ,
         )  # fmt: skip
         made.blockDimX, made.blockDimY, made.blockDimZ = (
             config.blockDimX, config.blockDimY, config.blockDimZ,
         )  # fmt: skip
+        prepared.node.append(made)
         return made
 
     def rebind(self, graph: _Graph, number: int, prepared: Any) -> None:
@@ -412,6 +415,17 @@ class CudaDriver:
     def destroy_graph(self, graph: _Graph) -> None:
         _call("cuGraphExecDestroy", graph.executable)
         _call("cuGraphDestroy", graph.graph)
+
+
+class _Prepared(NamedTuple):
+    """A launch: `pointers` is the address of those to its parameters, `kept` what they lie in,
+    `node` holds its form for graphs once there is one."""
+
+    config: Any
+    entry: int
+    pointers: int
+    kept: Any
+    node: list[Any]
 
 
 class _Graph(NamedTuple):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _DIRECT = 16  # alignment of memory that kernels read as it is
 _PINNED = 32 << 20  # bytes of a context's staging memory; larger arrays are copied without it
 _KEPT = 64  # sets of addresses that a launch keeps its parameters for
+_GRAPHS = 32  # of a stretch of steps
 
 Array = np.ndarray[Any, Any]
 Argument = Array | View
@@ -75,38 +76,58 @@ class _Cell:
 
 class _Stretch:
     """Steps without a branch between them. The first run starts one launch after the other: it is
-    when a driver loads the code of its kernels. From then on they are one graph, whose launches
-    take the addresses of each call."""
+    when a driver loads the code of its kernels. From then on they are graphs: one for each set of
+    addresses that came before, as long as there are few, and one that is told the addresses of all
+    others."""
 
     def __init__(self, driver: Driver, cells: Sequence[_Cell]) -> None:
         self.driver, self.cells = driver, cells
-        self.moving = [(number, cell) for number, cell in enumerate(cells) if cell.moving]
-        self.launches: list[Any] = []  # as they were last
-        self.graph: Any = None
-        self.wanted = driver.graphs and len(cells) > 1
+        self.moving = tuple(dict.fromkeys(base for cell in cells for base in cell.moving))
+        self.seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        self.graphs: OrderedDict[tuple[int, ...], _Graph] = OrderedDict()
+        self.begun = False
 
     def start(self, bases: Sequence[int], stream: Any) -> None:
-        driver, launches = self.driver, self.launches
-        begun = bool(launches)
-        if not begun:
-            launches += [cell.at(bases) for cell in self.cells]
-        changed = []
-        for number, cell in self.moving if begun else ():
-            prepared = cell.at(bases)
-            if prepared is not launches[number]:
-                launches[number] = prepared
-                changed.append(number)
-        if not begun or not self.wanted:
+        driver, key = self.driver, tuple([bases[base] for base in self.moving])
+        graph = self.graphs.get(key)
+        if graph is not None:
+            if self.moving:
+                self.graphs.move_to_end(key)
+            driver.replay(graph.handle, stream)
+            return
+        launches = [cell.at(bases) for cell in self.cells]
+        if not self.begun or not driver.graphs or len(launches) < 2:
+            self.begun = True
             for prepared in launches:
                 driver.launch(prepared, stream)
             return
-        if self.graph is None:
-            self.graph = driver.graph(launches)
-            finally_do(self, driver, driver.destroy_graph, self.graph)
+        again = key in self.seen
+        if not self.graphs or again and len(self.graphs) < _GRAPHS:
+            graph = _Graph(driver, launches)
         else:
-            for number in changed:
-                driver.rebind(self.graph, number, launches[number])
-        driver.replay(self.graph, stream)
+            graph = self.graphs.popitem(last=False)[1]
+            graph.rebind(launches)
+        self.graphs[key] = graph
+        self.seen[key] = None
+        if len(self.seen) > _KEPT:
+            self.seen.popitem(last=False)
+        driver.replay(graph.handle, stream)
+
+
+class _Graph:
+    """A stretch as the driver's graph; `launches`: what it holds now."""
+
+    def __init__(self, driver: Driver, launches: list[Any]) -> None:
+        self.driver, self.launches = driver, launches
+        self.handle = driver.graph(launches)
+        finally_do(self, driver, driver.destroy_graph, self.handle)
+
+    def rebind(self, launches: list[Any]) -> None:
+        """Takes other parameters, where some have changed."""
+        for number, (old, new) in enumerate(zip(self.launches, launches, strict=True)):
+            if old is not new:
+                self.driver.rebind(self.handle, number, new)
+        self.launches = launches
 
 
 class NvidiaContext:

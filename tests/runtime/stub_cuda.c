@@ -247,20 +247,19 @@ static int type_bytes(const char *type) {
     const char *digits = type + strcspn(type, "0123456789");
     return atoi(digits) / 8;
 }
-// Parameters stand as ".param .u64 name" or ".param .align 64 .b8 name[128]".
+// Parameters stand as ".param .u64 .ptr .align 16 name" or ".param .align 64 .b8 name[128]".
 static void read_parameters(Entry *entry, const char *from, const char *end) {
     const char *at = from;
-    while ((at = strstr(at, ".param")) && at < end) {
+    while ((at = strstr(at, ".param")) && at < end && entry->count < PARAMETERS) {
         const char *stop = at + strcspn(at, ",)");
         const char *align = strstr(at, ".align"), *bracket = strchr(at, '[');
+        const char *type = at + 6 + strspn(at + 6, " \t.");
         int n = entry->count++;
-        if (align && align < stop) {
-            entry->alignments[n] = atoi(align + 6);
-            entry->sizes[n] = bracket && bracket < stop ? atoi(bracket + 1) : 0;
+        if (bracket && bracket < stop) {
+            entry->alignments[n] = align && align < stop ? atoi(align + 6) : 1;
+            entry->sizes[n] = atoi(bracket + 1);
         } else {
-            const char *type = at + 6 + strspn(at + 6, " \t.");
             entry->sizes[n] = entry->alignments[n] = type_bytes(type);
-            if (bracket && bracket < stop) entry->sizes[n] *= atoi(bracket + 1);
         }
         at = stop;
     }

@@ -220,11 +220,11 @@ def launch(grid=(2, 1, 1), block=(32, 1, 1), cluster=(2, 1, 1), shared=0, count=
            stream=0):
     gpu._parameters.clear()
     asked = Start("add_one", grid, block, cluster or (1, 1, 1), shared)
-    config, entry_, pointers, kept = gpu.prepare(entry, asked, words[:count])
+    prepared = gpu.prepare(entry, asked, words[:count])
     if skew:
-        places = (ctypes.c_void_p * 2).from_address(pointers)
+        places = (ctypes.c_void_p * 2).from_address(prepared.pointers)
         places[1] += skew
-    gpu.launch((config, entry_, pointers, kept), stream)
+    gpu.launch(prepared, stream)
 
 def graph(attribute=True, after=True, other=False):
     if not attribute:

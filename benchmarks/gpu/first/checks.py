@@ -96,8 +96,8 @@ class Bench:
         for label, case, small in speeds.SPEEDS:
 
             def measure(label: str = label, case: Any = small if self.dry else case) -> Facts:
-                kept = self.folder is not None and not self.dry
-                return clock.measure(case(), self.folder.file(label, ".girih") if kept else None)
+                folder = None if self.dry else self.folder
+                return clock.measure(case(), folder and folder.file(label, ".girih"))
 
             def prepare(folder: prepared.Folder, label: str = label, case: Any = case) -> None:
                 speeds.prepare(case(), name, folder.file(label, ".girih"))
