@@ -37,8 +37,7 @@ def transformer() -> tuple[Any, Any]:
 
     torch.manual_seed(0)
     config = GPT2Config(n_layer=2, n_embd=128, n_head=2, vocab_size=64, use_cache=False)
-    model: torch.nn.Module = GPT2Model(config)
-    return model.to(torch.bfloat16).eval(), (torch.arange(64).reshape(1, 64),)
+    return GPT2Model(config).bfloat16().eval(), (torch.arange(64).reshape(1, 64),)
 
 
 def convolutions() -> tuple[Any, Any]:
