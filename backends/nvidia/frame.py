@@ -208,7 +208,9 @@ class Entry:
         base = llvm.Value("ptr", f"addrspacecast (ptr addrspace(3) @{SHARED} to ptr)")
         return self.function.pointer(base, offset, "i8")
 
-    def finish(self, grid: int | Extent, shared_bytes: int = 0) -> Launch:
+    def finish(
+        self, grid: int | Extent, shared_bytes: int = 0, *, persistent: bool = False
+    ) -> Launch:
         """Ends the function; how it is launched."""
         self.function.ret()
         extent = (grid, 1, 1) if isinstance(grid, int) else grid
@@ -218,7 +220,9 @@ class Entry:
             raise CompilerBug(f"{shared_bytes} bytes of shared memory")
         arguments = tuple(parameter.argument for parameter in self.parameters)
         threads = (self.threads, 1, 1)
-        return Launch(self.symbol, extent, threads, arguments, shared_bytes, self.cluster)
+        return Launch(
+            self.symbol, extent, threads, arguments, shared_bytes, self.cluster, persistent
+        )
 
 
 def blocks(count: int, threads: int) -> int:

@@ -49,7 +49,9 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of an entry; sizes in blocks (`grid`), threads (`block`), blocks (`cluster`)."""
+    """One start of an entry; sizes in blocks (`grid`), threads (`block`), blocks (`cluster`).
+    `persistent`: blocks walk tiles by their number, one block on each multiprocessor; any number of
+    whole clusters is right."""
 
     symbol: str
     grid: Extent
@@ -57,6 +59,7 @@ class Launch:
     arguments: tuple[Argument, ...]
     shared_bytes: int = 0  # dynamic shared memory of a block
     cluster: Extent = (1, 1, 1)
+    persistent: bool = False
 
     @property
     def threads(self) -> int:
@@ -88,6 +91,7 @@ def message(launch: Launch, symbol: str) -> Any:
     )
     if launch.cluster != (1, 1, 1):
         made.cluster.extend(launch.cluster)
+    made.persistent = launch.persistent
     for argument in launch.arguments:
         one = made.arguments.add()
         if isinstance(argument, Immediate):

@@ -1,17 +1,21 @@
 """The first run on a GPU: what works, what fails first, and where it differs from the simulator.
 
-    python benchmarks/gpu/first_run.py                 on the GPU, at most 6 minutes
-    python benchmarks/gpu/first_run.py --dry           the same through the simulator, without one
-    python benchmarks/gpu/first_run.py --only wgmma    checks whose name has the word
-    python benchmarks/gpu/first_run.py --run NAME      one check in this process, for a debugger
+    python benchmarks/gpu/first_run.py --prepare FOLDER      without a GPU: code, inputs, results
+    python benchmarks/gpu/first_run.py --prepared FOLDER     on the GPU, at most 9 minutes
+    python benchmarks/gpu/first_run.py --resume ...          goes on where a run was ended
+    python benchmarks/gpu/first_run.py --dry                 through the simulator, without a GPU
+    python benchmarks/gpu/first_run.py --only wgmma          checks whose name has the word
+    python benchmarks/gpu/first_run.py --run NAME            one check here, for a debugger
 
-It takes the first GPU of CUDA_VISIBLE_DEVICES.
+It takes the first GPU of CUDA_VISIBLE_DEVICES. Without --prepared all is compiled there.
 
-Single instructions come first (each copy, swizzle, descriptor, matrix type), then kernels, then all
-operations, then whole programs and models. Checks run one after another in a process of their own,
-which is ended and started again where one hangs, crashes or breaks the GPU's context. Where
-compute-sanitizer is on the PATH, three kernels run under it. Writes benchmarks/results/first.json
-(first-dry.json): a verdict that names what fails first, and every check.
+Single instructions come first (each copy, swizzle, descriptor, matrix type), then kernels and all
+operations, then speeds beside torch's libraries, what launches, caches and memory take, the
+compiler's choices beside others (tiles, stages, clusters, order of tiles), whole programs, models,
+and some kernels under compute-sanitizer where that is on the PATH. Each group has its share of the
+time. Checks run one after another in a process of their own, which is ended and started again where
+one hangs, crashes or breaks the GPU's context. benchmarks/results/first.json (first-dry.json) gets
+each row at once: a verdict that names what fails first, and every check.
 
 Needs no installation of girih, nor torch, JAX or a network: numpy, protobuf, ml_dtypes,
 safetensors, llvmlite, and, on a GPU, cuda-bindings (with cuda-pathfinder). torch and JAX are tried
@@ -32,10 +36,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +53,13 @@ NEEDED = (
     ("cuda.bindings.driver", "cuda-bindings", (12, 8), True),
 )  # fmt: skip
 SEEN = ("torch", "jax", "jaxlib", "triton")
-SECONDS = {"atom": 30.0, "kernel": 60.0, "program": 90.0, "model": 120.0}  # of one check
+# Groups in their order: the seconds that one check may take, and the group's share of all the time.
+# What a group leaves goes to those behind it.
+GROUPS = {
+    "atom": (30.0, 0.08), "kernel": (60.0, 0.20), "speed": (90.0, 0.22),
+    "calibration": (60.0, 0.08), "sweep": (90.0, 0.10), "program": (90.0, 0.08),
+    "model": (120.0, 0.12), "sanitizer": (60.0, 0.12),
+}  # fmt: skip
 SANITIZED = ("pipeline: clusters", "block: tails", "operation: sort")
 TOOLS = ("memcheck", "racecheck", "synccheck")
 
@@ -59,20 +69,20 @@ def main() -> int:
     find_girih()
     if options.worker:
         return serve(options)
-    lacking = missing(options.dry)
+    lacking = missing(options.dry or bool(options.prepare))
     if lacking:
         print(lacking, file=sys.stderr)
         return 2
+    if options.prepare:
+        return prepare(options)
     if options.run:
-        return Bench(options).alone(options.run)
-    started = time.monotonic()
-    report = run(options, started + 60 * options.minutes)
-    report["seconds"] = round(time.monotonic() - started, 1)
-    name = "first-dry.json" if options.dry else "first.json"
-    file = Path(options.into) if options.into else RESULTS / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"{report['verdict']}\nwritten: {file}")
+        return alone(options)
+    try:
+        report = run(options, 60 * options.minutes)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{report['verdict']}\nwritten: {results_file(options)}")
     return 0 if report["good"] else 1
 
 
@@ -81,13 +91,22 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--dry", action="store_true", help="through the simulator")
-    parser.add_argument("--architecture", default="sm_90a", help="of --dry")
+    parser.add_argument("--architecture", default="sm_90a", help="of --dry and --prepare")
+    parser.add_argument("--prepare", metavar="FOLDER", help="make what a run takes, and end")
+    parser.add_argument("--prepared", metavar="FOLDER", help="take what --prepare made")
+    parser.add_argument("--resume", action="store_true", help="leave out what the file has")
     parser.add_argument("--only", metavar="WORD", default="", help="checks with it in their name")
-    parser.add_argument("--minutes", type=float, default=6.0, help="in all; the rest is not run")
+    parser.add_argument("--minutes", type=float, default=9.0, help="in all; the rest is not run")
     parser.add_argument("--into", metavar="FILE", help="where the verdict goes")
     parser.add_argument("--run", metavar="NAME", help="one check, in this process")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def results_file(options: argparse.Namespace) -> Path:
+    if options.into:
+        return Path(options.into)
+    return RESULTS / ("first-dry.json" if options.dry else "first.json")
 
 
 # What has to be there.
@@ -140,103 +159,33 @@ def _version(distribution: str) -> str | None:
 # The checks, in the process that runs them.
 
 
-class Bench:
-    """A device, and the checks that it can run: name -> (group, function that gives the facts)."""
+def prepare(options: argparse.Namespace) -> int:
+    """Make what every check takes; what is there already stays."""
+    from first.checks import Bench
+    from first.prepared import Folder
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        from first import atoms, kernels, programs
+    bench = Bench(True, options.architecture, preparing=True)
+    folder = Folder.create(Path(options.prepare), options.architecture)
+    checks = [c for c in bench.checks.values() if c.prepare and options.only in c.name]
+    for number, check in enumerate(checks, 1):
+        if not folder.has(check.name) and check.prepare is not None:
+            check.prepare(folder)
+            print(f"{number} of {len(checks)}: {check.name}", flush=True)
+    size = sum(file.stat().st_size for file in folder.path.iterdir())
+    print(f"{len(checks)} checks, {size / 1e6:.0f} MB in {folder.path}")
+    return 0
 
-        from girih.backends.nvidia.simulator.driver import SimulatedGpu
-        from girih.backends.nvidia.target import ARCHITECTURES, target
-        from girih.runtime.devices.architectures import target_for
-        from girih.runtime.devices.driver import OutOfMemory
 
-        self.dry = options.dry
-        if self.dry:
-            name = options.architecture
-        else:
-            from girih.runtime.devices.cuda import find_gpus
+def alone(options: argparse.Namespace) -> int:
+    from first.checks import Bench
 
-            self.device = find_gpus()[0]
-            name = target_for(self.device.capability).partition(":")[2]
-            if name not in ARCHITECTURES:  # a newer one of the same family runs older PTX
-                name = "sm_80"
-        self.target = target(name)
-        architecture = self.target.architecture
-        if self.dry:
-            self.device = SimulatedGpu(architecture, OutOfMemory, "eager")
-        self.model = SimulatedGpu(architecture, OutOfMemory, "lazy", 1)
-        self.checks: dict[str, tuple[str, Any]] = {}
-        for label, make in atoms.atoms(self.target):
-            self.checks[label] = "atom", lambda make=make: self.trials([("", make(self.target))])
-        for label, make in kernels.everything(self.target):
-            self.checks[label] = "kernel", lambda make=make: self.trials(make(self.target))
-        family = "ptx-sim" if self.dry else "nvidia"
-        for label, check in programs.everything(not self.dry):
-            group = "model" if label.startswith("model") else "program"
-            self.checks[label] = (
-                group, lambda check=check: {"error": check(f"{family}:{name}")}
-            )  # fmt: skip
-
-    def machine(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "device": self.device.name, "target": self.target.name,
-            "capability": list(self.device.capability), "limits": list(self.device.limits),
-        }  # fmt: skip
-        if not self.dry:
-            query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-            try:
-                answer = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout
-                found["driver"] = answer.strip().splitlines()[0]
-            except (OSError, IndexError, subprocess.TimeoutExpired):
-                found["driver"] = None
-        return found
-
-    def trials(self, trials: Any) -> dict[str, Any]:
-        """Kernels on the device beside what they have to give, and beside the simulator."""
-        from first.trial import error, run
-
-        worst, apart, count = 0.0, 0.0, 0
-        for label, trial in trials:
-            count += 1
-            place = f"{label}: " if label else ""
-            found = run(self.device, self.target, trial)
-            off = error(found, trial.wanted)
-            modelled = run(self.model, self.target, trial)
-            between = error(found, modelled)
-            worst, apart = max(worst, off), max(apart, between)
-            if not off <= trial.tolerance:
-                said = f"{place}off by {off:.2e} of the largest number, the simulator by "
-                said += f"{error(modelled, trial.wanted):.2e}; {_where(found, trial.wanted)}"
-                return {"good": False, "reason": said, "error": off}
-        return {"error": worst, "beside_simulator": apart, "kernels": count}
-
-    def check(self, name: str) -> dict[str, Any]:
-        """The facts of one check; a failure of any kind is one of them."""
-        group, function = self.checks[name]
-        started = time.monotonic()
-        try:
-            found = {"good": True, **function()}
-        except Exception as error:  # noqa: BLE001  # the next checks shall run
-            lines = str(error).strip().splitlines() or [""]
-            said = f"{type(error).__name__}: {' '.join(lines[:3])}"[:600]
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            known = type(error).__name__ == "Wrong" or isinstance(error, ImportError)
-            found = {"good": False, "reason": said, "broken": not known}
-            found["at"] = f"{Path(frame.filename).name}:{frame.lineno}"
-            if isinstance(error, ImportError) and not (error.name or "").startswith("girih"):
-                found = {"unavailable": said}
-        return {
-            "name": name, "group": group, **found, "seconds": round(time.monotonic() - started, 2)
-        }  # fmt: skip
-
-    def alone(self, name: str) -> int:
-        if name not in self.checks:
-            print(f"there is no check {name!r}", file=sys.stderr)
-            return 2
-        found = self.check(name)
-        print(json.dumps(found))
-        return 0 if found.get("good", True) else 1
+    bench = Bench(options.dry, options.architecture, options.prepared)
+    if options.run not in bench.checks:
+        print(f"there is no check {options.run!r}", file=sys.stderr)
+        return 2
+    found = bench.check(options.run)
+    print(json.dumps(found))
+    return 0 if found.get("good", True) else 1
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -247,15 +196,17 @@ def serve(options: argparse.Namespace) -> int:
     def answer(facts: dict[str, Any]) -> None:
         print(json.dumps(facts), file=answers, flush=True)
 
+    from first.checks import Bench
+
     from girih.hlo.errors import UserError
 
     try:
-        bench = Bench(options)
+        bench = Bench(options.dry, options.architecture, options.prepared)
     except UserError as error:
         answer({"reason": str(error)})
         return 1
-    checks = [(name, group) for name, (group, _) in bench.checks.items()]
-    answer({"machine": bench.machine(), "checks": checks})
+    checks = [(check.name, check.group) for check in bench.checks.values()]
+    answer({"machine": machine(bench), "checks": checks})
     for line in sys.stdin:
         found = bench.check(line.rstrip("\n"))
         answer(found)
@@ -264,22 +215,22 @@ def serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _where(found: Sequence[Any], wanted: Sequence[Any]) -> str:
-    """The first place where two lists of arrays differ much."""
-    import numpy as np
-
-    for number, (got, right) in enumerate(zip(found, wanted, strict=True)):
-        a, b = np.asarray(got, np.complex128), np.asarray(right, np.complex128)
-        scale = np.abs(b[np.isfinite(b)]).max(initial=1e-30)
-        apart = ~(np.abs(a - b) <= 1e-2 * scale) & ~(np.isnan(a) & np.isnan(b)) & (a != b)
-        if apart.any():
-            place = tuple(int(i) for i in np.argwhere(apart)[0])
-            count = int(apart.sum())
-            return (
-                f"result {number}: {count} of {a.size} elements, first {list(place)}: "
-                f"{got[place]} instead of {right[place]}"
-            )
-    return "all a little"
+def machine(bench: Any) -> dict[str, Any]:
+    device = bench.device
+    found: dict[str, Any] = {
+        "device": device.name, "target": bench.target.name, "compiler": bench.sources,
+        "capability": list(device.capability), "limits": list(device.limits),
+    }  # fmt: skip
+    if not bench.dry:
+        query = ["nvidia-smi", "--query-gpu=driver_version,power.limit,clocks.max.sm"]
+        try:
+            answer = subprocess.run(
+                [*query, "--format=csv,noheader"], capture_output=True, text=True, timeout=20
+            ).stdout
+            found["driver"] = answer.strip().splitlines()[0]
+        except (OSError, IndexError, subprocess.TimeoutExpired):
+            found["driver"] = None
+    return found
 
 
 # The process that watches.
@@ -291,6 +242,8 @@ class Worker:
     def __init__(self, options: argparse.Namespace) -> None:
         command = [sys.executable, "-X", "faulthandler", __file__, "--worker"]
         command += ["--architecture", options.architecture]
+        if options.prepared:
+            command += ["--prepared", options.prepared]
         command += ["--dry"] * options.dry
         self.said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self.process = subprocess.Popen(
@@ -332,33 +285,67 @@ class Worker:
         self.selector.close()
 
 
-def run(options: argparse.Namespace, deadline: float) -> dict[str, Any]:
-    """The report of all checks."""
+def run(options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    """The report of all checks; ValueError where a run cannot be resumed."""
+    from first.report import Report
+
+    started = time.monotonic()
     versions = {one: _version(one) for _, one, _, _ in NEEDED} | {n: _version(n) for n in SEEN}
-    report: dict[str, Any] = {
-        "good": False, "verdict": "", "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "python": platform.python_version(), "packages": versions,
-    }  # fmt: skip
+    report = Report(
+        results_file(options),
+        {
+            "date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": _commit(),
+            "python": platform.python_version(), "packages": versions,
+        },
+    )  # fmt: skip
     worker = Worker(options)
     hello = worker.answer(120.0)
     if "checks" not in hello:
-        report["verdict"] = f"no device: {hello['reason']}"
-        return report
-    report["machine"] = hello["machine"]
-    print(f"{hello['machine']['device']} as {hello['machine']['target']}")
-    rows = [(name, group) for name, group in hello["checks"] if options.only in name]
-    report["checks"] = list(_checked(rows, options, worker, deadline))
-    report["sanitizer"] = list(_sanitized(rows, options, deadline))
-    return report | _verdict(report)
+        return {"good": False, "verdict": f"no device: {hello['reason']}"}
+    report.facts["machine"] = hello["machine"]
+    if options.resume:
+        report.resume()
+    print(f"{hello['machine']['device']} as {hello['machine']['target']}", flush=True)
+    report.write(ended=False)
+    left = [
+        (name, group)
+        for name, group in hello["checks"]
+        if options.only in name and name not in report.done
+    ]
+    shares = list(GROUPS)
+    ends = {
+        group: started + seconds * sum(GROUPS[one][1] for one in shares[: place + 1])
+        for place, group in enumerate(shares)
+    }
+    for row in _checked(left, options, worker, ends):
+        report.add(row)
+    known = {name for name, _ in hello["checks"] if options.only in name}
+    for row in _sanitized(known, report.done, options, started + seconds):
+        report.add(row)
+    report.facts["seconds"] = round(time.monotonic() - started, 1)
+    report.write(ended=True)
+    return report.as_json(ended=True)
+
+
+def _commit() -> str | None:
+    command = ["git", "describe", "--always", "--dirty=+"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 def _checked(
-    rows: Sequence[tuple[str, str]], options: argparse.Namespace, worker: Worker, deadline: float
+    rows: Sequence[tuple[str, str]],
+    options: argparse.Namespace,
+    worker: Worker,
+    ends: Mapping[str, float],
 ) -> Iterator[dict[str, Any]]:
     for name, group in rows:
-        left = deadline - time.monotonic()
-        if left < 5.0:
-            yield {"name": name, "group": group, "not_run": "no time was left"}
+        left = ends[group] - time.monotonic()
+        if left < 1.0:
+            yield {"name": name, "group": group, "not_run": "no time was left for its group"}
             continue
         if worker.process.poll() is not None:
             worker = Worker(options)
@@ -367,7 +354,7 @@ def _checked(
                 said = f"no process for it: {hello['reason']}"
                 yield {"name": name, "group": group, "good": False, "reason": said}
                 continue
-        found = worker.ask(name, min(SECONDS[group], left))
+        found = worker.ask(name, min(GROUPS[group][0], max(left, 5.0)))
         found = {"name": name, "group": group, **found}
         if not found.get("good", True):
             print(f"FAILS  {name}: {found['reason']}", flush=True)
@@ -378,54 +365,41 @@ def _checked(
 
 
 def _sanitized(
-    rows: Sequence[tuple[str, str]], options: argparse.Namespace, deadline: float
+    known: Set[str], done: Set[str], options: argparse.Namespace, end: float
 ) -> Iterator[dict[str, Any]]:
     """Some kernels under compute-sanitizer."""
     command = shutil.which("compute-sanitizer")
-    known = {name for name, _ in rows}
-    for tool in TOOLS:
-        for name in SANITIZED:
-            row = {"tool": tool, "name": name}
-            if options.dry or command is None:
-                yield {**row, "not_run": "compute-sanitizer is not on the PATH, or it is a dry run"}
-                continue
-            left = deadline - time.monotonic()
-            if name not in known or left < 10.0:
-                yield {**row, "not_run": "not chosen, or no time was left"}
-                continue
-            words = [command, "--tool", tool, "--error-exitcode", "77", "--print-limit", "3"]
-            words += [sys.executable, __file__, "--run", name]
-            try:
-                seconds = min(60.0, left)
-                done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
-            except subprocess.TimeoutExpired:
-                yield {**row, "not_run": "it took too long"}
-                continue
-            said = [line for line in done.stdout.splitlines() if line.startswith("=========")]
-            good = done.returncode == 0
-            if not good:
-                print(f"FAILS  {tool} of {name}: {' | '.join(said[1:4])}", flush=True)
-            yield {**row, "good": good, "said": [] if good else said[:30]}
+    for tool, name in product(TOOLS, SANITIZED):
+        row: dict[str, Any] = {"name": f"{tool} of {name}", "group": "sanitizer"}
+        left = end - time.monotonic()
+        if row["name"] in done or name not in known:
+            continue
+        if options.dry or command is None:
+            row["not_run"] = "compute-sanitizer is not on the PATH, or it is a dry run"
+        elif left < 10.0:
+            row["not_run"] = "no time was left"
+        else:
+            row |= _under(tool, command, name, options, min(GROUPS["sanitizer"][0], left))
+        yield row
 
 
-def _verdict(report: dict[str, Any]) -> dict[str, Any]:
-    rows = [*report["checks"], *report["sanitizer"]]
-    failures = [row for row in rows if not row.get("good", True)]
-    good = sum(row.get("good", False) for row in rows)
-    left = sum("good" not in row for row in rows)
-    said = f"{good} of {len(rows)} checks are good, {len(failures)} fail, {left} did not run"
-    if failures:
-        first = failures[0]
-        what = f"{first['tool']} of {first['name']}" if "tool" in first else first["name"]
-        said += f"; the first that fails is '{what}': {first.get('reason') or first.get('said')}"
-    groups: dict[str, dict[str, int]] = {}
-    for row in rows:
-        counts = groups.setdefault(row.get("group", "sanitizer"), {"good": 0, "bad": 0, "left": 0})
-        counts["left" if "good" not in row else "good" if row["good"] else "bad"] += 1
-    return {
-        "good": not failures and good > 0, "verdict": said, "groups": groups,
-        "first_failure": failures[0] if failures else None,
-    }  # fmt: skip
+def _under(
+    tool: str, command: str, name: str, options: argparse.Namespace, seconds: float
+) -> dict[str, Any]:
+    words = [command, "--tool", tool, "--error-exitcode", "77", "--print-limit", "3"]
+    words += [sys.executable, __file__, "--run", name]
+    if options.prepared:
+        words += ["--prepared", options.prepared]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"not_run": "it took too long"}
+    if done.returncode == 0:
+        return {"good": True}
+    said = [line for line in done.stdout.splitlines() if line.startswith("=========")]
+    reason = " | ".join(said[1:4])
+    print(f"FAILS  {tool} of {name}: {reason}", flush=True)
+    return {"good": False, "reason": reason, "said": said[:30]}
 
 
 if __name__ == "__main__":

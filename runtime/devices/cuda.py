@@ -22,7 +22,8 @@ from .driver import Box, Bytes, Code, Limits, OutOfMemory, Start
 
 OLDEST = 12000  # CUDA 12.0 knows clusters and tensor maps
 _LOG = 1 << 16
-_MAP_ALIGNMENT = 64
+_TYPES = "CU_TENSOR_MAP_DATA_TYPE_"
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _PORTABLE_CLUSTER = 8
 _LARGE_CLUSTERS = ((9, 0), (10, 0))  # GPUs that take 16 blocks
 _REMEDY = "run the program on a machine with an NVIDIA GPU"
@@ -92,6 +93,17 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
+@functools.cache
+def _encode_map() -> Any:
+    """cuTensorMapEncodeTiled itself. It demands a map at a multiple of 64 bytes; the bindings keep
+    theirs wherever they lie, so it gets memory of ours."""
+    pointer, *_ = _call("cuGetProcAddress", b"cuTensorMapEncodeTiled", OLDEST, 0)
+    words = ctypes.c_void_p
+    number = ctypes.c_int
+    kinds = (words, number, ctypes.c_uint32, words, words, words, words, words, *[number] * 4)
+    return ctypes.CFUNCTYPE(number, *kinds)(int(pointer))
+
+
 def _text(cuda: Any, error: Any) -> str:
     """An error's name and meaning."""
     _, meaning = cuda.cuGetErrorString(error)
@@ -132,13 +144,15 @@ class CudaDriver:
         self.limits = Limits(
             self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             cluster if self._attribute("CLUSTER_LAUNCH") else 1,
+            multiprocessors=self._attribute("MULTIPROCESSOR_COUNT"),
         )
         if not self._attribute("MEMORY_POOLS_SUPPORTED"):
             raise UserError(f"{self.name} has no memory pools here; {_REMEDY}")
         self._context = _call("cuDevicePrimaryCtxRetain", self._device)
         self._process = os.getpid()
+        self._parameters: dict[int, list[int] | None] = {}  # of entries, in bytes
         # Memory that is given back stays in the pool: the next call takes it again.
-        pool = _call("cuDeviceGetDefaultMemPool", self._device)
+        self._pool = pool = _call("cuDeviceGetDefaultMemPool", self._device)
         threshold = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         _call("cuMemPoolSetAttribute", pool, threshold, cuda.cuuint64_t(2**64 - 1))
 
@@ -161,6 +175,12 @@ class CudaDriver:
     # Memory.
 
     def allocate(self, size: int, stream: int) -> int:
+        try:
+            return int(_call("cuMemAllocAsync", size, stream))
+        except OutOfMemory:
+            # What was given back lies in the pool, in pieces or until a stream's work is done.
+            self.drain()
+            _call("cuMemPoolTrimTo", self._pool, 0)
         try:
             return int(_call("cuMemAllocAsync", size, stream))
         except OutOfMemory as error:
@@ -200,11 +220,18 @@ class CudaDriver:
     def synchronize(self, stream: int) -> None:
         _call("cuStreamSynchronize", stream)
 
+    def drain(self) -> None:
+        _call("cuCtxSynchronize")
+
     def record(self, stream: int, timed: bool = False) -> int:
         flags = self._cuda.CUevent_flags
         flag = flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING
         event = int(_call("cuEventCreate", int(flag)))
-        _call("cuEventRecord", event, stream)
+        try:
+            _call("cuEventRecord", event, stream)
+        except BaseException:
+            _call("cuEventDestroy", event)
+            raise
         return event
 
     def wait(self, stream: int, event: int) -> None:
@@ -263,30 +290,56 @@ class CudaDriver:
         if np.prod(start.cluster) > _PORTABLE_CLUSTER:
             which = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             _call("cuFuncSetAttribute", function, which, 1)
+        self._parameters[int(function)] = self._parameter_sizes(function)
         return int(function)
 
+    def _parameter_sizes(self, function: Any) -> list[int] | None:
+        """The bytes of each parameter of an entry; None where the driver does not tell (before CUDA
+        12.4)."""
+        cuda, sizes = self._cuda, []
+        ask = getattr(cuda, "cuFuncGetParamInfo", None)
+        while ask is not None:
+            error, *found = ask(function, len(sizes))
+            if error == cuda.CUresult.CUDA_ERROR_INVALID_VALUE:  # there is no such parameter
+                return sizes
+            if error != cuda.CUresult.CUDA_SUCCESS:
+                return None
+            sizes.append(int(found[1]))
+        return None
+
     def tensor_map(self, box: Box, address: int) -> bytes:
-        cuda, wide, narrow = self._cuda, self._cuda.cuuint64_t, self._cuda.cuuint32_t
-        swizzles = cuda.CUtensorMapSwizzle
+        cuda, rank = self._cuda, len(box.dims)
         swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{box.swizzle}B' if box.swizzle else 'NONE'}"
-        made = _call(
-            "cuTensorMapEncodeTiled",
-            getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_map_type(box.element)}"),
-            len(box.dims),
-            address,
-            [wide(dim) for dim in box.dims],
-            [wide(stride) for stride in box.strides],
-            [narrow(extent) for extent in box.box],
-            [narrow(step) for step in box.steps or (1,) * len(box.box)],
-            cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(swizzles, swizzle),
-            cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        block = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
+        made = -(-ctypes.addressof(block) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        error = cuda.CUresult(
+            _encode_map()(
+                made,
+                int(getattr(cuda.CUtensorMapDataType, f"{_TYPES}{_map_type(box.element)}")),
+                rank,
+                address,
+                (ctypes.c_uint64 * rank)(*box.dims),
+                (ctypes.c_uint64 * rank)(*box.strides),  # of one dim there is none
+                (ctypes.c_uint32 * rank)(*box.box),
+                (ctypes.c_uint32 * rank)(*(box.steps or (1,) * rank)),
+                int(cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+                int(getattr(cuda.CUtensorMapSwizzle, swizzle)),
+                int(cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+                int(cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+            )
         )
-        return ctypes.string_at(int(made.getPtr()), 128)
+        if error != cuda.CUresult.CUDA_SUCCESS:
+            raise CompilerBug(
+                f"cuTensorMapEncodeTiled failed: {_text(cuda, error)}, of {box} at {address:#x}"
+            )
+        return ctypes.string_at(made, _MAP_BYTES)
 
     def prepare(self, entry: int, start: Start, arguments: Sequence[bytes]) -> Any:
-        cuda = self._cuda
+        cuda, wanted, given = self._cuda, self._parameters.get(entry), [*map(len, arguments)]
+        if wanted is not None and wanted != given:
+            raise CompilerBug(
+                f"kernel {start.entry} takes parameters of {wanted} bytes, its plan gives {given}"
+            )
         config = cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = start.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = start.block
@@ -306,13 +359,12 @@ class CudaDriver:
         first = -(-ctypes.addressof(block) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
         for offset, argument in zip(offsets, arguments, strict=True):
             ctypes.memmove(first + offset, argument, len(argument))
-        pointers = (ctypes.c_void_p * max(1, len(offsets)))(*(first + at for at in offsets))
-        return config, entry, ctypes.addressof(pointers), (block, pointers)
+        pointers = (ctypes.c_void_p * (len(offsets) + 1))(*(first + at for at in offsets))
+        return _Prepared(config, entry, ctypes.addressof(pointers), (block, pointers), [])
 
-    def launch(self, prepared: Any, stream: int) -> None:
-        config, entry, pointers, _ = prepared
-        config.hStream = stream
-        _call("cuLaunchKernelEx", config, entry, pointers, 0)
+    def launch(self, prepared: _Prepared, stream: int) -> None:
+        prepared.config.hStream = stream
+        _call("cuLaunchKernelEx", prepared.config, prepared.entry, prepared.pointers, 0)
 
     def graph(self, launches: Sequence[Any]) -> _Graph:
         graph = _call("cuGraphCreate", 0)
@@ -320,10 +372,10 @@ class CudaDriver:
         try:
             for prepared in launches:
                 before = nodes[-1:]
-                parameters = self._parameters(prepared)
+                parameters = self._parameters_of(prepared)
                 node = _call("cuGraphAddKernelNode", graph, before, len(before), parameters)
-                if prepared[0].numAttrs:
-                    self._set_cluster(node, prepared[0].attrs[0].value.clusterDim)
+                if prepared.config.numAttrs:
+                    self._set_cluster(node, prepared.config.attrs[0].value.clusterDim)
                 nodes.append(node)
             return _Graph(graph, _call("cuGraphInstantiate", graph, 0), nodes)
         except BaseException:
@@ -336,21 +388,25 @@ class CudaDriver:
         which = self._cuda.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         _call("cuGraphKernelNodeSetAttribute", node, which, value)
 
-    def _parameters(self, prepared: Any) -> Any:
-        """A launch as a node of a graph takes it."""
-        config, entry, pointers, _ = prepared
+    def _parameters_of(self, prepared: _Prepared) -> Any:
+        """A launch as a node of a graph takes it, made once."""
+        if prepared.node:
+            return prepared.node[0]
+        config = prepared.config
         made = self._cuda.CUDA_KERNEL_NODE_PARAMS()
-        made.func, made.kernelParams, made.sharedMemBytes = entry, pointers, config.sharedMemBytes
+        made.func, made.kernelParams = prepared.entry, prepared.pointers
+        made.sharedMemBytes = config.sharedMemBytes
         made.gridDimX, made.gridDimY, made.gridDimZ = (
             config.gridDimX, config.gridDimY, config.gridDimZ,
         )  # fmt: skip
         made.blockDimX, made.blockDimY, made.blockDimZ = (
             config.blockDimX, config.blockDimY, config.blockDimZ,
         )  # fmt: skip
+        prepared.node.append(made)
         return made
 
     def rebind(self, graph: _Graph, number: int, prepared: Any) -> None:
-        node, parameters = graph.nodes[number], self._parameters(prepared)
+        node, parameters = graph.nodes[number], self._parameters_of(prepared)
         _call("cuGraphExecKernelNodeSetParams", graph.executable, node, parameters)
 
     def replay(self, graph: _Graph, stream: int) -> None:
@@ -359,6 +415,17 @@ class CudaDriver:
     def destroy_graph(self, graph: _Graph) -> None:
         _call("cuGraphExecDestroy", graph.executable)
         _call("cuGraphDestroy", graph.graph)
+
+
+class _Prepared(NamedTuple):
+    """A launch: `pointers` is the address of those to its parameters, `kept` what they lie in,
+    `node` holds its form for graphs once there is one."""
+
+    config: Any
+    entry: int
+    pointers: int
+    kept: Any
+    node: list[Any]
 
 
 class _Graph(NamedTuple):

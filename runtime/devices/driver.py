@@ -32,6 +32,7 @@ class Limits(NamedTuple):
     cluster: int  # blocks
     threads: int = 1024  # of a block
     grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    multiprocessors: int = 0  # of the device; 0: unknown
 
 
 class Code(NamedTuple):
@@ -136,6 +137,10 @@ class Driver(Protocol):
 
     def synchronize(self, stream: Any) -> None:
         """Return when the stream's work is done; an error of any of it is raised here at last."""
+        ...
+
+    def drain(self) -> None:
+        """Return when all work of all streams is done, other libraries' too."""
         ...
 
     def record(self, stream: Any, timed: bool = False) -> Any:

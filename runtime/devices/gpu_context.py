@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from .launches import (
     Jump,
     Mapped,
     Parameter,
+    Started,
     Work,
     aligned,
 )
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 _DIRECT = 16  # alignment of memory that kernels read as it is
 _PINNED = 32 << 20  # bytes of a context's staging memory; larger arrays are copied without it
-_BINDINGS = 4  # sets of addresses that a context keeps launches for
+_KEPT = 64  # sets of addresses that a launch keeps its parameters for
+_GRAPHS = 32  # of a stretch of steps
 
 Array = np.ndarray[Any, Any]
 Argument = Array | View
-Bound = dict[int, list[Any]]  # the launches of each step, for one set of addresses
 
 
 class Event(NamedTuple):
@@ -51,21 +52,82 @@ class Event(NamedTuple):
     lines: Mapping[str, Counters] = {}
 
 
+class _Cell:
+    """One launch of a step, encoded for the addresses of a call; what was encoded for the sets of
+    addresses that came last is kept. Most launches use no argument and no result."""
+
+    def __init__(self, launch: Started, encode: Callable[[Started, Sequence[int]], Any]) -> None:
+        self.launch, self.encode = launch, encode
+        self.moving = tuple(base for base in launch.bases if base >= CALL)
+        self.known: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+
+    def at(self, bases: Sequence[int]) -> Any:
+        """The launch as the driver prepared it."""
+        key = tuple([bases[base] for base in self.moving])
+        prepared = self.known.get(key)
+        if prepared is None:
+            if len(self.known) >= _KEPT:
+                self.known.popitem(last=False)
+            prepared = self.known[key] = self.encode(self.launch, bases)
+        elif self.moving:
+            self.known.move_to_end(key)
+        return prepared
+
+
+class _Stretch:
+    """Steps without a branch between them. The first run starts one launch after the other: it is
+    when a driver loads the code of its kernels. From then on they are graphs: one for each set of
+    addresses that came before, as long as there are few, and one that is told the addresses of all
+    others."""
+
+    def __init__(self, driver: Driver, cells: Sequence[_Cell]) -> None:
+        self.driver, self.cells = driver, cells
+        self.moving = tuple(dict.fromkeys(base for cell in cells for base in cell.moving))
+        self.seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        self.graphs: OrderedDict[tuple[int, ...], _Graph] = OrderedDict()
+        self.begun = False
+
+    def start(self, bases: Sequence[int], stream: Any) -> None:
+        driver, key = self.driver, tuple([bases[base] for base in self.moving])
+        graph = self.graphs.get(key)
+        if graph is not None:
+            if self.moving:
+                self.graphs.move_to_end(key)
+            driver.replay(graph.handle, stream)
+            return
+        launches = [cell.at(bases) for cell in self.cells]
+        if not self.begun or not driver.graphs or len(launches) < 2:
+            self.begun = True
+            for prepared in launches:
+                driver.launch(prepared, stream)
+            return
+        again = key in self.seen
+        if not self.graphs or again and len(self.graphs) < _GRAPHS:
+            graph = _Graph(driver, launches)
+        else:
+            graph = self.graphs.popitem(last=False)[1]
+            graph.rebind(launches)
+        self.graphs[key] = graph
+        self.seen[key] = None
+        if len(self.seen) > _KEPT:
+            self.seen.popitem(last=False)
+        driver.replay(graph.handle, stream)
+
+
 class _Graph:
-    """A stretch of steps as a graph; `launches`: what it holds now."""
+    """A stretch as the driver's graph; `launches`: what it holds now."""
 
     def __init__(self, driver: Driver, launches: list[Any]) -> None:
         self.driver, self.launches = driver, launches
         self.handle = driver.graph(launches)
         finally_do(self, driver, driver.destroy_graph, self.handle)
 
-    def replay(self, launches: list[Any], stream: Any) -> None:
-        """Starts it with other parameters, where some have changed."""
+    def rebind(self, launches: list[Any]) -> None:
+        """Takes other parameters, where some have changed."""
         for number, (old, new) in enumerate(zip(self.launches, launches, strict=True)):
             if old is not new:
                 self.driver.rebind(self.handle, number, new)
-                self.launches[number] = new
-        self.driver.replay(self.handle, stream)
+        self.launches = launches
 
 
 class NvidiaContext:
@@ -79,10 +141,13 @@ class NvidiaContext:
         self.arena_bytes = aligned(variant.plan.memory.arena_bytes)
         self.memory = Memory(self.stream, self.arena_bytes + program.scratch_bytes)
         self._arguments: dict[int, Memory] = {}  # by base: what comes from or goes to the host
-        self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
-        self._graphs: dict[int, _Graph | None] = {}  # by first step; None: it has run once
-        # By step and the addresses that it uses: most steps use no argument and no result.
-        self._launches: dict[tuple[int, tuple[int, ...]], list[Any]] = {}
+        self._cells = [
+            [_Cell(launch, self._encode) for launch in step.launches]
+            if isinstance(step, Work)
+            else []
+            for step in program.steps
+        ]
+        self._stretches: dict[int, _Stretch] = {}  # by first step
         self._pinned: dict[int, Array] | None = None
         self._uploaded: Moment | None = None  # then the pinned memory may be written again
         self._pending: deque[tuple[Moment, list[Any]]] = deque()  # other libraries' arrays
@@ -233,13 +298,6 @@ class NvidiaContext:
 
     def _execute(self, bases: list[int], profile: bool) -> list[Event]:
         """Walk the steps; returns when all is on the stream, or, with `profile`, done."""
-        key = tuple(bases)
-        bound = self._bound.get(key)
-        if bound is None:
-            bound = self._bound[key] = {}
-            if len(self._bound) > _BINDINGS:
-                self._bound.popitem(last=False)
-        self._bound.move_to_end(key)
         steps, driver, stream = self.variant.program.steps, self.driver, self.stream.handle
         if driver.simulated:
             self._poison(bases)
@@ -254,29 +312,29 @@ class NvidiaContext:
             else:
                 end = self.variant.ends[position]
                 if profile or driver.simulated:
-                    marks += [self._step(bases, bound, at, profile) for at in range(position, end)]
-                elif not self._replay(bases, bound, position, end):
-                    for at in range(position, end):
-                        for prepared in self._prepared(bases, bound, at):
-                            driver.launch(prepared, stream)
+                    marks += [self._step(bases, at, profile) for at in range(position, end)]
+                else:
+                    stretch = self._stretches.get(position)
+                    if stretch is None:
+                        cells = [cell for at in self._cells[position:end] for cell in at]
+                        stretch = self._stretches[position] = _Stretch(driver, cells)
+                    stretch.start(bases, stream)
                 position = end
         return self._events(marks) if profile else []
 
-    def _step(
-        self, bases: list[int], bound: Bound, at: int, profile: bool
-    ) -> tuple[int, Any, Any, Counted]:
+    def _step(self, bases: list[int], at: int, profile: bool) -> tuple[int, Any, Any, Counted]:
         """One step by itself: its number, the events around it and what was counted."""
         driver, stream = self.driver, self.stream.handle
         step = self.variant.program.steps[at]
         assert isinstance(step, Work)
         if driver.simulated and self.variant.program.scratch_bytes:
             driver.fill(bases[SCRATCH], self.variant.program.scratch_bytes, stream)
-        counted = Counted({}, {})
+        counted, launches = Counted({}, {}), [cell.at(bases) for cell in self._cells[at]]
         begin = driver.record(stream, timed=True)
         if is_simulator(driver):
-            counted = self._simulate(driver, step, self._prepared(bases, bound, at), bases, profile)
+            counted = self._simulate(driver, step, launches, bases, profile)
         else:
-            for prepared in self._prepared(bases, bound, at):
+            for prepared in launches:
                 driver.launch(prepared, stream)
         end = driver.record(stream, timed=True)
         if driver.simulated:
@@ -319,48 +377,13 @@ class NvidiaContext:
             )
         return found
 
-    def _replay(self, bases: list[int], bound: Bound, first: int, end: int) -> bool:
-        """Run a stretch of steps as a graph; False where it has none yet, and shall run by itself.
+    def _encode(self, launch: Started, bases: Sequence[int]) -> Any:
+        """A launch with the bytes of its parameters."""
+        arguments = [self._bytes(one, bases) for one in launch.parameters]
+        start = launch.on(self.driver.limits.multiprocessors)
+        return self.driver.prepare(self.opened.entries[launch.start], start, arguments)
 
-        The first run makes none: it is when a driver loads the code of its kernels. A stretch has
-        one graph, whose launches take the addresses of each call.
-        """
-        if not self.driver.graphs:
-            return False
-        launches = [p for at in range(first, end) for p in self._prepared(bases, bound, at)]
-        graph = self._graphs.get(first)
-        if graph is None:
-            if first not in self._graphs or len(launches) < 2:
-                self._graphs[first] = None
-                return False
-            graph = self._graphs[first] = _Graph(self.driver, launches)
-        graph.replay(launches, self.stream.handle)
-        return True
-
-    def _prepared(self, bases: list[int], bound: Bound, at: int) -> list[Any]:
-        """The launches of a step with the bytes of their parameters."""
-        known = bound.get(at)
-        if known is None:
-            key = at, tuple(bases[base] for base in self.variant.step_bases[at])
-            known = self._launches.get(key)
-            if known is None:
-                step = self.variant.program.steps[at]
-                assert isinstance(step, Work)
-                known = [
-                    self.driver.prepare(
-                        self.opened.entries[start],
-                        start,
-                        [self._bytes(one, bases) for one in parameters],
-                    )
-                    for start, parameters in step.launches
-                ]
-                if len(self._launches) >= _BINDINGS * len(self.variant.program.steps):
-                    self._launches.pop(next(iter(self._launches)))
-                self._launches[key] = known
-            bound[at] = known
-        return known
-
-    def _bytes(self, parameter: Parameter, bases: list[int]) -> bytes:
+    def _bytes(self, parameter: Parameter, bases: Sequence[int]) -> bytes:
         if isinstance(parameter, bytes):
             return parameter
         if isinstance(parameter, Mapped):

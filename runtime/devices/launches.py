@@ -43,6 +43,21 @@ class Started(NamedTuple):
 
     start: Start
     parameters: tuple[Parameter, ...]
+    persistent: bool = False
+
+    def on(self, multiprocessors: int) -> Start:
+        """How it starts on a device with so many multiprocessors (0: unknown)."""
+        (blocks, *others), cluster = self.start.grid, _volume(self.start.cluster)
+        most = max(1, multiprocessors // cluster) * cluster
+        if not self.persistent or not multiprocessors or blocks <= most:
+            return self.start
+        return self.start._replace(grid=(most, *others))
+
+    @property
+    def bases(self) -> tuple[int, ...]:
+        """The bases that its parameters lie behind, each once."""
+        places = [one.where if isinstance(one, Mapped) else one for one in self.parameters]
+        return tuple(dict.fromkeys(one.base for one in places if isinstance(one, Where)))
 
 
 class Array(NamedTuple):
@@ -108,7 +123,7 @@ def check_device(program: Program, limits: Limits, device: str) -> None:
     for step in program.steps:
         if not isinstance(step, Work):
             continue
-        for start, _ in step.launches:
+        for start, *_ in step.launches:
             if start.shared_bytes > limits.shared_bytes:
                 raise UserError(
                     f"kernel {step.kernel} needs {start.shared_bytes} bytes of shared memory, "
@@ -262,7 +277,7 @@ def _launch(
     sizes = {bytes: len, Where: lambda _: 8, Mapped: lambda _: 128}
     if sum(sizes[type(one)](one) for one in parameters) > _PARAMETER_BYTES:
         raise malformed(f"kernel {kernel.name} has too many parameters")
-    return Started(start, parameters)
+    return Started(start, parameters, launch.persistent)
 
 
 def _parameter(

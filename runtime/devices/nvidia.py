@@ -20,7 +20,7 @@ from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, View, borrow
 from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, Event, NvidiaContext
-from .launches import Choose, Mapped, Step, Where, Work, check_device, decode
+from .launches import Choose, Step, Work, check_device, decode
 from .resources import Memory, Stream, finally_do
 from .timeline import memory_need
 
@@ -42,9 +42,8 @@ class NvidiaVariant:
     ) -> None:
         self.plan = plan
         self.program = decode(plan, weights)
-        self.step_bases = [tuple(dict.fromkeys(_step_bases(step))) for step in self.program.steps]
         results = [where.base for where in self.program.results]
-        self.used = frozenset([*results, *(base for bases in self.step_bases for base in bases)])
+        self.used = frozenset([*results, *(b for step in self.program.steps for b in _bases(step))])
         self.ends = _stretches(self.program.steps)
         self.overwritten = frozenset(results)
         self._image, self._cubins, self._weights = image, cubins, weights
@@ -178,16 +177,12 @@ def _starts(step: Any) -> list[Any]:
     return [launch.start for launch in step.launches] if isinstance(step, Work) else []
 
 
-def _step_bases(step: Step) -> Iterator[int]:
+def _bases(step: Step) -> Iterator[int]:
     """Every base that a step's memory lies behind."""
     if isinstance(step, Choose):
         yield step.where.base
     for launch in step.launches if isinstance(step, Work) else ():
-        for one in launch.parameters:
-            if isinstance(one, Mapped):
-                yield one.where.base
-            elif isinstance(one, Where):
-                yield one.base
+        yield from launch.bases
 
 
 def _stretches(steps: Sequence[Step]) -> list[int]:

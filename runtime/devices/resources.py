@@ -53,8 +53,10 @@ def order(driver: Driver, first: Any, second: Any) -> None:
 def _release(stream: Stream, address: int, readers: list[Any]) -> None:
     driver = stream.driver
     for reader in readers:
-        handle = reader.handle if isinstance(reader, Stream) else reader
-        order(driver, handle, stream.handle)
+        try:
+            order(driver, reader.handle if isinstance(reader, Stream) else reader, stream.handle)
+        except Exception:  # another library's stream that is gone; its work may be under way
+            driver.drain()
     driver.free(address, stream.handle)
 
 

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 13107fbe3f790cb2b69d3b0205c35ea8f76c1f73541d8474fd6f3e11acb132f0); do not edit.
+# Generated from specs/plan.proto (sha256 cec6f709ed072eca6a2c25eeb412fd5025de8d669100a5ff522e5316c6c7729f); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -92,20 +92,22 @@ class LaunchArgument(_message.Message):
     def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., tensor_map: _Optional[_Union[LaunchTensorMap, _Mapping]] = ..., immediate: _Optional[bytes] = ...) -> None: ...
 
 class Launch(_message.Message):
-    __slots__ = ("entry", "grid", "block", "cluster", "shared_bytes", "arguments")
+    __slots__ = ("entry", "grid", "block", "cluster", "shared_bytes", "arguments", "persistent")
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     GRID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    PERSISTENT_FIELD_NUMBER: _ClassVar[int]
     entry: str
     grid: _containers.RepeatedScalarFieldContainer[int]
     block: _containers.RepeatedScalarFieldContainer[int]
     cluster: _containers.RepeatedScalarFieldContainer[int]
     shared_bytes: int
     arguments: _containers.RepeatedCompositeFieldContainer[LaunchArgument]
-    def __init__(self, entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., cluster: _Optional[_Iterable[int]] = ..., shared_bytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[LaunchArgument, _Mapping]]] = ...) -> None: ...
+    persistent: bool
+    def __init__(self, entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., cluster: _Optional[_Iterable[int]] = ..., shared_bytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[LaunchArgument, _Mapping]]] = ..., persistent: _Optional[bool] = ...) -> None: ...
 
 class Kernel(_message.Message):
     __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes", "functions", "launches")

@@ -130,6 +130,10 @@ class FakeGpu:
         assert self.entered
         self.streams[stream].queue.append(work)
 
+    def drain(self) -> None:
+        for stream in self.streams.values():
+            stream.run(len(stream.queue))
+
     def synchronize(self, stream: int) -> None:
         self.streams[stream].run(len(self.streams[stream].queue))
 
@@ -275,8 +279,9 @@ class PlanOf:
         signature: Signature,
         driver: Any,
         weights: dict[str, np.ndarray] | None = None,
+        image: bytes = b".version 8.3",
     ) -> Program:
-        made = (self.plan, b".version 8.3", weights or {})
+        made = (self.plan, image, weights or {})
         target = self.plan.target
         return Program.from_parts(b"", signature, {target: made}, driver=driver)
 

@@ -1,6 +1,8 @@
 // A stand-in for libcuda.so.1 whose device is the host: cuda-python's own bindings run on it, so
-// that what runtime/devices/cuda.py hands them is tested without a GPU. Entries are "add_one"
-// (y = x + 1) and "add" (z = x + y), over four floats. What arrives is told on stderr.
+// that what runtime/devices/cuda.py hands them is tested without a GPU. Each call is compared with
+// what the driver's documentation demands; what breaks it is told on stderr as VIOLATION, and the
+// call fails. Kernels do nothing but for "add_one" (y = x + 1) and "add" (z = x + y) over four
+// floats. With STUB_QUIET set, nothing else is told; with STUB_FAST set, nothing is checked either.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -11,111 +13,351 @@
 typedef int Result;
 typedef uint64_t Address;
 typedef void *Handle;
-enum { SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_PTX = 218, NOT_FOUND = 500 };
-#define TELL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr))
+enum { SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500 };
+static int quiet, fast, violations;
+__attribute__((constructor)) static void begin(void) {
+    fast = getenv("STUB_FAST") != NULL;
+    quiet = fast || getenv("STUB_QUIET") != NULL;
+}
+#define TELL(...) (quiet ? 0 : (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr)))
+#define VIOLATION(...) \
+    (violations++, fprintf(stderr, "VIOLATION "), fprintf(stderr, __VA_ARGS__), \
+     fputc('\n', stderr), INVALID_VALUE)
+#define DEMAND(holds, ...) do { if (!fast && !(holds)) return VIOLATION(__VA_ARGS__); } while (0)
+int stub_violations(void) { return violations; }  // for tests
 
-static uintptr_t next_handle = 0x1000;
-static Result new_handle(Handle *made) { *made = (Handle)next_handle++; return SUCCESS; }
+// Handles of each kind are remembered, so that one of another kind, or one that is gone, is found.
+enum { CONTEXT = 1, POOL, STREAM, EVENT, TIMED, MODULE, GRAPH, EXECUTABLE, KINDS };
+static const char *KIND[] = {"", "context", "pool", "stream", "event", "event", "module", "graph",
+                             "executable graph"};
+typedef struct { unsigned char kind, recorded; } Known;
+static Known *known;
+static size_t room = 0x1000, next_handle = 0x1000;
+static Result new_handle(Handle *made, int kind) {
+    if (next_handle >= room || !known) {
+        known = realloc(known, 2 * room * sizeof *known);
+        memset(known + (known ? room : 0), 0, room * sizeof *known);
+        room *= 2;
+    }
+    known[next_handle] = (Known){kind, 0};
+    *made = (Handle)next_handle++;
+    return SUCCESS;
+}
+static int is(Handle handle, int kind) {
+    uintptr_t at = (uintptr_t)handle;
+    if (at < 0x1000 || at >= next_handle) return 0;
+    return known[at].kind == kind || (kind == EVENT && known[at].kind == TIMED);
+}
+static void forget(Handle handle) { known[(uintptr_t)handle].kind = 0; }
+// 0, 1 and 2 are the default streams of old and of each thread, which any context has.
+#define DEMAND_STREAM(s) DEMAND((uintptr_t)(s) <= 2 || is(s, STREAM), "%s: no stream %p", __func__, s)
+#define DEMAND_HANDLE(h, kind) DEMAND(is(h, kind), "%s: no %s %p", __func__, KIND[kind], h)
 
 // The device.
-Result cuInit(unsigned flags) { return SUCCESS; }
+static int current;  // contexts on the thread's stack
+#define DEMAND_CONTEXT() DEMAND(current > 0, "%s: no context is current", __func__)
+Result cuInit(unsigned flags) { DEMAND(!flags, "cuInit: flags %u", flags); return SUCCESS; }
 Result cuDriverGetVersion(int *version) { *version = 13000; return SUCCESS; }
 Result cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
-Result cuDeviceGet(int *device, int ordinal) { *device = ordinal; return SUCCESS; }
+Result cuDeviceGet(int *device, int ordinal) {
+    DEMAND(!ordinal, "cuDeviceGet: device %d", ordinal);
+    *device = ordinal;
+    return SUCCESS;
+}
 Result cuDeviceGetName(char *name, int room, int device) {
     snprintf(name, room, "Stub GPU");
     return SUCCESS;
 }
 Result cuDeviceGetAttribute(int *value, int which, int device) {
-    enum { MAJOR = 75, MINOR = 76, SHARED = 97 };
-    *value = which == MAJOR ? 9 : which == MINOR ? 0 : which == SHARED ? 232448 : 1;
+    enum { MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76, SHARED = 97 };
+    const char *count = getenv("STUB_MULTIPROCESSORS"), *major = getenv("STUB_MAJOR");
+    *value = which == MAJOR ? (major ? atoi(major) : 9)
+             : which == MINOR ? 0
+             : which == SHARED ? (major && atoi(major) < 9 ? 166912 : 232448)
+             : which == MULTIPROCESSORS ? (count ? atoi(count) : 132) : 1;
     return SUCCESS;
 }
-Result cuDevicePrimaryCtxRetain(Handle *context, int device) { return new_handle(context); }
-Result cuCtxPushCurrent(Handle context) { return context ? SUCCESS : INVALID_VALUE; }
-Result cuCtxPopCurrent(Handle *context) { return new_handle(context); }
-Result cuDeviceGetDefaultMemPool(Handle *pool, int device) { return new_handle(pool); }
+Result cuDevicePrimaryCtxRetain(Handle *context, int device) { return new_handle(context, CONTEXT); }
+Result cuCtxPushCurrent(Handle context) {
+    DEMAND_HANDLE(context, CONTEXT);
+    __atomic_add_fetch(&current, 1, __ATOMIC_SEQ_CST);
+    return SUCCESS;
+}
+Result cuCtxPopCurrent(Handle *context) {
+    DEMAND_CONTEXT();
+    __atomic_sub_fetch(&current, 1, __ATOMIC_SEQ_CST);
+    *context = (Handle)1;
+    return SUCCESS;
+}
+Result cuCtxSynchronize(void) { DEMAND_CONTEXT(); TELL("synchronize all"); return SUCCESS; }
+Result cuDeviceGetDefaultMemPool(Handle *pool, int device) { return new_handle(pool, POOL); }
 Result cuMemPoolSetAttribute(Handle pool, int which, uint64_t *value) {
+    DEMAND_HANDLE(pool, POOL);
     TELL("pool attribute %d = %llx", which, (unsigned long long)*value);
+    return SUCCESS;
+}
+static size_t held;  // bytes that were given back and lie in the pool
+Result cuMemPoolTrimTo(Handle pool, size_t least) {
+    DEMAND_HANDLE(pool, POOL);
+    TELL("trim to %zu", least);
+    held = held < least ? held : least;
     return SUCCESS;
 }
 Result cuGetErrorString(Result error, const char **text) { *text = "stub"; return SUCCESS; }
 
 // Memory.
+enum { BLOCKS = 1 << 14 };
+static struct { Address address; size_t size; } blocks[BLOCKS];
+static int block_count;
+static size_t used;
+static int block_of(Address address, size_t size) {
+    for (int i = 0; i < block_count; i++)
+        if (blocks[i].address <= address && address + size <= blocks[i].address + blocks[i].size)
+            return i;
+    return -1;
+}
+#define DEMAND_MEMORY(a, n) \
+    DEMAND(!(n) || block_of(a, n) >= 0, "%s: %zu bytes at %llx are in no allocation", __func__, \
+           (size_t)(n), (unsigned long long)(a))
+static size_t total(void) {
+    const char *bytes = getenv("STUB_BYTES");
+    return bytes ? strtoull(bytes, NULL, 10) : (size_t)2 << 30;
+}
 Result cuMemAllocAsync(Address *address, size_t size, Handle stream) {
-    if (size > 1u << 30) return OUT_OF_MEMORY;
+    DEMAND_CONTEXT();
+    DEMAND_STREAM(stream);
+    DEMAND(size, "cuMemAllocAsync: 0 bytes");
+    if (size > total() || used + held + size > total()) return OUT_OF_MEMORY;
     *address = (Address)aligned_alloc(256, (size + 255) & ~(size_t)255);
+    if (block_count == BLOCKS) return OUT_OF_MEMORY;
+    blocks[block_count].address = *address;
+    blocks[block_count++].size = size;
+    used += size;
     return SUCCESS;
 }
-Result cuMemFreeAsync(Address address, Handle stream) { free((void *)address); return SUCCESS; }
+Result cuMemFreeAsync(Address address, Handle stream) {
+    DEMAND_STREAM(stream);
+    int i = block_of(address, 1);
+    DEMAND(i >= 0 && blocks[i].address == address, "cuMemFreeAsync: %llx is no allocation",
+           (unsigned long long)address);
+    used -= blocks[i].size;
+    held += blocks[i].size;
+    blocks[i] = blocks[--block_count];
+    free((void *)address);
+    return SUCCESS;
+}
 Result cuMemHostAlloc(void **block, size_t size, unsigned flags) {
+    DEMAND(size, "cuMemHostAlloc: 0 bytes");
     *block = malloc(size);
     return SUCCESS;
 }
 Result cuMemFreeHost(void *block) { free(block); return SUCCESS; }
 Result cuMemcpyHtoDAsync(Address target, const void *source, size_t size, Handle stream) {
+    DEMAND_STREAM(stream);
+    DEMAND_MEMORY(target, size);
+    DEMAND(source, "cuMemcpyHtoDAsync: from nowhere");
     memcpy((void *)target, source, size);
     return SUCCESS;
 }
 Result cuMemcpyDtoHAsync(void *target, Address source, size_t size, Handle stream) {
+    DEMAND_STREAM(stream);
+    DEMAND_MEMORY(source, size);
+    DEMAND(target, "cuMemcpyDtoHAsync: to nowhere");
     memcpy(target, (void *)source, size);
     return SUCCESS;
 }
 Result cuMemcpyDtoDAsync(Address target, Address source, size_t size, Handle stream) {
-    memcpy((void *)target, (void *)source, size);
+    DEMAND_STREAM(stream);
+    DEMAND_MEMORY(target, size);
+    DEMAND_MEMORY(source, size);
+    memmove((void *)target, (void *)source, size);
     return SUCCESS;
 }
-Result cuMemGetInfo(size_t *unused, size_t *total) {
-    *unused = 1u << 30;
-    *total = 2u << 30;
+Result cuMemGetInfo(size_t *unused, size_t *all) {
+    *all = total();
+    *unused = total() - used - held;
     return SUCCESS;
 }
 
 // Order: all is done at once.
-Result cuStreamCreate(Handle *stream, unsigned flags) { return new_handle(stream); }
-Result cuStreamDestroy(Handle stream) { return SUCCESS; }
-Result cuStreamSynchronize(Handle stream) { return SUCCESS; }
-Result cuStreamWaitEvent(Handle stream, Handle event, unsigned flags) { return SUCCESS; }
-Result cuEventCreate(Handle *event, unsigned flags) { return new_handle(event); }
-Result cuEventDestroy(Handle event) { return SUCCESS; }
-Result cuEventRecord(Handle event, Handle stream) { return SUCCESS; }
-Result cuEventQuery(Handle event) { return SUCCESS; }
-Result cuEventSynchronize(Handle event) { return SUCCESS; }
+Result cuStreamCreate(Handle *stream, unsigned flags) {
+    DEMAND_CONTEXT();
+    DEMAND(flags <= 1, "cuStreamCreate: flags %u", flags);
+    return new_handle(stream, STREAM);
+}
+Result cuStreamDestroy(Handle stream) {
+    DEMAND_HANDLE(stream, STREAM);
+    forget(stream);
+    return SUCCESS;
+}
+Result cuStreamSynchronize(Handle stream) { DEMAND_STREAM(stream); return SUCCESS; }
+Result cuStreamWaitEvent(Handle stream, Handle event, unsigned flags) {
+    DEMAND_STREAM(stream);
+    DEMAND_HANDLE(event, EVENT);
+    DEMAND(!flags, "cuStreamWaitEvent: flags %u", flags);
+    return SUCCESS;
+}
+Result cuEventCreate(Handle *event, unsigned flags) {
+    enum { BLOCKING = 1, NO_TIMING = 2 };
+    DEMAND_CONTEXT();
+    DEMAND(!(flags & ~3u), "cuEventCreate: flags %u", flags);
+    return new_handle(event, flags & NO_TIMING ? EVENT : TIMED);
+}
+Result cuEventDestroy(Handle event) {
+    DEMAND_HANDLE(event, EVENT);
+    forget(event);
+    return SUCCESS;
+}
+Result cuEventRecord(Handle event, Handle stream) {
+    DEMAND_HANDLE(event, EVENT);
+    DEMAND_STREAM(stream);
+    known[(uintptr_t)event].recorded = 1;
+    return SUCCESS;
+}
+Result cuEventQuery(Handle event) { DEMAND_HANDLE(event, EVENT); return SUCCESS; }
+Result cuEventSynchronize(Handle event) { DEMAND_HANDLE(event, EVENT); return SUCCESS; }
 Result cuEventElapsedTime(float *milliseconds, Handle begin, Handle end) {
+    DEMAND(is(begin, TIMED) && is(end, TIMED), "cuEventElapsedTime: events without times");
+    DEMAND(fast || (known[(uintptr_t)begin].recorded && known[(uintptr_t)end].recorded),
+           "cuEventElapsedTime: an event was never recorded");
     *milliseconds = 0.5f;
     return SUCCESS;
 }
+Result cuEventElapsedTime_v2(float *milliseconds, Handle begin, Handle end) {
+    return cuEventElapsedTime(milliseconds, begin, end);
+}
 
-// Code. Handles of entries are used again by the next module.
-static int dynamic_shared[3] = {49152, 49152, 49152};
+// Code. Entries of PTX have the parameters, thread limits and clusters that its text declares.
+enum { PARAMETERS = 512, ENTRIES = 4096, NAME = 256 };
+typedef struct {
+    char name[NAME];
+    Handle module;
+    int kind;  // 1: add_one, 2: add
+    int count, sizes[PARAMETERS], alignments[PARAMETERS];
+    int threads, cluster, dynamic_shared, wide_clusters;
+} Entry;
+static Entry *entries[ENTRIES];
+static int entry_count;
+static int largest_shared(void) {
+    int most;
+    cuDeviceGetAttribute(&most, 97, 0);
+    return most;
+}
+static int type_bytes(const char *type) {
+    const char *digits = type + strcspn(type, "0123456789");
+    return atoi(digits) / 8;
+}
+// Parameters stand as ".param .u64 .ptr .align 16 name" or ".param .align 64 .b8 name[128]".
+static void read_parameters(Entry *entry, const char *from, const char *end) {
+    const char *at = from;
+    while ((at = strstr(at, ".param")) && at < end && entry->count < PARAMETERS) {
+        const char *stop = at + strcspn(at, ",)");
+        const char *align = strstr(at, ".align"), *bracket = strchr(at, '[');
+        const char *type = at + 6 + strspn(at + 6, " \t.");
+        int n = entry->count++;
+        if (bracket && bracket < stop) {
+            entry->alignments[n] = align && align < stop ? atoi(align + 6) : 1;
+            entry->sizes[n] = atoi(bracket + 1);
+        } else {
+            entry->sizes[n] = entry->alignments[n] = type_bytes(type);
+        }
+        at = stop;
+    }
+}
+static int after(const char *text, const char *end, const char *word) {
+    const char *at = strstr(text, word);
+    return at && at < end ? atoi(at + strlen(word)) : 0;
+}
+static void read_entries(Handle module, const char *text) {
+    const char *at = text;
+    while ((at = strstr(at, ".entry "))) {
+        at += 7;
+        size_t length = strcspn(at, " (\n\t");
+        const char *open = at + strcspn(at, "({"), *body = strchr(at, '{');
+        const char *end = *open == '(' ? strchr(open, ')') : open;
+        if (length >= NAME || !body || entry_count == ENTRIES) return;
+        Entry *entry = entries[entry_count++] = calloc(1, sizeof *entry);
+        memcpy(entry->name, at, length);
+        entry->module = module;
+        entry->kind = !strcmp(entry->name, "add_one") ? 1 : !strcmp(entry->name, "add") ? 2 : 0;
+        entry->dynamic_shared = 49152;
+        read_parameters(entry, open, end);
+        entry->threads = after(end, body, ".reqntid ");
+        entry->cluster = after(end, body, ".reqnctapercluster ");
+        at = body;
+    }
+}
 Result cuModuleLoadDataEx(Handle *module, const char *image, unsigned count, int *keys,
                           void **values) {
     enum { ERROR_LOG = 5 };
+    DEMAND_CONTEXT();
+    DEMAND(count <= 32 && (!count || (keys && values)), "cuModuleLoadDataEx: %u options", count);
     if (strstr(image, "broken")) {
         for (unsigned i = 0; i < count; i++)
             if (keys[i] == ERROR_LOG) strcpy(values[i], "line 3 is bad");
         return INVALID_PTX;
     }
-    TELL("module %s", image);
-    return new_handle(module);
+    TELL("module %.12s", image);
+    new_handle(module, MODULE);
+    read_entries(*module, image);
+    return SUCCESS;
 }
 Result cuModuleUnload(Handle module) {
+    DEMAND_HANDLE(module, MODULE);
     TELL("unload");
-    dynamic_shared[1] = dynamic_shared[2] = 49152;
+    for (int i = 0; i < entry_count; i++)
+        if (entries[i]->module == module) {
+            free(entries[i]);
+            entries[i--] = entries[--entry_count];
+        }
+    forget(module);
     return SUCCESS;
 }
-Result cuModuleGetFunction(Handle *entry, Handle module, const char *name) {
-    *entry = (Handle)(uintptr_t)(!strcmp(name, "add_one") ? 1 : !strcmp(name, "add") ? 2 : 0);
-    return *entry ? SUCCESS : NOT_FOUND;
+Result cuModuleGetFunction(Handle *found, Handle module, const char *name) {
+    DEMAND_HANDLE(module, MODULE);
+    for (int i = 0; i < entry_count; i++)
+        if (entries[i]->module == module && !strcmp(entries[i]->name, name)) {
+            *found = entries[i];
+            return SUCCESS;
+        }
+    return NOT_FOUND;
 }
-Result cuFuncGetAttribute(int *value, int which, Handle entry) {
-    *value = dynamic_shared[(uintptr_t)entry];
+static int is_entry(Handle handle) {
+    for (int i = 0; i < entry_count; i++)
+        if (entries[i] == handle) return 1;
+    return fast;
+}
+#define DEMAND_ENTRY(e) DEMAND(is_entry(e), "%s: no function %p", __func__, e)
+enum { SHARED_ATTRIBUTE = 8, WIDE_ATTRIBUTE = 14 };
+Result cuFuncGetAttribute(int *value, int which, Handle handle) {
+    DEMAND_ENTRY(handle);
+    *value = ((Entry *)handle)->dynamic_shared;
     return SUCCESS;
 }
-Result cuFuncSetAttribute(Handle entry, int which, int value) {
+Result cuFuncSetAttribute(Handle handle, int which, int value) {
+    DEMAND_ENTRY(handle);
     TELL("attribute %d = %d", which, value);
-    dynamic_shared[(uintptr_t)entry] = value;
+    DEMAND(which != SHARED_ATTRIBUTE || value <= largest_shared(),
+           "cuFuncSetAttribute: %d bytes of shared memory, a block has %d", value, largest_shared());
+    if (which == SHARED_ATTRIBUTE) ((Entry *)handle)->dynamic_shared = value;
+    if (which == WIDE_ATTRIBUTE) ((Entry *)handle)->wide_clusters = value;
     return SUCCESS;
+}
+Result cuFuncGetParamInfo(Handle handle, size_t index, size_t *offset, size_t *size) {
+    Entry *entry = handle;
+    DEMAND_ENTRY(handle);
+    if (index >= (size_t)entry->count) return INVALID_VALUE;  // as documented: there is none
+    size_t end = 0;
+    for (size_t i = 0;; i++) {
+        int a = entry->alignments[i] ? entry->alignments[i] : 1;
+        end = (end + a - 1) / a * a;
+        if (i == index) {
+            *offset = end;
+            *size = entry->sizes[i];
+            return SUCCESS;
+        }
+        end += entry->sizes[i];
+    }
 }
 
 typedef struct { int id; char padding[4]; unsigned value[16]; } Attribute;
@@ -125,26 +367,79 @@ typedef struct {
     Attribute *attributes;
     unsigned count;
 } Config;
-typedef struct { int entry; float *memory[3]; } Node;
-typedef struct { int count; Node nodes[64]; } Graph;
+typedef struct { int kind; float *memory[3]; Entry *entry; unsigned cluster; unsigned grid[3], block[3], shared; } Node;
+typedef struct { int count; Node nodes[4096]; Handle handle; } Graph;
 
+static unsigned volume(const unsigned *extent) { return extent[0] * extent[1] * extent[2]; }
+static Result check_launch(const char *what, Entry *entry, const unsigned *grid,
+                           const unsigned *block, unsigned shared, const unsigned *cluster,
+                           void **parameters, void **extra) {
+    static const unsigned ones[3] = {1, 1, 1};
+    DEMAND(is_entry(entry), "%s: no function %p", what, (void *)entry);
+    DEMAND(volume(block) && volume(block) <= 1024 && block[0] <= 1024 && block[1] <= 1024 &&
+               block[2] <= 64, "%s: a block of %u,%u,%u threads", what, block[0], block[1], block[2]);
+    DEMAND(grid[0] && grid[1] && grid[2] && grid[0] <= 0x7fffffff && grid[1] <= 65535 &&
+               grid[2] <= 65535, "%s: a grid of %u,%u,%u blocks", what, grid[0], grid[1], grid[2]);
+    DEMAND(!entry->threads || entry->threads == (int)volume(block),
+           "%s: %s is compiled for %d threads, %u are started", what, entry->name, entry->threads,
+           volume(block));
+    DEMAND((int)shared <= entry->dynamic_shared,
+           "%s: %s asks for %u bytes of shared memory, its attribute allows %d", what, entry->name,
+           shared, entry->dynamic_shared);
+    cluster = cluster ? cluster : ones;
+    DEMAND(volume(cluster) && volume(cluster) <= 16, "%s: a cluster of %u blocks", what,
+           volume(cluster));
+    DEMAND(volume(cluster) <= 8 || entry->wide_clusters,
+           "%s: %s runs in clusters of %u, which its attribute does not allow", what, entry->name,
+           volume(cluster));
+    for (int i = 0; i < 3; i++)
+        DEMAND(grid[i] % cluster[i] == 0, "%s: a grid of %u blocks in clusters of %u", what, grid[i],
+               cluster[i]);
+    DEMAND(!entry->cluster || entry->cluster == (int)volume(cluster),
+           "%s: %s is compiled for clusters of %d, not %u", what, entry->name, entry->cluster,
+           volume(cluster));
+    DEMAND(!extra, "%s: parameters in two forms", what);
+    for (int i = 0; i < entry->count; i++) {
+        DEMAND(parameters[i], "%s: %s has %d parameters, %d are given", what, entry->name,
+               entry->count, i);
+        DEMAND((uintptr_t)parameters[i] % entry->alignments[i] == 0,
+               "%s: parameter %d of %s lies at %p, not at a multiple of %d", what, i, entry->name,
+               parameters[i], entry->alignments[i]);
+    }
+    return SUCCESS;
+}
 static void run(const Node *node) {
-    for (int i = 0; i < 4; i++)
-        if (node->entry == 1)
+    for (int i = 0; node->kind && i < 4; i++)
+        if (node->kind == 1)
             node->memory[1][i] = node->memory[0][i] + 1;
         else
             node->memory[2][i] = node->memory[0][i] + node->memory[1][i];
 }
-static Node node_of(Handle entry, void **parameters) {
-    Node node = {(int)(uintptr_t)entry};
-    for (int i = 0; i <= node.entry; i++) node.memory[i] = *(float **)parameters[i];
+static Node node_of(Entry *entry, const unsigned *grid, const unsigned *block, unsigned shared,
+                    void **parameters) {
+    Node node = {.entry = entry, .cluster = 1, .shared = shared};
+    memcpy(node.grid, grid, sizeof node.grid);
+    memcpy(node.block, block, sizeof node.block);
+    node.kind = fast ? 0 : entry->kind;
+    for (int i = 0; node.kind && i <= node.kind; i++) node.memory[i] = *(float **)parameters[i];
     return node;
 }
-Result cuLaunchKernelEx(const Config *config, Handle entry, void **parameters, void **extra) {
+enum { CLUSTER_DIMENSION = 4 };
+Result cuLaunchKernelEx(const Config *config, Handle handle, void **parameters, void **extra) {
+    const unsigned *cluster = NULL;
+    DEMAND_CONTEXT();
+    DEMAND_STREAM(config->stream);
+    for (unsigned i = 0; i < config->count; i++) {
+        DEMAND(config->attributes[i].id == CLUSTER_DIMENSION, "cuLaunchKernelEx: attribute %d",
+               config->attributes[i].id);
+        cluster = config->attributes[i].value;
+    }
+    Result wrong = check_launch("cuLaunchKernelEx", handle, config->grid, config->block,
+                                config->shared, cluster, parameters, extra);
+    if (wrong) return wrong;
     TELL("launch %u,%u,%u of %u, shared %u, cluster %u", config->grid[0], config->grid[1],
-         config->grid[2], config->block[0], config->shared,
-         config->count ? config->attributes[0].value[0] : 0);
-    Node node = node_of(entry, parameters);
+         config->grid[2], config->block[0], config->shared, cluster ? cluster[0] : 0);
+    Node node = node_of(handle, config->grid, config->block, config->shared, parameters);
     run(&node);
     return SUCCESS;
 }
@@ -155,54 +450,131 @@ typedef struct {
     Handle kernel, context;
 } Parameters;
 Result cuGraphCreate(Handle *made, unsigned flags) {
-    *made = calloc(1, sizeof(Graph));
-    return SUCCESS;
+    DEMAND(!flags, "cuGraphCreate: flags %u", flags);
+    Graph *graph = *made = calloc(1, sizeof(Graph));
+    return new_handle(&graph->handle, GRAPH);
 }
-// A node's handle is its place.
+#define DEMAND_GRAPH(g, kind) DEMAND(g && is((g)->handle, kind), "%s: no %s", __func__, KIND[kind])
+// A node's handle is its place in the graph that it was added to.
 Result cuGraphAddKernelNode(Handle *made, Handle handle, const Handle *before, size_t count,
-                               const Parameters *given) {
+                            const Parameters *given) {
     Graph *graph = handle;
-    if (count ? before[0] != &graph->nodes[graph->count - 1] : graph->count) return INVALID_VALUE;
+    DEMAND_GRAPH(graph, GRAPH);
+    DEMAND(count ? graph->count && before[0] == &graph->nodes[graph->count - 1] : !graph->count,
+           "cuGraphAddKernelNode: it does not follow the last node");
+    // The cluster is an attribute, which comes later: what is compiled in stands for it.
+    unsigned cluster[3] = {((Entry *)given->entry)->cluster, 1, 1};
+    Result wrong = check_launch("cuGraphAddKernelNode", given->entry, given->grid, given->block,
+                                given->shared, !fast && cluster[0] ? cluster : NULL,
+                                given->parameters, given->extra);
+    if (wrong) return wrong;
     TELL("node %u,%u,%u of %u, shared %u", given->grid[0], given->grid[1], given->grid[2],
          given->block[0], given->shared);
-    graph->nodes[graph->count] = node_of(given->entry, given->parameters);
+    graph->nodes[graph->count] =
+        node_of(given->entry, given->grid, given->block, given->shared, given->parameters);
     *made = &graph->nodes[graph->count++];
     return SUCCESS;
 }
 Result cuGraphKernelNodeSetAttribute(Handle node, int which, const unsigned *value) {
     TELL("node attribute %d = %u", which, value[0]);
+    DEMAND(which == CLUSTER_DIMENSION, "cuGraphKernelNodeSetAttribute: attribute %d", which);
+    ((Node *)node)->cluster = volume(value);
     return SUCCESS;
 }
-Result cuGraphInstantiateWithFlags(Handle *made, Handle graph, uint64_t flags) {
-    *made = malloc(sizeof(Graph));
-    memcpy(*made, graph, sizeof(Graph));
-    return SUCCESS;
+Result cuGraphInstantiateWithFlags(Handle *made, Handle handle, uint64_t flags) {
+    Graph *graph = handle;
+    DEMAND_GRAPH(graph, GRAPH);
+    for (int i = 0; i < graph->count; i++) {
+        int wanted = fast ? 0 : graph->nodes[i].entry->cluster;
+        DEMAND(!wanted || wanted == (int)graph->nodes[i].cluster,
+               "cuGraphInstantiate: node %d lacks its attribute, clusters of %d", i, wanted);
+    }
+    Graph *copy = *made = malloc(sizeof(Graph));
+    memcpy(copy, graph, sizeof(Graph));
+    return new_handle(&copy->handle, EXECUTABLE);
 }
-Result cuGraphExecKernelNodeSetParams(Handle executable, Handle node, const Parameters *given) {
+Result cuGraphExecKernelNodeSetParams(Handle executable, Handle handle, const Parameters *given) {
     Graph *graph = executable;
-    // The nodes here have different entries.
+    Node *old = handle;
+    DEMAND_GRAPH(graph, EXECUTABLE);
+    // Nodes name those of the graph that this one was made of, which lie in one array.
+    int number = -1;
     for (int i = 0; i < graph->count; i++)
-        if (graph->nodes[i].entry == (int)(uintptr_t)given->entry) {
-            TELL("rebind %d", i);
-            graph->nodes[i] = node_of(given->entry, given->parameters);
-        }
+        if (graph->nodes[i].entry == old->entry && !memcmp(graph->nodes[i].grid, old->grid, 24) &&
+            number < 0) number = i;
+    DEMAND(number >= 0, "cuGraphExecKernelNodeSetParams: no node of the graph");
+    DEMAND(fast || given->entry == old->entry,
+           "cuGraphExecKernelNodeSetParams: another function than the node's");
+    DEMAND(!memcmp(given->grid, old->grid, sizeof old->grid) || fast || old->cluster == 1,
+           "cuGraphExecKernelNodeSetParams: another grid of clusters");
+    unsigned cluster[3] = {old->cluster, 1, 1};
+    Result wrong = check_launch("cuGraphExecKernelNodeSetParams", given->entry, given->grid,
+                                given->block, given->shared, cluster, given->parameters,
+                                given->extra);
+    if (wrong) return wrong;
+    TELL("rebind %d", number);
+    if (!fast)
+        graph->nodes[number] =
+            node_of(given->entry, given->grid, given->block, given->shared, given->parameters);
     return SUCCESS;
 }
-Result cuGraphDestroy(Handle graph) { free(graph); return SUCCESS; }
-Result cuGraphExecDestroy(Handle graph) { free(graph); return SUCCESS; }
+Result cuGraphExecKernelNodeSetParams_v2(Handle executable, Handle node, const Parameters *given) {
+    return cuGraphExecKernelNodeSetParams(executable, node, given);
+}
+Result cuGraphDestroy(Handle handle) {
+    DEMAND_GRAPH((Graph *)handle, GRAPH);
+    forget(((Graph *)handle)->handle);
+    free(handle);
+    return SUCCESS;
+}
+Result cuGraphExecDestroy(Handle handle) {
+    DEMAND_GRAPH((Graph *)handle, EXECUTABLE);
+    forget(((Graph *)handle)->handle);
+    free(handle);
+    return SUCCESS;
+}
 Result cuGraphLaunch(Handle handle, Handle stream) {
     Graph *graph = handle;
+    DEMAND_STREAM(stream);
+    DEMAND_GRAPH(graph, EXECUTABLE);
     TELL("replay %d", graph->count);
-    for (int i = 0; i < graph->count; i++) run(&graph->nodes[i]);
+    for (int i = 0; !fast && i < graph->count; i++) run(&graph->nodes[i]);
     return SUCCESS;
 }
+static const int ELEMENT_BYTES[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};  // of UINT8 .. TFLOAT32_FTZ
 Result cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address,
                               const uint64_t *dims, const uint64_t *strides, const unsigned *box,
                               const unsigned *steps, int interleave, int swizzle, int promotion,
                               int fill) {
+    static const unsigned SPAN[] = {0, 32, 64, 128};
+    const char *me = "cuTensorMapEncodeTiled";
+    DEMAND((uintptr_t)map % 64 == 0, "%s: the map lies at %p, not at a multiple of 64", me, map);
+    DEMAND(type >= 0 && type <= 12, "%s: element type %d", me, type);
+    DEMAND(rank >= 1 && rank <= 5, "%s: rank %u", me, rank);
+    DEMAND((uintptr_t)address % 16 == 0, "%s: the array lies at %p, not at a multiple of 16", me,
+           address);
+    DEMAND(interleave == 0, "%s: interleave %d", me, interleave);
+    DEMAND(swizzle >= 0 && swizzle <= 3, "%s: swizzle %d", me, swizzle);
+    DEMAND(promotion >= 0 && promotion <= 3 && fill >= 0 && fill <= 1, "%s: promotion %d, fill %d",
+           me, promotion, fill);
+    for (unsigned i = 0; i < rank; i++) {
+        DEMAND(dims[i] && dims[i] <= (uint64_t)1 << 32, "%s: dimension %u has %llu elements", me, i,
+               (unsigned long long)dims[i]);
+        DEMAND(box[i] && box[i] <= 256, "%s: the box has %u elements along dimension %u", me, box[i],
+               i);
+        DEMAND(steps[i] && steps[i] <= 8, "%s: step %u along dimension %u", me, steps[i], i);
+        if (i + 1 < rank)
+            DEMAND(strides[i] % 16 == 0 && strides[i] < (uint64_t)1 << 40, "%s: stride %llu", me,
+                   (unsigned long long)strides[i]);
+    }
+    unsigned row = box[0] * (fast ? 1 : ELEMENT_BYTES[type]);
+    DEMAND(row % 16 == 0, "%s: rows of the box have %u bytes, no multiple of 16", me, row);
+    DEMAND(!swizzle || row <= SPAN[swizzle], "%s: rows of %u bytes are swizzled in spans of %u", me,
+           row, SPAN[swizzle]);
     TELL("map %d: %u dims, %llu,%llu by %llu, box %u,%u, steps %u,%u, swizzle %d", type, rank,
-         (unsigned long long)dims[0], (unsigned long long)dims[1], (unsigned long long)strides[0],
-         box[0], box[1], steps[0], steps[1], swizzle);
+         (unsigned long long)dims[0], (unsigned long long)(rank > 1 ? dims[1] : 0),
+         (unsigned long long)(rank > 1 ? strides[0] : 0), box[0], rank > 1 ? box[1] : 0, steps[0],
+         rank > 1 ? steps[1] : 0, swizzle);
     memset(map, 7, 128);
     return SUCCESS;
 }
@@ -212,6 +584,8 @@ Result cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t
                            int *status) {
     Dl_info here;
     dladdr((void *)cuInit, &here);
+    // As a driver does: of functions that have changed, the form of the version that is asked for.
+    if (version >= 12000 && !strcmp(name, "cuGetProcAddress")) name = "cuGetProcAddress_v2";
     *found = dlsym(dlopen(here.dli_fname, RTLD_NOW), name);
     if (status) *status = !*found;
     return *found ? SUCCESS : NOT_FOUND;

@@ -60,7 +60,7 @@ class Bindings:
 
     def __init__(self, **gives: Any) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.fails: dict[str, str] = {}
+        self.fails = {"cuFuncGetParamInfo": "CUDA_ERROR_NOT_SUPPORTED"}
         self.gives: dict[str, Any] = {
             "cuDriverGetVersion": 13000, "cuDeviceGetCount": 2, "cuDeviceGet": 5,
             "cuDeviceGetName": b"NVIDIA H100\0  ", "cuDevicePrimaryCtxRetain": 77,
@@ -276,24 +276,52 @@ def test_a_launch_points_to_its_parameters(bindings, driver):
     for address, argument in zip(addresses, arguments, strict=True):
         assert ctypes.string_at(address, len(argument)) == argument
         assert address % 64 == 0
-    assert driver.prepare(11, start(), [])[0].numAttrs == 0
+    assert driver.prepare(11, start(), []).config.numAttrs == 0
 
 
-def test_tensor_maps(bindings, driver):
-    block = ctypes.create_string_buffer(bytes(range(128)), 128)
-    bindings.gives["cuTensorMapEncodeTiled"] = SimpleNamespace(
-        getPtr=lambda: ctypes.addressof(block)
-    )
+def test_tensor_maps(bindings, driver, monkeypatch):
+    """The function itself is called, on memory at a multiple of 64 bytes."""
+    asked: list[tuple[Any, ...]] = []
+    fails = 0
+
+    def encode(made: int, kind: int, rank: int, address: int, *rest: Any) -> int:
+        dims, strides, box, steps, *modes = rest
+        asked.append(
+            (kind, address, *([*values][:rank] for values in (dims, box, steps)), modes[1])
+        )
+        assert made % 64 == 0 and strides[0] == 128
+        ctypes.memmove(made, bytes(range(128)), 128)
+        return fails
+
+    kinds = {"CU_TENSOR_MAP_DATA_TYPE_BFLOAT16": 9, "CU_TENSOR_MAP_DATA_TYPE_UINT8": 0}
+    swizzles = {"CU_TENSOR_MAP_SWIZZLE_NONE": 0, "CU_TENSOR_MAP_SWIZZLE_128B": 3}
+    monkeypatch.setattr(cuda, "_encode_map", lambda: encode)
+    monkeypatch.setattr(bindings, "CUtensorMapDataType", Names(**kinds), raising=False)
+    monkeypatch.setattr(bindings, "CUtensorMapSwizzle", Names(**swizzles), raising=False)
+    for name, member in (
+        ("CUtensorMapInterleave", "CU_TENSOR_MAP_INTERLEAVE_NONE"),
+        ("CUtensorMapL2promotion", "CU_TENSOR_MAP_L2_PROMOTION_L2_256B"),
+        ("CUtensorMapFloatOOBfill", "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"),
+    ):
+        monkeypatch.setattr(bindings, name, Names(**{member: 0}), raising=False)
+
+    class Result:
+        CUDA_SUCCESS = SUCCESS
+
+        def __call__(self, number: int) -> Any:
+            return SimpleNamespace(name="INVALID") if number else SUCCESS
+
+    monkeypatch.setattr(bindings, "CUresult", Result(), raising=False)
     box = Box("bf16", (64, 100), (128,), (64, 32), 128)
     assert driver.tensor_map(box, 4096) == bytes(range(128))
-    (asked,) = bindings.asked("cuTensorMapEncodeTiled")
-    assert asked[1:7] == (2, 4096, [64, 100], [128], [64, 32], [1, 1])
-    assert asked[0].endswith("_BFLOAT16") and asked[8].endswith("_128B")
+    assert asked[-1] == (9, 4096, [64, 100], [64, 32], [1, 1], 3)
     driver.tensor_map(box._replace(element="i8", swizzle=0), 4096)
-    asked = bindings.asked("cuTensorMapEncodeTiled")[-1]
-    assert asked[0].endswith("_UINT8") and asked[8].endswith("_NONE")
+    assert asked[-1][0] == 0 and asked[-1][-1] == 0
     driver.tensor_map(box._replace(steps=(1, 2)), 4096)
-    assert bindings.asked("cuTensorMapEncodeTiled")[-1][6] == [1, 2]
+    assert asked[-1][4] == [1, 2]
+    fails = 1
+    with pytest.raises(CompilerBug, match="cuTensorMapEncodeTiled failed: INVALID .*0x1000"):
+        driver.tensor_map(box, 4096)
 
 
 def test_graphs(bindings, driver):
@@ -349,3 +377,30 @@ def test_every_name_is_one_of_cuda_python():
     ]
     assert len(members) > 20
     assert not [pair for pair in members if not hasattr(getattr(real, pair[0]), pair[1])]
+
+
+def test_the_pool_is_trimmed_before_memory_is_lacking(bindings, driver, monkeypatch):
+    """What was given back may lie in the pool in pieces, or be another stream's still."""
+    asked: list[str] = []
+
+    def allocate(size: int, stream: int) -> Any:
+        asked.append("allocate")
+        fails = "trim" not in asked or size > 1000
+        return ("CUDA_ERROR_OUT_OF_MEMORY", None) if fails else (SUCCESS, 1 << 40)
+
+    monkeypatch.setattr(bindings, "cuMemAllocAsync", allocate, raising=False)
+    monkeypatch.setattr(
+        bindings, "cuMemPoolTrimTo", lambda *_: asked.append("trim") or (SUCCESS,), raising=False
+    )
+    bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+    assert driver.allocate(100, 9) == 1 << 40
+    assert asked == ["allocate", "trim", "allocate"] and bindings.asked("cuCtxSynchronize")
+    with pytest.raises(OutOfMemory, match="no 2000 bytes"):
+        driver.allocate(2000, 9)
+
+
+def test_an_event_that_cannot_be_recorded_is_destroyed(bindings, driver):
+    bindings.fails["cuEventRecord"] = "CUDA_ERROR_INVALID_HANDLE"
+    with pytest.raises(CompilerBug, match="cuEventRecord failed"):
+        driver.record(9)
+    assert bindings.asked("cuEventDestroy") == [(10,)]

@@ -11,25 +11,33 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PTX = """.version 8.3
+.target sm_90a
+.visible .entry add_one(.param .u64 x, .param .u64 y) .reqntid 32, 1, 1 .reqnctapercluster 2, 1, 1
+{ }
+.visible .entry add(.param .u64 x, .param .u64 y, .param .u64 z) .reqntid 32, 1, 1
+{ }
+"""
 SCRIPT = """
 import gc
 import os
 import numpy as np
-from girih.hlo.errors import UserError
+from girih.hlo.errors import CompilerBug, UserError
 from girih.runtime.devices.architectures import parse_architecture
 from girih.runtime.devices.cuda import find_gpus
 from girih.runtime.devices.driver import Box, Code, OutOfMemory, Start
 from tests.runtime.gpu_fakes import flat
+from tests.runtime.test_cuda_stub import PTX
 from tests.runtime.test_nvidia import two_steps
 
 (gpu,) = find_gpus()
 assert (gpu.name, gpu.capability) == ("Stub GPU", (9, 0)), gpu.name
-assert gpu.limits.shared_bytes == 232448
+assert (gpu.limits.shared_bytes, gpu.limits.multiprocessors) == (232448, 132)
 plan = two_steps()
 launch = plan.plan.kernels[0].launches[0]
 launch.cluster.extend((2, 1, 1))
 launch.grid[0], launch.shared_bytes = 4, 100000
-program = plan.program(flat(1, 1), None)
+program = plan.program(flat(1, 1), None, image=PTX.encode())
 x = np.arange(4, dtype=np.float32)
 for turn in range(4):
     assert program(x + turn)[0].tolist() == (2 * (x + turn) + 1).tolist()
@@ -38,23 +46,33 @@ for turn in range(4):
 assert twice.numpy().tolist() == (4 * x + 3).tolist()
 assert [event.duration for event in program.profile(x).events] == [500.0, 500.0]
 box = Box("bf16", (64, 100), (128,), (64, 32), 128)
-assert gpu.tensor_map(box, 1 << 20) == b"\\7" * 128
-for wrong, words in (
-    (lambda: gpu.load(Code(b"broken", parse_architecture("sm_90a"), True)), "line 3 is bad"),
-    (lambda: gpu.allocate(1 << 40, 0), "no 1099511627776 bytes"),
-):
+with gpu:
+    for address in range(1 << 20, (1 << 20) + 4096, 16):
+        assert gpu.tensor_map(box, address) == b"\\7" * 128
+    for wrong, words in (
+        (lambda: gpu.load(Code(b"broken", parse_architecture("sm_90a"), True)), "line 3 is bad"),
+        (lambda: gpu.allocate(1 << 40, 0), "no 1099511627776 bytes"),
+        (lambda: gpu.tensor_map(box, 8), "cuTensorMapEncodeTiled failed"),
+    ):
+        try:
+            wrong()
+        except (CompilerBug, UserError, OutOfMemory) as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(words)
+    del program, once, twice
+    gc.collect()
+    # Another module's entry may have the handle of one that had more shared memory.
+    module = gpu.load(Code(PTX.encode(), parse_architecture("sm_90a"), True))
+    for size in (60000, 100000, 60000):
+        entry = gpu.entry(module, Start("add_one", (2, 1, 1), (32, 1, 1), (2, 1, 1), size))
+    start = Start("add_one", (2, 1, 1), (32, 1, 1), (2, 1, 1), 100000)
     try:
-        wrong()
-    except (UserError, OutOfMemory) as error:
-        assert words in str(error), error
+        gpu.prepare(entry, start, [bytes(8), bytes(4)])
+    except CompilerBug as error:
+        assert "takes parameters of [8, 8] bytes, its plan gives [8, 4]" in str(error), error
     else:
-        raise AssertionError(words)
-del program, once, twice
-gc.collect()
-# Another module's entry has the handle of one that had more shared memory.
-module = gpu.load(Code(b"second", parse_architecture("sm_90a"), True))
-for size in (60000, 100000, 60000):
-    gpu.entry(module, Start("add_one", (1, 1, 1), (32, 1, 1), (1, 1, 1), size))
+        raise AssertionError("a parameter of another size was taken")
 child = os.fork()
 if not child:
     try:
@@ -84,31 +102,157 @@ TOLD = [
     "rebind 1",
     "replay 2",
     *LAUNCHES,
-    "map 9: 2 dims, 64,100 by 128, box 64,32, steps 1,1, swizzle 3",
+    *["map 9: 2 dims, 64,100 by 128, box 64,32, steps 1,1, swizzle 3"] * 256,
+    "synchronize all",
+    "trim to 0",
+    "VIOLATION cuTensorMapEncodeTiled: the array lies at 0x8, not at a multiple of 16",
     "unload",
-    "module second",
+    "module .version 8.3",
     "attribute 8 = 60000",
     "attribute 8 = 100000",
 ]
 
 
-def test_a_program_through_the_real_bindings(tmp_path):
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory) -> Path:
+    """The folder with the library that stands in for libcuda."""
     pytest.importorskip("cuda.bindings.driver")
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs a C compiler on Linux")
+    folder = tmp_path_factory.mktemp("stub")
     source = ROOT / "tests" / "runtime" / "stub_cuda.c"
-    library = tmp_path / "libcuda.so.1"
-    flags = ["-shared", "-fPIC", "-w", "-o", str(library), str(source), "-ldl"]
-    subprocess.run([compiler, *flags], check=True)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+    flags = ["-O1", "-shared", "-fPIC", "-w", "-o", str(folder / "libcuda.so.1"), str(source)]
+    subprocess.run([compiler, *flags, "-ldl"], check=True)
+    return folder
+
+
+def run(stub: Path, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub), **settings}
+    return subprocess.run(
+        [sys.executable, *command],
         cwd=ROOT,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
+
+
+def test_a_program_through_the_real_bindings(stub):
+    done = run(stub, "-c", SCRIPT)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == TOLD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("architecture", "major"), [("sm_90a", "9"), ("sm_80", "8")])
+def test_kernels_break_no_rule_of_the_driver(stub, architecture, major):
+    """Those of the first run on a GPU, and of models at small width, on the real bindings."""
+    script = ROOT / "tests" / "runtime" / "on_stub.py"
+    done = run(stub, str(script), architecture, STUB_QUIET="1", STUB_MAJOR=major)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "VIOLATION" not in done.stderr, done.stderr[-2000:]
+    launches = int(done.stdout.split()[0])
+    assert launches > (300 if major == "9" else 200), done.stdout
+
+
+# What must not happen, and what the library says of it.
+PLANTED = {
+    "the map lies at": "encode(made + 16)",
+    "the array lies at 0x8": "encode(made, address=8)",
+    "element type 13": "encode(made, type=13)",
+    "stride 24": "encode(made, strides=(24,))",
+    "the box has 257 elements": "encode(made, box=(257, 1))",
+    "step 9 along": "encode(made, steps=(9, 1))",
+    "rows of the box have 8 bytes": "encode(made, box=(4, 1))",
+    "rows of 256 bytes are swizzled in spans of 128": "encode(made, box=(128, 1))",
+    "has 4294967297 elements": "encode(made, dims=(2**32 + 1, 2))",
+    "rank 6": "encode(made, rank=6)",
+    "a block of 2048,1,1 threads": "launch(block=(2048, 1, 1))",
+    "compiled for 32 threads, 64": "launch(block=(64, 1, 1))",
+    "asks for 60000 bytes of shared memory, its attribute allows 49152": "launch(shared=60000)",
+    "a grid of 3 blocks in clusters of 2": "launch(grid=(3, 1, 1))",
+    "compiled for clusters of 2, not 1": "launch(cluster=None)",
+    "clusters of 16, which its attribute does not allow": "launch(grid=(16,1,1), cluster=(16,1,1))",
+    "a grid of 0,1,1": "launch(grid=(0, 1, 1))",
+    "has 2 parameters, 1 are given": "launch(count=1)",
+    "not at a multiple of 8": "launch(skew=4)",
+    "no stream": "launch(stream=0x77777)",
+    "are in no allocation": "cuda.cuMemsetD8Async and cuda.cuMemcpyDtoDAsync(4096, 8192, 64, 0)",
+    "is no allocation": "cuda.cuMemFreeAsync(4096, 0)",
+    "0 bytes": "cuda.cuMemAllocAsync(0, 0)",
+    "no event": "cuda.cuStreamWaitEvent(0, 0x88888, 0)",
+    "events without times": "cuda.cuEventElapsedTime(*[cuda.cuEventCreate(2)[1]] * 2)",
+    "lacks its attribute, clusters of 2": "graph(attribute=False)",
+    "does not follow the last node": "graph(after=False)",
+    "another function than the node's": "graph(other=True)",
+    "232449 bytes of shared memory": "cuda.cuFuncSetAttribute(entry, shared_attribute, 232449)",
+}
+PLANT = """
+import ctypes, sys
+import cuda.bindings.driver as cuda
+from girih.runtime.devices import cuda as ours
+from girih.runtime.devices.architectures import parse_architecture
+from girih.runtime.devices.cuda import find_gpus
+from girih.runtime.devices.driver import Code, Start
+from tests.runtime.test_cuda_stub import PTX
+
+(gpu,) = find_gpus()
+gpu.__enter__()
+module = gpu.load(Code(PTX.encode(), parse_architecture("sm_90a"), True))
+start = Start("add_one", (2, 1, 1), (32, 1, 1), (2, 1, 1), 0)
+entry = gpu.entry(module, start)
+plain = gpu.entry(module, Start("add", (1, 1, 1), (32, 1, 1), (1, 1, 1), 0))
+memory = [gpu.allocate(64, 0) for _ in range(3)]
+words = [address.to_bytes(8, "little") for address in memory]
+block = ctypes.create_string_buffer(256)
+made = -(-ctypes.addressof(block) // 64) * 64
+shared_attribute = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+def encode(at, type=9, rank=2, address=1 << 20, dims=(64, 100), strides=(128,), box=(64, 32),
+           steps=(1, 1)):
+    u64, u32 = ctypes.c_uint64 * 6, ctypes.c_uint32 * 6
+    ours._encode_map()(at, type, rank, address, u64(*dims), u64(*strides), u32(*box), u32(*steps),
+                       0, 3, 3, 0)
+
+def launch(grid=(2, 1, 1), block=(32, 1, 1), cluster=(2, 1, 1), shared=0, count=2, skew=0,
+           stream=0):
+    gpu._parameters.clear()
+    asked = Start("add_one", grid, block, cluster or (1, 1, 1), shared)
+    prepared = gpu.prepare(entry, asked, words[:count])
+    if skew:
+        places = (ctypes.c_void_p * 2).from_address(prepared.pointers)
+        places[1] += skew
+    gpu.launch(prepared, stream)
+
+def graph(attribute=True, after=True, other=False):
+    if not attribute:
+        gpu._set_cluster = lambda *_: None
+    made = cuda.cuGraphCreate(0)[1]
+    clustered = gpu.prepare(entry, start, words[:2])
+    if not after:
+        for _ in range(2):
+            cuda.cuGraphAddKernelNode(made, [], 0, gpu._parameters_of(clustered))
+    finished = gpu.graph([clustered, clustered])
+    if other:
+        single = Start("add", (2, 1, 1), (32, 1, 1), (1, 1, 1), 0)
+        gpu.rebind(finished, 0, gpu.prepare(plain, single, words))
+
+encode(made)
+launch()
+gpu.destroy_graph(gpu.graph([gpu.prepare(entry, start, words[:2])] * 2))
+print("begun", file=sys.stderr)
+try:
+    exec(sys.argv[1])
+except Exception:
+    pass
+"""
+
+
+@pytest.mark.parametrize("said", PLANTED)
+def test_what_breaks_a_rule_is_told(stub, said):
+    done = run(stub, "-c", PLANT, PLANTED[said], STUB_QUIET="1")
+    before, begun, after = done.stderr.partition("begun\n")
+    assert begun and not before, done.stderr
+    assert "VIOLATION" in after and said in after, done.stderr

@@ -36,7 +36,7 @@ def test_what_a_plan_says():
     assert isinstance(work, Work) and isinstance(branch, Choose) and isinstance(switch, Choose)
     assert (branch.size, branch.targets) == (1, (2, 2))
     assert (switch.size, switch.targets) == (4, (3, 3))
-    ((start, parameters),) = work.launches
+    ((start, parameters, _),) = work.launches
     assert (start.grid, start.block, start.cluster) == ((1, 1, 1), (32, 1, 1), (1, 1, 1))
     x, y, _, scratch, number, box = parameters
     assert (x, y, scratch, number) == ((CALL, 0), (CALL + 2, 0), (SCRATCH, 0), b"\1\0\0\0")

@@ -107,7 +107,8 @@ class _Kernel:
         if plan.cluster > 1:  # its blocks reach into each other's shared memory until here
             hopper.cluster_arrive(f)
             hopper.cluster_wait(f)
-        launch = self.entry.finish(plan.blocks, plan.shared_bytes)
+        walks = plan.tiles * plan.cluster > plan.blocks
+        launch = self.entry.finish(plan.blocks, plan.shared_bytes, persistent=walks)
         kernel = self.work.kernel
         moved = sum(value.tensor.bytes for value in (*kernel.operands, *kernel.results))
         return self.unit.code([launch], kernel.definition.flops(kernel), moved)

@@ -79,7 +79,8 @@ class Role:
                 self.evaluator.ids = self.places(first)
                 yield
             return
-        stride = plan.blocks // plan.cluster
+        # As many as are launched: the device's own number of multiprocessors decides.
+        stride = special(f, "nclusterid.x" if plan.cluster > 1 else "nctaid.x")
         last = llvm.constant("i32", plan.tiles)
         carried = self.flat(plan.rings)
         with f.for_range(

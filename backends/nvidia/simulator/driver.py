@@ -36,6 +36,7 @@ class Limits(NamedTuple):
     cluster: int
     threads: int = 1024
     grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    multiprocessors: int = 0
 
 
 class Counted(NamedTuple):
@@ -62,7 +63,11 @@ class SimulatedGpu:
     ) -> None:
         self.name = f"a simulated {architecture.name}"
         self.capability = divmod(architecture.version, 10)
-        self.limits = Limits(architecture.shared_bytes, _CLUSTER if architecture.clusters else 1)
+        self.limits = Limits(
+            architecture.shared_bytes,
+            _CLUSTER if architecture.clusters else 1,
+            multiprocessors=architecture.multiprocessors,
+        )
         self.mode, self.seed = mode, seed
         self.memory = GlobalMemory()
         self._out_of_memory = out_of_memory
@@ -128,6 +133,9 @@ class SimulatedGpu:
         """Nothing was made."""
 
     def synchronize(self, stream: Any) -> None:
+        """Nothing is under way."""
+
+    def drain(self) -> None:
         """Nothing is under way."""
 
     def record(self, stream: Any, timed: bool = False) -> float:

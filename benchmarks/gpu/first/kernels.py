@@ -91,7 +91,7 @@ def random(*dims: int, dtype: Any = BF16) -> Array:
     return np.random.default_rng(sum(dims)).standard_normal(dims).astype(dtype)
 
 
-def _call(kernel: Any, arrays: list[Array], constants: dict[str, Any]) -> Op:
+def call(kernel: Any, arrays: list[Array], constants: dict[str, Any]) -> Op:
     (op,) = kernel.module(*arrays, **constants).body.ops
     return op
 
@@ -108,7 +108,7 @@ def tiled(
     where they share windows."""
     if few:
         target = replace(target, architecture=replace(target.architecture, multiprocessors=2))
-    op = _call(kernel, arrays, constants)
+    op = call(kernel, arrays, constants)
     yield "", Trial(emit(op, target), arrays, [*map(np.asarray, run_kernel(op, arrays))], 0.02)
 
 

@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from girih.backends.nvidia.assemble import assemble, find_ptxas
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.frame import Parameter, Unit
-from girih.backends.nvidia.launch import Argument, Immediate, KernelCode, Memory, TensorMap
+from girih.backends.nvidia.launch import (
+    Argument,
+    Immediate,
+    KernelCode,
+    Launch,
+    Memory,
+    TensorMap,
+)
 from girih.backends.nvidia.target import Target
 from girih.hlo.types import tensor_of
 from girih.runtime.devices.architectures import parse_architecture
@@ -31,62 +39,119 @@ class Trial:
     tolerance: float = 0.0
 
 
-def run(driver: Any, target: Target, trial: Trial) -> list[Array]:
-    """What the kernel gives on a device."""
-    architecture = target.architecture
-    text = trial.code.text
-    if trial.code.language != "ptx":
-        text = compile_ptx(text, architecture)
-    code = Code(text.encode(), parse_architecture(architecture.name), is_ptx=True)
-    with driver:
-        stream = driver.create_stream()
-        module = driver.load(code)
-        addresses = []
-        for array in (*trial.inputs, *trial.wanted):
+@dataclass(frozen=True)
+class Ready:
+    """A trial whose code is made: PTX for every driver, machine code for a GPU of `architecture`.
+    `modelled`: what the simulator gives; None where the trial was not run there."""
+
+    label: str
+    architecture: str
+    ptx: bytes
+    cubin: bytes | None
+    launches: tuple[Launch, ...]
+    scratch_bytes: int
+    inputs: Sequence[Array]
+    wanted: Sequence[Array]
+    tolerance: float
+    modelled: Sequence[Array] | None = None
+
+
+def made(label: str, trial: Trial, target: Target, with_cubin: bool = False) -> Ready:
+    """The trial with its code; machine code where it is wanted and ptxas is at hand."""
+    architecture, code = target.architecture, trial.code
+    text = code.text if code.language == "ptx" else compile_ptx(code.text, architecture)
+    cubin = None
+    if with_cubin and find_ptxas() is not None:
+        cubin = assemble(text, architecture).cubin
+    return Ready(
+        label, architecture.name, text.encode(), cubin, code.launches, code.scratch_bytes,
+        trial.inputs, trial.wanted, trial.tolerance,
+    )  # fmt: skip
+
+
+class Session:
+    """A trial's code and arrays on a device, until the `with` ends: `inputs`, then results, then
+    scratch, each with a guard behind it."""
+
+    def __init__(self, driver: Any, ready: Ready) -> None:
+        self.driver, self.ready = driver, ready
+
+    def __enter__(self) -> Session:
+        driver, ready = self.driver, self.ready
+        driver.__enter__()
+        machine_code = None if driver.simulated else ready.cubin
+        architecture = parse_architecture(ready.architecture)
+        code = Code(machine_code or ready.ptx, architecture, is_ptx=machine_code is None)
+        self.stream = driver.create_stream()
+        self.module = driver.load(code)
+        self.addresses: list[int] = []
+        for number, array in enumerate((*ready.inputs, *ready.wanted)):
             data = np.full(array.nbytes + GUARD, PATTERN, np.uint8)
-            if len(addresses) < len(trial.inputs):
+            if number < len(ready.inputs):
                 data[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            addresses.append(driver.allocate(data.nbytes, stream))
-            driver.upload(addresses[-1], data, stream)
-        scratch = driver.allocate(max(1, trial.code.scratch_bytes), stream)
-
-        def packed(argument: Argument) -> bytes:
-            if isinstance(argument, Immediate):
-                return argument.data
-            place = argument.memory if isinstance(argument, TensorMap) else argument
-            address = (scratch if place.slot < 0 else addresses[place.slot]) + place.offset
-            if not isinstance(argument, TensorMap):
-                return address.to_bytes(8, "little")
-            box = Box(
-                argument.element, argument.dims, argument.strides, argument.box, argument.swizzle,
-                argument.steps,
-            )  # fmt: skip
-            return driver.tensor_map(box, address)
-
-        for launch in trial.code.launches:
+            self.addresses.append(driver.allocate(data.nbytes, self.stream))
+            driver.upload(self.addresses[-1], data, self.stream)
+        self.scratch = driver.allocate(max(1, ready.scratch_bytes), self.stream)
+        self.prepared = []
+        for launch in ready.launches:
             start = Start(
                 launch.symbol, launch.grid, launch.block, launch.cluster, launch.shared_bytes
             )
-            prepared = driver.prepare(
-                driver.entry(module, start), start, [*map(packed, launch.arguments)]
+            entry = driver.entry(self.module, start)
+            self.prepared.append(
+                driver.prepare(entry, start, [*map(self._bytes, launch.arguments)])
             )
-            driver.launch(prepared, stream)
-        driver.synchronize(stream)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        driver = self.driver
+        for address in (*self.addresses, self.scratch):
+            driver.free(address, self.stream)
+        driver.synchronize(self.stream)
+        driver.unload(self.module)
+        driver.destroy_stream(self.stream)
+        driver.__exit__(None, None, None)
+
+    def _bytes(self, argument: Argument) -> bytes:
+        if isinstance(argument, Immediate):
+            return argument.data
+        place = argument.memory if isinstance(argument, TensorMap) else argument
+        address = self.scratch if place.slot < 0 else self.addresses[place.slot]
+        address += place.offset
+        if not isinstance(argument, TensorMap):
+            return address.to_bytes(8, "little")
+        box = Box(
+            argument.element, argument.dims, argument.strides, argument.box, argument.swizzle,
+            argument.steps,
+        )  # fmt: skip
+        return self.driver.tensor_map(box, address)
+
+    def launch(self) -> None:
+        """Start the trial's launches; they are under way."""
+        for prepared in self.prepared:
+            self.driver.launch(prepared, self.stream)
+
+    def results(self) -> list[Array]:
+        """The results on the host; ValueError where something was written behind an array."""
+        driver, ready = self.driver, self.ready
+        driver.synchronize(self.stream)
         found = []
-        for number, array in enumerate((*trial.inputs, *trial.wanted)):
+        for number, array in enumerate((*ready.inputs, *ready.wanted)):
             data = np.empty(array.nbytes + GUARD, np.uint8)
-            driver.download(data, addresses[number], stream)
-            driver.synchronize(stream)
+            driver.download(data, self.addresses[number], self.stream)
+            driver.synchronize(self.stream)
             if (data[array.nbytes :] != PATTERN).any():
                 raise ValueError(f"array {number} was written behind its end")
-            if number >= len(trial.inputs):
+            if number >= len(ready.inputs):
                 found.append(data[: array.nbytes].view(array.dtype).reshape(array.shape))
-        for address in (*addresses, scratch):
-            driver.free(address, stream)
-        driver.synchronize(stream)
-        driver.unload(module)
-        driver.destroy_stream(stream)
-    return found
+        return found
+
+
+def run(driver: Any, ready: Ready) -> list[Array]:
+    """What the kernel gives on a device."""
+    with Session(driver, ready) as session:
+        session.launch()
+        return session.results()
 
 
 def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
@@ -182,5 +247,6 @@ def held(layout: Any, matrix: Array, threads: int) -> Array:
 
 
 __all__ = [
-    "Pen", "Trial", "error", "held", "map_of", "run", "small", "swizzled",
+    "Pen", "Ready", "Session", "Trial", "error", "held", "made", "map_of", "run", "small",
+    "swizzled",
 ]  # fmt: skip

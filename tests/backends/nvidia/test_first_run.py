@@ -23,7 +23,7 @@ from girih.backends.nvidia.target import target
 FOLDER = Path(girih.__file__).parent / "benchmarks" / "gpu"
 OPTIONS = {
     "dry": True, "architecture": "sm_90a", "only": "", "minutes": 1.0, "run": None, "worker": False,
-    "into": None,
+    "into": None, "prepare": None, "prepared": None, "resume": False,
 }  # fmt: skip
 
 
@@ -40,19 +40,27 @@ def first_run(monkeypatch) -> Any:
             del sys.modules[name]
 
 
+@pytest.fixture
+def bench(first_run) -> Any:
+    """The checks on the simulator, for an architecture."""
+    from first.checks import Bench  # pyright: ignore[reportMissingImports]
+
+    return lambda architecture="sm_90a", **more: Bench(True, architecture, **more)
+
+
 def options(**more: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**OPTIONS, **more})
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90a"])
-def test_atoms(first_run, architecture) -> None:
+def test_atoms(bench, architecture) -> None:
     """Each instruction alone gives what numpy says, with what is asynchronous early and late."""
     from first.atoms import atoms  # pyright: ignore[reportMissingImports]
 
-    bench = first_run.Bench(options(architecture=architecture))
+    checks = bench(architecture)
     names = [name for name, _ in atoms(target(architecture))]
     assert len(names) == len(set(names)) >= 20
-    found = [bench.check(name) for name in names]
+    found = [checks.check(name) for name in names]
     assert all(one.get("good") for one in found), [one for one in found if not one.get("good")]
     assert all(one["error"] == one["beside_simulator"] == 0 for one in found)
 
@@ -73,11 +81,33 @@ def test_atoms_assemble(first_run) -> None:
 @pytest.mark.parametrize(
     "name",
     ["block: tails", "pipeline: clusters", "operation: reduce_window", "program: loop",
-     "program: results on the device"],
+     "program: results on the device", "speed: softmax", "calibration: launches",
+     "calibration: memory", "sweep: attention 1x256x128"],
 )  # fmt: skip
-def test_kernels_and_programs(first_run, name) -> None:
-    found = first_run.Bench(options()).check(name)
+def test_checks(bench, name) -> None:
+    found = bench().check(name)
     assert found.get("good"), found
+
+
+def test_fifteen_speeds(bench) -> None:
+    names = [name for name, check in bench().checks.items() if check.group == "speed"]
+    assert len(names) == len(set(names)) == 16 and names[0] == "speed: peaks"
+
+
+def test_groups_stand_in_order(first_run, bench) -> None:
+    groups = [check.group for check in bench().checks.values()]
+    order = list(first_run.GROUPS)
+    assert groups == sorted(groups, key=order.index)
+    assert sum(share for _, share in first_run.GROUPS.values()) == pytest.approx(1)
+
+
+def test_a_calibration_that_copies_wrongly_is_named(bench, monkeypatch) -> None:
+    from first import calibration  # pyright: ignore[reportMissingImports]
+
+    wrong = calibration.WALKS["copy"].replace("add.s64 %rd21, %rd4", "add.s64 %rd21, %rd2")
+    monkeypatch.setitem(calibration.WALKS, "copy", wrong)
+    found = bench().check("calibration: memory")
+    assert not found["good"] and "the copy differs" in found["reason"]
 
 
 def test_clusters_are_tried(first_run) -> None:
@@ -88,18 +118,79 @@ def test_clusters_are_tried(first_run) -> None:
     assert trial.code.launches[0].cluster == (2, 1, 1)
 
 
-def test_what_is_wrong_is_named(first_run) -> None:
+def test_what_is_wrong_is_named(bench) -> None:
     from first.atoms import plain  # pyright: ignore[reportMissingImports]
+    from first.trial import made  # pyright: ignore[reportMissingImports]
 
-    bench = first_run.Bench(options())
-    trial = plain(bench.target)
+    checks = bench()
+    trial = plain(checks.target)
     wanted = [trial.wanted[0].copy()]
     wanted[0][17] += 4000
-    found = bench.trials([("one", replace(trial, wanted=wanted))])
+    one = replace(made("one", trial, checks.target), modelled=trial.wanted)
+    found = checks.compared([replace(one, wanted=wanted)])
     assert not found["good"] and "one: off by" in found["reason"]
     assert "1 of 1000 elements, first [17]: 18 instead of 4018" in found["reason"]
     with pytest.raises(ValueError, match="behind its end"):
-        bench.trials([("", replace(trial, wanted=[trial.wanted[0][:990]]))])
+        checks.compared([replace(one, wanted=[trial.wanted[0][:990]])])
+
+
+PREPARED = ("ldmatrix", "operation: cosine", "program: loop")
+
+
+@pytest.fixture
+def folder(bench, tmp_path) -> Path:
+    """What some checks take, made ahead."""
+    from first.prepared import Folder  # pyright: ignore[reportMissingImports]
+
+    made = Folder.create(tmp_path / "prepared", "sm_90a")
+    checks = bench(preparing=True).checks
+    for name in PREPARED:
+        checks[name].prepare(made)
+    return made.path
+
+
+def test_what_is_prepared_is_not_made_again(bench, folder, monkeypatch) -> None:
+    from first import checks, programs  # pyright: ignore[reportMissingImports]
+
+    prepared = bench(folder=str(folder))
+
+    def compiled(*_: Any, **__: Any) -> None:
+        raise AssertionError("it was compiled")
+
+    monkeypatch.setattr(checks, "made", compiled)
+    monkeypatch.setattr(programs.girih, "compile", compiled)
+    for name in PREPARED:
+        assert prepared.check(name)["good"], name
+    missing = prepared.check("shuffles")
+    assert "'shuffles' is not in" in missing["reason"] and "--prepare" in missing["reason"]
+
+
+def test_what_another_compiler_prepared_is_refused(bench, folder, monkeypatch) -> None:
+    from first import prepared  # pyright: ignore[reportMissingImports]
+
+    with pytest.raises(girih.UserError, match="'architecture': 'sm_80'"):
+        bench("sm_80", folder=str(folder))
+    monkeypatch.setattr(prepared, "sources", lambda: "another")
+    with pytest.raises(girih.UserError, match="run first_run.py --prepare"):
+        bench(folder=str(folder))
+    prepared.Folder.create(folder, "sm_90a")
+    assert [file.name for file in folder.iterdir()] == ["prepared.json"]
+
+
+def test_the_cubins_of_what_is_prepared(bench) -> None:
+    from first.checks import made  # pyright: ignore[reportMissingImports]
+
+    from girih.backends.nvidia.assemble import find_ptxas
+
+    trials = dict(_atoms("sm_90a"))
+    one = made("", trials["shuffles"](target("sm_90a")), target("sm_90a"), with_cubin=True)
+    assert (one.cubin is not None) == (find_ptxas() is not None)
+
+
+def _atoms(architecture: str) -> Any:
+    from first.atoms import atoms  # pyright: ignore[reportMissingImports]
+
+    return atoms(target(architecture))
 
 
 def test_errors() -> None:
@@ -136,13 +227,15 @@ for line in sys.stdin:
 
 
 def test_a_check_that_hangs_or_crashes_does_not_end_the_run(
-    first_run, monkeypatch, tmp_path, capfd
+    first_run, monkeypatch, tmp_path
 ) -> None:
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     monkeypatch.setattr(first_run, "__file__", str(script))
-    monkeypatch.setitem(first_run.SECONDS, "atom", 1.0)
-    report = first_run.run(options(), time.monotonic() + 60)
+    monkeypatch.setitem(first_run.GROUPS, "atom", (1.0, 0.08))
+    file = tmp_path / "first.json"
+    report = first_run.run(options(into=str(file)), 3600.0)
+    assert json.loads(file.read_text()) == report and report["ended"]
     rows = {row["name"]: row for row in report["checks"]}
     assert [name for name, row in rows.items() if row["good"]] == ["good", "after", "last"]
     assert "it hangs: no answer in 1 s" in rows["hang"]["reason"]
@@ -150,8 +243,47 @@ def test_a_check_that_hangs_or_crashes_does_not_end_the_run(
     assert "-6" in rows["crash"]["reason"]  # its signal
     assert report["first_failure"]["name"] == "hang" and not report["good"]
     assert "the first that fails is 'hang'" in report["verdict"]
-    report = first_run.run(options(), time.monotonic() + 1)
+    report = first_run.run(options(into=str(file)), 0.1)
     assert all("no time" in row["not_run"] for row in report["checks"]) and not report["good"]
+
+
+def test_a_run_goes_on_where_it_was_ended(first_run, monkeypatch, tmp_path) -> None:
+    from first.report import Report  # pyright: ignore[reportMissingImports]
+
+    script, file = tmp_path / "worker.py", tmp_path / "first.json"
+    script.write_text(WORKER)
+    monkeypatch.setattr(first_run, "__file__", str(script))
+    monkeypatch.setitem(first_run.GROUPS, "atom", (1.0, 0.08))
+    asked: list[str] = []
+    ask = first_run.Worker.ask
+    monkeypatch.setattr(
+        first_run.Worker,
+        "ask",
+        lambda self, name, left: asked.append(name) or ask(self, name, left),
+    )
+    add = Report.add
+
+    def ended(self: Any, row: dict[str, Any]) -> None:
+        add(self, row)
+        if row["name"] == "after":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Report, "add", ended)
+        first_run.run(options(into=str(file)), 3600.0)
+    left = json.loads(file.read_text())
+    assert (
+        not left["ended"] and not left["good"] and left["verdict"].startswith("not ended: 2 of 3")
+    )
+    assert asked == ["good", "hang", "after"]
+    report = first_run.run(options(into=str(file), resume=True), 3600.0)
+    assert asked[3:] == ["crash", "broken", "last"]
+    assert [row["name"] for row in report["checks"]] == asked
+    other = json.loads(file.read_text())
+    other["machine"]["device"] = "another"
+    file.write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="is of another device: another, now none; leave --resume"):
+        first_run.run(options(into=str(file), resume=True), 60.0)
 
 
 def test_a_process_that_does_not_start_again(first_run, monkeypatch, tmp_path) -> None:
@@ -159,8 +291,8 @@ def test_a_process_that_does_not_start_again(first_run, monkeypatch, tmp_path) -
     once = f"import os\nif os.path.exists({str(mark)!r}): raise SystemExit('lost')\n"
     script.write_text(f"{once}open({str(mark)!r}, 'w')\n{WORKER}")
     monkeypatch.setattr(first_run, "__file__", str(script))
-    monkeypatch.setitem(first_run.SECONDS, "atom", 1.0)
-    rows = first_run.run(options(), time.monotonic() + 60)["checks"]
+    monkeypatch.setitem(first_run.GROUPS, "atom", (1.0, 0.08))
+    rows = first_run.run(options(into=str(tmp_path / "first.json")), 3600.0)["checks"]
     assert [row["good"] for row in rows] == [True, *[False] * 5]
     assert all("lost" in row["reason"] for row in rows[2:])
 
@@ -184,5 +316,30 @@ def test_the_script(tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(file.read_text())
     assert report["good"] and report["machine"]["target"] == "nvidia:sm_90a"
-    assert report["groups"]["atom"] == {"good": 1, "bad": 0, "left": 0}
-    assert "1 of" in report["verdict"] and report["verdict"] in done.stdout
+    assert report["groups"] == {"atom": {"good": 1, "bad": 0, "left": 0}}
+    assert "1 of 1" in report["verdict"] and report["verdict"] in done.stdout
+
+
+def test_a_run_that_is_killed_leaves_a_readable_file(tmp_path) -> None:
+    """At several moments, while rows are added as fast as they can be."""
+    file = tmp_path / "first.json"
+    script = f"""
+import sys
+sys.path.insert(0, {str(FOLDER)!r})
+from pathlib import Path
+from first.report import Report
+report = Report(Path({str(file)!r}), {{"machine": {{}}}})
+for number in range(10**6):
+    report.add({{"name": str(number), "group": "atom", "good": True}})
+    if number == 20:
+        print("begun", flush=True)
+"""
+    for moment in range(5):
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+        time.sleep(0.013 * moment)
+        process.kill()
+        process.wait()
+        rows = json.loads(file.read_text())["checks"]
+        assert [row["name"] for row in rows] == [str(number) for number in range(len(rows))]
+        assert len(rows) > 20
