@@ -1,6 +1,6 @@
-"""The whole way from an export to a program, as a list that can be read.
+"""The whole way from an export to a program.
 
-source -> import_model -> Module -> simplify -> encode -> fuse -> schedule -> build -> Program
+source -> import_model -> Module -> passes (optimizer/pipeline.py) -> schedule -> build -> Program
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from .hlo.errors import UserError
 from .hlo.graph import Module
 from .hlo.signature import Signature
 from .hlo.verify import verify
-from .options import LICENCES, REASSOCIATES, Options
+from .options import Options
 
 if TYPE_CHECKING:
     from .backends import Backend
-    from .optimizer.passes import Pass
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .runtime.bundle import Parts
     from .runtime.program import Program
@@ -99,7 +98,7 @@ def compile(  # noqa: A001 - the public name of the API
     from .backends import SIMULATED, find
     from .optimizer.meanwhile import collection_paused
 
-    tuner = _tuner(source, options)
+    tuner = tuner_for(source, options)
     backend = find(target, options, tuner)
     backend.begin()
     say("import")
@@ -108,7 +107,7 @@ def compile(  # noqa: A001 - the public name of the API
         return _compile(module, backend, options, say, target.partition(":")[0] == SIMULATED)
 
 
-def _tuner(source: Any, options: Options) -> Tuner | None:
+def tuner_for(source: Any, options: Options) -> Tuner | None:
     """What knows or measures choices; None if the cost model alone chooses."""
     if options.measure and options.locked:
         raise UserError("measure and locked: a locked compilation never times anything; drop one")
@@ -153,24 +152,15 @@ def _read_tuning(path: str) -> Tuning:
 def _compile(
     source_module: Module, backend: Backend, options: Options, say: Progress, simulate: bool
 ) -> Program:
-    from .optimizer.encode import stored_module, used_weights
     from .optimizer.meanwhile import computed
-    from .optimizer.passes.mask_bounded import MaskBounded
-    from .optimizer.passes.use_references import UseReferences
-    from .optimizer.pipeline import run_pipeline, simplify_pipeline
-    from .optimizer.schedule import require_static, schedule
+    from .optimizer.passes.encode import stored_module, used_weights
+    from .optimizer.pipeline import pipeline_for
+    from .optimizer.schedule import schedule
     from .runtime.program import Program
 
     target = backend.name
-    source_module = MaskBounded()(source_module)
-    require_static(source_module)
-    first, second = simplify_pipeline(options), lowering_passes(backend, options)
-    disable = _named(options.disable, first, second)
-    simple = run_pipeline(source_module, first, on_pass=say, disable=disable[0])
-    lowered = UseReferences(backend.lacks)(simple)
-    if lowered is not simple:
-        lowered = run_pipeline(lowered, first, disable=disable[0])
-    fused = run_pipeline(lowered, second, on_pass=say, disable=disable[1])
+    passes = pipeline_for(backend, options)
+    simple, fused = passes.run(source_module, on_pass=say, disable=options.disable)
     stored = stored_module(simple, fused)
     read_by_kernels = [
         fused.weights[name] for name in sorted(used_weights(fused.functions.values()))
@@ -283,46 +273,6 @@ def simulated_gpu(target: str) -> Any:
 
     name = target.partition(":")[2]
     return SimulatedGpu(find_target(name).architecture, OutOfMemory)
-
-
-def lowering_passes(backend: Backend, options: Options) -> list[Pass]:
-    """From the simplified program to one whose operations are kernels in their order."""
-    from .optimizer.encode import Encode
-    from .optimizer.fusion import Fuse
-    from .optimizer.layout import ChannelsLast
-    from .optimizer.motion import SinkReshapes, SinkScales
-    from .optimizer.order import Order
-    from .optimizer.tiles.connect import Connect
-    from .optimizer.tiles.epilogue import KernelEpilogues
-    from .optimizer.tiles.prologue import KernelPrologues
-
-    rounds = LICENCES.index(options.numerics) >= REASSOCIATES
-    in_place = backend.model is not None and backend.model.blocks is not None
-    passes: list[Pass] = [ChannelsLast(), SinkScales(rounds, in_place), SinkReshapes(), Fuse()]
-    # Sums in tiles are sums in another order.
-    if backend.model is not None and LICENCES.index(options.numerics) >= REASSOCIATES:
-        connect = Connect(
-            backend.model,
-            choices=backend.choices,
-            accepts=backend.accepts,
-            suits=backend.suits,
-            finite=options.numerics == "assumes-finite",
-        )
-        passes.append(connect)
-    passes += [KernelEpilogues(), KernelPrologues(), Order()]
-    if backend.packing is not None and options.pack_weights:
-        passes.append(Encode(backend.packing))
-    return passes
-
-
-def _named(disable: Sequence[str], *pipelines: Sequence[Pass]) -> list[list[str]]:
-    """For each pipeline, the disabled names that mean one of its passes; UserError for others."""
-    known = [{step.name for step in passes} for passes in pipelines]
-    for name in disable:
-        if not any(name.partition(":")[0] in names for names in known):
-            listed = ", ".join(dict.fromkeys(step.name for passes in pipelines for step in passes))
-            raise UserError(f"there is no pass '{name}' to disable; there are {listed}")
-    return [[name for name in disable if name.partition(":")[0] in names] for names in known]
 
 
 def _refuse_notes(plan: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LICENCES = ("bitwise", "ignores-zero-sign", "reassociates", "assumes-finite")
-REASSOCIATES = LICENCES.index("reassociates")
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
 
 

@@ -29,10 +29,10 @@ from turns import in_turns, keep_heap
 
 import girih
 from girih.backends.cpu.machines import typical
-from girih.optimizer.fusion import Fuse
-from girih.optimizer.motion import SinkReshapes
+from girih.optimizer.passes.connect import Connect
+from girih.optimizer.passes.fuse import Fuse
+from girih.optimizer.passes.sink_reshapes import SinkReshapes
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
-from girih.optimizer.tiles.connect import Connect
 from girih.optimizer.tiles.estimate import level_bytes
 
 TURNS, CALLS = 6, 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..hlo.errors import UserError
 from . import show
-from .compiling import import_source, read_options
+from .compiling import passed, read_options
 
 if TYPE_CHECKING:
     from ..backends.cpu.cache import DiskCache
@@ -107,18 +107,12 @@ def _open(folder: str | None) -> DiskCache:
 
 def _kernels(source: str, settings: Sequence[str]) -> list[Op]:
     """The operation of every kernel that the program's plan runs."""
-    from ..backends import find
-    from ..compiler import lowering_passes
-    from ..optimizer.pipeline import run_pipeline, simplify_pipeline
     from ..optimizer.plan import copy_op
-    from ..optimizer.schedule import CopyStep, RunStep, require_static, schedule
+    from ..optimizer.schedule import CopyStep, RunStep, schedule
 
     options = dataclasses.replace(read_options(settings), cache="off")
-    module = import_source(source)
-    require_static(module)
-    passes = (*simplify_pipeline(options), *lowering_passes(find("cpu", options), options))
     found = []
-    for step in schedule(run_pipeline(module, passes)).steps:
+    for step in schedule(passed(source, "cpu", options)).steps:
         if isinstance(step, RunStep):
             found.append(step.op)
         elif isinstance(step, CopyStep):

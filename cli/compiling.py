@@ -72,21 +72,14 @@ def dump_source(
     as_json: bool,
 ) -> None:
     """Print the program after a pass, or as imported."""
-    module = import_source(source)
-    name = "import"
-    if after is not None:
-        from ..backends import find
-        from ..compiler import lowering_passes
-        from ..optimizer.pipeline import run_pipeline, simplify_pipeline
-
-        options = read_options(settings)
-        passes = (*simplify_pipeline(options), *lowering_passes(find(target, options), options))
-        module = run_pipeline(module, passes, stop_after=after)
-        name = after
+    if after is None:
+        module = import_source(source)
+    else:
+        module = passed(source, target, read_options(settings), after)
     text = str(module)
     if as_json:
         count = sum(1 for _ in module.walk())
-        text = show.json_text({"after": name, "operations": count, "text": text})
+        text = show.json_text({"after": after or "import", "operations": count, "text": text})
     if output is None:
         print(text)
     else:
@@ -94,6 +87,18 @@ def dump_source(
             output.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"{output}: cannot write: {error.strerror or error}") from error
+
+
+def passed(source: str, target: str, options: Options, after: str | None = None) -> Module:
+    """The program of a source as a compilation for `target` has it after a pass, or after all."""
+    from ..backends import find
+    from ..compiler import tuner_for
+    from ..optimizer.pipeline import pipeline_for
+
+    options = _with_tuning(options, source)
+    module = import_source(source)
+    passes = pipeline_for(find(target, options, tuner_for(module, options)), options)
+    return passes.run(module, disable=options.disable, stop_after=after)[1]
 
 
 def import_source(source: str) -> Module:

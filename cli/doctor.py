@@ -149,7 +149,7 @@ def _advice(kind: str) -> str:
 
 def _module(findings: Findings, module: Module, compile_too: bool) -> None:
     """What a program needs, and whether this installation can compile it."""
-    from ..optimizer.schedule import require_static
+    from ..optimizer.pipeline import run_pipeline, simplify_pipeline
 
     ops = list(module.walk())
     findings.operations = dict(Counter(op.name for op in ops).most_common())
@@ -158,7 +158,7 @@ def _module(findings: Findings, module: Module, compile_too: bool) -> None:
         findings.needs = {f"op:{name}": since for name, since in sorted(newest.items())}
     findings.can["compile"] = True
     with _problem(findings, "compile", "", ""):
-        require_static(module)
+        run_pipeline(module, simplify_pipeline(), stop_after="require-static")
     _libraries(findings, {op.name for op in ops})
     if not is_installed("llvmlite"):
         findings.can["compile"] = False

@@ -146,7 +146,7 @@ assert not any(op.name == "transpose" for op in simple.walk())
 # Operations that are better computed together become one `fusion`, still plain HLO inside: the
 # interpreter runs it unchanged, which is how fusion is tested.
 
-from girih.optimizer.fusion import Fuse  # noqa: E402
+from girih.optimizer.passes.fuse import Fuse  # noqa: E402
 
 title("6. What is computed together")
 fused = Fuse()(simple)

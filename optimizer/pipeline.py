@@ -1,9 +1,15 @@
-"""Pipelines: visible tuples of passes, run with the levels checked on both sides of each."""
+"""The list of all passes, and how it is run: with the levels checked on both sides of each.
+
+`pipeline_for` gives the list that every compilation runs; whatever shows a program between two
+passes takes it from there as well.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import CompilerBug, GirihError, UserError
 from ..hlo.graph import Module, Op, Region
@@ -11,17 +17,32 @@ from ..hlo.verify import Level, verify
 from ..options import Options
 from .licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Ledger, Licence
 from .passes import Pass
+from .passes.channels_last import ChannelsLast
+from .passes.connect import Connect
 from .passes.dce import Dce
 from .passes.decompose import Decompose
+from .passes.encode import Encode
 from .passes.externalize import Externalize
 from .passes.fold_constants import FoldConstants
 from .passes.fold_weights import FoldWeights
+from .passes.fuse import Fuse
 from .passes.inline import Inline
+from .passes.kernel_epilogues import KernelEpilogues
+from .passes.kernel_prologues import KernelPrologues
 from .passes.legalize_quantized import LegalizeQuantized
+from .passes.mask_bounded import MaskBounded
 from .passes.matmul_precision import MatmulPrecision
 from .passes.narrow import Narrow
 from .passes.one_device import OneDevice
+from .passes.order import Order
+from .passes.require_static import RequireStatic
 from .passes.simplify import Simplify
+from .passes.sink_reshapes import SinkReshapes
+from .passes.sink_scales import SinkScales
+from .passes.use_references import UseReferences
+
+if TYPE_CHECKING:
+    from ..backends import Backend
 
 NUMERICS: dict[str, Licence] = {
     "bitwise": BITWISE,
@@ -51,6 +72,8 @@ def simplify_pipeline(
         ledger,
     )
     return (
+        MaskBounded(ledger),
+        RequireStatic(),
         LegalizeQuantized(),
         Inline(ledger),
         OneDevice(ledger),
@@ -66,48 +89,106 @@ def simplify_pipeline(
     )
 
 
-def run_pipeline(
-    module: Module,
-    passes: Sequence[Pass],
-    *,
-    on_pass: Callable[[str], None] | None = None,
-    disable: Sequence[str] = (),
-    stop_after: str | None = None,
-    dump: Path | None = None,
-    check: bool = False,
-) -> Module:
-    """The module after all passes.
+def lowering_pipeline(backend: Backend, options: Options) -> tuple[Pass, ...]:
+    """The passes from the simplified program to one whose operations are kernels in their order."""
+    model, rounds = backend.model, REASSOCIATES in NUMERICS[options.numerics]
+    passes: list[Pass] = [
+        ChannelsLast(),
+        SinkScales(rounds, in_place=model is not None and model.blocks is not None),
+        SinkReshapes(),
+        Fuse(),
+    ]
+    if model is not None and rounds:  # sums in tiles are sums in another order
+        connect = Connect(
+            model,
+            choices=backend.choices,
+            accepts=backend.accepts,
+            suits=backend.suits,
+            finite=options.numerics == "assumes-finite",
+        )
+        passes.append(connect)
+    passes += [KernelEpilogues(), KernelPrologues(), Order()]
+    if backend.packing is not None and options.pack_weights:
+        passes.append(Encode(backend.packing))
+    return tuple(passes)
 
-    disable: names of passes to leave out; "simplify:2" leaves out the second run only.
-    stop_after: the pass after which to stop, "simplify" or "simplify:2".
-    dump: a folder that gets the program's text after every pass that changed something.
-    check: verify the whole module after every pass, not its level alone.
+
+def pipeline_for(backend: Backend, options: Options) -> Pipeline:
+    """All passes of a compilation."""
+    simplify = simplify_pipeline(options)
+    references = UseReferences(backend.lacks), *simplify
+    return Pipeline(simplify, references, lowering_pipeline(backend, options))
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The passes of a compilation in three parts; a bundle stores the program after the first.
+
+    simplify: to the smallest equal program; it knows no target.
+    references: the first pass replaces what the target cannot run; where that changed anything,
+        the others simplify what came in.
+    lower: to operations that are kernels.
     """
-    numbered = _numbered(passes, (*disable, *([stop_after] if stop_after else [])))
-    for number, (step, names) in enumerate(numbered):
-        if names.isdisjoint(disable):
-            if on_pass:
-                on_pass(step.name)
-            module = _run(module, step, check)
-            if dump is not None:
-                dump.mkdir(parents=True, exist_ok=True)
-                (dump / f"{number:02d}-{step.name}.txt").write_text(f"{module}\n")
-        if stop_after in names:
-            break
-    return module
+
+    simplify: tuple[Pass, ...]
+    references: tuple[Pass, ...] = ()
+    lower: tuple[Pass, ...] = ()
+
+    def run(
+        self,
+        module: Module,
+        *,
+        on_pass: Callable[[str], None] | None = None,
+        disable: Sequence[str] = (),
+        stop_after: str | None = None,
+        dump: Path | None = None,
+        check: bool = False,
+    ) -> tuple[Module, Module]:
+        """The program that a bundle stores, and the one after all passes.
+
+        disable: names of passes to leave out; "simplify:2" leaves out the second run only.
+        stop_after: the pass after which to stop, "simplify" or "simplify:2".
+        dump: a folder that gets the program's text after every pass that runs.
+        check: verify the whole module after every pass, not its level alone.
+        """
+        first, second = len(self.simplify), len(self.simplify) + len(self.references)
+        simple = module
+        passes = (*self.simplify, *self.references, *self.lower)
+        for number, (step, names) in enumerate(_numbered(passes, disable, stop_after)):
+            needless = first < number < second and module is simple
+            if names.isdisjoint(disable) and not needless:
+                if on_pass:
+                    on_pass(step.name)
+                module = _run(module, step, check)
+                if dump is not None:
+                    dump.mkdir(parents=True, exist_ok=True)
+                    (dump / f"{number:02d}-{step.name}.txt").write_text(f"{module}\n")
+            if number < first:
+                simple = module
+            if stop_after in names:
+                break
+        return simple, module
 
 
-def _numbered(passes: Sequence[Pass], wanted: Sequence[str]) -> list[tuple[Pass, set[str]]]:
+def run_pipeline(module: Module, passes: Sequence[Pass], **settings: Any) -> Module:
+    """The module after these passes; settings are those of `Pipeline.run`."""
+    return Pipeline(tuple(passes)).run(module, **settings)[1]
+
+
+def _numbered(
+    passes: Sequence[Pass], disable: Sequence[str], stop_after: str | None
+) -> list[tuple[Pass, set[str]]]:
     """Each pass with the names that mean it; UserError if a wanted name means none."""
     seen: dict[str, int] = {}
     found = []
     for step in passes:
         seen[step.name] = seen.get(step.name, 0) + 1
         found.append((step, {step.name, f"{step.name}:{seen[step.name]}"}))
-    for name in wanted:
+    wanted = [(name, " to disable") for name in disable]
+    wanted += [(stop_after, "")] if stop_after else []
+    for name, use in wanted:
         if not any(name in names for _, names in found):
-            known = ", ".join(dict.fromkeys(step.name for step in passes))
-            raise UserError(f"there is no pass '{name}'; there are {known}")
+            raise UserError(f"there is no pass '{name}'{use}; there are {', '.join(seen)}")
     return found
 
 

@@ -15,6 +15,7 @@ from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
 from .fusable import trailing_reduction
+from .passes.require_static import require_static
 from .regions import aliases
 
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
@@ -104,32 +105,6 @@ def schedule(module: Module) -> Schedule:
     """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control."""
     require_static(module)
     return _Scheduler(module).run()
-
-
-def require_static(module: Module) -> None:
-    """UnsupportedError for the first value whose size is not fixed, or a token at the edge."""
-    for what, edge in (("argument", module.body.arguments), ("result", module.body.results)):
-        for number, value in enumerate(edge):
-            if not isinstance(value.type, TensorType):
-                raise UnsupportedError(
-                    f"{what} {number} is a {value.type}; compiled programs take and give tensors "
-                    "only: leave it out of the program's signature, or interpret it"
-                )
-    for value in module.body.arguments:
-        if not value.tensor.is_static:
-            raise UnsupportedError(
-                f"argument {value.index}: {value.type} has a symbolic dimension; compiled programs "
-                "need fixed sizes: give example inputs with them, export with fixed shapes, or "
-                "interpret it"
-            )
-    for op in module.walk():
-        for result in op.results:
-            if isinstance(result.type, TensorType) and not result.type.is_static:
-                raise UnsupportedError(
-                    f"{op.place}{op.name}: {result.type} has a size that is known only while the "
-                    "program runs; compiled programs need fixed sizes: compute with a mask "
-                    "instead, or interpret it"
-                )
 
 
 class _Scheduler:

@@ -74,5 +74,5 @@ def test_the_runtime_needs_little_of_the_program_at_once():
 
 
 def test_this_test_sees_imports():
-    assert "hlo.graph" in set(imports(ROOT / "optimizer" / "fusion.py", top_only=False))
+    assert "hlo.graph" in set(imports(ROOT / "optimizer" / "passes" / "fuse.py", top_only=False))
     assert len(files("frontends")) > 10

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ...hlo.graph import Op
-    from ...optimizer.encode import Packing
+    from ...optimizer.passes.encode import Packing
     from ...optimizer.tuning import Tuner
     from .cache import CompiledKernel
     from .codegen import Target

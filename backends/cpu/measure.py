@@ -16,7 +16,7 @@ from ...hlo.build import make_op
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
 from ...hlo.text import canonical_op
-from ...optimizer.encode import Encode, Packing
+from ...optimizer.passes.encode import Encode, Packing
 from ...optimizer.plan import headline, kernel_ops
 from ...optimizer.schedule import RunStep, Schedule, schedule
 from ...optimizer.tiles.estimate import Plan

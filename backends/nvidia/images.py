@@ -23,7 +23,7 @@ from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.ops.convolution import numbers, window_attributes
 from ...hlo.types import I32, TensorType
-from ...optimizer.encode import Packing
+from ...optimizer.passes.encode import Packing
 from ...optimizer.regions import rewritten
 from ...optimizer.tiles.implicit import refusal
 

@@ -15,7 +15,7 @@ from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.precision import may_use_tf32
 from ...hlo.types import TensorType
-from ...optimizer.encode import Packing, stored_operand
+from ...optimizer.passes.encode import Packing, stored_operand
 from .atoms import contraction_atoms
 from .target import Architecture, Target
 from .tile.matrix import atoms_of

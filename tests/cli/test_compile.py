@@ -74,7 +74,7 @@ def test_dump(girih_command, model, tmp_path):
     code, _, _ = girih_command("dump", model, "--after", "fuse", "-o", tmp_path / "fused.txt")
     assert code == 0 and "fusion" in (tmp_path / "fused.txt").read_text()
     code, _, err = girih_command("dump", model, "--after", "fussion")
-    assert code == 2 and "there are legalize-quantized, inline, " in err
+    assert code == 2 and "there are mask-bounded, require-static, " in err
     code, out, _ = girih_command("dump", model, "--json")
     assert json.loads(out)["operations"] == 2
 

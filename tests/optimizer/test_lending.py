@@ -9,9 +9,9 @@ import girih
 from girih.hlo.build import build_module, build_region
 from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, I32, TensorType
-from girih.optimizer.fusion import Fuse
 from girih.optimizer.lending import lend
-from girih.optimizer.order import Order
+from girih.optimizer.passes.fuse import Fuse
+from girih.optimizer.passes.order import Order
 from girih.optimizer.pipeline import run_pipeline
 from girih.optimizer.schedule import live_ranges, schedule, touched
 

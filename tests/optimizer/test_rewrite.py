@@ -10,7 +10,6 @@ from girih.hlo.graph import EXACT, Module, Op, Origin, Value
 from girih.hlo.room import OpDefinition, operand
 from girih.hlo.types import F32, I1, I32, TensorType
 from girih.hlo.verify import verify
-from girih.optimizer.passes.cse import Cse
 from girih.optimizer.passes.dce import Dce
 from girih.optimizer.passes.simplify import Simplify
 from girih.optimizer.rewrite import Engine, Rewriter
@@ -29,10 +28,15 @@ def names(module: Module) -> list[str]:
     return [op.name for op in module.walk()]
 
 
+def merged(module: Module) -> Module:
+    """No two pure operations of a region are equal; no rule is applied."""
+    return module.with_main(Engine(module).simplify(module.body))
+
+
 def test_unchanged_is_the_same_object() -> None:
     module = build_module([LINE, LINE], lambda b, x, y: [b("add", x, b("exponential", y))])
     assert Simplify()(module) is module
-    assert Cse()(module) is module
+    assert merged(module) is module
     assert Dce()(module) is module
 
 
@@ -40,7 +44,7 @@ def test_equal_operations_become_one() -> None:
     def body(b, x, y):
         return [b("subtract", b("add", x, y), b("add", y, x))]
 
-    assert names(Cse()(build_module([LINE, LINE], body))) == ["add", "subtract"]
+    assert names(merged(build_module([LINE, LINE], body))) == ["add", "subtract"]
 
 
 def test_equal_operations_with_regions_become_one() -> None:
@@ -48,7 +52,7 @@ def test_equal_operations_with_regions_become_one() -> None:
         zero = b.constant(0.0, TensorType((), F32))
         return [b("add", b.reduce("add", x, zero, (0,)), b.reduce("add", x, zero, (0,)))]
 
-    assert names(Cse()(build_module([LINE], body))).count("reduce") == 1
+    assert names(merged(build_module([LINE], body))).count("reduce") == 1
 
 
 def test_attributes_of_different_kind_stay_apart() -> None:
@@ -57,7 +61,7 @@ def test_attributes_of_different_kind_stay_apart() -> None:
         other = b("multiply", x, b.constant(-0.0, LINE))
         return [one, other]
 
-    assert names(Cse()(build_module([LINE], body))).count("multiply") == 2
+    assert names(merged(build_module([LINE], body))).count("multiply") == 2
 
 
 def test_barriers_are_not_merged_nor_crossed() -> None:
@@ -134,7 +138,7 @@ def test_origins_of_merged_operations_are_united() -> None:
             values.append(b("exponential", x))
         return [b("add", *values)]
 
-    after = Cse()(build_module([LINE], body))
+    after = merged(build_module([LINE], body))
     first = next(op for op in after.walk() if op.name == "exponential")
     assert [origin.line for origin in first.origin] == [3, 7]
 

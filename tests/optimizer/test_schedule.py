@@ -7,8 +7,8 @@ import girih
 from girih.hlo.build import build_module, build_region
 from girih.hlo.errors import UnsupportedError
 from girih.hlo.types import F32, I1, I32, SymbolicDim, TensorType, element_type
-from girih.optimizer.fusion import Fuse
-from girih.optimizer.order import Order
+from girih.optimizer.passes.fuse import Fuse
+from girih.optimizer.passes.order import Order
 from girih.optimizer.schedule import CopyStep, RunStep, live_ranges, schedule
 
 F8, UI8 = element_type("f8E4M3FN"), element_type("ui8")

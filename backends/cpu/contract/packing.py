@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ....hlo.build import Builder
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
-from ....optimizer.encode import Packing, stored_operand
 from ....optimizer.fusable import CONTRACTIONS
+from ....optimizer.passes.encode import Packing, stored_operand
 from ..codegen import Target
 from . import stream, winograd
 from .blocking import PANEL_VECTORS
@@ -103,7 +103,7 @@ class _Panels:
 
     @property
     def packing(self) -> Packing:
-        """The same for `optimizer.encode`."""
+        """The same for `optimizer.passes.encode`."""
         groups = f"x{self.group}" if self.group > 1 else ""
         groups += f"by{self.step}" if self.step > 1 else ""
         name = f"panels{self.width}{groups}:{self.depth}:{self.columns}".replace(" ", "")

@@ -23,7 +23,7 @@ from ....hlo.build import Builder
 from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.convolution import window_attributes
 from ....hlo.types import F64
-from ....optimizer.encode import Packing
+from ....optimizer.passes.encode import Packing
 from ... import llvm
 from ..codegen import Target
 from .blocking import PANEL_VECTORS, largest_rows, padded_depth, row_panels

@@ -1,8 +1,8 @@
 """A tile function's body as steps: nests, accesses of memory, scalars, control flow.
 
-Runs of ordinary operations on tiles are fused as programs are (`optimizer/fusion.py`); each fusion
-is a *nest*, a small kernel on scratch or on windows of memory. Scalars that offsets, bounds and
-branches depend on are computed by the driver itself.
+Runs of ordinary operations on tiles are fused as programs are (`optimizer/passes/fuse.py`); each
+fusion is a *nest*, a small kernel on scratch or on windows of memory. Scalars that offsets, bounds
+and branches depend on are computed by the driver itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ....hlo.build import Builder, make_op
 from ....hlo.graph import Op, Region, Value, arguments, union_origins
 from ....hlo.ops.tile import MEMORY_OPS
-from ....optimizer.fusion import fuse_region
+from ....optimizer.passes.fuse import fuse_region
 from ....optimizer.regions import extract, inline
 from ...llvm import arithmetic
 from . import columns

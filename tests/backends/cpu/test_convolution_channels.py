@@ -12,7 +12,7 @@ from girih.backends.cpu.contract.packing import packing_for
 from girih.hlo.build import Builder, build_region
 from girih.hlo.graph import Function, Module, Op
 from girih.hlo.interpret import interpret
-from girih.optimizer.encode import Packing
+from girih.optimizer.passes.encode import Packing
 
 from .kernels import run_kernel
 from .test_contract import close, random, tensor_of

@@ -14,9 +14,9 @@ from girih.backends.nvidia import build as room
 from girih.backends.nvidia import target_of
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.target import ARCHITECTURES
-from girih.compiler import import_model, lowering_passes
+from girih.compiler import import_model
 from girih.hlo.errors import UserError
-from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
+from girih.optimizer.pipeline import lowering_pipeline, run_pipeline, simplify_pipeline
 from girih.optimizer.schedule import Schedule, schedule
 from girih.options import Options
 
@@ -40,7 +40,7 @@ def steps(path: Path, text: str = MODEL) -> Schedule:
     (path / "model.mlir").write_text(text)
     options = Options()
     module = run_pipeline(import_model(path / "model.mlir"), simplify_pipeline(options))
-    return schedule(run_pipeline(module, lowering_passes(find("nvidia", options), options)))
+    return schedule(run_pipeline(module, lowering_pipeline(find("nvidia", options), options)))
 
 
 def built(made: Schedule, **options: Any) -> tuple[Any, str]:

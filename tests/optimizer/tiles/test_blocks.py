@@ -11,11 +11,11 @@ import pytest
 import girih
 from girih.backends import find
 from girih.backends.nvidia import machines
-from girih.compiler import import_model, lowering_passes
+from girih.compiler import import_model
 from girih.hlo.graph import Op
 from girih.hlo.types import BF16
 from girih.optimizer.machine import from_json, to_json
-from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
+from girih.optimizer.pipeline import lowering_pipeline, run_pipeline, simplify_pipeline
 
 from .programs import attention, causal_attention, jax, jnp
 
@@ -28,7 +28,7 @@ def kernels(function: Any, *inputs: Any, target: str = "nvidia:sm_90a") -> list[
     """The kernels that a program becomes, in their order."""
     options = girih.Options()
     module = run_pipeline(import_model(function, *inputs), simplify_pipeline(options))
-    module = run_pipeline(module, lowering_passes(find(target, options), options))
+    module = run_pipeline(module, lowering_pipeline(find(target, options), options))
     return [op for op in module.body.ops if op.name in ("fusion", "kernel_call")]
 
 

@@ -16,12 +16,12 @@ from girih.hlo.graph import Function, Module, Value
 from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import FUSED, verify
-from girih.optimizer.fusion import Fuse
 from girih.optimizer.machine import to_json
+from girih.optimizer.passes.connect import Connect
+from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.pipeline import run_pipeline
-from girih.optimizer.tiles.connect import Connect
 
-from .test_connect import eager
+from ..passes.test_connect import eager
 
 ROWS, WIDTHS = 24, (16, 40)
 SCALAR = TensorType((), F32)

@@ -9,9 +9,9 @@ import pytest
 
 import girih
 from girih.backends import find
-from girih.compiler import import_model, lowering_passes
+from girih.compiler import import_model
 from girih.hlo.offsets import Offsets
-from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
+from girih.optimizer.pipeline import lowering_pipeline, run_pipeline, simplify_pipeline
 from girih.options import Options
 
 KEYS, FEATURES = 512, 64
@@ -48,7 +48,7 @@ def loops(visible, options=FINITE, target: str = "cpu"):
     """(bounds of the loop over keys, its kernel's offsets) of a compiled attention."""
     exported = jax.export.export(jax.jit(attention(visible)))(*inputs())
     module = run_pipeline(import_model(exported), simplify_pipeline(options))
-    module = run_pipeline(module, lowering_passes(find(target, options), options))
+    module = run_pipeline(module, lowering_pipeline(find(target, options), options))
     kernels = [op for op in module.body.ops if op.name == "kernel_call"]
     found = [
         (op, Offsets(kernel))

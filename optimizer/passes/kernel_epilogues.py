@@ -19,9 +19,9 @@ from ...hlo.ops.tile import MEMORY_OPS
 from ...hlo.types import Type
 from ...hlo.verify import FUSED, Level
 from ..regions import exhausted, rename, rewritten
-from .access import Box, Propagation, Span, propagate
-from .expressions import expression, variable
-from .write import TileWriter, Unwritable, numbers, writable
+from ..tiles.access import Box, Propagation, Span, propagate
+from ..tiles.expressions import expression, variable
+from ..tiles.write import TileWriter, Unwritable, numbers, writable
 
 
 class _Move(NamedTuple):

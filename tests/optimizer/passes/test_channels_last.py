@@ -13,7 +13,7 @@ from girih.hlo.graph import Module, Value
 from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import INLINED, verify
-from girih.optimizer.layout import ChannelsLast, reordered
+from girih.optimizer.passes.channels_last import ChannelsLast, reordered
 
 FIRST = {
     "input_batch_dimension": 0, "input_feature_dimension": 1, "input_spatial_dimensions": (2, 3),

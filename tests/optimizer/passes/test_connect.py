@@ -15,14 +15,14 @@ from girih.backends.cpu.machines import typical
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
 from girih.hlo.verify import FUSED, verify
-from girih.optimizer.fusion import Fuse
 from girih.optimizer.machine import Machine
-from girih.optimizer.motion import SinkReshapes
+from girih.optimizer.passes import connect
+from girih.optimizer.passes.connect import Connect
+from girih.optimizer.passes.fuse import Fuse
+from girih.optimizer.passes.sink_reshapes import SinkReshapes
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
-from girih.optimizer.tiles import connect
-from girih.optimizer.tiles.connect import Connect
 
-from .programs import SMALL, attention, f32, norm_matmul, qkv, softmax_matmul, two_layers
+from ..tiles.programs import SMALL, attention, f32, norm_matmul, qkv, softmax_matmul, two_layers
 
 
 def eager() -> Machine:
@@ -109,7 +109,7 @@ def test_a_product_that_widens_its_weight_stays_alone(stored, connected):
 def test_weights_of_a_connected_group_are_packed():
     from girih.backends.cpu.codegen import make_target
     from girih.backends.cpu.contract.packing import packing_for
-    from girih.optimizer.encode import Encode, used_weights
+    from girih.optimizer.passes.encode import Encode, used_weights
 
     w, u = f32(128, 160), f32(160, 128)
     target = make_target("x86_64-unknown-linux-gnu", set(), "baseline")

@@ -8,10 +8,10 @@ from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import FUSED, HLO, verify
 from girih.hlo.wire import decode, encode
-from girih.optimizer.encode import Encode, Packing, stored_module
-from girih.optimizer.fusion import Fuse
+from girih.optimizer.passes.encode import Encode, Packing, stored_module
+from girih.optimizer.passes.fuse import Fuse
 
-from .transformer import dot
+from ..transformer import dot
 
 X, W = TensorType((3, 6), F32), TensorType((10, 6), F32)
 

@@ -12,9 +12,9 @@ from girih.hlo.interpret import interpret
 from girih.hlo.ops import find
 from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import FUSED, verify
-from girih.optimizer.fusion import Fuse
+from girih.optimizer.passes.fuse import Fuse
+from girih.optimizer.passes.kernel_epilogues import KernelEpilogues
 from girih.optimizer.pipeline import run_pipeline
-from girih.optimizer.tiles.epilogue import KernelEpilogues
 
 CASES = {case.name: case for case in find("kernel_call").cases()}
 

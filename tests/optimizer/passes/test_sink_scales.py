@@ -9,7 +9,7 @@ from girih.hlo.build import build_module
 from girih.hlo.interpret import interpret
 from girih.hlo.types import BF16, F32, TensorType
 from girih.hlo.verify import INLINED, verify
-from girih.optimizer.motion import SinkScales
+from girih.optimizer.passes.sink_scales import SinkScales
 
 WIDE, RIGHT = TensorType((6, 12), F32), TensorType((6, 4), F32)
 DIMS = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,)}

@@ -1,4 +1,4 @@
-"""Channels last: convolutions and what stands between them, with features as the innermost dim.
+"""channels-last: convolutions and what stands between them, with features as the innermost dim.
 
 Kernels of convolutions run along output features: every vector is full whatever the size of the
 picture, windows are contiguous runs, and strides cost nothing. Layout is no part of a type, so this
@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..hlo.build import Builder
-from ..hlo.graph import Module, Op, Region, Value, constant_of
-from ..hlo.verify import INLINED, Level
-from .regions import map_bodies, prune, rename
+from ...hlo.build import Builder
+from ...hlo.graph import Module, Op, Region, Value, constant_of
+from ...hlo.verify import INLINED, Level
+from ..regions import map_bodies, prune, rename
 
 _FLOPS_PER_BYTE = 200  # of convolutions that pay for one byte moved by a transpose
 _LEAST_FEATURES = 8  # of an output whose vectors are worth the change

@@ -1,4 +1,4 @@
-"""Fusion: which values get memory, and which live only inside a kernel.
+"""fuse: which values get memory, and which live only inside a kernel.
 
 `fuse(module)` turns an inlined module into one whose regions hold `fusion` operations, control
 flow, sources (constants, weights), free reshapes and single opaque operations. Greedy, in three
@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..hlo.build import make_op
-from ..hlo.graph import Module, Op, Region, Value, union_origins
-from ..hlo.verify import FUSED, INLINED, Level
-from .fusable import (
+from ...hlo.build import make_op
+from ...hlo.graph import Module, Op, Region, Value, union_origins
+from ...hlo.verify import FUSED, INLINED, Level
+from ..fusable import (
     CONTRACTIONS,
     COSTLY,
     FOLLOWED,
@@ -37,7 +37,7 @@ from .fusable import (
     trailing_reduction,
     widens,
 )
-from .regions import aliases, extract, in_order_of_demand, map_bodies, rename
+from ..regions import aliases, extract, in_order_of_demand, map_bodies, rename
 
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
 MAXIMUM_CHAIN = 4  # elementwise operations in a row that may be computed twice

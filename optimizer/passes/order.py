@@ -1,4 +1,4 @@
-"""The order of a region's operations: several small strategies, the lowest simulated peak wins."""
+"""order: of several small strategies for a region's operations, the lowest simulated peak wins."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..hlo.graph import Module, Op, Region, Value
-from ..hlo.types import TensorType
-from ..hlo.verify import FUSED, Level
-from .regions import aliases, map_bodies
+from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.types import TensorType
+from ...hlo.verify import FUSED, Level
+from ..regions import aliases, map_bodies
 
 EXTERNAL = frozenset({"constant", "weight"})  # no bytes of the arena
 

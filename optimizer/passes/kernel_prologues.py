@@ -19,9 +19,9 @@ from ...hlo.ops.tile import MEMORY_OPS
 from ...hlo.tiling import trips
 from ...hlo.verify import FUSED, Level
 from ..regions import exhausted, inline, rename, rewritten
-from .access import Box, Span, propagate
-from .expressions import expression, variable
-from .write import TileWriter, Unwritable, writable
+from ..tiles.access import Box, Span, propagate
+from ..tiles.expressions import expression, variable
+from ..tiles.write import TileWriter, Unwritable, writable
 
 MOST_LOADS = 1.25  # times each element may be loaded, on average
 

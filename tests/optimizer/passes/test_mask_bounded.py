@@ -110,3 +110,9 @@ def test_a_result_of_a_changing_size_is_refused():
         girih.compile(module)
     (result,) = girih.interpret(module, [np.ones((4, 3), np.float32), np.int32(2)])
     assert result.shape == (2, 3)
+
+
+def test_the_pass_can_be_left_out(module):
+    options = girih.Options(disable=("mask-bounded",))
+    with pytest.raises(girih.UnsupportedError, match="has a size that is known only while"):
+        girih.compile(module, target="null", options=options)

@@ -11,9 +11,9 @@ from girih.hlo.interpret import interpret
 from girih.hlo.ops import find
 from girih.hlo.types import tensor_of
 from girih.hlo.verify import FUSED, verify
-from girih.optimizer.fusion import Fuse
+from girih.optimizer.passes.fuse import Fuse
+from girih.optimizer.passes.kernel_prologues import KernelPrologues
 from girih.optimizer.pipeline import run_pipeline
-from girih.optimizer.tiles.prologue import KernelPrologues
 
 CASES = {case.name: case for case in find("kernel_call").cases()}
 

@@ -7,7 +7,7 @@ from girih.hlo.build import build_module
 from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import verify
-from girih.optimizer.order import Order, _Graph, order_region
+from girih.optimizer.passes.order import Order, _Graph, order_region
 
 BIG, SMALL = TensorType((64, 64), F32), TensorType((64,), F32)
 

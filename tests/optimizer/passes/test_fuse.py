@@ -8,10 +8,10 @@ from girih.hlo.interpret import interpret
 from girih.hlo.text import canonical_op
 from girih.hlo.types import F32, I1, I32, TensorType
 from girih.hlo.verify import FUSED, HLO, verify
-from girih.optimizer.fusion import Fuse
-from girih.optimizer.motion import SinkReshapes
+from girih.optimizer.passes.fuse import Fuse
+from girih.optimizer.passes.sink_reshapes import SinkReshapes
 
-from .transformer import SCALAR, dot, layer_norm, softmax, transformer_layer
+from ..transformer import SCALAR, dot, layer_norm, softmax, transformer_layer
 
 MATRIX = TensorType((4, 6), F32)
 

@@ -22,15 +22,15 @@ from ...hlo.verify import FUSED, Level
 from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from ..regions import in_order_of_demand, map_bodies
+from ..tiles.blocks import BlockCounter, LargestGrain
+from ..tiles.build import Group, build_kernel, make_group
+from ..tiles.cost import USABLE, level_of, rates
+from ..tiles.estimate import Plan, plans
+from ..tiles.masks import without_masks
+from ..tiles.streaming import Stream, streams
+from ..tiles.turns import without_idle_turns
+from ..tiles.write import Unwritable, writable
 from ..tuning import Choices
-from .blocks import BlockCounter, LargestGrain
-from .build import Group, build_kernel, make_group
-from .cost import USABLE, level_of, rates
-from .estimate import Plan, plans
-from .masks import without_masks
-from .streaming import Stream, streams
-from .turns import without_idle_turns
-from .write import Unwritable, writable
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 # A connected group must be predicted to be faster by this factor, where what is not stored would

@@ -1,4 +1,4 @@
-"""Encodes weights: stored in the order in which contraction kernels read them.
+"""encode: weights are stored in the order in which contraction kernels read them.
 
 An encoding is plain HLO. The backend says how a contraction wants an operand to lie (`Packing`: a
 forward and an inverse function of ordinary reshapes, transposes and pads); the weight goes through
@@ -14,14 +14,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..hlo.build import Builder, build_region
-from ..hlo.graph import Function, Module, Op, Region, Value, Weight, arguments, constant_of
-from ..hlo.interpret import interpret
-from ..hlo.ops.tile_examples import INDEX
-from ..hlo.types import TensorType
-from ..hlo.verify import FUSED, Level
-from .fusable import CONTRACTIONS
-from .regions import CONTROL_BODIES, inline, rename, rewritten
+from ...hlo.build import Builder, build_region
+from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments, constant_of
+from ...hlo.interpret import interpret
+from ...hlo.ops.tile_examples import INDEX
+from ...hlo.types import TensorType
+from ...hlo.verify import FUSED, Level
+from ..fusable import CONTRACTIONS
+from ..regions import CONTROL_BODIES, inline, rename, rewritten
 
 Move = Callable[[Builder, Value], Value]
 
