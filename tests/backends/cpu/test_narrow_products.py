@@ -8,24 +8,16 @@ import numpy as np
 import pytest
 
 import girih
-from girih.backends.cpu import codegen
 from girih.hlo.build import Builder
 from girih.hlo.graph import Function, Module, Value, Weight
 from girih.hlo.interpret import interpret
 from girih.hlo.types import BF16, F16, F32, I8, I32, UI8, TensorType
 from girih.options import Options
 
+from ...levels import levels
+
+pytestmark = pytest.mark.usefixtures("each_level")
 RANDOM = np.random.default_rng(3)
-
-
-def levels() -> list[str]:
-    """The feature levels of this machine, from its best one downwards."""
-    architecture = codegen.host_target().architecture
-    names = [name for name, _, _ in codegen._LEVELS[architecture]]
-    best = codegen.host_target().features
-    start = next(i for i, level in enumerate(codegen._LEVELS[architecture]) if
-                 set(level[1]) == set(best))  # fmt: skip
-    return names[start : start + 4]
 
 
 def numbers(type: TensorType) -> np.ndarray[Any, Any]:
