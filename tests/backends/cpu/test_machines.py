@@ -109,11 +109,14 @@ def one_turn(run, turns):
     return turns * 1e-6
 
 
+def few_turns(here, meet, system, number, turns, handover=calibrate._handover):
+    return handover(here, meet, system, number, 3)
+
+
 def test_calibration_fills_a_machine(load, monkeypatch):
     # That every figure is measured, by code that runs; not how fast this host is.
-    handover = calibrate._handover
     monkeypatch.setattr(calibrate, "_timed", one_turn)
-    monkeypatch.setattr(calibrate, "_handover", lambda *given: handover(*given[:4], 3))
+    monkeypatch.setattr(calibrate, "_handover", few_turns)
     monkeypatch.setattr(calibrate, "_DRAM_BYTES", 16 << 20)
     monkeypatch.setattr(calibrate, "_LARGEST_SHARED", 4 << 20)
     monkeypatch.setattr(probes, "register_blocks", lambda target: [(1, 1), (4, 1), (4, 2)])
