@@ -79,9 +79,11 @@ def compile(  # noqa: A001 - the public name of the API
 ) -> Program:
     """A program for `target` from any source.
 
-    target: "cpu"; "nvidia:sm_90a", or another architecture of NVIDIA, which needs no GPU; "ptx-sim"
-        or "ptx-sim:sm_80", the same code run by the simulator; "null", everything but code. Of
-        several, the first one runs, and a bundle holds all.
+    target: "cpu", this machine's; "cpu:avx2", or another feature level of CPUs ("amx",
+        "avx512-bf16", "avx512", "baseline", "neon"), on any machine; "nvidia:sm_90a", or another
+        architecture of NVIDIA, which needs no GPU; "ptx-sim" or "ptx-sim:sm_80", the same code run
+        by the simulator; "null", everything but code. Of several, a bundle holds all, and the first
+        one runs, or, where that is for another CPU, the best one of this one's.
     progress: called with the name of each stage when it begins.
     """
     if not isinstance(target, str):
@@ -220,6 +222,20 @@ def with_targets(
     parts = program.parts
     for target in targets:
         parts = add_variant(parts, program.module, target, options, progress)
+    return _on_this_machine(program, parts)
+
+
+def _on_this_machine(program: Program, parts: Parts) -> Program:
+    """A program of the parts that has the program's target, unless that is for another CPU and the
+    parts have code for this one."""
+    from .runtime.devices import family
+    from .runtime.devices.choice import choose_processor
+    from .runtime.devices.cpu import lacks
+
+    if family(program.target) == "cpu" and lacks(program.plan):
+        choice = choose_processor(parts.variants)
+        if not choice.problem:
+            return program.with_parts(parts, choice.target, choice.reason)
     return program.with_parts(parts)
 
 

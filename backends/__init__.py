@@ -43,10 +43,10 @@ class Backend:
 def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
     """The backend of that name; UserError if there is none. Imports only what it needs.
     `tuner`: what knows or measures choices; None leaves them to the cost model."""
-    if target == "cpu":
+    if target == "cpu" or target.startswith("cpu:"):
         from .cpu import backend
 
-        return backend(options, tuner)
+        return backend(options, tuner, target.partition(":")[2])
     if target == "null":
         from .null import backend
 

@@ -54,7 +54,9 @@ AllowNative = Annotated[
 ]
 Target = Annotated[
     str,
-    typer.Option("--target", help="What to compile for: cpu, nvidia:sm_90a, ptx-sim or null."),
+    typer.Option(
+        "--target", help="What to compile for: cpu, cpu:avx2, nvidia:sm_90a, ptx-sim or null."
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -109,8 +111,9 @@ def compile_command(
         list[str] | None,
         typer.Option(
             "--target",
-            help="What to compile for: cpu (the default), nvidia:sm_90a or another architecture of "
-            "NVIDIA, null. May be repeated: the bundle then holds code for each.",
+            help="What to compile for: cpu (this machine's; the default), cpu:avx2 or another "
+            "level (amx, avx512-bf16, avx512, baseline, neon), nvidia:sm_90a or another "
+            "architecture of NVIDIA, null. May be repeated: the bundle then holds code for each.",
         ),
     ] = None,
     settings: Settings = None,
@@ -164,6 +167,8 @@ def compile_command(
       girih compile model.pt2 -o tuned.girih --measure 4
 
       girih compile model.pt2 -o model.girih --target nvidia:sm_90a --target cpu
+
+      girih compile model.pt2 -o model.girih --target cpu:avx2 --target cpu:avx512 --target cpu:neon
     """
     from .compiling import compile_source
 
@@ -475,7 +480,7 @@ def retarget(
         list[str],
         typer.Option(
             "--add",
-            help="A target, such as nvidia:sm_90a or cpu; may be repeated.",
+            help="A target, such as nvidia:sm_90a, cpu:neon or cpu; may be repeated.",
             show_default=False,
         ),
     ],

@@ -295,6 +295,9 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
         try:
             check(plan)
         except UserError as error:
+            if check is devices.check_machine and _runs_on_this_cpu(bundle):
+                facts["reason"] = str(error)  # no problem where another variant runs
+                return
             findings.add(place, error, _anew("girih compile BUNDLE -o NEW.girih"))
     if devices.family(target) == "nvidia" and (reason := _no_gpu(bundle, target)):
         facts["reason"] = reason  # no problem where another variant runs
@@ -308,6 +311,14 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
         reason = "its machine code was not compiled by this user"
         findings.add(place, reason, _anew("pass --allow-native if you trust where it comes from"))
     facts["runs"] = len(findings.problems) == found
+
+
+def _runs_on_this_cpu(bundle: Bundle) -> bool:
+    """Whether one of the variants for CPUs runs here."""
+    from ..runtime.devices import family
+    from ..runtime.devices.cpu import lacks
+
+    return any(family(n) == "cpu" and not lacks(v) for n, v in bundle.variants.items())
 
 
 def _no_gpu(bundle: Bundle, target: str) -> str:

@@ -163,10 +163,12 @@ def describe(bundle: Bundle) -> dict[str, Any]:
 def _runs(bundle: Bundle) -> dict[str, str | None]:
     """The variant that `girih run` takes on this machine, and why."""
     try:
-        target, _, reason = choose_variant(bundle)
+        choice = choose_variant(bundle)
     except UserError as error:
         return {"target": None, "reason": str(error).removeprefix(f"{bundle.label}: ")}
-    return {"target": target, "reason": reason}
+    if choice.problem:
+        return {"target": None, "reason": choice.problem}
+    return {"target": choice.target, "reason": choice.reason}
 
 
 def _tuning(bundle: Bundle) -> dict[str, Any]:

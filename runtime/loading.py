@@ -12,6 +12,7 @@ from .bundle import Bundle
 from .extras import is_installed
 
 if TYPE_CHECKING:
+    from .devices.choice import Choice
     from .devices.driver import Driver
     from .program import Program
 
@@ -29,17 +30,19 @@ def load(
 ) -> Program:
     """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
 
-    target: which variant, where there are several: "cpu", "nvidia:sm_90a", or "nvidia"; by default
-    the best that this machine can run, and `Program.reason` says why. device: a GPU's number;
-    default the first that can run a variant. simulate: run a GPU's code in the simulator, which
-    finds faults and counts, and needs no GPU. threads: at most this many workers; default all
+    target: which variant, where there are several: "cpu", "cpu:avx2", "nvidia:sm_90a", "nvidia"; by
+    default the best that this machine can run, and `Program.reason` says why. device: a GPU's
+    number; default the first that can run a variant. simulate: run a GPU's code in the simulator,
+    which finds faults and counts, and needs no GPU. threads: at most this many workers; default all
     cores. pin: keep each worker but the caller's thread on a core of its own. allow_native: run
     machine code although this user did not compile it. verify: whose digests are compared before
     the first result is given: members that are "used" (weights in the background), "all" members,
     or, "lazy", not even the weights.
     """
     bundle = Bundle(source, verify)
-    chosen, driver, reason = choose_variant(bundle, target, device, simulate)
+    chosen, driver, reason, problem = choose_variant(bundle, target, device, simulate)
+    if problem:
+        return _compile_anew(bundle, chosen, threads, pin, problem, "", driver)
     pending = bundle.start_verifying(chosen)
     from .plans import check_version, parse_plan
     from .program import Program  # imports numpy, while the weights are being hashed
@@ -55,6 +58,8 @@ def load(
         check_version(plan)
         devices.check_machine(plan)
     except UserError as error:
+        if target is not None and target.startswith("cpu:"):  # no other code is the answer
+            raise UserError(f"{bundle.label}: {error}") from None
         return _compile_anew(bundle, chosen, threads, pin, str(error), "", driver)
     try:
         return Program(
@@ -73,15 +78,16 @@ def load(
 
 def choose_variant(
     bundle: Bundle, target: str | None = None, device: int | None = None, simulate: bool = False
-) -> tuple[str, Driver | None, str]:
+) -> Choice:
     """The variant that runs, its GPU if it needs one, and why."""
-    variants, label = bundle.variants, bundle.label
-    has_gpu_code = any(devices.family(name) == "nvidia" for name in variants)
-    if not has_gpu_code and device is None and not simulate:
-        reason = "it was asked for" if target else "there is no other"
-        return devices.choose_target(variants, target, label), None, reason
-    from .devices.choice import choose, simulated
+    from .devices.choice import Choice, choose, simulated
 
+    variants, label = bundle.variants, bundle.label
+    several = sum(devices.family(name) in devices.NATIVE for name in variants) > 1
+    has_gpu_code = any(devices.family(name) == "nvidia" for name in variants)
+    if not (has_gpu_code or several and not target) and device is None and not simulate:
+        reason = "it was asked for" if target else "there is no other"
+        return Choice(devices.choose_target(variants, target, label), None, reason)
     if device is not None and target is None:
         target = "nvidia"  # a GPU is asked for: the CPU is no answer
     if simulate:
@@ -102,7 +108,8 @@ def _compile_anew(
     remedy: str,
     driver: Driver | None,
 ) -> Program:
-    """The program, compiled on this machine from its source form, with a warning that says so."""
+    """The program, compiled on this machine from its source form, with a warning that says so. Code
+    for CPUs is made for this one."""
     if devices.family(target) not in devices.NATIVE or not is_installed("llvmlite"):
         remedies = [remedy] if remedy else []
         remedies.append("install girih[cpu] so that the program is compiled anew")
@@ -120,6 +127,7 @@ def _compile_anew(
     module = decode_module(bundle)
     if remedy:
         _refuse_native_kernels(module, f"{bundle.label}: {problem}; {remedy}")
+    target = "cpu" if devices.family(target) == "cpu" else target
     fresh = compile_program(module, target=target)
     return Program(
         fresh.parts,

@@ -105,6 +105,7 @@ class Program:
         # A device with memory of its own copies results out of whatever they lie in.
         self._aliases = Aliases((), ()) if self._device.has_memory else aliases
         self._driver, self._reason = driver, reason
+        self._workers = {"threads": threads, "pin": pin}
         self._contexts: deque[Any] = deque()
         self._copies = 0
         self._copies_lock = threading.Lock()
@@ -334,16 +335,19 @@ class Program:
             checks.append(Check(tuple(arrays), tuple(outputs), tolerance))
         return self.with_golden(checks)
 
-    def with_parts(self, parts: Parts) -> Program:
-        """The same program of other parts, which have its target."""
+    def with_parts(self, parts: Parts, target: str | None = None, reason: str = "") -> Program:
+        """The same program of other parts, which have its target; or for another target of them,
+        with the reason for it."""
         self._settle()
+        same = target in (None, self._target)
         return Program(
             parts,
-            self._target,
+            target or self._target,
             module=self._module,
-            plan=self._plan,
+            plan=self._plan if same else None,
             driver=self._driver,
-            reason=self._reason,
+            reason=reason or self._reason,
+            **self._workers,
         )
 
     def with_device(self, number: int) -> Program:
@@ -361,6 +365,7 @@ class Program:
             plan=self._plan,
             driver=gpu,
             reason=f"device {number} was asked for",
+            **self._workers,
         )
 
     def with_golden(self, checks: Sequence[Check]) -> Program:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...hlo.errors import UserError
 from ...optimizer.schedule import Schedule
 from ...options import Options
 from .. import Backend
@@ -21,29 +22,41 @@ if TYPE_CHECKING:
     from .measure import CpuChoices
 
 
-def target_of(options: Options) -> Target:
-    """The CPU that these options ask for: this machine, or a lower level of it."""
-    from .codegen import host_target
-    from .machines import find
+def target_of(options: Options, level: str = "") -> Target:
+    """The CPU that these options ask for: one of a feature level, else this machine, or a lower
+    level of it."""
+    from .codegen import host_target, level_target
+    from .machines import HOST, find
 
-    return replace(host_target(options.cpu_level), machine=find(options.machine))
+    if not level:
+        return replace(host_target(options.cpu_level), machine=find(options.machine))
+    if options.cpu_level is not None:
+        raise UserError(
+            f"target cpu:{level} and cpu_level={options.cpu_level!r}: both name a level; drop one"
+        )
+    target = level_target(level)
+    if options.machine == HOST and target.architecture != host_target().architecture:
+        raise UserError(f"target cpu:{level}: machine 'host' is another architecture; drop it")
+    return replace(target, machine=find(options.machine))
 
 
-def backend(options: Options, tuner: Tuner | None = None) -> Backend:
-    """The backend for this machine, or for the lower level that the options ask for; `tuner` knows
-    or measures choices."""
+def backend(options: Options, tuner: Tuner | None = None, level: str = "") -> Backend:
+    """The backend for CPUs of a feature level, else for this machine, or for the lower level that
+    the options ask for; `tuner` knows or measures choices."""
     from .build import begin_executor, build
     from .cache import open_cache
+    from .codegen import host_target
     from .contract.packing import packing_for
     from .foreign import lacks
     from .machines import label, machine_of
 
-    target, disk = target_of(options), open_cache(options.cache)
+    target, disk = target_of(options, level), open_cache(options.cache)
+    name = f"cpu:{level}" if level else "cpu"
     begun: list[Future[CompiledKernel]] = []
 
     def build_for_target(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
         blockings = None if choices is None else choices.blockings
-        return build(schedule, target, notes, disk, blockings, *begun)
+        return build(schedule, target, name, notes, disk, blockings, *begun)
 
     def begin() -> None:
         begun[:] = [begin_executor(target, disk)]
@@ -54,6 +67,8 @@ def backend(options: Options, tuner: Tuner | None = None) -> Backend:
     model = machine_of(target)
     choices: CpuChoices | None = None
     if tuner is not None:
+        if tuner.measure and not target.runs_on(host_target()):
+            raise UserError(f"target {name}: this machine cannot run its code, so measure nothing")
         from .machines import host_name
         from .measure import CpuChoices
 
@@ -61,6 +76,6 @@ def backend(options: Options, tuner: Tuner | None = None) -> Backend:
         tuner.machine = f"{host_name()}, {workers}"
         choices = CpuChoices(tuner, target, packing if options.pack_weights else None)
     return Backend(
-        "cpu", build_for_target, packing, model, label(model), choices, begin=begin,
+        name, build_for_target, packing, model, label(model), choices, begin=begin,
         lacks=lambda op: lacks(op, target.general),
     )  # fmt: skip

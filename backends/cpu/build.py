@@ -97,6 +97,7 @@ class _Job:
 def build(
     schedule: Schedule,
     target: Target,
+    name: str = "cpu",
     notes: Sequence[str] = (),
     disk: DiskCache | None = None,
     blockings: Mapping[str, Blocking] | None = None,
@@ -104,7 +105,8 @@ def build(
 ) -> tuple[Any, bytes]:
     """The plan (plan_pb2.Plan) and the image; UnsupportedError lists every missing kernel.
 
-    `disk`: where compiled kernels are looked for and kept; the result is the same without.
+    `name`: the target's in the plan. `disk`: where compiled kernels are looked for and kept; the
+    result is the same without.
     `blockings`: how products are cut, by canonical text; the cost model says it of others.
     `begun`: the executor, if it was begun before.
     """
@@ -113,7 +115,7 @@ def build(
     walker = begun or begin_executor(target, disk)
     job = _Job(target, disk, blockings or {})
     try:
-        planner = Planner(schedule, "cpu", job.facts, notes)
+        planner = Planner(schedule, name, job.facts, notes)
         plan = planner.run()
         job.finish()
     finally:

@@ -60,6 +60,10 @@ class Target(AnyTarget):
         kept = tuple(name for name in self.features if name not in _NARROW)
         return self if kept == self.features else replace(self, features=kept)
 
+    def runs_on(self, host: Target) -> bool:
+        """Whether a machine whose best target is `host` runs the target's code."""
+        return self.architecture == host.architecture and set(self.features) <= set(host.features)
+
     @property
     def vector_registers(self) -> int:
         return 32 if self.architecture == "aarch64" or self.vector_bits == 512 else 16
@@ -113,6 +117,16 @@ def _tiles_permitted() -> bool:
     mask = ctypes.c_uint64()
     answer = ctypes.CDLL(None).syscall(arch_prctl, supported, ctypes.byref(mask))
     return answer == 0 and bool(mask.value >> tile_data & 1)
+
+
+def level_target(level: str) -> Target:
+    """A CPU of a feature level, whatever machine this is: "avx512", "avx2", "baseline", "neon"."""
+    for architecture, levels in _LEVELS.items():
+        if any(name == level for name, _, _ in levels):
+            present = {feature for _, required, _ in levels for feature in required}
+            return make_target(f"{architecture}-unknown-linux-gnu", present, level)
+    known = ", ".join(f"cpu:{name}" for levels in _LEVELS.values() for name, _, _ in levels)
+    raise UserError(f"there is no target 'cpu:{level}'; for CPUs there are cpu (this one), {known}")
 
 
 def make_target(triple: str, present: set[str], level: str | None = None) -> Target:

@@ -24,6 +24,7 @@ _SECONDS = 120
 _ELF_HEADER, _SECTION_HEADER, _SYMBOL = 64, 64, 24
 _SYMTAB, _NOBITS, _ALLOC = 2, 8, 2
 _LARGEST_ALIGNMENT = 4096
+_MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of ELF's header
 _UNDEFINED = re.compile(r"undefined symbol '(\w+)'")
 _MATHEMATICS = re.compile(
     r"(a?(cos|sin|tan)h?|atan2|cbrt|ceil|erfc?|exp(10|2|m1)?|fabs|fdim|floor|fma|fmax|fmin|fmod|"
@@ -110,6 +111,14 @@ def _helpers(target: Target) -> bytes:
 
 def _object(code: HostCode, target: Target) -> bytes:
     if isinstance(code.code, bytes):
+        (machine,) = struct.unpack_from("<H", code.code.ljust(_ELF_HEADER, b"\0"), 18)
+        if code.code[:4] == b"\x7fELF" and machine != _MACHINES[target.architecture]:
+            known = {number: name for name, number in _MACHINES.items()}
+            found = known.get(machine, f"machine {machine} of ELF's list")
+            raise UserError(
+                f"its object is for {found}, the program for {target.architecture}; compile its "
+                "source for that, or declare its architecture and give a reference"
+            )
         return code.code
     return _compiled(code.code, code.entry, target)
 

@@ -56,7 +56,7 @@ class Device(NamedTuple):
 
 def check_machine(plan: Any) -> None:
     """UserError if this machine cannot run the plan's code: another processor, missing features."""
-    if plan.target == "cpu":
+    if family(plan.target) == "cpu":
         importlib.import_module(".cpu", __name__).check_machine(plan)
 
 
@@ -69,7 +69,8 @@ def open_device(
     cubins: Mapping[str, Any] | None = None,
     driver: Any = None,
 ) -> Device:
-    """The plan on this machine; UserError if the machine cannot run it.
+    """The plan on this machine. What it cannot run is opened as well, to be saved: then the first
+    call is a UserError.
 
     `driver`: the GPU of a plan for one; None looks for it at the first call. `cubins`: machine code
     of the image by architecture.
@@ -85,6 +86,9 @@ def open_device(
         opened = module.NvidiaVariant(plan, image, weights, cubins or {}, find)
         bind = _binder(module.run)
         return Device(opened.context, module.run, bind, opened.borrow, module.run_on_device)
+    if name == "cpu" and module.lacks(plan):
+        refuse = functools.partial(module.check_machine, plan)
+        return Device(refuse, lambda *_: refuse(), lambda *_: refuse())
     opened = getattr(module, variant)(plan, image, weights, threads, pin)
     return Device(opened.context, module.run, getattr(module, "bind", _binder(module.run)))
 

@@ -8,18 +8,22 @@ from typing import Any, NamedTuple
 from ...hlo.errors import UserError
 from . import choose_target, family
 from .architectures import FAMILY, architecture_of, name_of
+from .cpu import lacks
 from .driver import Driver
 
 Capability = tuple[int, int]
+PROCESSOR = "cpu"
 ADD_CODE = "add some: girih retarget FILE --add nvidia:sm_90a"
 
 
 class Choice(NamedTuple):
-    """A variant; `driver`: the GPU that it runs on, None for other targets."""
+    """A variant; `driver`: the GPU that it runs on, None for other targets. `problem`: why none of
+    several runs here, if that is known."""
 
     target: str
     driver: Driver | None
     reason: str
+    problem: str = ""
 
 
 def choose(
@@ -38,6 +42,8 @@ def choose(
     if target is not None and target != FAMILY:
         names = [choose_target(variants, target, label)]
     if not names:
+        if target is None:
+            return choose_processor(variants)
         raise UserError(f"{label}: it holds no code for a GPU; {ADD_CODE}")
     try:
         gpus = find_gpus()
@@ -51,6 +57,21 @@ def choose(
     found = ", ".join(map(_describe, gpus))
     reason = f"it holds {', '.join(sorted(names))}, which does not run on {found}"
     return _without_gpu(variants, target, label, reason)
+
+
+def choose_processor(variants: Mapping[str, Any]) -> Choice:
+    """Of the variants for CPUs, the one that uses most of this processor's features."""
+    names = [name for name in variants if family(name) == PROCESSOR]
+    if len(names) == 1:
+        return Choice(names[0], None, "there is no other for a CPU")
+    lacking = {name: lacks(variants[name]) for name in names}
+    others = [f"{name}'s {reason}" for name, reason in lacking.items() if reason]
+    fitting = [name for name in names if not lacking[name]]
+    if not fitting:
+        return Choice(names[0], None, "", f"it has no code for this machine: {'; '.join(others)}")
+    best = max(fitting, key=lambda name: (len(variants[name].features), name == PROCESSOR))
+    reason = "of the code for CPUs it uses most features that this one has"
+    return Choice(best, None, "; ".join([reason, *others]))
 
 
 def _describe(gpu: Driver) -> str:
@@ -73,8 +94,11 @@ def _rank(target: str, variant: Any, capability: Capability) -> tuple[Any, str, 
 def _without_gpu(
     variants: Mapping[str, Any], target: str | None, label: str, reason: str
 ) -> Choice:
-    if target is None and "cpu" in variants:
-        return Choice("cpu", None, f"no GPU takes the bundle's other code: {reason}")
+    if target is None and any(family(name) == PROCESSOR for name in variants):
+        chosen = choose_processor(variants)
+        return chosen._replace(
+            reason=f"no GPU takes the bundle's other code: {reason}; {chosen.reason}"
+        )
     raise UserError(
         f"{label}: {reason}; or pass simulate=True (--simulate) to run it in the simulator, or add "
         "code for this machine: girih retarget FILE --add cpu"

@@ -12,11 +12,9 @@ import ctypes
 import functools
 import mmap
 import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,19 +24,17 @@ from .cores import default_threads
 from .libraries import address_of
 from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc
+from .processors import this_processor
 from .workers import Pool, pool_of
+
+if TYPE_CHECKING:
+    from ..bundle import Variant
 
 _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
 
 _STEP_WORDS = 8
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
-
-# LLVM's feature names where /proc/cpuinfo spells them otherwise, apart from "-" and "." for "_".
-_CPUINFO = {
-    "sse3": "pni", "lzcnt": "abm", "bmi": "bmi1", "neon": "asimd", "avx512bf16": "avx512_bf16",
-    "avx512vnni": "avx512_vnni", "dotprod": "asimddp", "fullfp16": "asimdhp",
-}  # fmt: skip
 
 # A step as the cost rule below sees it, for one worker: operations and bytes per microsecond.
 _FLOPS_PER_US, _BYTES_PER_US = 40e3, 8e3
@@ -73,47 +69,20 @@ def map_image(image: bytes | memoryview) -> Pages:
     return mapping
 
 
-@functools.cache
-def _machine_features() -> frozenset[str] | None:
-    """This machine's features as /proc/cpuinfo names them; None where there is no such file."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return None
-    for line in text.splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.split(":", 1)[1].split())
-    return None
-
-
-def _cpuinfo_name(feature: str) -> str:
-    return _CPUINFO.get(feature) or feature.replace("-", "_").replace(".", "_")
+def lacks(plan: plan_pb2.Plan | Variant) -> str:
+    """Why this machine cannot run the plan's, or the variant's, code; "" where it can."""
+    reason = this_processor().lacks(plan.triple, plan.features)
+    if not reason and "amx-tile" in plan.features and not _permit_tiles():
+        return "code needs AMX tile registers, which this system does not let the process use"
+    return reason
 
 
 def check_machine(plan: plan_pb2.Plan) -> None:
     """Raises UserError where this machine cannot run the plan's code."""
-    built = plan.triple.split("-", 1)[0]
-    here = {"arm64": "aarch64", "amd64": "x86_64"}.get(
-        platform.machine().lower(), platform.machine().lower()
-    )
-    if built != here:
+    if reason := lacks(plan):
         raise UserError(
-            f"the bundle's code is for {built}, this machine is {here}; compile the program again "
-            "on this machine"
-        )
-    present = _machine_features()
-    if present is None:
-        return
-    missing = [name for name in plan.features if _cpuinfo_name(name) not in present]
-    if missing:
-        raise UserError(
-            f"the bundle's code needs CPU features that this machine lacks: {', '.join(missing)}; "
-            "compile the program again on this machine"
-        )
-    if "amx-tile" in plan.features and not _permit_tiles():
-        raise UserError(
-            "the bundle's code needs AMX tile registers, which this system does not let the "
-            "process use; compile the program again on this machine"
+            f"the bundle's {reason}; compile the program again on this machine, or add code for "
+            "it: girih retarget FILE --add cpu"
         )
 
 

@@ -16,6 +16,7 @@ from girih.hlo.types import F32, TensorType
 from girih.hlo.wire import encode, read_message
 from girih.runtime.archive import Archive
 from girih.runtime.bundle import Bundle
+from girih.runtime.devices.processors import this_processor
 
 from ..runtime.fakes import FLAT, adding_program
 
@@ -128,7 +129,8 @@ def test_variants_that_do_not_run_here(examined, tmp_path, monkeypatch):
     assert "not compiled by this user" in found["problems"][0]["reason"]
     assert found["can"]["run"]  # compiled anew
     assert found["variants"][0]["features"]
-    monkeypatch.setattr("girih.runtime.devices.cpu._machine_features", lambda: frozenset())
+    older = this_processor()._replace(features=frozenset())
+    monkeypatch.setattr("girih.runtime.devices.cpu.this_processor", lambda: older)
     found = examined(path, code=1)
     assert any("CPU features" in problem["reason"] for problem in found["problems"])
     monkeypatch.setattr("girih.cli.doctor.is_installed", lambda package: False)
@@ -152,6 +154,15 @@ def test_a_plan_from_the_future(examined, tmp_path):
         loaded = girih.load(tmp_path / "new.girih")
     x = np.ones(4, np.float32)
     np.testing.assert_array_equal(loaded(x)[0], program(x)[0])
+
+
+def test_code_for_another_cpu_is_no_problem_beside_code_for_this_one(examined, tmp_path):
+    other = "cpu:neon" if this_processor().architecture == "x86_64" else "cpu:baseline"
+    girih.compile(TANH, target=["cpu", other]).save(tmp_path / "both.girih")
+    found = examined(tmp_path / "both.girih", code=0)
+    assert found["can"]["run"] and not found["problems"]
+    (variant,) = (one for one in found["variants"] if one["target"] == other)
+    assert "the bundle's code is for" in variant["reason"] and not variant.get("runs")
 
 
 class TestConvert:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from girih.backends import llvm
-from girih.backends.cpu import codegen
+from girih.backends.cpu import codegen, executor
 from girih.hlo.errors import UserError
 from girih.runtime.devices import cpu
 from girih.specs.generated import plan_pb2
@@ -163,3 +163,11 @@ def test_small_programs_stay_on_one_thread() -> None:
     plan.steps[0].run.flops = 100
     assert cpu.CpuVariant(plan, image, {}, 2).threads == 1
     assert llvm.vector(1, "float") == "float"
+
+
+def test_aarch64_reads_a_counter_that_user_space_may_read() -> None:
+    """The virtual one, CNTVCT_EL0: LLVM could read another one, or nothing."""
+    target = codegen.level_target("neon")
+    made = codegen.compile_object(executor.emit(target), target)
+    words = [int.from_bytes(made[at : at + 4], "little") for at in range(0, len(made) - 3, 4)]
+    assert sum(word & ~31 == 0xD53BE040 for word in words) >= 4  # mrs x?, cntvct_el0

@@ -11,7 +11,7 @@ import pytest
 import girih
 from girih import foreign
 from girih.backends.cpu import foreign as backend
-from girih.backends.cpu.codegen import host_target
+from girih.backends.cpu.codegen import host_target, level_target
 from girih.frontends.kernel.toolchains import c_to_object
 from girih.hlo.build import make_op
 from girih.hlo.errors import UnsupportedError, UserError
@@ -79,6 +79,19 @@ def test_the_first_code_that_fits_is_taken():
     assert "is for other, not" in reason and "needs never" in reason
     with pytest.raises(UnsupportedError, match="kernel 'scale': its code is for other"):
         backend.emit(call(other, new), target)
+
+
+def test_an_object_for_another_processor_is_refused():
+    """Also where nothing is declared: its header says it."""
+    data, _ = c_to_object(SOURCE, ("-DFACTOR=2",), ())
+    for level, name in (("baseline", "aarch64"), ("neon", "x86_64")):
+        machine = {"aarch64": 183, "x86_64": 62}[name]
+        other = data[:18] + machine.to_bytes(2, "little") + data[20:]
+        with pytest.raises(UserError, match=f"its object is for {name}, the program for"):
+            backend.emit(call(HostCode("scale", other)), level_target(level))
+    strange = data[:18] + b"\xf3\x00" + data[20:]
+    with pytest.raises(UserError, match="its object is for machine 243 of ELF's list"):
+        backend.emit(call(HostCode("scale", strange)), host_target())
 
 
 def test_damaged_objects_are_refused():
