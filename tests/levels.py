@@ -13,27 +13,24 @@ import pytest
 from llvmlite import binding
 
 from girih.backends.cpu import codegen
-from girih.runtime.devices import cpu
+from girih.runtime.devices import cpu, processors
 
 
 def levels() -> list[str]:
     """What this host can run, its own level first."""
     host = codegen.host_target()
-    return [
-        name
-        for name, required, _ in codegen._LEVELS[host.architecture]
-        if set(host.features).issuperset(required)
-    ]
+    known = [name for name, _, _ in codegen._LEVELS[host.architecture]]
+    return [name for name in known if codegen.level_target(name).runs_on(host)]
 
 
 def pretend_level(level: str, patch: pytest.MonkeyPatch) -> None:
     """Compiler and runtime of this process see no feature of the CPU above a level."""
-    kept = codegen.host_target(level).features
-    lost = map(cpu._cpuinfo_name, {*codegen.host_target().features} - {*kept})
-    seen = (cpu._machine_features() or frozenset()).difference(lost)
+    here, host, kept = cpu.this_processor(), codegen.host_target(), codegen.host_target(level)
+    lost = map(processors._cpuinfo_name, {*host.features} - {*kept.features})
+    older = here._replace(features=here.features and here.features.difference(lost))
+    patch.setattr(cpu, "this_processor", lambda: older)
+    patch.setattr(binding, "get_host_cpu_features", lambda: dict.fromkeys(kept.features, True))
     codegen.host_target.cache_clear()
-    patch.setattr(binding, "get_host_cpu_features", lambda: dict.fromkeys(kept, True))
-    patch.setattr(cpu, "_machine_features", lambda: seen)
 
 
 def parametrise(metafunc: pytest.Metafunc) -> None:

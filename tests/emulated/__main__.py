@@ -1,4 +1,4 @@
-"""girih on emulated CPUs: an aarch64, and x86-64 without AVX and without AVX-512.
+"""Compiled programs on emulated CPUs: an aarch64, and x86-64 without AVX and without AVX-512.
 
     python -m girih.tests.emulated [--keep FOLDER]
 
@@ -19,12 +19,26 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from girih.backends.cpu.codegen import host_target, level_target
 
 from .machines import ROOT, Guest, Unavailable, guests
+from .programs import SEVERAL
 
+HOST = host_target()
 SHARDS = 4
 SECONDS = 900  # for one process
+
+
+class Question(NamedTuple):
+    """A process of a guest: `task` of guest.py on a folder."""
+
+    guest: Guest
+    task: str
+    folder: Path
+    shard: int = 0
+    shards: int = 1
 
 
 def main() -> int:
@@ -41,14 +55,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = keep or Path(temporary)
         began = time.monotonic()
-        levels = sorted({guest.level for guest in ready} | {guest.above for guest in ready})
         own = sorted({guest.level for guest in ready})
+        levels = sorted({*own, *(guest.above for guest in ready)})
         jobs = [("models", folder, *levels), *(("cases", folder, level) for level in own)]
         list(pool.map(_compile, jobs))
         print(f"compiled for {', '.join(levels)} in {time.monotonic() - began:.0f} s", flush=True)
-        return (
-            sum([_report(guest, pool.map(_ask, _questions(guest, folder))) for guest in ready]) > 0
-        )
+        questions = [_questions(guest, folder) for guest in ready]
+        for level in [level for level in SEVERAL.split() if level_target(level).runs_on(HOST)][-1:]:
+            here = Guest("this machine", level, "", (sys.executable,))
+            questions.append([Question(here, "several", folder / SEVERAL)])
+        answers = [pool.map(_ask, row) for row in questions]
+        return sum(map(_report, questions, answers)) > 0
 
 
 def _compile(job: Iterable[Any]) -> None:
@@ -58,21 +75,28 @@ def _compile(job: Iterable[Any]) -> None:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stderr}")
 
 
-def _questions(guest: Guest, folder: Path) -> list[tuple[Guest, str, Path, int, int]]:
-    """(guest, task, folder, shard, shards) of every process that is to run."""
-    own, above = folder / guest.level, folder / guest.above
-    runs = [(guest, "run", own, shard, SHARDS) for shard in range(SHARDS)]
-    return [*runs, *((guest, task, above, 0, 1) for task in ("compile", "refuse", "recompile"))]
+def _questions(guest: Guest, folder: Path) -> list[Question]:
+    """What one CPU is asked."""
+    own, above, several = (folder / name for name in (guest.level, guest.above, SEVERAL))
+    found = [Question(guest, "run", own, shard, SHARDS) for shard in range(SHARDS)]
+    found.append(Question(guest, "compile", own))
+    unfit = [above]
+    if guest.level in SEVERAL.split():
+        found.append(Question(guest, "several", several))
+    else:
+        unfit.append(several)
+    return found + [Question(guest, t, at) for t in ("refuse", "recompile") for at in unfit]
 
 
-def _ask(question: tuple[Guest, str, Path, int, int]) -> tuple[str, dict[str, str], float]:
+def _ask(question: Question) -> tuple[str, dict[str, str], float]:
     """(task, its verdicts by name, seconds)."""
-    guest, task, *rest = question
-    path = (*guest.path, *(() if task in ("run", "refuse") else guest.compiler))
+    guest, task, folder, *shard = question
+    path = (*guest.path, *(guest.compiler if "compile" in task else ()))
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     if path:
         environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
-    command = [*guest.command, "-m", "girih.tests.emulated.guest", task, *map(str, rest)]
+    command = [*guest.command, "-m", "girih.tests.emulated.guest", task]
+    command += [str(folder), guest.level, *map(str, shard)]
     began = time.monotonic()
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=SECONDS
@@ -83,8 +107,9 @@ def _ask(question: tuple[Guest, str, Path, int, int]) -> tuple[str, dict[str, st
     return task, json.loads(done.stdout), seconds
 
 
-def _report(guest: Guest, answers: Iterable[tuple[str, dict[str, str], float]]) -> int:
+def _report(asked: list[Question], answers: Iterable[tuple[str, dict[str, str], float]]) -> int:
     """Prints what a guest found; how much of it is wrong."""
+    guest = asked[0].guest
     tasks: dict[str, dict[str, str]] = {}
     total = 0.0
     for task, verdicts, seconds in answers:

@@ -1,10 +1,11 @@
 """Runs, on an emulated CPU, what programs.py has compiled; prints a verdict for each as JSON.
 
-    python -m girih.tests.emulated.guest TASK FOLDER SHARD SHARDS
+    python -m girih.tests.emulated.guest TASK FOLDER LEVEL SHARD SHARDS
 
-run: the bundles of FOLDER, those of one shard. compile: every 20th of StableHLO's test programs is
-compiled here. refuse, recompile: this CPU cannot run the bundles of FOLDER, which is one error
-without a compiler, and else a warning. run and refuse need nothing but girih's runtime.
+run: the bundles of FOLDER, those of one shard. several: the bundles of FOLDER have code for several
+CPUs, of which LEVEL is this one's. compile: every 20th of StableHLO's test programs is compiled
+here. refuse, recompile: this CPU cannot run the bundles of FOLDER, which is one error without a
+compiler, and else a warning. All but compile and recompile need nothing but girih's runtime.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ ELSEWHERE = ("model large", "model lstm")
 Verdicts = Iterator[tuple[str, Callable[[], bool]]]
 
 
-def run(folder: Path) -> Verdicts:
+def run(folder: Path, level: str) -> Verdicts:
     """Each bundle gives what is expected, the same bits on any number of workers."""
-    checks = json.loads((folder.parent / "checks.json").read_text())
+    checks = json.loads((folder / "checks.json").read_text())
     for path in sorted(folder.glob("*.girih")):
         if path.stem in checks:
             yield path.stem, lambda path=path: _case(path, checks[path.stem])
@@ -67,7 +68,20 @@ def _near(found: Any, wanted: Any, tolerance: float, signs: bool) -> bool:
     return np.allclose(found, wanted, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
-def compile_here(folder: Path) -> Verdicts:
+def several(folder: Path, level: str) -> Verdicts:
+    """The code for this CPU is chosen, with a reason, is right, and its kernels can be timed."""
+    for path in sorted(folder.glob("*.girih")):
+        yield path.stem, lambda path=path: _chosen(path, f"cpu:{level}") and _model(path)
+
+
+def _chosen(path: Path, target: str) -> bool:
+    inputs, *_ = pickle.loads(path.with_suffix(".pickle").read_bytes())
+    program = girih.load(path, allow_native=True)
+    timed = any(event.duration > 0 for event in program.profile(*inputs).events)
+    return program.target == target and bool(program.reason) and timed
+
+
+def compile_here(folder: Path, level: str) -> Verdicts:
     from ..conformance.programs import CHOSEN, INTERPRETER, read_programs
     from ..conformance.runner import read_cases, verdict
 
@@ -84,7 +98,7 @@ def _said(verdict: str) -> bool:
     return verdict == "pass"
 
 
-def refuse(folder: Path) -> Verdicts:
+def refuse(folder: Path, level: str) -> Verdicts:
     """Without a compiler, a bundle for other CPUs alone is one UserError with a remedy."""
     sys.modules["llvmlite"] = None  # type: ignore[assignment] - as if it were not installed
     for name in ELSEWHERE:
@@ -100,7 +114,7 @@ def _refused(path: Path) -> bool:
     return False
 
 
-def recompile(folder: Path) -> Verdicts:
+def recompile(folder: Path, level: str) -> Verdicts:
     """With a compiler, it is compiled anew, with a warning that says so."""
     for name in ELSEWHERE:
         yield f"{name} for {folder.name}", lambda name=name: _recompiled(folder / f"{name}.girih")
@@ -113,13 +127,16 @@ def _recompiled(path: Path) -> bool:
     return right and all("compiled anew" in str(warning.message) for warning in said) and bool(said)
 
 
-TASKS = {"run": run, "compile": compile_here, "refuse": refuse, "recompile": recompile}
+TASKS = {
+    "run": run, "several": several, "compile": compile_here, "refuse": refuse,
+    "recompile": recompile,
+}  # fmt: skip
 
 
 def main() -> None:
-    what, folder, shard, shards = sys.argv[1:]
+    what, folder, level, shard, shards = sys.argv[1:]
     found = {}
-    for number, (name, holds) in enumerate(TASKS[what](Path(folder))):
+    for number, (name, holds) in enumerate(TASKS[what](Path(folder), level)):
         if number % int(shards) != int(shard):
             continue
         try:

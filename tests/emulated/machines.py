@@ -44,8 +44,8 @@ class Unavailable(Exception):
 @dataclass(frozen=True)
 class Guest:
     """An emulated CPU. `level`: the best code that it runs. `above`: a level that it lacks.
-    `command`: runs Python with girih, `environment` is for it; `path`: where modules lie that are
-    not at hand yet, `compiler` those that only compiling needs."""
+    `command`: runs Python. `path`: where its modules lie, if they are not those of this Python;
+    `compiler`: where those lie that only compiling needs."""
 
     name: str
     level: str

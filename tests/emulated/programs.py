@@ -4,7 +4,8 @@
 
 `cases` are all of StableHLO's test programs, which check themselves. `models` are programs with
 inputs and the interpreter's results: networks, factorisations (LAPACK), and one for many workers.
-FOLDER gets a folder per level, with bundles and a `.pickle` of arrays beside each that needs them.
+FOLDER gets a folder per level, and one of bundles for SEVERAL levels, with a `.pickle` of arrays
+beside each bundle that needs them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ..conformance.programs import CHOSEN, INTERPRETER, read_programs
 from ..conformance.runner import AS_WRITTEN, Case, read_cases
 
 MODELS = 36
+SEVERAL = "avx2 avx512 neon"
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the zoo
 LARGE = TensorType((300, 400), F32)
 
@@ -120,9 +122,10 @@ def write_cases(folder: Path, levels: Sequence[str]) -> None:
         checks[name] = case.checks
         module = case.module()
         for level in levels:
-            program = cross_compiled(module, level, AS_WRITTEN)
+            program = girih.compile(module, target=f"cpu:{level}", options=AS_WRITTEN)
             program.save(folder / level / f"{name}.girih", seal=False)
-    (folder / "checks.json").write_text(json.dumps(checks))
+    for level in levels:
+        (folder / level / "checks.json").write_text(json.dumps(checks))
 
 
 def write_models(folder: Path, levels: Sequence[str]) -> None:
@@ -131,33 +134,17 @@ def write_models(folder: Path, levels: Sequence[str]) -> None:
             wanted = girih.interpret(model.module, list(model.inputs))
         arrays = [[np.asarray(array) for array in group] for group in (model.inputs, wanted)]
         about = (*arrays, model.tolerance, model.signs)
-        for level in levels:
+        for level in (*levels, SEVERAL):
             path = folder / level / f"model {model.name}.girih"
-            cross_compiled(model.module, level).save(path, seal=False)
+            targets = [f"cpu:{name}" for name in level.split()]
+            girih.compile(model.module, target=targets).save(path, seal=False)
             path.with_suffix(".pickle").write_bytes(pickle.dumps(about))
-
-
-def cross_compiled(
-    module: Module, level: str, options: girih.Options | None = None
-) -> girih.Program:
-    from girih.backends.cpu import codegen
-
-    triple = f"{'aarch64' if level == 'neon' else 'x86_64'}-unknown-linux-gnu"
-    everything = {
-        name for _, required, _ in codegen._LEVELS[triple.split("-")[0]] for name in required
-    }
-    target = codegen.make_target(triple, everything, level)
-    codegen.host_target = lambda level: target
-    from girih.runtime.devices import cpu as device
-
-    device.check_machine = lambda plan: None
-    return girih.compile(module, options=options)
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
     what, folder, *levels = sys.argv[1:]
-    for level in levels:
+    for level in (*levels, SEVERAL):
         (Path(folder) / level).mkdir(parents=True, exist_ok=True)
     {"cases": write_cases, "models": write_models}[what](Path(folder), levels)
 

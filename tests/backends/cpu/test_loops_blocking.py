@@ -68,7 +68,7 @@ def test_every_cut_is_right(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_cuts_make_different_kernels(name):
-    avx2 = codegen.make_target("x86_64-unknown-linux-gnu", {*codegen._AVX2})
+    avx2 = codegen.level_target("avx2")
     _, problem, region, emit = parts(name, avx2)
     cuts = [blocking.blocking_of(row) for row in problem.configurations]
     assert len({emit(region, avx2, 0.0, cut).ir_text for cut in cuts}) > 3
