@@ -82,11 +82,13 @@ def each_level(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compilations of the tests leave nothing in the user's cache, and find nothing there."""
-    folder = tmp_path_factory.mktemp("cache")
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests, and processes that they start, leave nothing in the user's cache and settings, and
+    find nothing there."""
+    folder = tmp_path_factory.mktemp("user")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("girih.backends.cpu.cache.cache_folder", lambda: folder)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
         yield
 
 
