@@ -2,6 +2,7 @@
 #
 #   make demo     sentence search and digits, from trained models to bundles and back
 #   make test     the tests        (PYTEST="-k wire" narrows them)
+#   make test-cpus  compiled programs on emulated CPUs: aarch64, x86-64 without AVX and AVX-512
 #   make lint     ruff and pyright
 #   make bench    the zoo beside torch, XLA:CPU and ONNX Runtime; results in benchmarks/results/
 
@@ -13,13 +14,17 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST ?=
 
-.PHONY: demo test lint bench specs clean
+.PHONY: demo test test-cpus lint bench specs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo/run.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST)
+
+# QEMU and what it runs are fetched into $(VENV) where they are not there; see tests/emulated/.
+test-cpus: $(READY)
+	$(BIN)/python -m girih.tests.emulated
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from girih.backends.cpu import codegen
+from girih.runtime.devices.cores import allowed_cpus
+
+from .levels import is_chosen, levels, parametrise, pretend_level
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read at the first import of a framework
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -33,14 +38,57 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files anew instead of comparing"
     )
+    parser.addoption(
+        "--cpu-level", help="pretend that the host's CPU has no more than this level, such as avx2"
+    )
+    parser.addoption("--cores", type=int, help="pretend that the host has so many cores")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if level := config.getoption("--cpu-level"):
+        if level not in levels():
+            raise pytest.UsageError(f"--cpu-level: this host's CPU has {', '.join(levels())}")
+        pretend_level(level, pytest.MonkeyPatch())
+    if count := config.getoption("--cores"):
+        pretend_cores(count)
+
+
+def pretend_cores(count: int) -> None:
+    """This process and its children get so many cores; where there are fewer, so many workers."""
+    allowed = allowed_cpus()
+    if count <= len(allowed):
+        os.sched_setaffinity(0, allowed[:count])
+    else:
+        pytest.MonkeyPatch().setattr("girih.runtime.devices.cpu.default_threads", lambda: count)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrise(metafunc)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if not is_chosen(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if is_chosen(item)]
+
+
+@pytest.fixture
+def each_level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The level of CPU features that the host seems to have; see levels.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        pretend_level(request.param, patch)
+        yield request.param
+    codegen.host_target.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compilations of the tests leave nothing in the user's cache, and find nothing there."""
-    folder = tmp_path_factory.mktemp("cache")
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests, and processes that they start, leave nothing in the user's cache and settings, and
+    find nothing there."""
+    folder = tmp_path_factory.mktemp("user")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("girih.backends.cpu.cache.cache_folder", lambda: folder)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
         yield
 
 

@@ -8,7 +8,7 @@ from math import ldexp
 from . import Function, Value, constant, math, vector
 from . import polynomials as p
 
-# pi/2 in pieces whose products with small integers are exact enough under fma
+# pi/2 in pieces, of which multiples by small integers are subtracted with one rounding each
 _HALF_PI = {
     "float": (1.57079637, -4.37113883e-08, -1.71512451e-15),
     "double": (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33),
@@ -52,7 +52,7 @@ def _reduce_exactly(f: Function, x: Value) -> tuple[Value, Value]:
         high, low = loop.carried
         piece = f.splat(f.load("double", f.pointer(table, loop.index, "double")), x.lanes)
         product = f.mul(x, piece)
-        lost = f.fma(x, piece, f.neg(product))
+        lost = math.exact_fma(f, x, piece, f.neg(product))
         for part in (product, lost):
             part = f.sub(part, f.mul(math.round_even(f, f.mul(part, 0.25)), 4.0))
             total = f.add(high, part)
@@ -90,7 +90,7 @@ def _define_quadrant(f: Function, name: str, kind: str, integer: str, result: st
     whole, n = math.nearest(g, g.mul(x, 0.6366197723675814))
     r = x
     for piece in _HALF_PI[x.element]:
-        r = g.fma(whole, constant(kind, -piece), r)
+        r = math.exact_fma(g, whole, constant(kind, -piece), r)
     large = g.compare("ogt", math.absolute(g, x), _LIMIT[x.element])
     any_large = large
     if x.lanes > 1:

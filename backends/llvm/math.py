@@ -53,6 +53,30 @@ def polynomial(f: Function, x: Value, coefficients: Sequence[float]) -> Value:
     return total
 
 
+def exact_fma(f: Function, a: Value, b: Value, c: Value) -> Value:
+    """a*b + c of finite numbers as if rounded once, on every target. Where nothing else overflows,
+    the product and the sum have to be finite."""
+    if f.module.fused:
+        return f.fma(a, b, c)
+    if not is_double(a):  # products of two f32 are exact in f64
+        a, b, c = (f.cast("fpext", value, "double") for value in (a, b, c))
+        return f.cast("fptrunc", f.add(f.mul(a, b), c), "float")
+    product = f.mul(a, b)
+    (a, a_low), (b, b_low) = _halves(f, a), _halves(f, b)
+    lost = f.add(f.sub(f.mul(a, b), product), f.mul(a, b_low))
+    lost = f.add(f.add(lost, f.mul(a_low, b)), f.mul(a_low, b_low))
+    total = f.add(product, c)
+    back = f.sub(total, product)
+    rest = f.add(f.sub(product, f.sub(total, back)), f.sub(c, back))
+    return f.add(total, f.add(rest, lost))
+
+
+def _halves(f: Function, x: Value) -> tuple[Value, Value]:
+    """x as a sum of its upper 26 bits and the rest, so that products of parts hardly round."""
+    upper = _float(f, f.land(bits(f, x), constant(vector(x.lanes, "i64"), -1 << 27)))
+    return upper, f.sub(x, upper)
+
+
 # Rounding.
 
 
@@ -292,7 +316,7 @@ def _erfc_positive(f: Function, x: Value) -> Value:
     t = f.div(f.sub(x, 3.75), f.add(x, 3.75))
     series = polynomial(f, t, p.ERFC_SCALED_F64 if is_double(x) else p.ERFC_SCALED_F32)
     square = f.mul(x, x)
-    lost = f.fma(x, x, f.neg(square))
+    lost = exact_fma(f, x, x, f.neg(square))
     divisor = f.fma(x, constant(x.type, 2.0), constant(x.type, 1.0))
     value = f.div(f.mul(exp(f, f.neg(square)), series), divisor)
     return f.sub(value, f.mul(value, lost))
@@ -342,7 +366,7 @@ def _exp_log_product(f: Function, x: Value, y: Value) -> Value:
     """exp(y log x) for x >= 0 in f64, the logarithm as a sum of two numbers."""
     high, low = _log_pair(f, x)
     product = f.mul(high, y)
-    lost = f.fma(low, y, f.fma(high, y, f.neg(product)))
+    lost = f.fma(low, y, exact_fma(f, high, y, f.neg(product)))
     value = exp(f, product)
     finite = f.compare("olt", absolute(f, product), 709.0)
     return f.select(finite, f.fma(value, lost, value), value)
@@ -358,7 +382,7 @@ def _log_pair(f: Function, x: Value) -> tuple[Value, Value]:
     divisor_low = f.sub(r, f.sub(divisor, 2.0))
     s = f.div(r, divisor)
     minus = f.neg(s)
-    s_low = f.div(f.fma(minus, divisor_low, f.fma(minus, divisor, r)), divisor)
+    s_low = f.div(f.fma(minus, divisor_low, exact_fma(f, minus, divisor, r)), divisor)
     z = f.mul(s, s)
     series = f.mul(f.mul(s, z), polynomial(f, z, p.LOG64))
     low = f.fma(s_low, constant(x.type, 2.0), series)
@@ -418,7 +442,7 @@ def _define_remainder(f: Function, name: str, kind: str) -> None:
         large = g.mul(g.mul(divisor, g.splat(low, size.lanes)), g.splat(high, size.lanes))
         usable = g.compare("ole", large, rest)
         quotient = truncate(g, g.div(rest, large))
-        less = g.fma(g.neg(quotient), large, rest)
+        less = exact_fma(g, g.neg(quotient), large, rest)
         less = g.select(g.compare("olt", less, 0.0), g.add(less, large), less)
         less = g.select(g.compare("oge", less, large), g.sub(less, large), less)
         loop.carry(g.select(usable, less, rest))

@@ -33,6 +33,8 @@ from .compare import Check, agrees
 from .programs import read_programs
 
 DIVIDER = re.compile(r"^// -----.*$", re.MULTILINE)
+# Nothing is folded: the compiled code computes what the program says.
+AS_WRITTEN = girih.Options(fold_bytes=0, disable=("fold-constants", "fold-weights"))
 CONST = "_const"  # checks against a constant of their own end so
 # The short forms of the `check` and `interpreter` dialects, which are no StableHLO.
 _COMPARISON = re.compile(
@@ -209,9 +211,7 @@ def run(case: Case, engine: str) -> list[np.ndarray[Any, Any]]:
     module = case.module()
     if engine == "interpreter":
         return girih.interpret(module, [])
-    # Nothing is folded: the compiled code computes what the program says.
-    options = girih.Options(fold_bytes=0, disable=("fold-constants", "fold-weights"))
-    return girih.compile(module, target=engine, options=options)()
+    return girih.compile(module, target=engine, options=AS_WRITTEN)()
 
 
 def verdict(case: Case, engine: str) -> str:

@@ -31,6 +31,7 @@ def test_there_are_sixty_and_each_stands_once() -> None:
     assert len(BY_NAME) == len(zoo.ARCHITECTURES) >= 60
 
 
+@pytest.mark.usefixtures("each_level")
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sample(name: str) -> None:
     entry = BY_NAME[name]

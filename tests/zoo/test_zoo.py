@@ -12,6 +12,7 @@ from models import TOLERANCE, ZOO, Model, model, relative_error
 
 import girih
 
+SMALL = ["lstm-jax", "jax-decode", "mlp-train"]
 ALL = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
 
 
@@ -32,7 +33,16 @@ def test_compiled(entry: Model, tmp_path: Path) -> None:
     agrees(girih.load(bundle)(*numpy_inputs(built)), expected)
 
 
-@pytest.mark.parametrize("name", ["lstm-jax", "jax-decode", "mlp-train"])
+@pytest.mark.usefixtures("each_level")
+@pytest.mark.parametrize("name", ["gpt2-decode", "t5-small", "resnet50", *SMALL])
+def test_one_layer(name: str) -> None:
+    """With little to compute, at all levels of CPU features."""
+    built = model(name).build(layers=1)
+    program = girih.compile(built.source, *built.inputs)
+    agrees(program(*numpy_inputs(built)), built.reference())
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_interpreted(name: str) -> None:
     """The meaning itself, apart from optimizer and backend (torch models: test_torch_models)."""
     built = model(name).build(layers=1)

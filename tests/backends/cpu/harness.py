@@ -12,13 +12,14 @@ import numpy as np
 from girih.backends.cpu import codegen, executor, image, kernels
 from girih.hlo.graph import Op
 from girih.runtime.devices import cpu, libraries
+from girih.runtime.devices.memory import Pages
 
 from ..support import compare as compare
 from ..support import expected as expected
 from ..support import fusion as fusion
 
 GUARD = 128  # bytes after each result that must stay as they are
-_alive: list[Any] = []  # mapped code must outlive the calls
+_alive: list[Pages] = []  # mapped code must outlive the calls
 
 
 def compiled(code: codegen.KernelCode, target: codegen.Target) -> Any:
@@ -28,8 +29,9 @@ def compiled(code: codegen.KernelCode, target: codegen.Target) -> Any:
     # The executor's object has the memcpy and memset that LLVM may call.
     made = code.object or codegen.compile_object(code.ir_text, target)
     linked = image.link([_executor(target), made])
-    buffer = _map(linked.data)
-    address = buffer + linked.symbols[code.symbol]
+    mapped = cpu.map_image(linked.data)
+    _alive.append(mapped)
+    address = mapped.address + linked.symbols[code.symbol]
     function = ctypes.CFUNCTYPE(
         None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
     )(address)
@@ -39,15 +41,6 @@ def compiled(code: codegen.KernelCode, target: codegen.Target) -> Any:
 @functools.cache
 def _executor(target: codegen.Target) -> bytes:
     return codegen.compile_object(executor.emit(target), target)
-
-
-def _map(data: bytes) -> int:
-    import mmap
-
-    memory = mmap.mmap(-1, len(data), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    memory.write(data)
-    _alive.append(memory)
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 class Kernel:

@@ -15,9 +15,10 @@ from girih.hlo.build import Builder, make_op
 from girih.hlo.graph import Op
 from girih.hlo.types import F32, tensor_of
 
+from ...levels import levels
 from .kernels import run_kernel
 
-TARGET = codegen.host_target()
+pytestmark = pytest.mark.usefixtures("each_level")
 RANDOM = np.random.default_rng(5)
 
 
@@ -31,7 +32,7 @@ def random(*dims: int, dtype: Any = np.float32) -> np.ndarray:
 
 def check(op: Op, inputs: Sequence[np.ndarray], threads: int = 2) -> None:
     """The kernel of a single op gives what its room's evaluate gives."""
-    code = contract.emit(op, TARGET)
+    code = contract.emit(op, codegen.host_target())
     out = np.full(op.type.dims, 99, op.type.dtype)
     run_kernel(code, inputs, [out], threads)
     expected = np.asarray(op.definition.evaluate(op, *inputs))
@@ -122,7 +123,7 @@ def test_element_types(dtype: Any) -> None:
 
 def test_threads_give_the_same_bits() -> None:
     lhs, rhs = random(61, 300), random(300, 170)
-    code = contract.emit(dot(lhs, rhs, **dims([1], [0])), TARGET)
+    code = contract.emit(dot(lhs, rhs, **dims([1], [0])), codegen.host_target())
     results = []
     for threads in (1, 2, 3):
         out = np.empty((61, 170), np.float32)
@@ -131,10 +132,8 @@ def test_threads_give_the_same_bits() -> None:
     assert len(set(results)) == 1
 
 
-@pytest.mark.parametrize("level", ["avx512", "avx2", "baseline"])
+@pytest.mark.parametrize("level", levels())
 def test_levels(level: str) -> None:
-    if "x86_64" not in TARGET.triple:
-        pytest.skip("levels of another architecture")
     target = codegen.host_target(level)
     lhs, rhs = random(23, 40), random(50, 40)
     out = np.empty((23, 50), np.float32)
@@ -167,7 +166,7 @@ def test_epilogue(size: tuple[int, int, int]) -> None:
         "fusion", [x, y, bias, residual], {"kind": "contract"}, [b.region([result, shifted])]
     )
     outputs = [np.empty((rows, columns), np.float32) for _ in range(2)]
-    run_kernel(contract.emit(op, TARGET), inputs, outputs)
+    run_kernel(contract.emit(op, codegen.host_target()), inputs, outputs)
     expected = inputs[0] @ inputs[1] + inputs[2]
     close(outputs[1], expected)
     np.testing.assert_allclose(outputs[0], np.tanh(expected) + inputs[3], atol=2e-5)
@@ -181,7 +180,7 @@ def test_packed_weights(size: tuple[int, int, int], contracted: int) -> None:
     x = random(rows, depth)
     weight = random(*((depth, columns) if contracted == 0 else (columns, depth)))
     plain = dot(x, weight, **dims([1], [contracted]))
-    packing = contract.packing_for(plain, TARGET)
+    packing = contract.packing_for(plain, codegen.host_target())
     if packing is None:
         assert rows == 1 and contracted == 1
         return
@@ -194,7 +193,7 @@ def test_packed_weights(size: tuple[int, int, int], contracted: int) -> None:
     result = b("dot_general", left, packing.inverse(b, stored), **dims([1], [contracted]))
     op = make_op("fusion", [left, stored], {"kind": "contract"}, [b.region([result])])
     out = np.empty((rows, columns), np.float32)
-    run_kernel(contract.emit(op, TARGET), [x, packed], [out])
+    run_kernel(contract.emit(op, codegen.host_target()), [x, packed], [out])
     close(out, x @ (weight if contracted == 0 else weight.T))
 
 
@@ -216,7 +215,7 @@ def test_every_view_of_an_operand() -> None:
     result = b("dot_general", turned, wide, **dims([1], [0]))
     op = make_op("fusion", [left, right], {"kind": "contract"}, [b.region([result])])
     out = np.empty((3, 5), np.float32)
-    run_kernel(contract.emit(op, TARGET), [x, y], [out])
+    run_kernel(contract.emit(op, codegen.host_target()), [x, y], [out])
     expected = x[1:9:3, ::2][::-1, ::-1] @ np.broadcast_to(y.astype(np.float32)[:, None], (7, 5))
     close(out, expected)
 
@@ -231,7 +230,7 @@ def test_operands_that_lie_unevenly_are_stored_first() -> None:
     result = b("dot_general", uneven, other, **dims([1], [0]))
     op = make_op("fusion", [left, right], {"kind": "contract"}, [b.region([result])])
     out = np.empty((2,), np.float32)
-    run_kernel(contract.emit(op, TARGET), [x, weight], [out])
+    run_kernel(contract.emit(op, codegen.host_target()), [x, weight], [out])
     expected = x.transpose(1, 0, 2, 3).reshape(12, 10).T.reshape(2, 60) @ weight.reshape(60)
     close(out, expected)
 
@@ -246,6 +245,6 @@ def test_operands_seen_through_views() -> None:
     op = b.op("dot_general", [heads, others], dims([2], [1], ([0], [0])))
     fusion = make_op("fusion", [x, y], {"kind": "contract"}, [b.region([op.result])])
     out = np.empty((3, 10, 12), np.float32)
-    run_kernel(contract.emit(fusion, TARGET), [query, key], [out])
+    run_kernel(contract.emit(fusion, codegen.host_target()), [query, key], [out])
     left = query.reshape(10, 3, 8).transpose(1, 0, 2)
     close(out, left @ key.reshape(12, 3, 8).transpose(1, 2, 0))

@@ -18,9 +18,10 @@ from girih.hlo.errors import CompilerBug
 from girih.hlo.graph import Op
 from girih.hlo.types import F32, TensorType
 
+from ...levels import levels
 from .harness import Kernel
 
-TARGET = codegen.host_target()
+pytestmark = pytest.mark.usefixtures("each_level")
 SIZES = st.sampled_from([1, 2, 3, 7, 13, 14, 16, 31, 33, 40, 64, 129])
 
 
@@ -72,9 +73,10 @@ def reference(op: Op, inputs: list[np.ndarray], turned: tuple[bool, bool]) -> np
 
 
 def check(
-    op: Op, cut: Blocking | None, turned: tuple[bool, bool] = (False, False), target: Any = TARGET
+    op: Op, cut: Blocking | None, turned: tuple[bool, bool] = (False, False), target: Any = None
 ) -> None:
     """The kernel is right, and its tiles may be split anywhere."""
+    target = target or codegen.host_target()
     random = np.random.default_rng(1)
     inputs = [random.standard_normal(v.tensor.dims).astype(np.float32) for v in op.operands]
     kernel = Kernel(op, target, contract.emit(op, target, cut))
@@ -91,13 +93,13 @@ def check(
     sizes=st.tuples(SIZES, SIZES, SIZES), turned=st.tuples(st.booleans(), st.booleans()),
     batch=st.sampled_from([(), (2,)]), strided=st.booleans(), residual=st.booleans(),
     place=st.floats(0, 1, exclude_max=True),
-    level=st.sampled_from(["avx512", "avx2", "baseline"]),
+    level=st.sampled_from(levels()),
 )  # fmt: skip
 def test_every_eligible_blocking(
     sizes: tuple[int, int, int], turned: tuple[bool, bool], batch: tuple[int, ...], strided: bool,
     residual: bool, place: float, level: str,
 ) -> None:  # fmt: skip
-    target = codegen.host_target(level) if "x86_64" in TARGET.triple else TARGET
+    target = codegen.host_target(level)
     rows, depth, columns = sizes
     op = product(
         rows, depth, columns, turned=turned, batch=batch, strided=strided, residual=residual
@@ -119,7 +121,7 @@ def test_every_eligible_blocking(
 @pytest.mark.parametrize("residual", [False, True])
 def test_depth_blocks(depth: int, pack_left: bool, pack_right: bool, residual: bool) -> None:
     op = product(61, 300, 170, residual=residual)
-    rows = blocking.largest_rows(TARGET.vector_registers, 2)
+    rows = blocking.largest_rows(codegen.host_target().vector_registers, 2)
     check(op, Blocking(rows, 2, depth, 2, 2, 3, pack_left, pack_right))
 
 
@@ -128,14 +130,14 @@ def test_depth_blocks(depth: int, pack_left: bool, pack_right: bool, residual: b
 def test_default_and_chosen(rows: int, turned: tuple[bool, bool]) -> None:
     """Right sides large enough to stream, and rows few and many."""
     op = product(rows, 530, 515, turned=turned)
-    shape = contract.shape_of(op, TARGET)
+    shape = contract.shape_of(op, codegen.host_target())
     check(op, None, turned)
     if shape is not None:
         check(op, blocking.default(shape), turned)
 
 
 def test_candidates_hold_what_is_chosen() -> None:
-    shape = contract.shape_of(product(128, 768, 512), TARGET)
+    shape = contract.shape_of(product(128, 768, 512), codegen.host_target())
     assert shape is not None
     cuts = blocking.candidates(shape)
     assert len(cuts) == len(np.unique(cuts)) > 100
@@ -151,11 +153,11 @@ def test_candidates_hold_what_is_chosen() -> None:
 )
 def test_a_blocking_that_does_not_fit_is_refused(change: dict[str, int]) -> None:
     op = product(40, 64, 80)
-    shape = contract.shape_of(op, TARGET)
+    shape = contract.shape_of(op, codegen.host_target())
     assert shape is not None
     vectors = min(2, shape.registers // 8)
     rows = blocking.largest_rows(shape.registers, vectors)
     cut = Blocking(rows, vectors, 64, 1, 1, 1, False, False)
-    contract.emit(op, TARGET, cut)
+    contract.emit(op, codegen.host_target(), cut)
     with pytest.raises(CompilerBug, match="is no blocking of"):
-        contract.emit(op, TARGET, dataclasses.replace(cut, **change))
+        contract.emit(op, codegen.host_target(), dataclasses.replace(cut, **change))

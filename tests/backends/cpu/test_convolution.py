@@ -12,6 +12,7 @@ from girih.hlo.build import Builder
 
 from .test_contract import check, random, tensor_of
 
+pytestmark = pytest.mark.usefixtures("each_level")
 # (batch, feature, spatial...) of input and result; (output, input, spatial...) of the kernel.
 LAYOUTS = {
     "NCHW": ((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)),

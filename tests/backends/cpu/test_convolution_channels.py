@@ -14,14 +14,14 @@ from girih.hlo.graph import Function, Module, Op
 from girih.hlo.interpret import interpret
 from girih.optimizer.passes.encode import Packing
 
+from ...levels import levels
 from .kernels import run_kernel
 from .test_contract import close, random, tensor_of
 
+pytestmark = pytest.mark.usefixtures("each_level")
 IMAGES = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
 KERNELS = {"OIHW": (0, 1, 2, 3), "HWIO": (3, 2, 0, 1)}
-LEVELS = [level for level in ("avx512", "avx2", "baseline", "neon") if level in {
-    name for name, *_ in codegen._LEVELS.get(codegen.host_target().architecture, ())
-}]  # fmt: skip
+LEVELS = [level for level in ("avx512", "avx2", "baseline", "neon") if level in levels()]
 
 DEPTHWISE: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int], dict[str, Any]]] = [
     ((2, 40), (9, 11), (3, 3), {"padding": ((1, 1), (1, 1))}),

@@ -14,6 +14,7 @@ from girih.hlo.types import tensor_of
 
 from . import harness
 
+pytestmark = pytest.mark.usefixtures("each_level")
 FUNCTIONS = {
     "FFT": np.fft.fftn, "IFFT": np.fft.ifftn, "RFFT": np.fft.rfftn, "IRFFT": np.fft.irfftn,
 }  # fmt: skip

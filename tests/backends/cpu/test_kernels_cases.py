@@ -16,6 +16,7 @@ from girih.hlo.types import TensorType, tensor_of
 
 from . import harness
 
+pytestmark = pytest.mark.usefixtures("each_level")
 CONTROL = ("control", "source")
 
 

@@ -25,10 +25,12 @@ from girih.hlo.types import (
     TensorType,
 )  # fmt: skip
 
+from ...levels import levels
 from ..support import inputs_for, kind
 from . import harness
 
-LEVELS = [None, "avx2", "baseline"] if codegen.host_target().architecture == "x86_64" else [None]
+pytestmark = pytest.mark.usefixtures("each_level")
+LEVELS = levels()
 
 
 def check(

@@ -12,6 +12,8 @@ from girih.hlo.types import BF16, C64, F32, F64, I1, I32, ElementType
 from ..support import SCALAR, argmax, kind, layer_norm, softmax
 from .test_loops_elementwise import LEVELS, check
 
+pytestmark = pytest.mark.usefixtures("each_level")
+
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("size", [1, 5, 16, 64, 100, 1000])

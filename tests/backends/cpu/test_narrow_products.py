@@ -15,17 +15,10 @@ from girih.hlo.interpret import interpret
 from girih.hlo.types import BF16, F16, F32, I8, I32, UI8, TensorType
 from girih.options import Options
 
+from ...levels import levels
+
+pytestmark = pytest.mark.usefixtures("each_level")
 RANDOM = np.random.default_rng(3)
-
-
-def levels() -> list[str]:
-    """The feature levels of this machine, from its best one downwards."""
-    architecture = codegen.host_target().architecture
-    names = [name for name, _, _ in codegen._LEVELS[architecture]]
-    best = codegen.host_target().features
-    start = next(i for i, level in enumerate(codegen._LEVELS[architecture]) if
-                 set(level[1]) == set(best))  # fmt: skip
-    return names[start : start + 4]
 
 
 def numbers(type: TensorType) -> np.ndarray[Any, Any]:
@@ -124,6 +117,15 @@ def test_narrow_weights_are_widened_in_registers(level: str, rows: int, stored: 
     left, right = TensorType((rows, 200), F32), TensorType((150, 200), stored)
     module = product(left, right, F32, transposed=True, weight=True, widened=F32)
     agree(module, numbers(left), level=level)
+
+
+@pytest.mark.parametrize("level", [row[0] for rows in codegen._LEVELS.values() for row in rows])
+@pytest.mark.parametrize("element, out", [(BF16, F32), (I8, I32), (UI8, I32)])
+def test_code_is_made_for_every_level_anywhere(level: str, element: Any, out: Any) -> None:
+    left, right = TensorType((40, 192), element), TensorType((100, 192), element)
+    module = product(left, right, out, transposed=True, weight=True)
+    program = girih.compile(module, target=f"cpu:{level}")
+    assert tuple(program.plan.features) == codegen.level_target(level).features
 
 
 def test_a_narrow_weight_stays_narrow() -> None:

@@ -16,6 +16,7 @@ from girih.hlo.types import F32, I32, I64, TensorType, tensor_of
 from . import harness
 from .test_loops_elementwise import LEVELS
 
+pytestmark = pytest.mark.usefixtures("each_level")
 F = TensorType((), F32)
 GENERATOR = np.random.default_rng(3)
 

@@ -18,6 +18,7 @@ from girih.runtime.plans import parse_plan
 
 from ...hlo.quantized_programs import Program, programs
 
+pytestmark = pytest.mark.usefixtures("each_level")
 PROGRAMS = programs()
 SHARDS = 12
 

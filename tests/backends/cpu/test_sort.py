@@ -29,6 +29,7 @@ from girih.hlo.types import (
 from . import harness
 from .test_loops_elementwise import LEVELS
 
+pytestmark = pytest.mark.usefixtures("each_level")
 GENERATOR = np.random.default_rng(5)
 ELEMENTS = [F32, F64, BF16, I8, I32, I64, UI8, UI32]
 

@@ -7,6 +7,7 @@ import girih
 from girih.hlo.build import build_module, build_region
 from girih.hlo.types import F32, I32, TensorType
 
+pytestmark = pytest.mark.usefixtures("each_level")
 WIDTH = 256
 ROW, MATRIX, SCALAR = (
     TensorType((1, WIDTH), F32),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from girih.hlo.ops.tile import INDEX
 from ..harness import check
 from .test_tile import call, spread, tensor
 
+pytestmark = pytest.mark.usefixtures("each_level")
 UNARY = ("negate", "abs", "tanh", "floor")
 BINARY = ("add", "subtract", "multiply", "maximum")
 

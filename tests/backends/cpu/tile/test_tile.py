@@ -16,8 +16,10 @@ from girih.hlo.graph import Op, arguments
 from girih.hlo.ops.tile import INDEX
 from girih.hlo.types import BF16, F16, F32, F64, I1, I8, I32, TensorType, tensor_of
 
+from ....levels import levels
 from ..harness import check
 
+pytestmark = pytest.mark.usefixtures("each_level")
 RNG = np.random.default_rng(7)
 
 
@@ -286,12 +288,9 @@ def test_rank_zero_and_empty() -> None:
     check(call(body, inputs, [tensor(5), tensor(0)], (2,)), [np.asarray(i) for i in inputs])
 
 
-@pytest.mark.parametrize("level", ["avx2", "baseline"])
+@pytest.mark.parametrize("level", levels()[1:])
 @pytest.mark.parametrize("kind", ["matmul", "attention"])
 def test_other_feature_levels(kind: str, level: str) -> None:
-    target = codegen.host_target()
-    if target.architecture != "x86_64":
-        pytest.skip("levels of x86-64")
     op = matmul(50, 40, 45, 32, 32, 16) if kind == "matmul" else attention(1, 40, 8, 20, 40)
     inputs = [f32(*value.dims) for value in op.operands]
     check(op, inputs, tolerance=1e-5, target=codegen.host_target(level))
@@ -324,12 +323,12 @@ def test_reductions_over_columns_share_their_passes(columns: int) -> None:
 
 def test_products_are_turned_where_nothing_is_transposed_back() -> None:
     op = attention(1, 64, 16, 16, 32)
-    region = turned(op.regions[0], codegen.host_target("avx512"))
+    region = turned(op.regions[0], codegen.level_target("avx512"))
     dots = [inner for inner in region.walk() if inner.name == "dot_general"]
     assert [dot.type.dims for dot in dots] == [(32, 16), (16, 16)]
     assert [inner.name for inner in region.ops].count("transpose") == 1, "in front of the loop"
     before = matmul(64, 64, 64, 32, 32, 16, transposed=True)
-    after = turned(before.regions[0], codegen.host_target("avx512"))
+    after = turned(before.regions[0], codegen.level_target("avx512"))
     assert not any(inner.name == "transpose" for inner in after.walk())
 
 
