@@ -18,9 +18,10 @@ Array = np.ndarray[Any, Any]
 
 
 def collect_inputs(signature: Signature, given: Sequence[str], seed: int | None) -> list[Array]:
-    """One array per argument: from the files in `given`, else made up if there is a seed."""
+    """One array per argument but state: from the files in `given`, else made up if there is a
+    seed."""
     named, ordered = read_inputs(given)
-    arguments = signature.arguments
+    arguments = [argument for argument in signature.arguments if argument.state is None]
     known = {argument.path for argument in arguments}
     if unknown := [name for name in named if name not in known]:
         if set(named) == {f"arr_{i}" for i in range(len(named))}:  # numpy.savez without names

@@ -181,9 +181,13 @@ def _tuning(bundle: Bundle) -> dict[str, Any]:
 
 
 def _argument_row(argument: Any) -> tuple[str, str, str]:
-    remarks = ["donated"] if argument.donated else []
-    if argument.aliases is not None:
+    remarks = ["donated"] if argument.donated and argument.state is None else []
+    if argument.state is not None:
+        remarks.append("state, which a session keeps")
+    elif argument.aliases is not None:
         remarks.append(f"becomes result {argument.aliases}")
+    if argument.given is not None:
+        remarks.append(f"{argument.given} is converted")
     if argument.default is not None:
         remarks.append(f"default {argument.default}")
     kind = str(argument).removeprefix(f"{argument.path}: ")

@@ -45,9 +45,9 @@ def run_bundle(
     traced = None
     if place.simulate:  # slow, so it is done once
         traced = program.profile(*positional, **keywords)
-        outputs = traced.outputs
+        flat = _flat(program, traced.outputs, traced.state)
     else:
-        outputs = program(*positional, **keywords)
+        flat = _flat(program, *program.stateless(*positional, **keywords))
     first = (perf_counter() - begin) * 1e6
     times = _times(program, values, repeat)
     if profile is not None:
@@ -55,7 +55,7 @@ def run_bundle(
             positional, keywords = arrays.as_call(program.signature, [np.array(v) for v in values])
             traced = program.profile(*positional, **keywords)
         traced.save(profile)
-    found = dict(zip(_result_names(program.signature), _flat(program, outputs), strict=True))
+    found = dict(zip(_result_names(program.signature), flat, strict=True))
     if output is not None:
         arrays.write_file(output, found)
     if as_json:
@@ -117,12 +117,8 @@ def _result_names(signature: Signature) -> list[str]:
     return [result.path for result in signature.results]
 
 
-def _flat(program: Program, outputs: Any) -> list[np.ndarray[Any, Any]]:
-    signature = program.signature
-    if not signature.state:
-        return signature.outputs.flatten(outputs, "output")
-    plain, state = outputs
-    return [*signature.outputs.flatten(plain, "output"), *state.values()]
+def _flat(program: Program, outputs: Any, state: Any) -> list[np.ndarray[Any, Any]]:
+    return [*program.signature.outputs.flatten(outputs, "output"), *state.values()]
 
 
 def _row(name: str, array: np.ndarray[Any, Any]) -> tuple[str, ...]:

@@ -4,23 +4,27 @@ Frontends fill a `Signature`, the bundle stores it as JSON, the runtime checks c
 This module imports nothing but the standard library, so a bundle runs without the compiler.
 
 The flat arguments of a program are the leaves of `Signature.inputs` (a tuple, one child per
-positional input) followed by the leaves of `Signature.keywords` (a dict, one child per keyword-only
-input). The flat results are the leaves of `Signature.outputs`, followed by the results whose
-`state` names the buffer of the model of which they are the new value.
+positional input), the leaves of `Signature.keywords` (a dict, one child per keyword-only input),
+and then the state: an argument for each buffer of the model that a call changes. The flat results
+are the leaves of `Signature.outputs`, followed by those whose `state` names the buffer, or the
+input, of which they are the new value.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from .classes import children_of, made
 
 Dim = int | str  # a symbolic dimension is written as its expression, "batch" or "2*n"
 Key = str | int
 
-KINDS = ("leaf", "none", "tuple", "list", "dict", "namedtuple", "custom")
+KINDS = ("leaf", "none", "constant", "tuple", "list", "dict", "namedtuple", "custom")
+_CONSTANTS = (bool, int, float, str)
 _KEYED = ("dict", "namedtuple", "custom")
 
 
@@ -33,21 +37,54 @@ class StructureError(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True)
-class Node:
-    """Stands for a user's class that is not at hand at run time: its name and its children."""
+class Node(Mapping[Key, Any]):
+    """Stands for a class of the user's, or of a framework's, that is not at hand: a mapping of its
+    children by name, which are its attributes, and its items by position, too."""
 
-    type_name: str
-    children: dict[Key, Any]
+    __slots__ = ("children", "type_name")
+
+    def __init__(self, type_name: str, children: Mapping[Key, Any]) -> None:
+        object.__setattr__(self, "type_name", type_name)
+        object.__setattr__(self, "children", dict(children))
 
     def __getattr__(self, name: str) -> Any:
-        children = self.__dict__.get("children", {})
-        if name in children:
-            return children[name]
-        raise AttributeError(f"{self.__dict__.get('type_name', 'Node')} has no child {name!r}")
+        if name not in Node.__slots__ and name in self.children:
+            return self.children[name]
+        raise AttributeError(f"{type(self).__name__} has no child {name!r}")
 
-    def __getitem__(self, key: Key) -> Any:
-        return self.children[key]
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{self.type_name} is a result: it cannot be changed")
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, (str, int)) and key in self.children:
+            return self.children[key]
+        if isinstance(key, (int, slice)):
+            return self.to_tuple()[key]
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.children)
+
+    def __len__(self) -> int:
+        return len(self.children)
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The children, without their names."""
+        return tuple(self.children.values())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Node):
+            return NotImplemented
+        return self.type_name == other.type_name and self.children == other.children
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        return Node, (self.type_name, self.children)
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{key}={value!r}" for key, value in self.children.items())
+        return f"{self.type_name.rpartition('.')[2]}({inside})"
 
 
 @dataclass(frozen=True)
@@ -55,19 +92,21 @@ class Tree:
     """The structure of nested inputs or outputs.
 
     `keys` are the keys of a dict, in the order of its leaves, the field names of a namedtuple, or
-    the child names of a custom class; `type_name` is the class of a namedtuple or custom node.
+    the child names of a custom class; `type_name` is the class of a namedtuple or custom node. A
+    constant is a number or a text that the export has fixed: `value`.
     """
 
     kind: str
     children: tuple[Tree, ...] = ()
     keys: tuple[Key, ...] = ()
     type_name: str = ""
+    value: bool | int | float | str | None = None
     leaf_count: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"tree kind {self.kind!r} is not one of {', '.join(KINDS)}")
-        if self.kind in ("leaf", "none") and self.children:
+        if self.kind in ("leaf", "none", "constant") and self.children:
             raise ValueError(f"a {self.kind} has no children")
         if self.kind in _KEYED and len(self.keys) != len(self.children):
             raise ValueError(f"a {self.kind} needs one key per child")
@@ -85,6 +124,11 @@ class Tree:
     def none() -> Tree:
         """None: a place without arrays."""
         return _NONE
+
+    @staticmethod
+    def constant(value: Any) -> Tree:
+        """A number or a text that is the same in every call; None for other values."""
+        return Tree("constant", value=value) if isinstance(value, _CONSTANTS) else _NONE
 
     @staticmethod
     def tuple_of(*children: Tree) -> Tree:
@@ -159,9 +203,14 @@ class Tree:
                 raise StructureError(path, f"expected an array, got {describe(value)}")
             leaves.append(value)
             return
+        if value is None and not self.leaf_count:  # nothing of it is given
+            return
         if self.kind == "none":
-            if value is not None:
-                raise StructureError(path, f"expected None, got {describe(value)}")
+            raise StructureError(path, f"expected None, got {describe(value)}")
+        if self.kind == "constant":
+            if type(value) is not type(self.value) or value != self.value:
+                reason = f"the export fixed it to {self.value!r}, got {describe(value)}"
+                raise StructureError(path, f"{reason} {value!r}; export it again for others")
             return
         children = self._children_of(value, path)
         for index, (child, item) in enumerate(zip(self.children, children, strict=True)):
@@ -178,12 +227,13 @@ class Tree:
             if len(value) != len(self.children):
                 raise StructureError(path, f"expected {self.describe()}, got {describe(value)}")
             return value
+        registered = children_of(value, self.type_name) if self.type_name else None
+        if registered is not None and len(registered) == len(self.children):
+            return registered
         if isinstance(value, Mapping):
             return self._from_mapping(value, path)
         if self.kind == "dict":
             raise StructureError(path, f"expected {self.describe()}, got {describe(value)}")
-        if isinstance(value, Node):
-            return self._from_mapping(value.children, path)
         if isinstance(value, tuple) and len(value) == len(self.children):
             return value
         if self.keys and all(isinstance(k, str) and hasattr(value, k) for k in self.keys):
@@ -207,8 +257,8 @@ class Tree:
     def _unflatten(self, leaves: Any) -> Any:
         if self.kind == "leaf":
             return next(leaves)
-        if self.kind == "none":
-            return None
+        if self.kind in ("none", "constant"):
+            return self.value
         children = [child._unflatten(leaves) for child in self.children]
         if self.kind == "list":
             return children
@@ -216,6 +266,9 @@ class Tree:
             return tuple(children)
         if self.kind == "dict":
             return dict(zip(self.keys, children, strict=True))
+        value = made(self.type_name, self.kind, self.keys, children)
+        if value is not None:
+            return value
         if self.kind == "namedtuple":
             return _namedtuple(self.type_name, tuple(map(str, self.keys)))(*children)
         return Node(self.type_name, dict(zip(self.keys, children, strict=True)))
@@ -223,8 +276,8 @@ class Tree:
     def describe(self) -> str:
         """A few words for an error: `a tuple of 2`, `a dict with keys 'a', 'b'`."""
         count = len(self.children)
-        if self.kind in ("leaf", "none"):
-            return "an array" if self.kind == "leaf" else "None"
+        if self.kind in ("leaf", "none", "constant"):
+            return "an array" if self.kind == "leaf" else repr(self.value)
         if self.kind in ("tuple", "list"):
             return f"a {self.kind} of {count}"
         keys = ", ".join(map(repr, self.keys[:8])) + (", ..." if count > 8 else "")
@@ -240,6 +293,8 @@ class Tree:
             data["keys"] = list(self.keys)
         if self.type_name:
             data["typeName"] = self.type_name
+        if self.kind == "constant":
+            data["value"] = self.value
         return data
 
     @staticmethod
@@ -254,6 +309,9 @@ class Tree:
         )
         if kind == "leaf":
             return _LEAF
+        if kind == "constant":
+            _expect(isinstance(data.get("value"), _CONSTANTS), "a constant has a value")
+            return Tree("constant", value=data["value"])
         children = tuple(Tree.from_json(child) for child in data.get("children", ()))
         return Tree(kind, children, keys, str(data.get("typeName", "")))
 
@@ -269,6 +327,9 @@ class Argument:
     `donated`: the caller gives its memory up, so a result may be written into it; `aliases` is the
     index of that result. `default` names the weight that is taken when a keyword is left out.
     `quantization` is the quantised type that the integers of a quantised input are stored for.
+    `state` names the buffer of the model that the argument is; its default is the exported value.
+    `given` is the element type that the framework converts to `element` on its own. `key`: the
+    integers are those of a random key of JAX's, of this kind.
     """
 
     path: str
@@ -278,6 +339,9 @@ class Argument:
     aliases: int | None = None
     default: str | None = None
     quantization: str | None = None
+    state: str | None = None
+    given: str | None = None
+    key: str | None = None
 
     def __str__(self) -> str:
         return f"{self.path}: {spell(self.quantization or self.element, self.dims)}"
@@ -285,9 +349,11 @@ class Argument:
 
 @dataclass(frozen=True)
 class Result:
-    """One flat output; `state` names the buffer of the model of which it is the new value.
+    """One flat output; `state` names the buffer of the model, or is the path of the input, of which
+    it is the new value.
 
-    `quantization` is the quantised type that the integers of a quantised output are stored for.
+    `quantization` is the quantised type that the integers of a quantised output are stored for;
+    `key` is the kind of random key of JAX's that they are.
     """
 
     path: str
@@ -295,6 +361,7 @@ class Result:
     element: str
     state: str | None = None
     quantization: str | None = None
+    key: str | None = None
 
     def __str__(self) -> str:
         return f"{self.path}: {spell(self.quantization or self.element, self.dims)}"
@@ -305,8 +372,9 @@ class Signature:
     """The inputs and outputs of a program, as the user sees them and flat.
 
     `names` are the parameter names of the positional inputs, where known: they may then also be
-    passed by keyword. There is one argument per leaf of `inputs`, then of `keywords`; the results
-    without a `state` are the leaves of `outputs`, in order, before all results with one.
+    passed by keyword. There is one argument per leaf of `inputs`, then of `keywords`, then one for
+    each buffer that is state; the results without a `state` are the leaves of `outputs`, in order,
+    before all results with one.
     """
 
     inputs: Tree
@@ -320,9 +388,14 @@ class Signature:
         _expect(self.inputs.kind == "tuple", "a signature's inputs are a tuple")
         _expect(self.keywords.kind == "dict", "a signature's keywords are a dict")
         leaves = self.inputs.leaf_count + self.keywords.leaf_count
+        given = [argument.state is None for argument in self.arguments]
         _expect(
-            leaves == len(self.arguments),
-            f"the input trees have {leaves} leaves, but there are {len(self.arguments)} arguments",
+            given == [True] * leaves + [False] * len(self.buffers),
+            f"the input trees have {leaves} leaves, but there are {sum(given)} arguments, or state "
+            "does not come last",
+        )
+        _expect(
+            set(self.buffers) <= set(self.state), "a buffer that is state has no result of its name"
         )
         plain = [result.state is None for result in self.results]
         _expect(
@@ -332,8 +405,13 @@ class Signature:
         )
 
     @functools.cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the buffers that are arguments: the state that a session keeps."""
+        return tuple(a.state for a in self.arguments if a.state is not None)
+
+    @functools.cached_property
     def state(self) -> tuple[str, ...]:
-        """Names of the buffers whose new values follow the outputs in `results`."""
+        """Names of the buffers and inputs whose new values follow the outputs in `results`."""
         return tuple(result.state for result in self.results if result.state is not None)
 
     @staticmethod
@@ -345,17 +423,30 @@ class Signature:
         names: Sequence[str] = (),
         keywords: Tree | None = None,
         state: Sequence[str] = (),
+        buffers: Mapping[str, str] | None = None,
     ) -> Signature:
         """The signature of trees and (dims, element) pairs in flat order; paths are derived.
 
-        The last len(state) results are the new values of these buffers.
+        The last len(state) results are the new values of these buffers and inputs. buffers: those
+        of them that are arguments, the last ones, with the weights that hold the exported values.
         """
         keywords = keywords or Tree("dict")
         roots = names or [f"input[{i}]" for i in range(len(inputs.children))]
         paths = inputs.paths("input", roots) + keywords.paths("", tuple(map(str, keywords.keys)))
+        buffers = dict(buffers or {})
+        plain = len(argument_types) - len(buffers)
         arguments = tuple(
             Argument(path, tuple(dims), element)
-            for path, (dims, element) in zip(paths, argument_types, strict=True)
+            for path, (dims, element) in zip(paths, argument_types[:plain], strict=True)
+        )
+        first = outputs.leaf_count
+        arguments += tuple(
+            Argument(
+                name, tuple(dims), element, True, first + state.index(name), weight, state=name
+            )
+            for (name, weight), (dims, element) in zip(
+                buffers.items(), argument_types[plain:], strict=True
+            )
         )
         result_paths = (*outputs.paths("output"), *state)
         states = (*[None] * outputs.leaf_count, *state)
@@ -399,6 +490,9 @@ class Signature:
             if name not in keywords:
                 break
             positional.append(keywords.pop(name))
+        fixed = [not child.leaf_count for child in self.inputs.children]
+        while len(positional) < len(fixed) and fixed[len(positional)]:
+            positional.append(None)
         if len(positional) != len(self.inputs.children):
             missing = self.names[len(positional) : len(positional) + 1]
             reason = self._count_reason(len(positional))
@@ -429,12 +523,12 @@ class Signature:
         return f"the program takes {expected} positional {noun} ({listed or 'none'}), got {count}"
 
     def unflatten(self, results: Sequence[Any]) -> Any:
-        """What a call returns: the outputs, or (outputs, {buffer: new value}) if there is state."""
-        count = self.outputs.leaf_count
-        outputs = self.outputs.unflatten(results[:count])
-        if not self.state:
-            return outputs
-        return outputs, dict(zip(self.state, results[count:], strict=True))
+        """What a call returns, without state."""
+        return self.outputs.unflatten(results[: self.outputs.leaf_count])
+
+    def states(self, results: Sequence[Any]) -> dict[str, Any]:
+        """The new values of buffers and inputs by name."""
+        return dict(zip(self.state, results[self.outputs.leaf_count :], strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object, described by `Signature` in specs/bundle.proto."""
@@ -463,13 +557,19 @@ class Signature:
                     aliases=item.get("aliases"),
                     default=item.get("default"),
                     quantization=item.get("quantization"),
+                    state=item.get("state"),
+                    given=item.get("given"),
+                    key=item.get("key"),
                 )
                 for item in data.get("arguments", ())
             ),
             outputs=Tree.from_json(data.get("outputs")),
             results=tuple(
                 Result(
-                    *_typed(item), state=item.get("state"), quantization=item.get("quantization")
+                    *_typed(item),
+                    state=item.get("state"),
+                    quantization=item.get("quantization"),
+                    key=item.get("key"),
                 )
                 for item in data.get("results", ())
             ),
@@ -509,15 +609,17 @@ def _argument_json(argument: Argument) -> dict[str, Any]:
         data["donated"] = True
     if argument.aliases is not None:
         data["aliases"] = argument.aliases
-    if argument.default is not None:
-        data["default"] = argument.default
+    for name in ("default", "state", "given", "key"):
+        if getattr(argument, name) is not None:
+            data[name] = getattr(argument, name)
     return data
 
 
 def _result_json(result: Result) -> dict[str, Any]:
     data = _typed_json(result)
-    if result.state is not None:
-        data["state"] = result.state
+    for name in ("state", "key"):
+        if getattr(result, name) is not None:
+            data[name] = getattr(result, name)
     return data
 
 

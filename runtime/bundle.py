@@ -36,6 +36,7 @@ VERSION = (1, 0)
 FEATURES = {
     "program.hlo": "0.1",
     "signatures.trees": "0.1",
+    "signatures.state": "0.1",
     "weights.safetensors": "0.1",
     "weights.aliases": "0.1",
     "variants.weights": "0.1",
@@ -102,6 +103,8 @@ def write(path: str | os.PathLike[str], parts: MemoryParts | Bundle, seal: bool 
     `seal`: mark it as compiled on this machine, so that it runs here without being asked.
     """
     features = {"program.hlo", "signatures.trees"}
+    if any(signature.buffers for signature in parts.signatures.values()):
+        features.add("signatures.state")
     manifest: dict[str, Any] = {"format": FORMAT, "version": "{}.{}".format(*VERSION)}
     with ArchiveWriter(path) as archive:
         archive.add(_PROGRAM, parts.program)

@@ -7,6 +7,7 @@ Arrays are taken as they are, without a copy: numpy's, and those of any library 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ _DEVICE_NAMES = {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda-manag
 class Leaf:
     """What one flat argument or result has to be."""
 
-    __slots__ = ("bytes", "dtype", "kind", "overwritten", "path", "shape")
+    __slots__ = ("bytes", "dtype", "given", "key", "kind", "overwritten", "path", "shape")
 
     def __init__(self, declared: Argument | Result, overwritten: bool = False) -> None:
         """`overwritten`: the plan gives a result in this argument's memory, which is donated."""
@@ -40,6 +41,9 @@ class Leaf:
         self.shape = tuple(int(dim) for dim in declared.dims)
         self.bytes = math.prod(self.shape) * self.dtype.itemsize
         self.overwritten = overwritten
+        given = declared.given if isinstance(declared, Argument) else None
+        self.given = None if given is None else element_type(given).dtype
+        self.key = declared.key
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
@@ -50,6 +54,8 @@ class Leaf:
         `giving`: it has to be writable if the plan overwrites it.
         """
         array = self._to_array(value)
+        if self.given is not None and array.dtype == self.given and array.shape == self.shape:
+            return self._converted(array), True
         if array.dtype != self.dtype or array.shape != self.shape:
             raise self._mismatch(array)
         flags = array.flags
@@ -57,6 +63,14 @@ class Leaf:
         if usable and (flags.writeable or not (giving and self.overwritten)):
             return array, False
         return np.array(array, order="C", copy=True), True
+
+    def _converted(self, array: Array) -> Array:
+        """As the framework converts it on its own; UserError where an integer does not fit."""
+        with np.errstate(over="ignore"):
+            made = array.astype(self.dtype, order="C")
+        if self.kind in ("int", "uint") and (made != array).any():
+            raise self.refuse(f"{array.dtype.name} holds a number that does not fit")
+        return made
 
     def accept_view(self, value: Any, borrow: Callable[[Any], Any], giving: bool) -> Any:
         """The value in the memory of the program's device; None where it is the host's.
@@ -77,6 +91,8 @@ class Leaf:
         return view
 
     def _to_array(self, value: Any) -> Array:
+        if self.key is not None and type(value).__name__ == "PRNGKeyArray" and "jax" in sys.modules:
+            return np.asarray(sys.modules["jax"].random.key_data(value))
         if isinstance(value, np.ma.MaskedArray):
             raise self.refuse("got a masked array, whose mask would be lost", "pass x.filled(...)")
         if isinstance(value, np.ndarray):
@@ -151,6 +167,12 @@ class Leaf:
     def refuse(self, reason: str, remedy: str = "") -> UserError:
         """The error for a value that is not what this leaf has to be."""
         return UserError(f"{self.path}: expected {self}, {reason}{'; ' if remedy else ''}{remedy}")
+
+
+def as_keys(kind: str, array: Any) -> Any:
+    """Random keys of JAX's of these integers, where JAX is loaded; else the integers."""
+    jax = sys.modules.get("jax")
+    return array if jax is None else jax.random.wrap_key_data(jax.numpy.asarray(array), impl=kind)
 
 
 def check_donations(leaves: Sequence[Leaf], arrays: Sequence[Any]) -> None:

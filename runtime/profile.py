@@ -55,10 +55,13 @@ class KernelTotal:
 class Profile:
     """Events of one call, its outputs, and where the time went."""
 
-    def __init__(self, plan: Any, raw: Sequence[Any], outputs: Any) -> None:
-        """`raw`: what a device's run gives: step, worker, begin and duration of each event."""
+    def __init__(
+        self, plan: Any, raw: Sequence[Any], outputs: Any, state: Mapping[str, Any] | None = None
+    ) -> None:
+        """`raw`: what a device's run gives: step, worker, begin and duration of events. `state`:
+        the new values of buffers by name."""
         self._plan = plan
-        self.outputs = outputs
+        self.outputs, self.state = outputs, dict(state or {})
         self.events = tuple(self._event(item) for item in raw)
 
     def _event(self, item: Any) -> Event:

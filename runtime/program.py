@@ -17,7 +17,7 @@ from ..hlo.signature import Signature, StructureError
 from . import devices
 from .aliases import Aliases, find_aliases, like
 from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, write
-from .inputs import Leaf, check_donations
+from .inputs import Leaf, as_keys, check_donations
 from .parts import (
     ALIGNMENT,
     aligned,
@@ -32,6 +32,7 @@ from .parts import (
 from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
+from .session import Session
 from .structure import Differs, flattener, unflattener
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class Program:
             Leaf(argument, index in overwritten)
             for index, argument in enumerate(signature.arguments)
         )
+        self._buffers = len(signature.buffers)
         used = used_weights(self._plan, weights)
         self._device = devices.open_device(
             self._plan, variant.image, used, threads, pin, variant.cubins, driver
@@ -112,11 +114,13 @@ class Program:
         self._defaults = [weights.get(a.default or "") for a in signature.arguments]
         # What the quick ways of a call read: one for flat inputs, one for nested ones.
         plain = signature.inputs.is_flat and not signature.keywords.children
-        self._quick = plain
+        self._quick = plain and not self._buffers
         self._accepts = tuple((leaf.dtype, leaf.shape) for leaf in self._leaves)
         self._results = results
         self._gives = tuple((r.shape, r.dtype, r.bytes + ALIGNMENT - 1) for r in results)
         self._flatten = flattener(signature.inputs)
+        plain_results = signature.results[: signature.outputs.leaf_count]
+        self._keys = [(n, r.key) for n, r in enumerate(plain_results) if r.key is not None]
         self._unflatten = unflattener(signature.outputs)
         self._outputs_are_flat_list = (
             signature.outputs.is_flat and signature.outputs.kind == "list" and not signature.state
@@ -169,16 +173,79 @@ class Program:
 
         Inputs are numpy arrays, anything that speaks DLPack, or Python scalars. Types are never
         cast; an input that is not C-contiguous is copied, and counted in `copies`. Inputs are never
-        written, donated ones either: see `donate`.
+        written, donated ones either: see `donate`. A model that changes its own buffers (counters,
+        running means, caches) does so from call to call: see `session` and `stateless`.
         """
         count = len(self._accepts)
         if self._quick and not keywords and len(inputs) == count and self._are_ready(inputs):
             return self._pack(self._run(inputs)[0])
+        if self._buffers:
+            return self._own_session(*inputs, **keywords)
         return self._pack(self._run(self._arrays(inputs, keywords))[0])
+
+    def session(self) -> Session:
+        """New state, which begins with what the model was exported with: calls of the session
+        advance it, and nothing else does."""
+        return Session(self, self.initial_state)
+
+    def stateless(
+        self, *inputs: Any, state: Mapping[str, Any] | None = None, **keywords: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """(result, new state) of a call on a given state, which is not changed: values by name for
+        some or all of `signature.buffers`, by default what the model was exported with. The new
+        state also has the inputs that the model writes, by path."""
+        given, names = dict(state or {}), self._signature.buffers
+        if unknown := [name for name in given if name not in names]:
+            known = ", ".join(names) or "none"
+            raise UserError(f"{unknown[0]}: the program has no such state; it has {known}")
+        buffers = [given.get(name) for name in names]
+        outputs = self._run(self._arrays(inputs, keywords, buffers=buffers))[0]
+        return self._pack(outputs), self._signature.states(outputs)
+
+    @property
+    def initial_state(self) -> list[Array]:
+        """What the model was exported with, one array for each of `signature.buffers`: parts of the
+        bundle, which nobody may write."""
+        self._settle()
+        found = self._defaults[len(self._leaves) - self._buffers :]
+        if any(array is None for array in found):
+            raise UserError("the bundle lacks the values that its state begins with")
+        return found
+
+    @functools.cached_property
+    def _own_session(self) -> Session:
+        return self.session()
+
+    def advance(
+        self,
+        inputs: Sequence[Any],
+        keywords: Mapping[str, Any],
+        buffers: Sequence[Any],
+        giving: bool = False,
+        stay: bool = False,
+    ) -> tuple[Any, list[Any]]:
+        """A session's call: the result, and the buffers afterwards. `giving`: donated inputs are
+        given up. `stay`: results stay on the device."""
+        if stay:
+            self._check_memory()
+        plain = self._signature.outputs.leaf_count
+        arrays = self._arrays(inputs, keywords, giving, buffers, keeps=True)
+        if self._device.has_memory:
+            outputs = self._on_device(arrays)
+            if not stay:
+                outputs[:plain] = [x.numpy() for x in outputs[:plain]]
+        else:
+            outputs = self._run(arrays, giving=giving, keeps=True)[0]
+            for result, argument in self._aliases.donated:
+                if result < plain and argument >= len(self._leaves) - self._buffers:
+                    outputs[result] = outputs[result].copy()  # it is the session's memory
+        states = self._signature.states(outputs)
+        return self._pack(outputs), [states[name] for name in self._signature.buffers]
 
     def call_flat(self, inputs: Sequence[Any]) -> list[Array]:
         """The results, flat, of the flat arguments: in the order of `signature.arguments` and of
-        `signature.results`, as a library that has flattened its own structures calls it."""
+        `signature.results`, as a library that has flattened its own structures calls it. State is
+        given and comes back like everything else."""
         if len(inputs) != len(self._leaves):
             raise UserError(
                 f"the program takes {len(self._leaves)} arguments, {len(inputs)} are given"
@@ -190,6 +257,8 @@ class Program:
     def donate(self, *inputs: Any, **keywords: Any) -> Any:
         """Like a call, but donated arguments are given up: where the plan computes a result in
         their memory, the result is that memory, and no copy is made."""
+        if self._buffers:
+            return self._own_session.donate(*inputs, **keywords)
         return self._pack(self._run(self._arrays(inputs, keywords, True), giving=True)[0])
 
     def on_device(self, *inputs: Any, donate: bool = False, **keywords: Any) -> Any:
@@ -200,6 +269,8 @@ class Program:
         donate: donated arguments that lie in that memory are given up, as by `donate`.
         """
         self._check_memory()
+        if self._buffers:
+            return self._own_session.on_device(*inputs, donate=donate, **keywords)
         return self._pack(self._on_device(self._arrays(inputs, keywords, donate)))
 
     def on_device_flat(self, inputs: Sequence[Any]) -> list[Any]:
@@ -234,6 +305,11 @@ class Program:
         outputs: a flat sequence of arrays to write, by default made once; each has a result's type
         and shape, is C-contiguous, aligned and writable, and shares no memory with another array.
         """
+        if self._buffers:
+            raise UserError(
+                "prepare: the program keeps state between calls, so its arrays are not bound; call "
+                "it, or a session of it"
+            )
         arrays = []
         values = self._values(inputs, keywords)
         for leaf, value, default in zip(self._leaves, values, self._defaults, strict=True):
@@ -256,9 +332,11 @@ class Program:
         return PreparedCall(run, arrays, given, self._pack(given), before, fill)
 
     def profile(self, *inputs: Any, **keywords: Any) -> Profile:
-        """Run once and say what each kernel took; `.save(path)` writes a trace for Perfetto."""
+        """Run once and say what each kernel took; `.save(path)` writes a trace for Perfetto. State
+        is what the model was exported with, and does not advance."""
         outputs, events = self._run(self._arrays(inputs, keywords), profile=True)
-        return Profile(self._plan, events or (), self._pack(outputs))
+        states = self._signature.states(outputs)
+        return Profile(self._plan, events or (), self._pack(outputs), states)
 
     def save(
         self, path: str | os.PathLike[str], *, seal: bool = True, version: str | None = None
@@ -404,23 +482,35 @@ class Program:
         )
 
     def _arrays(
-        self, inputs: Sequence[Any], keywords: Mapping[str, Any], giving: bool = False
+        self,
+        inputs: Sequence[Any],
+        keywords: Mapping[str, Any],
+        giving: bool = False,
+        buffers: Sequence[Any] = (),
+        keeps: bool = False,
     ) -> list[Array]:
         """The call's flat arguments as arrays that kernels can read; with `giving`, donated ones
-        as arrays that they may write."""
-        values = self._values(inputs, keywords)
+        as arrays that they may write. `buffers`: the state, None for what was exported; `keeps`: it
+        is a session's, which they may write as well."""
+        values = [*self._values(inputs, keywords), *(buffers or [None] * self._buffers)]
         giving = giving and self._can_be_given
-        if not giving and self._are_ready(values):
+        if not giving and not keeps and self._are_ready(values):
             return values
-        arrays = self._accepted(values, giving)
+        arrays = self._accepted(values, giving, keeps)
         if giving:
             check_donations(self._leaves, arrays)
         return arrays
 
-    def _accepted(self, values: Sequence[Any], giving: bool = False) -> list[Array]:
+    def _accepted(
+        self, values: Sequence[Any], giving: bool = False, keeps: bool = False
+    ) -> list[Array]:
         """Each flat argument as its leaf accepts it; what is copied is counted."""
-        arrays, copies = [], 0
-        for leaf, value, default in zip(self._leaves, values, self._defaults, strict=True):
+        arrays, copies, asked = [], 0, giving
+        first = len(self._leaves) - self._buffers
+        for number, (leaf, value, default) in enumerate(
+            zip(self._leaves, values, self._defaults, strict=True)
+        ):
+            giving = asked or keeps and number >= first
             if value is None and default is not None:
                 value = default
             if self._device.borrow is not None and not isinstance(value, np.ndarray):
@@ -440,7 +530,7 @@ class Program:
         """The call's flat arguments as they were passed; None for those left out."""
         values: list[Any] = []
         try:
-            if keywords or len(self._leaves) > self._signature.inputs.leaf_count:
+            if keywords or self._signature.keywords.children:
                 raise Differs
             self._flatten(inputs, values)
             return values
@@ -467,15 +557,21 @@ class Program:
         return True
 
     def _run(
-        self, inputs: Sequence[Array], profile: bool = False, giving: bool = False
+        self,
+        inputs: Sequence[Array],
+        profile: bool = False,
+        giving: bool = False,
+        keeps: bool = False,
     ) -> tuple[list[Array], Sequence[Any] | None]:
         """The outputs, and the device's events if it was asked for them. `giving`: donated inputs
-        become outputs; else the plan works in place on a fresh copy of them."""
+        become outputs; else the plan works in place on a fresh copy of them. `keeps`: so does state
+        alone."""
         outputs = [aligned(*result) for result in self._gives]
+        first = len(self._leaves) - self._buffers
         if self._aliases.donated:
             inputs = list(inputs)
             for result, argument in self._aliases.donated:
-                if giving:
+                if giving or keeps and argument >= first:
                     outputs[result] = like(inputs[argument], outputs[result])
                 else:
                     copy = like(outputs[result], inputs[argument])
@@ -498,10 +594,10 @@ class Program:
             return self._device.context()
 
     def _pack(self, outputs: list[Any]) -> Any:
+        for number, kind in self._keys:
+            outputs[number] = as_keys(kind, outputs[number])
         if self._outputs_are_flat_list:
             return outputs
-        if self._signature.state:
-            return self._signature.unflatten(outputs)
         return self._unflatten(iter(outputs))
 
     def _check_plan(self, results: Sequence[Leaf]) -> None:

@@ -27,7 +27,7 @@ def flattener(tree: Tree) -> Flatten:
         return lambda value, leaves: leaves.append(value)
     if tree.kind == "none":
         return _flatten_none
-    if tree.kind == "custom":
+    if tree.kind in ("custom", "constant"):
         return _flatten_never
     children = _children(tree)
     if all(child.kind == "leaf" for child in tree.children):
@@ -79,7 +79,7 @@ def unflattener(tree: Tree) -> Unflatten:
     count = len(tree.children)
     if tree.kind == "leaf":
         return next
-    if tree.kind in ("namedtuple", "custom", "none"):
+    if tree.kind in ("namedtuple", "custom", "none", "constant"):
         return lambda leaves: tree.unflatten(list(islice(leaves, tree.leaf_count)))
     if all(child.kind == "leaf" for child in tree.children):
         take: Callable[[Iterator[Any]], Any] = lambda leaves: islice(leaves, count)  # noqa: E731

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Module, Weight
-from ...hlo.signature import Signature
+from ...hlo.signature import Signature, StructureError
 from ...hlo.types import element_type_of
 from ..kernel.jax_primitive import importing
 from ..stablehlo.convert import WEIGHT_BYTES, Converter, EntryArgument
@@ -37,7 +37,34 @@ def import_function(function: Any, examples: Sequence[Any], keywords: Mapping[st
     is_jitted = hasattr(function, "trace") and hasattr(function, "lower")
     jitted = function if is_jitted else jax.jit(function)
     traced = trace(jitted, examples, keywords)
-    return import_traced(traced, title_of(function))
+    return _with_conversions(import_traced(traced, title_of(function)), examples, keywords)
+
+
+def _with_conversions(
+    module: Module, examples: Sequence[Any], keywords: Mapping[str, Any]
+) -> Module:
+    """The module, whose signature says which types of the examples JAX converts on its own, as it
+    does where 64-bit types are off."""
+    signature = module.signature
+    try:
+        leaves = signature.flatten(examples, keywords) if signature is not None else []
+    except StructureError:  # static arguments are no leaves
+        return module
+    assert signature is not None
+    arguments, notes = list(signature.arguments), []
+    for number, (argument, leaf) in enumerate(zip(arguments, leaves, strict=True)):
+        if isinstance(leaf, (np.ndarray, np.generic)) and argument.key is None:
+            given = element_type_of(leaf.dtype).name
+            if given != argument.element:
+                arguments[number] = replace(argument, given=given)
+                notes.append(
+                    f"input '{argument.path}' is {given} in the example, which JAX takes as "
+                    f"{argument.element}: arrays of {given} are converted at each call"
+                )
+    if not notes:
+        return module
+    signature = replace(signature, arguments=tuple(arguments))
+    return replace(module, signature=signature).with_notes(*notes)
 
 
 def title_of(function: Any) -> str:
@@ -129,9 +156,22 @@ def _signature(module: Module, traced: Any, closed: Any, donated: Sequence[bool]
         keywords=keywords,
     )
     aliases = donations(module.main)
-    return signature.donating(
+    signature = signature.donating(
         {index: aliases.get(index) for index, flag in enumerate(donated) if flag}
     )
+    given = zip(signature.arguments, closed.in_avals, strict=True)
+    gives = zip(signature.results, closed.out_avals, strict=True)
+    return replace(
+        signature,
+        arguments=tuple(replace(a, key=_key_kind(aval)) for a, aval in given),
+        results=tuple(replace(r, key=_key_kind(aval)) for r, aval in gives),
+    )
+
+
+def _key_kind(aval: Any) -> str | None:
+    """The kind of a random key, "threefry2x32"; None for other values."""
+    name = getattr(getattr(aval.dtype, "_impl", None), "name", None)
+    return name if str(aval.dtype).startswith("key<") else None
 
 
 def export_of(exported: Any) -> Export:

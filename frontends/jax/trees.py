@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...hlo.classes import meet
 from ...hlo.signature import Key, Tree
 
 
@@ -23,8 +24,18 @@ def tree_of(definition: Any) -> Tree:
     name = f"{kind.__module__}.{kind.__qualname__}"
     fields = getattr(kind, "_fields", None)
     if issubclass(kind, tuple) and fields is not None:
+        meet(name, fields, lambda values: kind(*values))
         return Tree("namedtuple", children, tuple(fields), name)
-    return Tree("custom", children, _child_names(definition, kind, len(children)), name)
+    names = _child_names(definition, kind, len(children))
+    meet(name, names, lambda values: registered()[kind].from_iter(auxiliary, tuple(values)))
+    return Tree("custom", children, names, name)
+
+
+def registered() -> Any:
+    """JAX's classes of pytrees and how they are taken apart: it has no public name."""
+    from jax._src import tree_util
+
+    return tree_util._registry
 
 
 def _key(key: Any) -> Key:

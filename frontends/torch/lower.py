@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ from .context import Blocked, Context
 from .functional import Aliases, functional_target, is_in_place
 from .lowerings import DATA, LOWERINGS, REMEDIES
 from .program import Graph, Input, Node, Output, Program, Ref
-from .trees import without_leaves
+from .trees import with_constants
 
+_SCALARS = (bool, int, float, str)
 SMALL_CONSTANT = 4096
 """Tensor constants up to so many bytes become part of the program, larger ones weights."""
 
@@ -31,8 +32,13 @@ ITEM = "keep the value a tensor: .item() makes the program depend on it"
 
 
 def lower(program: Program) -> Module:
-    """The module of an export; ImportBlockers if there is anything that it cannot say."""
-    return _Lowering(program).module()
+    """The module of an export; ImportBlockers if there is anything that it cannot say. Buffers that
+    it changes are its last arguments."""
+    first = _Lowering(program)
+    module = first.module()
+    if not first.changed:
+        return module
+    return _Lowering(program, frozenset(first.changed)).module()
 
 
 def unsupported(graph: Graph) -> set[str]:
@@ -43,8 +49,10 @@ def unsupported(graph: Graph) -> set[str]:
 class _Lowering:
     """The state of one import."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, buffers: Set[str] = frozenset()) -> None:
+        """`buffers`: those that are arguments, because the program changes them."""
+        self.program, self.buffers = program, buffers
+        self.changed: dict[str, None] = {}  # buffers, in the order of their results
         self.blockers: dict[Blocker, None] = {}
         self.context = Context(self.inline)
         self.aliases: list[Aliases] = []  # of the graph being lowered and those around it
@@ -59,24 +67,43 @@ class _Lowering:
     def module(self) -> Module:
         program = self.program
         users = [bound for bound in program.inputs if bound.kind == "user"]
+        kept = {b.target: b for b in program.inputs if b.kind == "weight"}
+        buffers = [kept[name] for name in kept if name in self.buffers]
         types = [self.input_type(bound) for bound in users]
+        types += [program.tensors[bound.target].type for bound in buffers]
         values = self.context.builder.arguments(types)
-        arguments = {bound.name: value for bound, value in zip(users, values, strict=True)}
+        given = [*users, *buffers]
+        arguments = {bound.name: value for bound, value in zip(given, values, strict=True)}
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
         results = self.inline(program.graph, inputs)
         if self.blockers:
             raise ImportBlockers(list(self.blockers), program.name or "the export")
         bound_results = list(zip(program.outputs, results, strict=True))
-        plain = [value for bound, value in bound_results if bound.kind == "user"]
+        plain = [
+            raw if isinstance(raw, _SCALARS) else value
+            for (bound, value), raw in zip(bound_results, program.graph.outputs, strict=True)
+            if bound.kind == "user"
+        ]
         state = self.state(users, inputs, bound_results)
-        values = [value for value in plain if value is not None] + list(state.values())
+        values = [value for value in plain if isinstance(value, Value)] + list(state.values())
+        self.changed = {name: None for name in state if name in kept}
+        for path in state:
+            if path not in kept:
+                self.notes.append(
+                    f"the model writes its input '{path}'; a call leaves it as it is, and "
+                    "program.stateless(...) gives the new value"
+                )
         body = _live(self.context.builder.region(values))
         used = {op.attributes["weight"] for op in body.walk() if op.name == "weight"}
+        initial = {bound.target: program.tensors[bound.target].name for bound in buffers}
+        for bound in buffers:
+            self.weights[initial[bound.target]] = program.tensors[bound.target]
+        used |= set(initial.values())
         return Module(
             {"main": Function("main", body)},
             name=program.name,
             weights={name: weight for name, weight in self.weights.items() if name in used},
-            signature=self.signature(types, plain, values, list(state)),
+            signature=self.signature(types, plain, values, list(state), initial),
             symbols={name: program.symbols.get(name, (0, None)) for name in _symbols(types)},
             notes=tuple(dict.fromkeys(self.notes)),
         )
@@ -112,9 +139,13 @@ class _Lowering:
         return {bound.name: path for bound, path in zip(users, found, strict=True)}
 
     def trees(self) -> tuple[Tree, Tree]:
-        """The structure of positional and of keyword inputs; fixed ones are None."""
-        bound = [b.kind == "user" for b in self.program.inputs if b.kind in ("user", "fixed")]
-        inputs, keywords = without_leaves(self.program.input_tree, bound).children
+        """The structure of positional and of keyword inputs; fixed ones are constants."""
+        leaves = [
+            Tree.leaf() if b.kind == "user" else b.value
+            for b in self.program.inputs
+            if b.kind in ("user", "fixed")
+        ]
+        inputs, keywords = with_constants(self.program.input_tree, leaves).children
         return inputs, keywords
 
     def input_type(self, bound: Input) -> TensorType:
@@ -127,12 +158,12 @@ class _Lowering:
 
     def bind(self, bound: Input, arguments: Mapping[str, Value]) -> Any:
         """The value of a graph input."""
-        if bound.kind == "user":
+        if bound.name in arguments:
             return arguments[bound.name]
         if bound.kind == "fixed":
             if bound.value is not None:
                 self.notes.append(
-                    f"input '{bound.name}' was fixed to {bound.value!r} by the export; pass None"
+                    f"input '{bound.name}' was fixed to {bound.value!r} by the export"
                 )
             return bound.value
         if bound.kind in ("token", "size"):
@@ -156,13 +187,15 @@ class _Lowering:
     def signature(
         self,
         types: Sequence[TensorType],
-        plain: Sequence[Value | None],
+        plain: Sequence[Any],
         values: Sequence[Value],
         state: Sequence[str],
+        buffers: Mapping[str, str],
     ) -> Signature:
         program = self.program
         inputs, keywords = self.trees()
-        outputs = without_leaves(program.output_tree, [value is not None for value in plain])
+        leaves = [Tree.leaf() if isinstance(value, Value) else value for value in plain]
+        outputs = with_constants(program.output_tree, leaves)
         return Signature.build(
             inputs,
             [_spelled(type) for type in types],
@@ -171,6 +204,7 @@ class _Lowering:
             program.names[: len(inputs.children)],
             keywords,
             state,
+            buffers,
         )
 
     # Nodes.
@@ -263,6 +297,8 @@ class _Lowering:
         """A graph output as a tensor; Python's scalars become constants of rank 0."""
         if value is None or isinstance(value, Value):
             return value
+        if isinstance(value, str):
+            return None
         if isinstance(value, bool):
             return self.context.scalar(value, I1)
         if isinstance(value, (int, float)):

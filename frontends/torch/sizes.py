@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
-from ...hlo.signature import StructureError
+from ...hlo.signature import StructureError, Tree
 from ...hlo.types import Dim, SymbolicDim
-from .trees import without_leaves
+from .trees import with_constants
 
 if TYPE_CHECKING:
     from .program import Program
@@ -84,7 +84,8 @@ def sizes_from_examples(
     if not program.symbols:
         raise UserError("the export has fixed sizes already; give no example inputs")
     bound = [b for b in program.inputs if b.kind in ("user", "fixed")]
-    tree = without_leaves(program.input_tree, [b.kind == "user" for b in bound])
+    leaves = [Tree.leaf() if b.kind == "user" else b.value for b in bound]
+    tree = with_constants(program.input_tree, leaves)
     users = [b for b in bound if b.kind == "user"]
     positional, named = tree.children
     paths = positional.paths("input", program.names) + named.paths("", [str(k) for k in named.keys])

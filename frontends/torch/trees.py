@@ -20,6 +20,8 @@ def tree_of_spec(spec: Any) -> Tree:
     fields = getattr(context, "_fields", None)
     if fields is not None:
         return namedtuple_tree(f"{context.__module__}.{context.__qualname__}", fields, children)
+    if kind.__module__ == "torch.return_types":
+        return namedtuple_tree(name, kind.__match_args__, children)
     if name == "collections.defaultdict":
         context = context[1]
     return container_tree(name, context, children)
@@ -70,13 +72,14 @@ def container_tree(name: str, context: Any, children: tuple[Tree, ...]) -> Tree:
     return Tree("custom", children, tuple(context if named else range(len(children))), name)
 
 
-def without_leaves(tree: Tree, present: list[bool]) -> Tree:
-    """`tree` with None for the leaves that are not `present`, one flag per leaf in order."""
-    flags = iter(present)
+def with_constants(tree: Tree, leaves: Sequence[Any]) -> Tree:
+    """`tree` with a constant, or None, for each leaf that is no `Tree.leaf()`, in order."""
+    found = iter(leaves)
 
     def walk(node: Tree) -> Tree:
         if node.kind == "leaf":
-            return node if next(flags) else Tree.none()
+            value = next(found)
+            return value if isinstance(value, Tree) else Tree.constant(value)
         if not node.children:
             return node
         return Tree(node.kind, tuple(map(walk, node.children)), node.keys, node.type_name)

@@ -36,6 +36,8 @@ class Dce:
             kept = {name: f for name, f in module.functions.items() if name in called}
             module = module.with_functions(kept)
         used = {op.attributes["weight"] for op in module.walk() if op.name == "weight"}
+        if module.signature is not None:  # initial values of state
+            used |= {a.default for a in module.signature.arguments if a.default is not None}
         if any(name not in used for name in module.weights):
             module = module.with_weights({n: w for n, w in module.weights.items() if n in used})
         return module

@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 cea8536407357c2d7fa201bdc7b0c29f074562f92cf34b9fafc7146fe46ea424); do not edit.
+# Generated from specs/bundle.proto (sha256 141939b55d819fbb549c765fb4ee2048dca878bff30fdbaa47868d673148ebe8); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -127,19 +127,21 @@ class BundleSignature(_message.Message):
     def __init__(self, inputs: _Optional[_Union[BundleTree, _Mapping]] = ..., outputs: _Optional[_Union[BundleTree, _Mapping]] = ..., arguments: _Optional[_Iterable[_Union[BundleArgument, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[BundleResult, _Mapping]]] = ..., keywords: _Optional[_Union[BundleTree, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BundleTree(_message.Message):
-    __slots__ = ("kind", "children", "keys", "type_name")
+    __slots__ = ("kind", "children", "keys", "type_name", "value")
     KIND_FIELD_NUMBER: _ClassVar[int]
     CHILDREN_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     TYPE_NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     children: _containers.RepeatedCompositeFieldContainer[BundleTree]
     keys: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
     type_name: str
-    def __init__(self, kind: _Optional[str] = ..., children: _Optional[_Iterable[_Union[BundleTree, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., type_name: _Optional[str] = ...) -> None: ...
+    value: _struct_pb2.Value
+    def __init__(self, kind: _Optional[str] = ..., children: _Optional[_Iterable[_Union[BundleTree, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., type_name: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class BundleArgument(_message.Message):
-    __slots__ = ("path", "dims", "element", "donated", "aliases", "default", "quantization")
+    __slots__ = ("path", "dims", "element", "donated", "aliases", "default", "quantization", "state", "given", "key")
     PATH_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +149,9 @@ class BundleArgument(_message.Message):
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     path: str
     dims: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
     element: str
@@ -154,21 +159,26 @@ class BundleArgument(_message.Message):
     aliases: int
     default: str
     quantization: str
-    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., donated: _Optional[bool] = ..., aliases: _Optional[int] = ..., default: _Optional[str] = ..., quantization: _Optional[str] = ...) -> None: ...
+    state: str
+    given: str
+    key: str
+    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., donated: _Optional[bool] = ..., aliases: _Optional[int] = ..., default: _Optional[str] = ..., quantization: _Optional[str] = ..., state: _Optional[str] = ..., given: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
 class BundleResult(_message.Message):
-    __slots__ = ("path", "dims", "element", "state", "quantization")
+    __slots__ = ("path", "dims", "element", "state", "quantization", "key")
     PATH_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     path: str
     dims: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
     element: str
     state: str
     quantization: str
-    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., state: _Optional[str] = ..., quantization: _Optional[str] = ...) -> None: ...
+    key: str
+    def __init__(self, path: _Optional[str] = ..., dims: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., element: _Optional[str] = ..., state: _Optional[str] = ..., quantization: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
 class Tuning(_message.Message):
     __slots__ = ("schema", "version", "kernels")

@@ -13,7 +13,10 @@ from girih.runtime.program import Program
 from .fakes import FLAT, plan_for
 
 FORBIDDEN = ("jax", "jaxlib", "torch", "llvmlite", "transformers", "onnx")
-SINGLE = ("girih", "girih.hlo", "girih.hlo.errors", "girih.hlo.signature", "girih.hlo.types")
+SINGLE = (
+    "girih", "girih.hlo", "girih.hlo.classes", "girih.hlo.errors", "girih.hlo.signature",
+    "girih.hlo.types",
+)  # fmt: skip
 WHOLE = ("girih.runtime", "girih.specs", "girih.cli")
 
 # Makes the forbidden packages unimportable, then says at exit what of girih was imported.

@@ -111,7 +111,8 @@ def test_calls():
     assert SIGNATURE.flatten((params, 3), {"mask": 4}) == [1, 2, 3, 4]
     assert SIGNATURE.flatten((params,), {"mask": 4, "step": 3}) == [1, 2, 3, 4]
     assert SIGNATURE.flatten((), {"mask": 4, "step": 3, "params": params}) == [1, 2, 3, 4]
-    assert SIGNATURE.unflatten(["l", "m"]) == ({"loss": "l"}, {"bn.mean": "m"})
+    assert SIGNATURE.unflatten(["l", "m"]) == {"loss": "l"}
+    assert SIGNATURE.states(["l", "m"]) == {"bn.mean": "m"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,125 @@
+"""The state of a model between calls: buffers that a call changes.
+
+A program has a session of its own, which its calls advance as the framework's would; more are made
+by `program.session()`. Buffers are allocated once and stay on the device, where that has memory of
+its own; the plan overwrites them where it can, and elsewhere the new values take their place.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..hlo.errors import UserError
+from .inputs import Leaf
+from .parts import ALIGNMENT, aligned
+
+if TYPE_CHECKING:
+    from .program import Program
+
+Array = np.ndarray[Any, Any]
+
+
+class Session:
+    """`session(*inputs)` is a call of its program, on buffers of its own.
+
+    One call at a time: a second one from another thread is a UserError. A call that fails before
+    its work is done leaves the state as it was. Made by `Program.session`.
+    """
+
+    def __init__(self, program: Program, buffers: Sequence[Array]) -> None:
+        """`buffers`: what to begin with, one for each of `program.signature.buffers`; they are
+        copied."""
+        self._program = program
+        self._lock = threading.Lock()
+        self._buffers: list[Any] = [_copy(buffer) for buffer in buffers]
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        """Like a call of the program; the session's state advances."""
+        return self._run(inputs, keywords)
+
+    def donate(self, *inputs: Any, **keywords: Any) -> Any:
+        """Like `Program.donate`; the session's state advances."""
+        return self._run(inputs, keywords, giving=True)
+
+    def on_device(self, *inputs: Any, donate: bool = False, **keywords: Any) -> Any:
+        """Like `Program.on_device`; the session's state advances."""
+        return self._run(inputs, keywords, giving=donate, stay=True)
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """A copy of each buffer by its name in the model. Values by name may be assigned: buffers
+        that they do not name stay as they are."""
+        with _Alone(self._lock):
+            return dict(zip(self._names, map(_host, self._buffers), strict=True))
+
+    @state.setter
+    def state(self, values: Mapping[str, Any]) -> None:
+        signature = self._program.signature
+        declared = {a.state: Leaf(a) for a in signature.arguments if a.state is not None}
+        if unknown := [name for name in values if name not in declared]:
+            known = ", ".join(self._names) or "none"
+            raise UserError(f"{unknown[0]}: the program has no such state; it has {known}")
+        arrays = {name: _copy(declared[name].accept(x)[0]) for name, x in values.items()}
+        with _Alone(self._lock):
+            for place, name in enumerate(self._names):
+                self._buffers[place] = arrays.get(name, self._buffers[place])
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the buffers."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
+    def reset(self) -> None:
+        """Begin again with what the model was exported with."""
+        with _Alone(self._lock):
+            self._buffers = [_copy(buffer) for buffer in self._program.initial_state]
+
+    def fork(self) -> Session:
+        """A new session that begins with this one's state."""
+        with _Alone(self._lock):
+            return Session(self._program, list(map(_host, self._buffers)))
+
+    def __repr__(self) -> str:
+        return f"<session of {self._program!r}: {', '.join(self._names) or 'no state'}>"
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._program.signature.buffers
+
+    def _run(self, inputs: Sequence[Any], keywords: Mapping[str, Any], **options: Any) -> Any:
+        with _Alone(self._lock):
+            result, self._buffers = self._program.advance(
+                inputs, keywords, self._buffers, **options
+            )
+        return result
+
+
+class _Alone:
+    """Holds a session's lock; UserError where another thread holds it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(False):
+            raise UserError(
+                "the session is used in another thread; make one for each: program.session()"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _host(buffer: Any) -> Array:
+    return np.array(buffer if isinstance(buffer, np.ndarray) else buffer.numpy(), order="C")
+
+
+def _copy(source: Array) -> Array:
+    """A copy, aligned as kernels like it."""
+    made = aligned(source.shape, source.dtype, source.nbytes + ALIGNMENT - 1)
+    made[...] = source
+    return made

@@ -1,0 +1,366 @@
+"""Compiled models keep their state, take their example inputs and give what the framework gives."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import girih
+from girih.hlo.errors import UserError
+from girih.hlo.signature import Node
+
+
+class Counter(nn.Module):
+    """Changes a number, a window of a table, and gives the table's own new value."""
+
+    n: torch.Tensor
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.zeros(()))
+        self.register_buffer("table", torch.arange(8.0).reshape(4, 2))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.n.add_(1)
+        self.table[1:3] += x
+        return self.table * self.n, self.table
+
+
+class Normalised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.norm = nn.Linear(3, 5), nn.BatchNorm1d(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.line(x)))
+
+
+def turns(count: int, *shape: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(shape, generator=generator) for _ in range(count)]
+
+
+@pytest.mark.parametrize("target", ["cpu", "ptx-sim"])
+@pytest.mark.parametrize("make", [Counter, lambda: Normalised().train()])
+def test_state_advances_as_in_the_framework(make, target, tmp_path):
+    model = make()
+    inputs = turns(4, 2, 2) if isinstance(model, Counter) else turns(4, 6, 3)
+    compiled = girih.compile(copy.deepcopy(model), inputs[0], target=target)
+    compiled.save(tmp_path / "x.girih")
+    family = "nvidia" if target == "ptx-sim" else target
+    loaded = girih.load(tmp_path / "x.girih", target=family, simulate=family != target)
+    for program in (compiled, loaded):
+        reference, session = copy.deepcopy(model), program.session()
+        for x in inputs:
+            expected = reference(x)
+            for found in (program(x), session(x)):
+                assert type(found) is type(expected) or isinstance(found, np.ndarray)
+                pairs = zip(leaves(found), leaves(expected), strict=True)
+                for ours, theirs in pairs:
+                    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+        for name, value in session.state.items():
+            theirs = dict(reference.named_buffers())[name].numpy()
+            np.testing.assert_allclose(value, theirs, rtol=1e-5, atol=1e-5)
+
+
+def leaves(tree: Any) -> list[np.ndarray]:
+    if isinstance(tree, (tuple, list)):
+        return [leaf for child in tree for leaf in leaves(child)]
+    return [tree.detach().numpy() if isinstance(tree, torch.Tensor) else np.asarray(tree)]
+
+
+@pytest.fixture(scope="module")
+def counter() -> Any:
+    return girih.compile(Counter(), torch.ones(2, 2))
+
+
+def test_sessions_are_independent(counter):
+    x = np.ones((2, 2), np.float32)
+    one, two = counter.session(), counter.session()
+    assert one.memory == 4 + 32
+    for _ in range(3):
+        one(x)
+    fork = one.fork()
+    one(x)
+    assert [float(s.state["n"]) for s in (one, two, fork)] == [4, 0, 3]
+    one.reset()
+    assert one.state["table"].tolist() == np.arange(8).reshape(4, 2).tolist()
+    two.state = {"n": np.float32(7)}
+    two(x)
+    assert float(two.state["n"]) == 8
+    with pytest.raises(UserError, match="m: the program has no such state; it has n, table"):
+        two.state = {"m": x}
+    with pytest.raises(UserError, match="table: expected float32"):
+        two.state = {"n": np.float32(0), "table": x}
+    assert float(two.state["n"]) == 8
+
+
+def test_a_result_is_not_the_state(counter):
+    session, x = counter.session(), np.ones((2, 2), np.float32)
+    first = session(x)[1]
+    before = first.copy()
+    session(x)
+    assert (first == before).all()
+    first[...] = 100
+    assert session.state["table"].max() < 100
+
+
+def test_the_pure_form_changes_nothing(counter):
+    x = np.ones((2, 2), np.float32)
+    table = np.zeros((4, 2), np.float32)
+    result, state = counter.stateless(x, state={"n": np.float32(4), "table": table})
+    assert (float(state["n"]), table.max()) == (5, 0)
+    np.testing.assert_array_equal(result[0], state["table"] * 5)
+    again, state = counter.stateless(x, state=state)
+    assert float(state["n"]) == 6
+    assert float(counter.stateless(x)[1]["n"]) == 1
+    with pytest.raises(UserError, match="m: the program has no such state; it has n, table"):
+        counter.stateless(x, state={"m": x})
+
+
+def test_a_call_that_fails_leaves_the_state(counter):
+    session = counter.session()
+    session(np.ones((2, 2), np.float32))
+    before = session.state
+    for wrong in (np.ones((2, 3), np.float32), np.ones((2, 2)), "x"):
+        with pytest.raises(UserError):
+            session(wrong)
+    for name, value in session.state.items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_a_session_is_one_threads_at_a_time(counter):
+    session, inside, leave = counter.session(), threading.Event(), threading.Event()
+    advance = counter.advance
+
+    class Slow:
+        signature = counter.signature
+
+        def advance(self, *arguments: Any) -> Any:
+            inside.set()
+            leave.wait()
+            return advance(*arguments)
+
+    session._program = Slow()
+    x = np.ones((2, 2), np.float32)
+    thread = threading.Thread(target=session, args=(x,))
+    thread.start()
+    inside.wait()
+    for use in (lambda: session(x), lambda: session.state, session.reset, session.fork):
+        with pytest.raises(UserError, match="used in another thread; make one for each"):
+            use()
+    leave.set()
+    thread.join()
+    assert float(session.state["n"]) == 1
+
+
+def test_what_cannot_be_with_state(counter):
+    with pytest.raises(UserError, match="prepare: the program keeps state"):
+        counter.prepare(np.ones((2, 2), np.float32))
+    checked = counter.with_checks([np.ones((2, 2), np.float32)])
+    assert [error for error, _ in checked.run_checks()] == [0.0]
+    profile = counter.profile(np.ones((2, 2), np.float32))
+    assert float(profile.state["n"]) == 1
+
+
+def test_large_state_is_overwritten_in_place():
+    class Cache(nn.Module):
+        cache: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(256, 64))
+
+        def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+            self.cache.index_copy_(0, place, x)
+            return self.cache.sum(0)
+
+    place = torch.tensor([3])
+    program = girih.compile(Cache(), torch.ones(1, 64), place)
+    session = program.session()
+    session(torch.ones(1, 64), place)
+    (before,) = session._buffers
+    assert session(torch.ones(1, 64), torch.tensor([5]))[0] == 2
+    (after,) = session._buffers
+    assert after.ctypes.data == before.ctypes.data
+
+
+def test_an_input_that_is_written_is_told():
+    class Writes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1) * 2
+
+    program = girih.compile(Writes(), torch.ones(3))
+    assert any("the model writes its input 'x'" in note for note in program.plan.notes)
+    x = np.ones(3, np.float32)
+    assert program(x).tolist() == [4, 4, 4] and x.tolist() == [1, 1, 1]
+    assert program.stateless(x)[1]["x"].tolist() == [2, 2, 2]
+
+
+# Structure.
+
+
+class Several(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return x.topk(2), x.sort(), x.max(1), {"a": x, "n": 7}, "text", None, [x, 1.5]
+
+
+def test_torch_results_have_torch_classes(tmp_path):
+    x = turns(1, 3, 5)[0]
+    program = girih.compile(Several(), x)
+    values, indices = program(x)[0]
+    np.testing.assert_array_equal(indices, x.topk(2).indices)
+    found, expected = program(x), Several()(x)
+    assert [type(child) for child in found] == [type(child) for child in expected]
+    assert found[2].values.shape == (3,) and found[3]["n"] == 7 and found[4:6] == ("text", None)
+    program.save(tmp_path / "x.girih", seal=False)
+    script = f"""
+import sys
+import girih, numpy as np
+found = girih.load({str(tmp_path / "x.girih")!r}, allow_native=True)(np.ones((3, 5), np.float32))
+values, indices = found[0]
+assert values.shape == (3, 2) and found[1].indices.shape == (3, 5), found
+assert type(found[0]).__name__ == "topk" and found[3]["n"] == 7 and found[6][1] == 1.5
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_hugging_face_outputs():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=16,
+        vocab_size=32,
+    )  # fmt: skip
+    model, tokens = transformers.BertModel(config).eval(), torch.arange(6)[None]
+    program = girih.compile(model, tokens)
+    found, expected = program(tokens), model(tokens)
+    assert type(found) is type(expected) and list(found.keys()) == list(expected.keys())
+    for ours in (found.last_hidden_state, found["last_hidden_state"], found[0]):
+        np.testing.assert_allclose(ours, expected[0].detach(), rtol=1e-4, atol=1e-5)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_jax_classes_come_back():
+    from dataclasses import dataclass
+
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class Point:
+        x: Any
+        y: Any
+
+    def function(point, pair):
+        return Point(point.y, point.x), Pair(pair.second, [pair.first])
+
+    given = Point(jnp.ones(2), jnp.zeros(3)), Pair(jnp.ones(()), jnp.arange(2))
+    program = girih.compile(function, *given)
+    point, pair = program(*given)
+    assert type(point) is Point and type(pair) is Pair and isinstance(pair.second, list)
+    assert point.y.tolist() == [1, 1] and pair.first.tolist() == [0, 1]
+
+
+def test_a_class_that_is_not_at_hand():
+    node = Node("models.Output", {"logits": 1, "hidden": (2, 3)})
+    assert node.logits == node["logits"] == node[0] == 1 and node[-1] == (2, 3)
+    assert list(node) == list(node.keys()) == ["logits", "hidden"] and len(node) == 2
+    assert "logits" in node and dict(node.items())["hidden"] == (2, 3)
+    assert node.to_tuple() == (1, (2, 3)) and node[:1] == (1,)
+    assert repr(node) == "Output(logits=1, hidden=(2, 3))"
+    assert pickle.loads(pickle.dumps(node)) == node == copy.deepcopy(node)
+    with pytest.raises(AttributeError, match="has no child 'loss'"):
+        node.loss  # noqa: B018
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        node.logits = 2
+    with pytest.raises(KeyError):
+        node["loss"]
+
+
+def test_only_registered_classes_are_made():
+    """A bundle names classes; nothing that it names is called but a pytree's own class."""
+    from girih.hlo.classes import children_of, made
+
+    for name in ("os.system", "builtins.eval", "subprocess.Popen", "collections.namedtuple"):
+        for kind in ("custom", "namedtuple"):
+            assert made(name, kind, ("a",), ["touch /tmp/never"]) is None
+    strange = namedtuple("strange", "a")("x")
+    assert children_of(strange, "os.system") is None
+
+
+# Inputs.
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "copies"),
+    [
+        (lambda x: x + 1, (np.ones(3),), 1),
+        (lambda x: x + 1, (np.arange(3),), 1),
+        (lambda x, y: x * y, (np.float64(2), np.int64(3)), 2),
+        (lambda x, y: x * y, (2.0, 3), 0),
+        (lambda x: x[0] + x[1]["a"], ([1.0, {"a": np.ones(2, np.float32)}],), 0),
+        (lambda b, x: jnp.where(b, x, 0), (True, np.ones(2, np.float32)), 0),
+        (lambda x: x * 2, (jnp.ones(2, jnp.bfloat16),), 0),
+    ],
+)
+def test_jax_examples_are_accepted(function, inputs, copies):
+    program = girih.compile(function, *inputs)
+    expected = np.asarray(function(*inputs))
+    found = program(*inputs)
+    np.testing.assert_allclose(
+        np.asarray(found, np.float64), np.asarray(expected, np.float64), rtol=1e-6
+    )
+    assert program.copies == copies
+    said = [note for note in program.plan.notes if "are converted at each call" in note]
+    assert len(said) == copies
+
+
+def test_conversions_are_checked_and_refused():
+    program = girih.compile(lambda x: x + 1, np.arange(3))
+    with pytest.raises(UserError, match="x: .*int64 holds a number that does not fit"):
+        program(np.array([0, 1, 2**40]))
+    with pytest.raises(UserError, match="got float64"):
+        program(np.ones(3))
+    with pytest.raises(UserError, match="strict: .*which JAX takes as f32"):
+        girih.compile(lambda x: x + 1, np.ones(3), options=girih.Options(strict=True))
+
+
+def test_random_keys_of_jax():
+    key = jax.random.key(7)
+    program = girih.compile(lambda k: (jax.random.normal(k, (3,)), jax.random.split(k)), key)
+    numbers, keys = program(key)
+    np.testing.assert_allclose(numbers, jax.random.normal(key, (3,)), rtol=1e-5)
+    assert keys.dtype == key.dtype
+    expected = jax.random.key_data(jax.random.split(key))
+    np.testing.assert_array_equal(jax.random.key_data(keys), expected)
+    numbers, _ = program(np.asarray(jax.random.key_data(key)))
+    np.testing.assert_allclose(numbers, jax.random.normal(key, (3,)), rtol=1e-5)
+
+
+def test_torch_constants_are_what_the_export_fixed():
+    class Scaled(nn.Module):
+        def forward(self, x: Any, k: int = 2, flags: Any = (True, None)) -> Any:
+            return x["a"] * k if flags[0] else x["a"]
+
+    inputs = ({"a": torch.ones(2)}, 3, (True, None))
+    program = girih.compile(Scaled(), *inputs)
+    for given in (inputs, inputs[:2], ({"a": torch.ones(2)},)):
+        assert program(*given).tolist() == [3, 3]
+    with pytest.raises(UserError, match="k: the export fixed it to 3, got int 4; export it again"):
+        program({"a": torch.ones(2)}, 4)
