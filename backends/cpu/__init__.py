@@ -61,6 +61,6 @@ def backend(options: Options, tuner: Tuner | None = None) -> Backend:
         tuner.machine = f"{host_name()}, {workers}"
         choices = CpuChoices(tuner, target, packing if options.pack_weights else None)
     return Backend(
-        "cpu", build_for_target, packing, model, label(model), choices, begin=begin,
-        lacks=lambda op: lacks(op, target.general),
+        "cpu", build_for_target, packing, model, label(model), choices, in_tiles=True,
+        begin=begin,        lacks=lambda op: lacks(op, target.general),
     )  # fmt: skip
