@@ -126,8 +126,9 @@ def test_all_of_the_state_is_overwritten(optimizer: Any, loss: Any) -> None:
 def test_what_is_not_overwritten_is_a_note(optimizer: Any, loss: Any, target: str) -> None:
     step, arguments = training(optimizer, loss)
     program = girih.compile(step, *arguments, target=target)
+    leaves = jax.tree.leaves(arguments)
     for number, argument in enumerate(program.signature.arguments):
-        nbytes = 4 * int(np.prod(argument.dims))
+        nbytes = leaves[number].nbytes
         text = f"{argument.path} is donated, but its {nbytes:,} bytes are not overwritten: "
         said = [note for note in program.plan.notes if note.startswith(text)]
         lost = argument.donated and program.plan.inputs[number] not in program.plan.outputs
