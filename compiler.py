@@ -173,8 +173,8 @@ def _compile(
     notes = fused.notes if tuner is None else (*fused.notes, *tuner.notes)
     say("emit")
     with computed([*stored.weights.values(), *read_by_kernels]):
-        steps = schedule(fused)
-        plan, image = backend.build(steps, notes)
+        steps = schedule(fused, backend.in_tiles)
+        plan, image = backend.build(steps, (*notes, *steps.notes))
     if options.strict:
         _refuse_notes(plan)
     cubins = backend.assemble(image) if backend.assemble is not None else {}

@@ -25,6 +25,7 @@ class Backend:
     threads, what depends on no program. `assemble`: an image in machine code, by architecture.
     `accepts`: whether a tile function that the compiler made has a kernel; None: all have.
     `suits`: whether its products go to the units of the largest grain.
+    `in_tiles`: whether its tile functions write results where operands lie.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does."""
 
     name: str
@@ -35,6 +36,7 @@ class Backend:
     choices: Choices | None = None
     accepts: Callable[[Op], bool] | None = None
     suits: Callable[[Op], bool] | None = None
+    in_tiles: bool = False
     begin: Callable[[], None] = lambda: None
     lacks: Callable[[Op], str] = lambda op: ""
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None

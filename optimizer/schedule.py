@@ -7,14 +7,14 @@ given later, by memory.py, from the live ranges that `live_ranges` finds here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
-from .fusable import trailing_reduction
+from .overwriting import may_overwrite, tiles_may_overwrite
 from .passes.require_static import require_static
 from .regions import aliases
 
@@ -80,6 +80,7 @@ class SwitchStep:
 
 
 Carry = tuple[Value, int, Buffer]  # an argument, the result that replaces it, its memory
+Hinders = Callable[[Op, int, int], str]  # why a result may not lie where an operand does, or ""
 Step = RunStep | CopyStep | BranchStep | JumpStep | SwitchStep
 
 
@@ -93,6 +94,7 @@ class Schedule:
     outputs: list[Buffer] = field(default_factory=list)
     constants: dict[str, Dense] = field(default_factory=dict)  # by weight name
     weights: list[str] = field(default_factory=list)  # used, in order of first use
+    notes: list[str] = field(default_factory=list)  # donated memory that no result takes over
 
     def add(self, step: Step) -> None:
         self.steps.append(step)
@@ -101,15 +103,19 @@ class Schedule:
         self.labels[label] = len(self.steps)
 
 
-def schedule(module: Module) -> Schedule:
-    """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control."""
+def schedule(module: Module, in_tiles: bool = False) -> Schedule:
+    """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control.
+
+    in_tiles: the target's tile functions write results where operands lie, too.
+    """
     require_static(module)
-    return _Scheduler(module).run()
+    return _Scheduler(module, in_tiles).run()
 
 
 class _Scheduler:
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, in_tiles: bool) -> None:
         self.module = module
+        self.in_tiles = in_tiles
         self.out = Schedule()
         self.buffers: dict[Value, Buffer] = {}
         self.weights: dict[str, Buffer] = {}
@@ -122,7 +128,7 @@ class _Scheduler:
             self.buffers[argument] = buffer
             self.out.inputs.append(buffer)
         donated = self.donated(body)
-        self.region(body, overwritten(body, donated))
+        self.region(body, self.overwritten(body, donated))
         taken: set[Buffer] = set()
         for index, value in enumerate(body.results):
             buffer = self.buffers[value]
@@ -137,6 +143,7 @@ class _Scheduler:
                 output = Buffer("output", value.tensor, index)
                 self.out.add(CopyStep(buffer, output))
                 self.out.outputs.append(output)
+        self.out.notes = self.lost(body, donated)
         return self.out
 
     def donated(self, body: Region) -> list[Carry]:
@@ -148,6 +155,39 @@ class _Scheduler:
             (body.arguments[index], argument.aliases, self.out.inputs[index])
             for index, argument in enumerate(signature.arguments)
             if argument.donated and argument.aliases is not None
+        ]
+
+    def hinders(self, op: Op, operand: int, result: int) -> str:
+        if op.name == "kernel_call" and not self.in_tiles:
+            return "whose results lie apart from what it reads on this target"
+        may = tiles_may_overwrite if op.name == "kernel_call" else may_overwrite
+        return "" if may(op, operand, result) else "which needs it until that is written"
+
+    def overwritten(self, body: Region, carries: Sequence[Carry]) -> dict[Value, Buffer]:
+        """Values that are computed straight into the buffer of the argument that they replace."""
+        roots = alias_roots(body)
+        reasons = hindrances(body, carries, self.hinders)
+        return {
+            roots.get(body.results[index], body.results[index]): buffer
+            for (_, index, buffer), reason in zip(carries, reasons, strict=True)
+            if not reason
+        }
+
+    def lost(self, body: Region, donated: Sequence[Carry]) -> list[str]:
+        """A sentence for each donated argument whose memory no result takes over."""
+        signature = self.module.signature
+        given = () if signature is None else signature.arguments
+        reasons = {
+            argument.index: reason
+            for (argument, *_), reason in zip(
+                donated, hindrances(body, donated, self.hinders), strict=True
+            )
+        }
+        return [
+            f"{leaf.path} is donated, but its {buffer.bytes:,} bytes are not overwritten: "
+            f"{reasons.get(index) or 'no result takes its place'}"
+            for index, (leaf, buffer) in enumerate(zip(given, self.out.inputs, strict=False))
+            if leaf.donated and not any(output is buffer for output in self.out.outputs)
         ]
 
     # Regions.
@@ -210,7 +250,7 @@ class _Scheduler:
                 and not any(
                     other is not operand and self.buffers[other] is buffer for other in op.operands
                 )
-                and may_overwrite(op, number, result.index)
+                and not self.hinders(op, number, result.index)
                 and buffer not in self.pinned
             ):
                 return buffer
@@ -276,7 +316,7 @@ class _Scheduler:
         self.out.add(BranchStep(self.buffers[condition.results[0]], end))
         self.buffers.update(zip(body.arguments, carried, strict=True))
         pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
-        self.region(body, overwritten(body, pairs))
+        self.region(body, self.overwritten(body, pairs))
         self.carry(body, carried)
         self.out.add(JumpStep(begin, back=True))
         self.out.mark(end)
@@ -337,31 +377,51 @@ class _Scheduler:
         }
 
 
-def overwritten(body: Region, carries: Sequence[Carry]) -> dict[Value, Buffer]:
-    """Values that may be computed straight into the buffer of the argument that they replace: all
-    readers of the argument come before, or are the operation itself and allow it."""
+def hindrances(body: Region, carries: Sequence[Carry], hinders: Hinders) -> list[str]:
+    """For each argument, why the result that replaces it cannot be computed straight into its
+    memory, "" where it can: all its readers have to come before, or be the operation itself and
+    allow it."""
     roots = alias_roots(body)
-    last = last_uses(body)
-    position = {op: number for number, op in enumerate(body.ops)}
-    found: dict[Value, Buffer] = {}
+    names: dict[Value, list[Value]] = {}
+    for value, source in roots.items():
+        names.setdefault(source, []).append(value)
     results = [roots.get(value, value) for value in body.results]
-    for argument, index, buffer in carries:
-        root = results[index]
+    position = {op: number for number, op in enumerate(body.ops)}
+
+    def reason(argument: Value, root: Value) -> str:
         op = root.op
-        if op is None or op not in position or results.count(root) > 1:
-            continue
+        if op is None or op not in position:
+            return "the result is no value that is computed here"
+        if results.count(root) > 1:
+            return f"{op.place}what replaces it is returned twice"
         if op.name in ("constant", "weight", "while", "if", "case"):
-            continue
-        aliases = [v for v, r in roots.items() if r is argument] + [argument]
-        latest = max(last.get(value, -1) for value in aliases)
-        if latest > position[op]:
-            continue
-        if latest == position[op]:
-            uses = [n for n, v in enumerate(op.operands) if roots.get(v, v) is argument]
-            if len(uses) != 1 or not may_overwrite(op, uses[0], root.index):
-                continue
-        found[root] = buffer
-    return found
+            return f"{op.place}what replaces it comes from '{op.name}'"
+        own = []
+        for user, number in (
+            u for n in (argument, *names.get(argument, ())) for u in body.uses.get(n, ())
+        ):
+            if user is None:
+                return "it is returned as it is"
+            if user is op:
+                own.append(number)
+            elif position[user] > position[op] and not aliases(user):
+                return (
+                    f"{user.place}{_kernel(user)} reads it, when what replaces it is computed "
+                    f"already ({op.place}{_kernel(op)})"
+                )
+        if not own:
+            return ""
+        alone = len(own) == 1 and own[0] >= 0
+        why = hinders(op, own[0], root.index) if alone else "which reads it more than once"
+        return why and f"{op.place}what replaces it comes from {_kernel(op)}, {why}"
+
+    return [reason(argument, results[index]) for argument, index, _ in carries]
+
+
+def _kernel(op: Op) -> str:
+    """What kind of kernel an operation is."""
+    kind = op.attributes.get("kind", op.attributes.get("kernel", ""))
+    return f"{op.name} '{kind}'" if kind else op.name
 
 
 def alias_roots(region: Region) -> dict[Value, Value]:
@@ -388,40 +448,6 @@ def last_uses(region: Region) -> dict[Value, int]:
     for value in region.results:
         last[value] = len(region.ops)
     return last
-
-
-def may_overwrite(op: Op, operand: int, result: int) -> bool:
-    """Whether a kernel may write `result` where `operand` lies: it reads each element of the
-    operand only to compute the same element of the result, or, in a `rows` kernel, to reduce the
-    row that is finished before any of it is written (or it is an update in place). A product reads
-    what follows its sums when they are complete."""
-    if op.name == "dynamic_update_slice":
-        return operand == 0
-    if op.name == "scatter":
-        return operand == result
-    if op.name != "fusion":
-        return False
-    region = op.regions[0]
-    product = op.kind == "contract" and any(o.name == "dot_general" for o in region.ops)
-    if op.kind != "loop" and not ((product or op.kind == "rows") and len(op.results) == 1):
-        return False
-    argument, root = region.arguments[operand], region.results[result]
-    if argument.type is not root.type or root is argument:
-        return root is argument
-    stack, seen = [argument], set()
-    while stack:
-        value = stack.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        for user, _ in region.uses.get(value, ()):
-            if user is None or (op.kind == "rows" and trailing_reduction(user) is not None):
-                continue
-            elementwise = user.definition.pattern == "elementwise"
-            if not elementwise or user.result.dims != root.dims:
-                return False
-            stack.append(user.result)
-    return True
 
 
 def live_ranges(plan: Schedule) -> dict[Buffer, tuple[int, int]]:

@@ -76,6 +76,6 @@ def backend(options: Options, tuner: Tuner | None = None, level: str = "") -> Ba
         tuner.machine = f"{host_name()}, {workers}"
         choices = CpuChoices(tuner, target, packing if options.pack_weights else None)
     return Backend(
-        name, build_for_target, packing, model, label(model), choices, begin=begin,
-        lacks=lambda op: lacks(op, target.general),
+        name, build_for_target, packing, model, label(model), choices, in_tiles=True,
+        begin=begin, lacks=lambda op: lacks(op, target.general),
     )  # fmt: skip

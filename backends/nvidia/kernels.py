@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...hlo.build import make_op
 from ...hlo.graph import Op, Region, arguments
-from ...optimizer.schedule import may_overwrite
+from ...optimizer.overwriting import may_overwrite
 from ...optimizer.tiles.depths import with_split_depths
 from ..llvm import elementwise
 from ..plain.single import as_region, check

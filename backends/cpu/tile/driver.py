@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from ....hlo.errors import UserError
 from ....hlo.graph import Op, Value
 from ....hlo.offsets import Offset
+from ....optimizer.overwriting import may_overwrite, tiles_may_overwrite
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ..codegen import KernelCode, Target
@@ -32,7 +33,14 @@ class Driver:
     """Emits one kernel_call."""
 
     def __init__(self, kernel: Op, target: Target) -> None:
-        self.region = turned(kernel.regions[0], target)
+        self.region = memory = turned(kernel.regions[0], target)
+        inputs = len(kernel.operands)
+        self.shared = {  # memories that may be one: an input and a result
+            (memory.arguments[n], memory.arguments[inputs + m])
+            for n in range(inputs)
+            for m in range(len(kernel.results))
+            if tiles_may_overwrite(kernel, n, m)
+        }
         kernel = kernel.with_operands(kernel.operands, [self.region, *kernel.regions[1:]])
         self.kernel, self.target = kernel, target
         self.windows = Windows(kernel)
@@ -143,8 +151,31 @@ class Driver:
             value = step.op.operands[1]
             alone = len(block.region.uses[value]) == 1
             made = any(s.kind == "nest" and value in s.outputs for s in block.steps)
-            if alone and made and (step.op in inside or self.windows.proven(step.op)):
+            if not (alone and made and self._last_reader(block, step.op)):
+                continue
+            if step.op in inside or self.windows.proven(step.op):
                 scope.wanted[value] = Place(self._pointer(step.op, scope))
+
+    def _last_reader(self, block: Block, store: Op) -> bool:
+        """Whether windows of an input that may lie where `store` writes are read no more once its
+        tile is computed, and while it is computed only element by element."""
+        target, tile = store.operands[:2]
+        sources = {one for one, other in self.shared if other is target}
+        windows: set[Value] = set()
+        made = False
+        for step in block.steps:
+            if step.kind == "load" and step.op.operands[0] in sources:
+                windows.add(step.op.result)
+            elif step.kind == "alias" and step.inputs[0] in windows:
+                windows.add(step.outputs[0])
+            elif made and not windows.isdisjoint(step.uses()):
+                return False
+            elif tile in step.outputs:
+                made = True
+                read = [n for n, value in enumerate(step.inputs) if value in windows]
+                if not all(may_overwrite(step.op, n, step.outputs.index(tile)) for n in read):
+                    return False
+        return True
 
     def _affine(self, offset: Offset, scope: Scope) -> llvm.Value:
         f = self.f

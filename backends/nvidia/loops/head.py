@@ -18,7 +18,7 @@ class Kernel:
     """Entries of one fusion, under construction, and their launches in order.
 
     An operand of a result's type may lie where that result is written (`may_overwrite` of
-    optimizer/schedule.py), so only the others are known to stay as they are.
+    optimizer/overwriting.py), so only the others are known to stay as they are.
     """
 
     def __init__(self, region: Region, target: Target) -> None:
