@@ -31,6 +31,7 @@ _AVX512 = (*_AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 _AVX512_BF16 = (*_AVX512, "avx512bf16", "avx512vnni")
 _AMX = (*_AVX512_BF16, "amx-bf16", "amx-int8", "amx-tile")
 _NARROW = frozenset(_AMX) - frozenset(_AVX512)
+_FLUSHING = frozenset({"avx512bf16", "amx-bf16"})
 _LEVELS = {
     "x86_64": (
         ("amx", _AMX, 512), ("avx512-bf16", _AVX512_BF16, 512), ("avx512", _AVX512, 512),
@@ -58,6 +59,12 @@ class Target(AnyTarget):
     def general(self) -> Target:
         """The target without the instructions that only multiply narrow numbers."""
         kept = tuple(name for name in self.features if name not in _NARROW)
+        return self if kept == self.features else replace(self, features=kept)
+
+    @property
+    def without_flushes(self) -> Target:
+        """The target without the instructions that take subnormal numbers as zero."""
+        kept = tuple(name for name in self.features if name not in _FLUSHING)
         return self if kept == self.features else replace(self, features=kept)
 
     @property
