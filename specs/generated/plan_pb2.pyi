@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 13107fbe3f790cb2b69d3b0205c35ea8f76c1f73541d8474fd6f3e11acb132f0); do not edit.
+# Generated from specs/plan.proto (sha256 ac643fac633a3093cbf4b46e50c5eca35e47450e2277a56ef4e4029672b2ec81); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -108,7 +108,7 @@ class Launch(_message.Message):
     def __init__(self, entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., cluster: _Optional[_Iterable[int]] = ..., shared_bytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[LaunchArgument, _Mapping]]] = ...) -> None: ...
 
 class Kernel(_message.Message):
-    __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes", "functions", "launches")
+    __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes", "functions", "launches", "approximate")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class Kernel(_message.Message):
     NOTES_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     LAUNCHES_FIELD_NUMBER: _ClassVar[int]
+    APPROXIMATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     entry: int
@@ -129,7 +130,8 @@ class Kernel(_message.Message):
     notes: _containers.RepeatedScalarFieldContainer[str]
     functions: _containers.RepeatedScalarFieldContainer[str]
     launches: _containers.RepeatedCompositeFieldContainer[Launch]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., entry: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[PlanOrigin, _Mapping]]] = ..., engine: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., functions: _Optional[_Iterable[str]] = ..., launches: _Optional[_Iterable[_Union[Launch, _Mapping]]] = ...) -> None: ...
+    approximate: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., entry: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[PlanOrigin, _Mapping]]] = ..., engine: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., functions: _Optional[_Iterable[str]] = ..., launches: _Optional[_Iterable[_Union[Launch, _Mapping]]] = ..., approximate: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Argument(_message.Message):
     __slots__ = ("buffer", "offset")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ....hlo.graph import Op, Value
+from ....hlo.graph import APPROXIMATE, Op, Region, Value
 from ....hlo.types import BF16, F16, F32
 from ....optimizer.licence import REASSOCIATES
 from ....optimizer.passes.approximate import Formula
@@ -65,6 +65,11 @@ FUNCTIONS: dict[str, Callable[[Function, Element], Element]] = {
     "logistic": _logistic,
     "tanh": _tanh,
 }
+
+
+def approximate(region: Region) -> tuple[str, ...]:
+    """The operations of a kernel's region that may be computed by approximate formulas."""
+    return tuple(sorted({op.name for op in region.walk() if APPROXIMATE in op.attributes}))
 
 
 def resolved(value: Value, known: Callable[[Value], bool] = lambda mask: True) -> Value:
