@@ -9,6 +9,7 @@ from typing import Any
 from ..hlo.errors import UserError
 from ..hlo.graph import Op
 from ..optimizer.machine import Machine
+from ..optimizer.passes.approximate import Formula
 from ..optimizer.schedule import Schedule
 from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
@@ -26,6 +27,7 @@ class Backend:
     `accepts`: whether a tile function that the compiler made has a kernel; None: all have.
     `suits`: whether its products go to the units of the largest grain.
     `in_tiles`: whether its tile functions write results where operands lie.
+    `formulas`: by which operations may be computed that are marked as approximate.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does."""
 
     name: str
@@ -40,6 +42,7 @@ class Backend:
     begin: Callable[[], None] = lambda: None
     lacks: Callable[[Op], str] = lambda op: ""
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None
+    formulas: tuple[Formula, ...] = ()
 
 
 def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:

@@ -103,6 +103,9 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
     for kernel in variant["kernels"]:
         for note in kernel["notes"]:
             show.console.print(f"note: {kernel['name']}: {note}")
+        if kernel["approximate"]:
+            words = ", ".join(kernel["approximate"])
+            show.console.print(f"may be approximate: {words} in {kernel['name']}")
 
 
 def _launch_row(launch: dict[str, Any]) -> tuple[str, ...]:
@@ -221,6 +224,7 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
                 "flops": sum(run.flops for run in runs.get(index, ())),
                 "bytes": sum(run.bytes for run in runs.get(index, ())),
                 "notes": list(kernel.notes),
+                "approximate": list(kernel.approximate),
                 "launches": [_describe_launch(launch) for launch in kernel.launches],
             }
             for index, kernel in enumerate(plan.kernels)

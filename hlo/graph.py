@@ -51,6 +51,9 @@ def union_origins(*origins: tuple[Origin, ...]) -> tuple[Origin, ...]:
 EXACT = "girih.exact"
 """Marks an operation whose rounding decides more than last bits: no licence covers it."""
 
+APPROXIMATE = "girih.approximate"
+"""Marks an operation that a target may compute by an approximate formula of its own."""
+
 
 class Dense:
     """A constant tensor: a type and its numpy array; a splat is a view of one element.

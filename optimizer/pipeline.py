@@ -17,6 +17,7 @@ from ..hlo.verify import Level, verify
 from ..options import Options
 from .licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Ledger, Licence
 from .passes import Pass
+from .passes.approximate import Approximate
 from .passes.channels_last import ChannelsLast
 from .passes.connect import Connect
 from .passes.dce import Dce
@@ -89,8 +90,14 @@ def simplify_pipeline(
     )
 
 
-def lowering_pipeline(backend: Backend, options: Options) -> tuple[Pass, ...]:
-    """The passes from the simplified program to one whose operations are kernels in their order."""
+def lowering_pipeline(
+    backend: Backend, options: Options, ledger: Ledger | None = None
+) -> tuple[Pass, ...]:
+    """The passes from the simplified program to one whose operations are kernels in their order.
+
+    ledger: is told which operations may be computed approximately.
+    """
+    ledger = Ledger() if ledger is None else ledger
     model, rounds = backend.model, REASSOCIATES in NUMERICS[options.numerics]
     passes: list[Pass] = [
         ChannelsLast(),
@@ -107,7 +114,10 @@ def lowering_pipeline(backend: Backend, options: Options) -> tuple[Pass, ...]:
             finite=options.numerics == "assumes-finite",
         )
         passes.append(connect)
-    passes += [KernelEpilogues(), KernelPrologues(), Order()]
+    passes += [KernelEpilogues(), KernelPrologues()]
+    if backend.formulas:
+        passes.append(Approximate(backend.formulas, NUMERICS[options.numerics], ledger))
+    passes.append(Order())
     if backend.packing is not None and options.pack_weights:
         passes.append(Encode(backend.packing))
     return tuple(passes)

@@ -50,6 +50,7 @@ class KernelFacts(NamedTuple):
     notes: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     launches: tuple[Any, ...] = ()  # plan_pb2.Launch, on a GPU
+    approximate: tuple[str, ...] = ()
 
 
 @dataclass
@@ -137,6 +138,7 @@ class Planner:
         message.notes.extend(entry.facts.notes)
         message.functions.extend(entry.facts.functions)
         message.launches.extend(entry.facts.launches)
+        message.approximate.extend(entry.facts.approximate)
         if entry.facts.functions:
             self.require(WITH_FUNCTIONS)
         if entry.facts.launches:

@@ -61,8 +61,12 @@ def backend(options: Options, tuner: Tuner | None = None, level: str = "") -> Ba
     def begin() -> None:
         begun[:] = [begin_executor(target, disk)]
 
+    rounds = options.numerics in ("reassociates", "assumes-finite")
+    if not rounds:
+        target = target.without_flushes
+
     def packing(op: Op) -> Packing | None:
-        return packing_for(op, target, options.numerics in ("reassociates", "assumes-finite"))
+        return packing_for(op, target, rounds)
 
     model = machine_of(target)
     choices: CpuChoices | None = None

@@ -335,7 +335,8 @@ def _decode(data: bytes) -> tuple[Key, CompiledKernel] | None:
     header: dict[str, Any] = json.loads(rest[at : at + head])
     operation = zlib.decompress(rest[at + head : at + head + text]).decode()
     facts = header["facts"]
-    facts |= {name: tuple(facts[name]) for name in ("notes", "functions", "launches")}
+    lists = "notes", "functions", "launches", "approximate"
+    facts |= {name: tuple(facts[name]) for name in lists}
     key = Key(operation, header["target"], header["compiler"])
     code = rest[at + head + text :]
     return key, CompiledKernel(header["symbol"], KernelFacts(**facts), code)

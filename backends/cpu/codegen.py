@@ -31,6 +31,7 @@ _AVX512 = (*_AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 _AVX512_BF16 = (*_AVX512, "avx512bf16", "avx512vnni")
 _AMX = (*_AVX512_BF16, "amx-bf16", "amx-int8", "amx-tile")
 _NARROW = frozenset(_AMX) - frozenset(_AVX512)
+_FLUSHING = frozenset({"avx512bf16", "amx-bf16"})
 _LEVELS = {
     "x86_64": (
         ("amx", _AMX, 512), ("avx512-bf16", _AVX512_BF16, 512), ("avx512", _AVX512, 512),
@@ -63,6 +64,12 @@ class Target(AnyTarget):
     def runs_on(self, host: Target) -> bool:
         """Whether a machine whose best target is `host` runs the target's code."""
         return self.architecture == host.architecture and set(self.features) <= set(host.features)
+
+    @property
+    def without_flushes(self) -> Target:
+        """The target without the instructions that take subnormal numbers as zero."""
+        kept = tuple(name for name in self.features if name not in _FLUSHING)
+        return self if kept == self.features else replace(self, features=kept)
 
     @property
     def vector_registers(self) -> int:

@@ -31,6 +31,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     from .build import accepts, build, cubins
     from .machines import label, machine_of
     from .pipeline.emit import suits
+    from .pipeline.functions import FORMULAS
 
     found, disk = target_of(name), open_cache(options.cache)
 
@@ -51,4 +52,5 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         suits=suited if found.architecture.warpgroups else None,
         packing=lambda op: turned.packing(op, found) or images.packing(op),
         lacks=lambda op: foreign.lacks(op, found), assemble=None if simulated else assemble,
+        formulas=FORMULAS if found.architecture.warpgroups else (),
     )  # fmt: skip

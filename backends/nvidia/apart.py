@@ -90,7 +90,11 @@ class Parts:
         found = dict.fromkeys((*notes, *(note for code, _ in self.codes for note in code.notes)))
         most = max((code.scratch_bytes for code, _ in self.codes), default=0)  # all use the same
         scratch = self.scratch + most
-        return KernelCode(self.text(), tuple(self.launches), flops, moved, scratch, tuple(found))
+        approximate = sorted({name for code, _ in self.codes for name in code.approximate})
+        return KernelCode(
+            self.text(), tuple(self.launches), flops, moved, scratch, tuple(found),
+            approximate=tuple(approximate),
+        )  # fmt: skip
 
     @property
     def launches(self) -> list[Launch]:

@@ -112,6 +112,7 @@ class _Job:
         facts = KernelFacts(
             1, code.scratch_bytes, code.flops, code.bytes, False, code.notes,
             launches=tuple(message(one, f"{symbol}_{one.symbol}") for one in code.launches),
+            approximate=code.approximate,
         )  # fmt: skip
         self.under_way[text] = symbol, facts
         return facts

@@ -82,6 +82,7 @@ class KernelCode:
     scratch_bytes: int = 0
     notes: tuple[str, ...] = ()
     language: str = "llvm"
+    approximate: tuple[str, ...] = ()  # operations that may be by approximate formulas
 
 
 def message(launch: Launch, symbol: str) -> Any:

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 cec6f709ed072eca6a2c25eeb412fd5025de8d669100a5ff522e5316c6c7729f); do not edit.
+# Generated from specs/plan.proto (sha256 43113e6815273a2e758340f940be2b19b26505003dab1a7894b2dfea097bb549); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -110,7 +110,7 @@ class Launch(_message.Message):
     def __init__(self, entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., cluster: _Optional[_Iterable[int]] = ..., shared_bytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[LaunchArgument, _Mapping]]] = ..., persistent: _Optional[bool] = ...) -> None: ...
 
 class Kernel(_message.Message):
-    __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes", "functions", "launches")
+    __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes", "functions", "launches", "approximate")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class Kernel(_message.Message):
     NOTES_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     LAUNCHES_FIELD_NUMBER: _ClassVar[int]
+    APPROXIMATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     entry: int
@@ -131,7 +132,8 @@ class Kernel(_message.Message):
     notes: _containers.RepeatedScalarFieldContainer[str]
     functions: _containers.RepeatedScalarFieldContainer[str]
     launches: _containers.RepeatedCompositeFieldContainer[Launch]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., entry: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[PlanOrigin, _Mapping]]] = ..., engine: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., functions: _Optional[_Iterable[str]] = ..., launches: _Optional[_Iterable[_Union[Launch, _Mapping]]] = ...) -> None: ...
+    approximate: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., entry: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., ops: _Optional[_Iterable[str]] = ..., origins: _Optional[_Iterable[_Union[PlanOrigin, _Mapping]]] = ..., engine: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ..., functions: _Optional[_Iterable[str]] = ..., launches: _Optional[_Iterable[_Union[Launch, _Mapping]]] = ..., approximate: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Argument(_message.Message):
     __slots__ = ("buffer", "offset")

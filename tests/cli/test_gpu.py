@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import girih
+from girih.hlo.build import build_module
 from girih.hlo.errors import UserError
+from girih.hlo.types import BF16, F32, TensorType
+from girih.options import Options
 from girih.runtime import trust
 from girih.runtime.bundle import Bundle, Variant, write
 from girih.runtime.devices import cuda
@@ -104,6 +107,20 @@ def test_targets_that_are_not_there(girih_command, both, tmp_path):
     girih.compile(PRODUCT).save(tmp_path / "cpu.girih")
     code, _, error = girih_command("run", tmp_path / "cpu.girih", "--random", "--simulate")
     assert code == 2 and "nothing to simulate" in error
+
+
+def test_inspect_says_what_may_be_approximate(girih_command, tmp_path):
+    def body(b, x, y):
+        dims = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+        return [b("tanh", b("dot_general", x, y, type=TensorType((128, 64), F32), **dims))]
+
+    module = build_module([TensorType((128, 64), BF16), TensorType((64, 64), BF16)], body)
+    for numerics, said in (("reassociates", True), ("bitwise", False)):
+        options = Options(numerics=numerics, cache="off")
+        girih.compile(module, target="ptx-sim", options=options).save(tmp_path / "a.girih")
+        code, out, error = girih_command("inspect", tmp_path / "a.girih")
+        assert code == 0, error
+        assert ("may be approximate: tanh in " in out) == said
 
 
 def test_inspect_shows_launches_and_what_runs_here(girih_command, both):

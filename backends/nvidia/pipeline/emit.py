@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ....hlo.graph import Op
 from ... import llvm
 from ..frame import Parameter, Unfit, Unit, barrier
@@ -13,6 +15,7 @@ from . import instructions as hopper
 from .analysis import analyse
 from .consumer import Consumer
 from .epilogue import Epilogue
+from .functions import approximate
 from .producer import Producer
 from .registers import Evaluator, Place
 from .schedule import Schedule, Style, schedule
@@ -111,7 +114,8 @@ class _Kernel:
         launch = self.entry.finish(plan.blocks, plan.shared_bytes, persistent=walks)
         kernel = self.work.kernel
         moved = sum(value.tensor.bytes for value in (*kernel.operands, *kernel.results))
-        return self.unit.code([launch], kernel.definition.flops(kernel), moved)
+        code = self.unit.code([launch], kernel.definition.flops(kernel), moved)
+        return replace(code, approximate=approximate(kernel.regions[0]))
 
     def begin(self, thread: llvm.Value) -> None:
         """One thread starts all barriers; everybody waits for that."""

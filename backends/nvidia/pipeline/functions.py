@@ -1,4 +1,5 @@
-"""Functions of one element in registers, by the special function unit where there is a way."""
+"""Formulas of one element in registers that are shorter than the plain ones, by the special
+function unit where there is a way. The approximate ones are taken where marks allow it."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ....hlo.graph import Value
-from ....hlo.types import F32
+from ....hlo.graph import APPROXIMATE, Op, Region, Value
+from ....hlo.types import BF16, F16, F32
+from ....optimizer.licence import REASSOCIATES
+from ....optimizer.passes.approximate import Formula
 from ... import llvm
 from ...llvm import Function, elements
 from .instructions import exponential2, reciprocal
@@ -62,6 +65,51 @@ FUNCTIONS: dict[str, Callable[[Function, Element], Element]] = {
     "logistic": _logistic,
     "tanh": _tanh,
 }
+
+
+def approximate(region: Region) -> tuple[str, ...]:
+    """The operations of a kernel's region that may be computed by approximate formulas."""
+    return tuple(sorted({op.name for op in region.walk() if APPROXIMATE in op.attributes}))
+
+
+def resolved(value: Value, known: Callable[[Value], bool] = lambda mask: True) -> Value:
+    """What a value is where masks are true that are known to be."""
+    while value.op is not None and value.op.name == "select" and known(value.op.operands[0]):
+        value = value.op.operands[1]
+    return value
+
+
+def _is_scaled(op: Op) -> bool:
+    return multiple_of(resolved(op.operands[0])) is not None
+
+
+def _by_spread(op: Op) -> bool:
+    spread = op.operands[1].op
+    return spread is not None and spread.name == "broadcast_in_dim"
+
+
+_FLOATS = (F32, BF16, F16)
+FORMULAS = (
+    Formula("exponential", _FLOATS, REASSOCIATES, "`ex2(x log2 e)`", "`4 eps + 2 eps abs(x)`"),
+    Formula(
+        "logistic", _FLOATS, REASSOCIATES,
+        "`rcp(1 + ex2(-x log2 e))`", "`6 eps + 2 eps abs(x)`",
+    ),
+    Formula(
+        "tanh", _FLOATS, REASSOCIATES,
+        "polynomial where `abs(x) < 0.55`, else `1 - 2 rcp(1 + ex2(2 x log2 e))`", "`14 eps`",
+    ),
+    Formula(
+        "divide", (F32,), REASSOCIATES,
+        "by one number a row: product with its reciprocal", "`2 eps`", _by_spread,
+    ),
+    Formula(
+        "subtract", (F32,), REASSOCIATES,
+        "`x c - y` with a constant `c`: one fused operation", "`eps`",
+        _is_scaled,
+    ),
+)  # fmt: skip
+"""The target's table: what operations with the mark APPROXIMATE may be computed by."""
 
 
 def plain(register: elements.Register) -> Element:

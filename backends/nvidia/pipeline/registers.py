@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....hlo.errors import CompilerBug
-from ....hlo.graph import Op, Value, constant_of
+from ....hlo.graph import APPROXIMATE, Op, Value, constant_of
 from ....hlo.offsets import Offset
 from ....hlo.ops.bodies import monoid
 from ....hlo.positions import linear
@@ -22,7 +22,7 @@ from ... import llvm
 from ...llvm import Function, arithmetic, elements
 from ..frame import shuffle
 from . import fragment
-from .functions import FUNCTIONS, folded, multiple_of, plain
+from .functions import FUNCTIONS, folded, multiple_of, plain, resolved
 from .instructions import pack
 from .roles import through
 from .windows import Window
@@ -183,14 +183,6 @@ class Evaluator:
             return all(map(self.known, op.operands))
         return op.name == "constant" and value.element.is_bool and bool(splat_of(value))
 
-    def resolved(self, value: Value) -> Value:
-        """What a value is where masks are known to be true."""
-        while value.op is not None and value.op.name == "select":
-            if not self.known(value.op.operands[0]):
-                break
-            value = value.op.operands[1]
-        return value
-
     def _make(self, value: Value, roles: Roles, fetch: Fetch) -> Registers:
         rows, columns = self.counts(value, roles)
         return Registers(self, rows, columns, fetch)
@@ -248,7 +240,7 @@ class Evaluator:
         return total
 
     def _select(self, op: Op, roles: Roles) -> Registers:
-        value = self.resolved(op.result)
+        value = resolved(op.result, self.known)
         if value is not op.result and value.dims == op.result.dims:
             return self.tile(value, roles)
         return self._elementwise(op, roles)
@@ -323,9 +315,9 @@ class Evaluator:
         return Registers(self, rows, columns, fetch, word)
 
     def _function(self, op: Op, roles: Roles) -> Registers:
-        """Transcendental functions by the special function unit."""
+        """Transcendental functions, by the special function unit where they may."""
         f, element = self.function, op.result.element
-        if element is not F32 and element not in _HALVES:
+        if APPROXIMATE not in op.attributes or (element is not F32 and element not in _HALVES):
             return self._elementwise(op, roles)
         rule = FUNCTIONS[op.name]
         source = self.tile(op.operands[0], roles)
@@ -336,10 +328,10 @@ class Evaluator:
         return self._make(op.result, roles, fetch)
 
     def _subtract(self, op: Op, roles: Roles) -> Registers:
-        """x * c - y in one instruction."""
+        """x * c - y in one instruction, where it may be rounded once."""
         f = self.function
-        scaled = multiple_of(self.resolved(op.operands[0])) if op.result.element is F32 else None
-        if scaled is None:
+        scaled = multiple_of(resolved(op.operands[0], self.known))
+        if APPROXIMATE not in op.attributes or scaled is None:
             return self._elementwise(op, roles)
         factor = llvm.constant("float", scaled[1])
         left, right = self.tile(scaled[0], roles), self.tile(op.operands[1], roles)
@@ -348,8 +340,8 @@ class Evaluator:
         )
 
     def _divide(self, op: Op, roles: Roles) -> Registers:
-        """By what is the same along a row: one reciprocal, then products."""
-        if op.result.element is not F32:
+        """By what is the same along a row: one reciprocal, then products, where it may."""
+        if APPROXIMATE not in op.attributes:
             return self._elementwise(op, roles)
         f = self.function
         left = self.tile(op.operands[0], roles)
@@ -371,7 +363,7 @@ class Evaluator:
         columns = self.counts(op.operands[0], inner)[1]
         element = op.result.element
         name = monoid(op.regions[0])
-        operand, factor = self.resolved(op.operands[0]), 1.0
+        operand, factor = resolved(op.operands[0], self.known), 1.0
         scaled = multiple_of(operand) if name in ("maximum", "minimum") else None
         if scaled is not None and scaled[1] > 0 and element is F32:
             operand, factor = scaled  # the largest of products is the product of the largest

@@ -16,6 +16,7 @@ import girih
 import girih.language as tl
 from girih.backends.nvidia import kernels, tile
 from girih.backends.nvidia.pipeline import emit as pipeline
+from girih.backends.nvidia.pipeline.functions import FORMULAS
 from girih.backends.nvidia.target import Target
 from girih.backends.plain.single import LIMITATIONS
 from girih.hlo.build import make_op
@@ -25,6 +26,7 @@ from girih.hlo.interpret import interpret
 from girih.hlo.ops import DEFINITIONS
 from girih.hlo.tiling import run_kernel
 from girih.hlo.types import TensorType, tensor_of
+from girih.optimizer.passes.approximate import Approximate
 
 from .trial import Array, Trial
 
@@ -93,7 +95,7 @@ def random(*dims: int, dtype: Any = BF16) -> Array:
 
 def call(kernel: Any, arrays: list[Array], constants: dict[str, Any]) -> Op:
     (op,) = kernel.module(*arrays, **constants).body.ops
-    return op
+    return Approximate(FORMULAS).marked(op)
 
 
 def tiled(

@@ -9,6 +9,7 @@ import pytest
 
 import girih
 from girih.backends.cpu import codegen
+from girih.backends.cpu.contract.grouped import engine_for
 from girih.hlo.build import Builder
 from girih.hlo.graph import Function, Module, Value, Weight
 from girih.hlo.interpret import interpret
@@ -172,3 +173,30 @@ def test_convolutions(
     module = Module({"main": Function("main", b.region([y]))})
     module = module.with_weights({"w": Weight("w", numbers(weight))})
     agree(module, numbers(TensorType(dims, BF16)), level=level)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("numerics", ["bitwise", "ignores-zero-sign"])
+def test_subnormal_operands_and_sums_are_numbers(level: str, numerics: str) -> None:
+    left, right = TensorType((64, 64), BF16), TensorType((64, 64), BF16)
+    x = np.zeros((64, 64), left.dtype)
+    x[:, 0], x[:, 1] = 1e-39, 1.5e-30
+    y = np.zeros((64, 64), right.dtype)
+    y[0], y[1] = 2.0, 1e-10
+    module = product(left, right, F32)
+    (expected,) = interpret(module, [x, y])
+    assert expected.min() > 0 and expected.max() < np.finfo(np.float32).tiny
+    found = compiled(module, x, y, level=level, numerics=numerics)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("level", ["amx", "avx512-bf16"])
+def test_instructions_that_flush_are_left_out(level: str) -> None:
+    """Those of integers stay, on every machine's view of a level."""
+    present = {feature for _, required, _ in codegen._LEVELS["x86_64"] for feature in required}
+    target = codegen.make_target("x86_64-unknown-linux-gnu", present, level)
+    assert engine_for(target, BF16, BF16, "float") is not None
+    kept = target.without_flushes
+    assert engine_for(kept, BF16, BF16, "float") is None
+    assert engine_for(kept, I8, I8, "i32") == engine_for(target, I8, I8, "i32") is not None
+    assert kept.without_flushes is kept

@@ -14,6 +14,7 @@ from girih.backends.nvidia.assemble import Assembly, assemble
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.pipeline.emit import code_of, plan_of
+from girih.backends.nvidia.pipeline.functions import FORMULAS
 from girih.backends.nvidia.pipeline.schedule import Schedule
 from girih.backends.nvidia.target import Target, target
 from girih.benchmarks.gpu.first.kernels import attention as attention
@@ -24,6 +25,7 @@ from girih.hlo.graph import Op, Value, arguments
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.tiling import run_kernel
 from girih.hlo.types import TensorType
+from girih.optimizer.passes.approximate import Approximate
 from girih.optimizer.regions import rewritten
 
 from .. import harness
@@ -41,9 +43,9 @@ def random(*dims: int, dtype: Any = BF16) -> np.ndarray:
 
 
 def call_of(kernel: Any, *arrays: Any, **constants: Any) -> Op:
-    """The kernel_call that a kernel is for these arrays."""
+    """The kernel_call that a kernel is for these arrays, under the default numerics."""
     (op,) = kernel.module(*arrays, **constants).body.ops
-    return op
+    return Approximate(FORMULAS).marked(op)
 
 
 def fusion(left: TensorType, right: TensorType, result: TensorType, **attributes: Any) -> Op:
