@@ -288,9 +288,9 @@ def test_rank_zero_and_empty() -> None:
     check(call(body, inputs, [tensor(5), tensor(0)], (2,)), [np.asarray(i) for i in inputs])
 
 
-@pytest.mark.parametrize("level", levels()[1:])
+@pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", ["matmul", "attention"])
-def test_other_feature_levels(kind: str, level: str) -> None:
+def test_feature_levels(kind: str, level: str) -> None:
     op = matmul(50, 40, 45, 32, 32, 16) if kind == "matmul" else attention(1, 40, 8, 20, 40)
     inputs = [f32(*value.dims) for value in op.operands]
     check(op, inputs, tolerance=1e-5, target=codegen.host_target(level))
