@@ -4,6 +4,7 @@
 #   make test     the tests        (PYTEST="-k wire" narrows them)
 #   make test-cpus  compiled programs on emulated CPUs: aarch64, x86-64 without AVX and AVX-512
 #   make lint     ruff and pyright
+#   make versions   oldest and newest dependencies, in environments of their own
 #   make bench    the zoo beside torch, XLA:CPU and ONNX Runtime; results in benchmarks/results/
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell \
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST ?=
 
-.PHONY: demo test test-cpus lint bench specs clean
+.PHONY: demo test test-cpus lint bench versions specs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo/run.py
@@ -30,6 +31,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# Oldest and newest dependencies, every Python that is here; the table stands in docs/installing.md.
+versions: $(READY)
+	$(BIN)/python benchmarks/versions.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/zoo.py

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .hlo.errors import UserError
+from .hlo.extras import require
 from .options import Options
 from .runtime.devices.architectures import target_for
 
@@ -99,6 +100,7 @@ class JitFunction:
     ) -> None:
         if not callable(function):
             raise UserError(f"girih.jit is for functions, not {type(function).__name__}")
+        require("jax", "girih.jit")
         import jax
         import jax.core
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..hlo.errors import UnsupportedError
-from ..runtime.extras import is_installed
+from ..hlo.extras import is_installed
 from ..runtime.loading import load
 from ..runtime.program import Program
 from . import arrays, show

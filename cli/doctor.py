@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..hlo.errors import CompilerBug, ImportBlockers, UserError
+from ..hlo.extras import is_installed
+from ..hlo.files import kind_of_file
 from ..hlo.versions import FORMAT_VERSION, version_tuple
-from ..runtime.extras import is_installed
 from . import show
 
 if TYPE_CHECKING:
@@ -83,8 +84,11 @@ def examine(path: Path, compile_too: bool = False) -> Findings:
 def _source(findings: Findings, path: Path, head: bytes, compile_too: bool) -> None:
     from ..compiler import import_model
 
-    findings.kind, findings.version, findings.producer = _described(path, head)
     findings.can = {"read": False, "compile": False}
+    if (kind := kind_of_file(path)) is not None and not kind.source:
+        findings.kind = kind.what
+        return findings.add("", f"this is {kind.what}", kind.advice)
+    findings.kind, findings.version, findings.producer = _described(path, head)
     try:
         module = import_model(path)
     except ImportBlockers as error:

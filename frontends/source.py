@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..hlo.errors import UserError
+from ..hlo.extras import require
+from ..hlo.files import kind_of_bytes, kind_of_file
 from ..hlo.graph import Module
 
 _BYTECODE = b"ML\xefR"
@@ -38,6 +40,8 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
         return import_torch(source, *examples, **keywords)
     if origin == "jax" or callable(source):
         from .jax import import_jax
+
+        require("jax", "tracing a function")
 
         return import_jax(source, *examples, **keywords)
     raise UserError(f"cannot import a {type(source).__name__}; a source is {_KINDS}")
@@ -85,6 +89,8 @@ def _read_text_or_path(source: Any, examples: Any, keywords: Any) -> Module:
     if isinstance(source, str) and ("\n" in text or "func.func" in text or "module {" in text):
         return _read_text(text, examples, keywords)
     path = Path(text)
+    if (kind := kind_of_file(path)) is not None and not kind.source:
+        raise UserError(f"{path}: {kind}")
     if not path.is_file():
         raise UserError(f"there is no file '{text}'; a source is {_KINDS}")
     if path.suffix == ".girih":
@@ -127,6 +133,8 @@ def read_bytes(
 
     A jax.export file, a .pt2 archive and StableHLO take examples, which fix the sizes left free.
     """
+    if (kind := kind_of_bytes(bytes(data))) is not None and not kind.source:
+        raise UserError(f"{name or 'the bytes'}: {kind}")
     head = bytes(data[:4])
     probe = bytes(data[:4096])
     if head != _ZIP and head != _BYTECODE:

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "runtime": {"hlo", "specs", "compiler", "__version__"},  # compiler: to compile anew, on demand
 }
 # What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).
-RUNTIME_AT_ONCE = {"hlo.errors", "hlo.signature", "hlo.types"}
+RUNTIME_AT_ONCE = {"hlo.errors", "hlo.extras", "hlo.signature", "hlo.types"}
 
 
 def imports(path: Path, top_only: bool) -> Iterator[str]:

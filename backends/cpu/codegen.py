@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...hlo.errors import CompilerBug, UserError
+from ...hlo.extras import require
 from ...hlo.graph import Op
 from ...optimizer.machine import Machine
 from .. import llvm
@@ -204,13 +205,9 @@ _ready = False
 def _binding() -> Any:
     """llvmlite's binding with all needed targets initialised; a UserError where it is missing."""
     global _ready
-    try:
-        import llvmlite.binding as binding
-    except ImportError as error:
-        raise UserError(
-            "target cpu: compiling needs llvmlite, which is not installed; "
-            "install it with: pip install 'girih[cpu]'"
-        ) from error
+    require("llvmlite", "target cpu: compiling")
+    import llvmlite.binding as binding
+
     with _initialized:
         if not _ready:
             binding.initialize_all_targets()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...hlo.errors import UserError
+from ...hlo.extras import require
 from ...hlo.graph import Op
 from ...optimizer.schedule import Schedule
 from ...optimizer.tuning import Tuner
@@ -24,6 +25,7 @@ def target_of(name: str) -> Target:
 
 def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     """The backend of a target's name."""
+    require("llvmlite", "target nvidia: compiling")
     if tuner is not None and tuner.measure:
         raise UserError("target nvidia: kernels are not timed yet; leave measure out")
     from ..cpu.cache import open_cache

@@ -13,7 +13,8 @@ import re
 import threading
 from typing import Any
 
-from ...hlo.errors import CompilerBug, UserError
+from ...hlo.errors import CompilerBug
+from ...hlo.extras import require
 from ..llvm import unlocked
 from .target import TRIPLE, Architecture
 
@@ -117,13 +118,9 @@ _local = threading.local()
 
 @functools.cache
 def _initialize() -> Any:
-    try:
-        import llvmlite.binding as binding
-    except ImportError as error:
-        raise UserError(
-            "target nvidia: compiling needs llvmlite, which is not installed; "
-            "install it with: pip install 'girih[cpu]'"
-        ) from error
+    require("llvmlite", "target nvidia: compiling")
+    import llvmlite.binding as binding
+
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     return binding

@@ -14,7 +14,8 @@ from .fakes import FLAT, plan_for
 
 FORBIDDEN = ("jax", "jaxlib", "torch", "llvmlite", "transformers", "onnx")
 SINGLE = (
-    "girih", "girih.hlo", "girih.hlo.classes", "girih.hlo.errors", "girih.hlo.signature",
+    "girih", "girih.hlo", "girih.hlo.classes", "girih.hlo.errors", "girih.hlo.extras",
+    "girih.hlo.signature",
     "girih.hlo.types",
 )  # fmt: skip
 WHOLE = ("girih.runtime", "girih.specs", "girih.cli")
