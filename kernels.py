@@ -80,6 +80,9 @@ class Kernel:
         Compiled for shapes, element types and constants when first called with them. Inside a JAX
         or PyTorch trace it becomes part of the program.
         """
+        torch = sys.modules.get("torch")
+        if torch is not None and any(isinstance(array, torch.Tensor) for array in arrays):
+            return self._on_torch(arrays, constants)
         # What most calls are: numpy arrays like those of a call before.
         key = tuple([(a.shape, a.dtype) for a in arrays if type(a) is np.ndarray])
         known = self._quick.get(key) if not constants and len(key) == len(arrays) else None
@@ -87,10 +90,7 @@ class Kernel:
             results = known.program(*arrays)
             return results[0] if len(results) == 1 else tuple(results)
         ready = self._ready(arrays, constants)
-        library = _library(arrays)
-        if library == "torch":
-            results = torch_operator()(list(arrays), ready.text)
-        elif library == "jax":
+        if _library(arrays) == "jax":
             from .frontends.kernel.jax_primitive import bind
 
             results = bind(arrays, ready.text, ready.reference, _run_jax)
@@ -101,6 +101,32 @@ class Kernel:
                     self._quick.clear()
                 self._quick[key] = ready
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _on_torch(self, arrays: Sequence[Any], constants: Mapping[str, Any]) -> Any:
+        """The operator's call, in a form that TorchDynamo can follow."""
+        import torch
+
+        from .frontends.kernel.torch_operator import call
+
+        fixed = int if torch.compiler.is_dynamo_compiling() else lambda size: size
+        types = [(tuple([fixed(n) for n in a.shape]), a.dtype) for a in arrays]
+        text = self._torch_text(tuple(types), tuple(constants.items()))
+        results = call(arrays, text)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _torch_text(self, types: Sequence[Any], constants: Sequence[tuple[str, Any]]) -> str:
+        """The kernel's string for tensors of these types; PyTorch knows its derivative then."""
+        from .frontends.kernel.torch_operator import with_reference
+
+        torch_operator()
+        ready = self._ready(
+            [Array(shape, dtype_of(dtype)) for shape, dtype in types], dict(constants)
+        )
+        return with_reference(ready.text, ready.reference)
+
+    # TorchDynamo calls it while it traces (torch.compiler.assume_constant_result, without its
+    # import), as it does not follow how kernels are built.
+    _torch_text._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def interpret(self, *arrays: Any, **constants: Any) -> Any:
         """The outputs as numpy arrays, computed tile after tile in numpy; UserError where tiles

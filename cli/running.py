@@ -68,6 +68,7 @@ def run_bundle(
             "times_us": times,
         }
         if traced is not None:
+            data["warm"] = traced.warm
             data["kernels"] = [vars(k) for k in traced.kernels()]
             data["lines"] = traced.lines()
         return show.print_json(data)

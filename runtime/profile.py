@@ -56,11 +56,16 @@ class Profile:
     """Events of one call, its outputs, and where the time went."""
 
     def __init__(
-        self, plan: Any, raw: Sequence[Any], outputs: Any, state: Mapping[str, Any] | None = None
+        self,
+        plan: Any,
+        raw: Sequence[Any],
+        outputs: Any,
+        state: Mapping[str, Any] | None = None,
+        warm: bool = False,
     ) -> None:
         """`raw`: what a device's run gives: step, worker, begin and duration of events. `state`:
-        the new values of buffers by name."""
-        self._plan = plan
+        the new values of buffers by name. `warm`: a call in the same memory went before."""
+        self._plan, self.warm = plan, warm
         self.outputs, self.state = outputs, dict(state or {})
         self.events = tuple(self._event(item) for item in raw)
 
@@ -165,7 +170,8 @@ class Profile:
             }
             for event in self.events
         ]
-        return {"traceEvents": names + events, "displayTimeUnit": "ns"}
+        data = {"traceEvents": names + events, "displayTimeUnit": "ns"}
+        return {**data, "otherData": {"warm": self.warm}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace; open it at https://ui.perfetto.dev."""
@@ -176,7 +182,12 @@ class Profile:
 
     def __str__(self) -> str:
         total = sum(kernel.time for kernel in self.kernels()) or 1.0
-        lines = [f"{'time us':>10} {'share':>6} {'calls':>6} {'GF/s':>8} {'GB/s':>7}  kernel"]
+        lines = [
+            "a warm call: others went before"
+            if self.warm
+            else "the first call, with cold memory and code; profile(..., warmup=1) is a warm one"
+        ]
+        lines += [f"{'time us':>10} {'share':>6} {'calls':>6} {'GF/s':>8} {'GB/s':>7}  kernel"]
         lines += [
             f"{k.time:10.1f} {k.time / total:6.1%} {k.calls:6} {k.gigaflops:8.1f} "
             f"{k.gigabytes:7.1f}  {k.kernel}{'  ' + k.origin if k.origin else ''}"
@@ -187,10 +198,22 @@ class Profile:
 
 
 def origin_text(kernel: Any) -> str:
-    """The first place in the user's program that a kernel computes for: `model.py:41`."""
+    """The first place in the user's program that a kernel computes for, and the module there:
+    `model.py:41 (encoder.layer.3)`."""
     for origin in kernel.origins:
+        module = module_path(origin.name)
         if origin.file:
-            return f"{os.path.basename(origin.file)}:{origin.line}"
+            line = f"{os.path.basename(origin.file)}:{origin.line}"
+            return f"{line} ({module})" if module else line
         if origin.name:
-            return origin.name
+            return module or origin.name  # type: ignore[no-any-return]
     return ""
+
+
+def module_path(name: str) -> str:
+    """The user's module or scope in a framework's name for an operation; "" if there is none:
+    `encoder.layer.3` as it is, `encoder/block` of `jit(step)/encoder/block/tanh`."""
+    scopes, slash, _ = name.rpartition("/")
+    if not slash:
+        return "" if name.endswith(")") else name
+    return "/".join(scope for scope in scopes.split("/") if not scope.endswith(")"))

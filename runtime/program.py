@@ -331,12 +331,19 @@ class Program:
         run = self._device.bind(self._device.context(), bound, given)
         return PreparedCall(run, arrays, given, self._pack(given), before, fill)
 
-    def profile(self, *inputs: Any, **keywords: Any) -> Profile:
+    def profile(self, *inputs: Any, warmup: int = 0, **keywords: Any) -> Profile:
         """Run once and say what each kernel took; `.save(path)` writes a trace for Perfetto. State
-        is what the model was exported with, and does not advance."""
-        outputs, events = self._run(self._arrays(inputs, keywords), profile=True)
+        is what the model was exported with, and does not advance.
+
+        `warmup`: calls before it, which are not looked at. The profile says whether it was warm.
+        """
+        arrays = self._arrays(inputs, keywords)
+        for _ in range(warmup):
+            self._run(arrays)
+        warm = bool(self._contexts)  # one that a call has used is taken again
+        outputs, events = self._run(arrays, profile=True)
         states = self._signature.states(outputs)
-        return Profile(self._plan, events or (), self._pack(outputs), states)
+        return Profile(self._plan, events or (), self._pack(outputs), states, warm)
 
     def save(
         self, path: str | os.PathLike[str], *, seal: bool = True, version: str | None = None

@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...hlo.build import Builder
-from ...hlo.errors import CompilerBug, UserError
+from ...hlo.errors import CompilerBug
 from ...hlo.graph import Function, Module, Op, Region, Value, arguments
 from ...hlo.ops.tile import MEMORY_OPS
 from ...hlo.types import TensorType
 
 
+def starts(module: Module) -> set[int]:
+    """Numbers of the inputs that results of the kernel start as."""
+    op = module.body.ops[0]
+    return {at for at in op.attributes.get("starts") or () if at >= 0}
+
+
 def batched(module: Module, size: int, inputs: Sequence[bool]) -> Module:
     """The kernel that runs `size` times at once: inputs marked so, and every result, have the batch
-    as their first dim; the others are shared by all of it.
-
-    UserError where an input that is shared is what a result starts as.
+    as their first dim; the others are shared by all of it, which `starts` cannot be.
     """
     op = module.body.ops[0]
     if op.name != "kernel_call":
         raise CompilerBug(f"a batch of {op.name}")
-    starts = op.starts or ()
-    if any(start >= 0 and not inputs[start] for start in starts):
-        raise UserError(
-            f"kernel '{op.kernel}': a batch of results cannot start as one shared input"
-        )
+    if not all(inputs[start] for start in starts(module)):
+        raise CompilerBug(f"{op.kernel}: a batch of results starts as one shared input")
     flags = [*inputs, *(True for _ in op.results)]
     body = op.regions[0]
     types = [

@@ -16,7 +16,7 @@ from ...hlo.errors import UserError
 from ...hlo.types import TensorType
 from ..user_line import hide_our_frames
 from . import payload
-from .batching import batched
+from .batching import batched, starts
 
 _IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
 UNROLLED = 64  # calls of a foreign kernel for a batch; more are a loop
@@ -90,7 +90,7 @@ def _lower(context: Any, *operands: Any, kernel: str, reference: Any, run: Run) 
     if reference is not None:
 
         def decomposition(*inputs: Any, kernel: str) -> Any:
-            return _as_results(reference(*inputs), _results(kernel))
+            return _referred(reference, inputs, kernel)
 
         def composite(*inputs: Any) -> Any:
             return lax.composite(decomposition, name=payload.NAME, version=1)(
@@ -109,14 +109,32 @@ def _lower(context: Any, *operands: Any, kernel: str, reference: Any, run: Run) 
     return rule(context, *operands)
 
 
-def _as_results(found: Any, types: Sequence[TensorType]) -> list[Any]:
-    """What a reference returned as the kernel's results; UserError if it has other types."""
-    several = list(found) if isinstance(found, (tuple, list)) else [found]
+def _referred(reference: Callable[..., Any], inputs: Sequence[Any], kernel: str) -> list[Any]:
+    """What a reference returns as the kernel's results; UserError if it has other types, or where
+    it takes no JAX arrays."""
+    try:
+        found = reference(*inputs)
+    except TypeError as error:  # among them those of numpy and torch about JAX's tracers
+        reason = next(iter(str(error).splitlines()), "")
+        raise UserError(f"{_name(kernel)}: JAX cannot trace its reference ({reason})") from error
+    several, types = list(found) if isinstance(found, (tuple, list)) else [found], _results(kernel)
+    if len(several) != len(types):
+        raise UserError(
+            f"{_name(kernel)}: the reference gives {len(several)} results where the kernel gives "
+            f"{len(types)}"
+        )
     for value, kind in zip(several, types, strict=True):
         if tuple(value.shape) != kind.dims or value.dtype != kind.dtype:
             given = f"{value.dtype}{list(value.shape)}"
-            raise UserError(f"the reference gives {given} where the kernel gives {kind}")
+            raise UserError(
+                f"{_name(kernel)}: the reference gives {given} where the kernel gives {kind}"
+            )
     return several
+
+
+def _name(kernel: str) -> str:
+    op = payload.from_text(kernel).body.ops[0]
+    return f"{op.place}kernel '{op.kernel}'"
 
 
 def _batch(
@@ -132,6 +150,9 @@ def _batch(
     if payload.from_text(kernel).body.ops[0].name == "foreign_call":
         results = _one_by_one(moved, flags, size, lambda given: bind(given, kernel, reference, run))
         return results, [0] * len(results)
+    for at in starts(payload.from_text(kernel)):
+        if not flags[at]:
+            moved[at], flags[at] = jnp.broadcast_to(moved[at], (size, *moved[at].shape)), True
     text = payload.to_text(batched(payload.from_text(kernel), size, flags))
     mapped = None
     if reference is not None:
@@ -166,11 +187,12 @@ def _differentiate(
     from jax.interpreters import ad
 
     if reference is None:
-        name = payload.from_text(kernel).name
-        raise UserError(f"kernel '{name}' has no reference=, so it has no derivative")
+        raise UserError(
+            f"{_name(kernel)} has no reference=, so it has no derivative; give it a function that "
+            "JAX can trace and that computes the same"
+        )
     filled = [ad.instantiate_zeros(tangent) for tangent in tangents]
-    types = _results(kernel)
     _, derivative = jax.jvp(
-        lambda *inputs: _as_results(reference(*inputs), types), tuple(primals), tuple(filled)
+        lambda *inputs: _referred(reference, inputs, kernel), tuple(primals), tuple(filled)
     )
     return bind(primals, kernel, reference, run), list(derivative)

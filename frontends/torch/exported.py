@@ -15,7 +15,7 @@ import numpy as np
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
 from ...hlo.types import ElementType, TensorType, element_type
-from ..user_line import user_line
+from .failures import export_failure, user_place
 from .lower import lower, unsupported
 from .origins import origin
 from .program import Graph, Input, Node, Output, Program, Ref
@@ -45,9 +45,10 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
             with torch.no_grad():
                 source = torch.export.export(source, tuple(inputs), dict(keywords), strict=False)
         except Exception as error:  # of many kinds; the whole story stays attached
-            reason = str(error).strip().split("\n")[0]
-            place = user_line(error)
-            raise UserError(f"{place}torch.export cannot export {name}: {reason}") from error
+            place = user_place(error, source)
+            raise UserError(
+                f"{place}torch.export cannot export {name}: {export_failure(error)}"
+            ) from error
         return _import_exported(source, name)
     if not isinstance(source, torch.export.ExportedProgram):
         if isinstance(source, torch.nn.Module):

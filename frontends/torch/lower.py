@@ -19,6 +19,7 @@ from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.signature import Signature, Tree
 from ...hlo.types import F64, I1, I64, SymbolicDim, TensorType
 from .context import Blocked, Context
+from .failures import operation_name
 from .functional import Aliases, functional_target, is_in_place
 from .lowerings import DATA, LOWERINGS, REMEDIES
 from .program import Graph, Input, Node, Output, Program, Ref
@@ -315,7 +316,7 @@ class _Lowering:
         return self.context.full(0, dims, type.element)
 
     def block(self, operation: str, place: str, reason: str, remedy: str) -> None:
-        self.blockers[Blocker(operation, place, reason, remedy)] = None
+        self.blockers[Blocker(operation_name(operation), place, reason, remedy)] = None
 
 
 def _bindable(

@@ -15,6 +15,7 @@ import girih
 from girih import UserError
 from girih.hlo.signature import Argument, Signature, Tree
 from girih.runtime.inputs import Leaf
+from girih.runtime.profile import module_path
 from girih.runtime.program import Program
 from girih.specs.generated import plan_pb2
 
@@ -350,6 +351,29 @@ def test_profile(tmp_path):
         ("add_0", 0, 2.0),
         ("add_0", 1, 3.0),
     ]
+
+
+def test_profiles_say_whether_they_were_warm():
+    program = adding_program()
+    first, second = program.profile(ONES, ONES), program.profile(ONES, ONES)
+    assert not first.warm and "the first call" in str(first)
+    assert second.warm and "a warm call" in str(second)
+    warmed = adding_program().profile(ONES, ONES, warmup=1)
+    assert warmed.warm and warmed.trace()["otherData"] == {"warm": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("encoder.layer.3", "encoder.layer.3"),
+        ("jit(step)/encoder/block/tanh", "encoder/block"),
+        ("jit(step)/jvp(net)/add", ""),
+        ("jit(step)", ""),
+        ("", ""),
+    ],
+)
+def test_module_paths(name, path):
+    assert module_path(name) == path
 
 
 def test_golden_checks():

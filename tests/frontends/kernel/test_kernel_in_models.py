@@ -128,13 +128,13 @@ class TestJax:
         wanted = np.stack([kernel.interpret(a, r) for a, r in zip(x, rows, strict=True)])
         close(self.jax.vmap(kernel)(self.jax.numpy.asarray(x), rows), wanted)
 
-    def test_a_batch_cannot_start_as_one_input(self):
+    def test_a_batch_starts_as_copies_of_one_input(self):
         @girih.kernel(out=lambda x, y: tl.Array(x.shape, x.dtype, start="y"))
         def kernel(x, y, out):
             out[...] += x[...]
 
-        with pytest.raises(girih.UserError, match="cannot start as one shared input"):
-            self.jax.vmap(kernel, in_axes=(0, None))(self.jax.numpy.asarray(X), X[0])
+        found = self.jax.vmap(kernel, in_axes=(0, None))(self.jax.numpy.asarray(X), X[0])
+        close(found, X + X[0])
 
     def test_derivatives_are_those_of_the_reference(self):
         def loss(kernel):
@@ -147,8 +147,16 @@ class TestJax:
 
     def test_a_reference_of_other_types_is_refused(self):
         wrong = girih.kernel(reference=lambda x, s: (x * s).sum(0), **RULES)(scale)
-        with pytest.raises(girih.UserError, match=r"the reference gives float32\[17\]"):
+        with pytest.raises(girih.UserError, match=r"'scale': the reference gives float32\[17\]"):
             self.jax.jit(wrong)(X, S)
+        several = girih.kernel(reference=lambda x, s: (x, s), **RULES)(scale)
+        with pytest.raises(girih.UserError, match="gives 2 results where the kernel gives 1"):
+            self.jax.jit(several)(X, S)
+
+    def test_a_reference_in_numpy_is_no_derivative(self):
+        kernel = girih.kernel(reference=lambda x, s: np.maximum(x, 0) * s, **RULES)(scale)
+        with pytest.raises(girih.UserError, match="'scale': JAX cannot trace its reference"):
+            self.jax.grad(lambda x: kernel(x, S).sum())(self.jax.numpy.asarray(X))
 
     def test_damaged_exports(self):
         text = girih.import_model(model(without), X, S)
