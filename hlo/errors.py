@@ -29,11 +29,12 @@ class Blocker(NamedTuple):
     place: str  # "model.py:41", or "" where the export carries no location
     reason: str
     remedy: str
+    spelled: str = ""  # the operation as users write it; "": as it is
 
     def __str__(self) -> str:
         place = f"{self.place}: " if self.place else ""
         remedy = f" ({self.remedy})" if self.remedy else ""
-        return f"{place}{self.operation}: {self.reason}{remedy}"
+        return f"{place}{self.spelled or self.operation}: {self.reason}{remedy}"
 
 
 class ImportBlockers(UnsupportedError):

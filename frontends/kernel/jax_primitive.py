@@ -112,29 +112,23 @@ def _lower(context: Any, *operands: Any, kernel: str, reference: Any, run: Run) 
 def _referred(reference: Callable[..., Any], inputs: Sequence[Any], kernel: str) -> list[Any]:
     """What a reference returns as the kernel's results; UserError if it has other types, or where
     it takes no JAX arrays."""
+    place = payload.described(kernel)
     try:
         found = reference(*inputs)
     except TypeError as error:  # among them those of numpy and torch about JAX's tracers
         reason = next(iter(str(error).splitlines()), "")
-        raise UserError(f"{_name(kernel)}: JAX cannot trace its reference ({reason})") from error
+        raise UserError(f"{place}: JAX cannot trace its reference ({reason})") from error
     several, types = list(found) if isinstance(found, (tuple, list)) else [found], _results(kernel)
     if len(several) != len(types):
         raise UserError(
-            f"{_name(kernel)}: the reference gives {len(several)} results where the kernel gives "
+            f"{place}: the reference gives {len(several)} results where the kernel gives "
             f"{len(types)}"
         )
     for value, kind in zip(several, types, strict=True):
         if tuple(value.shape) != kind.dims or value.dtype != kind.dtype:
             given = f"{value.dtype}{list(value.shape)}"
-            raise UserError(
-                f"{_name(kernel)}: the reference gives {given} where the kernel gives {kind}"
-            )
+            raise UserError(f"{place}: the reference gives {given} where the kernel gives {kind}")
     return several
-
-
-def _name(kernel: str) -> str:
-    op = payload.from_text(kernel).body.ops[0]
-    return f"{op.place}kernel '{op.kernel}'"
 
 
 def _batch(
@@ -188,8 +182,8 @@ def _differentiate(
 
     if reference is None:
         raise UserError(
-            f"{_name(kernel)} has no reference=, so it has no derivative; give it a function that "
-            "JAX can trace and that computes the same"
+            f"{payload.described(kernel)} has no reference=, so it has no derivative; give it a "
+            "function that JAX can trace and that computes the same"
         )
     filled = [ad.instantiate_zeros(tangent) for tangent in tangents]
     _, derivative = jax.jvp(

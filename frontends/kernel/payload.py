@@ -38,6 +38,13 @@ def from_text(text: str) -> Module:
     return module
 
 
+def described(text: str) -> str:
+    """What a message about a kernel's string begins with: "model.py:41: kernel 'scale'"."""
+    op = from_text(text).body.ops[0]
+    line = f"{op.origin[0].file}:{op.origin[0].line}: " if op.origin else ""
+    return f"{line}kernel '{op.kernel}'"
+
+
 def call_of(
     module: Module,
     operands: Sequence[Value],

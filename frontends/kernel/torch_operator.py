@@ -165,8 +165,8 @@ def _derivative(
     text, reference = ctx.text, ctx.reference
     if reference is None:
         raise UserError(
-            f"{_name(text)} has no reference=, so it has no derivative; give it a function of "
-            "torch tensors, or one that JAX can trace, that computes the same"
+            f"{payload.described(text)} has no reference=, so it has no derivative; give it a "
+            "function of torch tensors, or one that JAX can trace, that computes the same"
         )
 
     def on_torch(*parts: Any) -> tuple[Any, ...]:
@@ -206,7 +206,7 @@ def _derivative(
         derivative = _traced(text, "derivative", on_jax, [*inputs, *vectors], kinds)
     except UserError as error:
         raise UserError(
-            f"{_name(text)} has no derivative: its reference takes no torch tensors "
+            f"{payload.described(text)} has no derivative: its reference takes no torch tensors "
             f"({_first_line(reason)}), and JAX cannot differentiate it ({_first_line(error)})"
         ) from reason
     return call([*inputs, *vectors], derivative)
@@ -232,7 +232,9 @@ def _as_tensors(text: str, found: Any) -> list[Any]:
     if types != list(_results(text)):
         found = ", ".join(f"{dtype}{list(dims)}" for dims, dtype in types)
         wanted = ", ".join(f"{dtype}{list(dims)}" for dims, dtype in _results(text))
-        raise UserError(f"{_name(text)}: the reference gives {found} where it gives {wanted}")
+        raise UserError(
+            f"{payload.described(text)}: the reference gives {found} where it gives {wanted}"
+        )
     return several
 
 
@@ -299,11 +301,6 @@ def _mapped(reference: Reference, flags: Sequence[bool]) -> Reference:
         return jax.vmap(reference, in_axes=places)(*inputs)
 
     return mapped
-
-
-def _name(text: str) -> str:
-    op = _op(text)
-    return f"{op.place}kernel '{op.kernel}'"
 
 
 def _first_line(error: BaseException) -> str:

@@ -316,7 +316,8 @@ class _Lowering:
         return self.context.full(0, dims, type.element)
 
     def block(self, operation: str, place: str, reason: str, remedy: str) -> None:
-        self.blockers[Blocker(operation_name(operation), place, reason, remedy)] = None
+        spelled = operation_name(operation)
+        self.blockers[Blocker(operation, place, reason, remedy, spelled)] = None
 
 
 def _bindable(

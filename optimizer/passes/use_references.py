@@ -35,7 +35,7 @@ class UseReferences:
         if not reasons:
             return module
         missing = [
-            f"{op.place}kernel '{op.kernel}': {reason}, and it has no reference="
+            f"{_place(op)}kernel '{op.kernel}': {reason}, and it has no reference="
             for op, reason in reasons.items()
             if not op.regions
         ]
@@ -54,3 +54,7 @@ class UseReferences:
         body = rewritten(module.body, {}, change, module.body.arguments)
         notes = [f"kernel '{op.kernel}' runs as its reference: {r}" for op, r in reasons.items()]
         return module.with_main(body).with_notes(*dict.fromkeys(notes))
+
+
+def _place(op: Op) -> str:
+    return f"{op.origin[0].file}:{op.origin[0].line}: " if op.origin else ""
