@@ -297,15 +297,16 @@ class CudaDriver:
         """The bytes of each parameter of an entry; None where the driver does not tell (before CUDA
         12.4)."""
         cuda, sizes = self._cuda, []
-        ask = getattr(cuda, "cuFuncGetParamInfo", None)
-        while ask is not None:
-            error, *found = ask(function, len(sizes))
+        while True:
+            try:
+                error, *found = cuda.cuFuncGetParamInfo(function, len(sizes))
+            except Exception:  # the binding's own types differ between its versions
+                return None
             if error == cuda.CUresult.CUDA_ERROR_INVALID_VALUE:  # there is no such parameter
                 return sizes
             if error != cuda.CUresult.CUDA_SUCCESS:
                 return None
             sizes.append(int(found[1]))
-        return None
 
     def tensor_map(self, box: Box, address: int) -> bytes:
         cuda, rank = self._cuda, len(box.dims)

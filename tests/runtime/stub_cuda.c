@@ -57,7 +57,11 @@ static void forget(Handle handle) { known[(uintptr_t)handle].kind = 0; }
 static int current;  // contexts on the thread's stack
 #define DEMAND_CONTEXT() DEMAND(current > 0, "%s: no context is current", __func__)
 Result cuInit(unsigned flags) { DEMAND(!flags, "cuInit: flags %u", flags); return SUCCESS; }
-Result cuDriverGetVersion(int *version) { *version = 13000; return SUCCESS; }
+static int driver_version(void) {
+    const char *version = getenv("STUB_VERSION");
+    return version ? atoi(version) : 13000;
+}
+Result cuDriverGetVersion(int *version) { *version = driver_version(); return SUCCESS; }
 Result cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
 Result cuDeviceGet(int *device, int ordinal) {
     DEMAND(!ordinal, "cuDeviceGet: device %d", ordinal);
@@ -368,7 +372,8 @@ typedef struct {
     unsigned count;
 } Config;
 typedef struct { int kind; float *memory[3]; Entry *entry; unsigned cluster; unsigned grid[3], block[3], shared; } Node;
-typedef struct { int count; Node nodes[4096]; Handle handle; } Graph;
+enum { NODES = 4096 };
+typedef struct Graph { int count; Node nodes[NODES]; Handle handle; struct Graph *source; } Graph;
 
 static unsigned volume(const unsigned *extent) { return extent[0] * extent[1] * extent[2]; }
 static Result check_launch(const char *what, Entry *entry, const unsigned *grid,
@@ -460,6 +465,7 @@ Result cuGraphAddKernelNode(Handle *made, Handle handle, const Handle *before, s
                             const Parameters *given) {
     Graph *graph = handle;
     DEMAND_GRAPH(graph, GRAPH);
+    if (graph->count == NODES) return OUT_OF_MEMORY;
     DEMAND(count ? graph->count && before[0] == &graph->nodes[graph->count - 1] : !graph->count,
            "cuGraphAddKernelNode: it does not follow the last node");
     // The cluster is an attribute, which comes later: what is compiled in stands for it.
@@ -491,18 +497,16 @@ Result cuGraphInstantiateWithFlags(Handle *made, Handle handle, uint64_t flags) 
     }
     Graph *copy = *made = malloc(sizeof(Graph));
     memcpy(copy, graph, sizeof(Graph));
+    copy->source = graph;
     return new_handle(&copy->handle, EXECUTABLE);
 }
 Result cuGraphExecKernelNodeSetParams(Handle executable, Handle handle, const Parameters *given) {
     Graph *graph = executable;
-    Node *old = handle;
     DEMAND_GRAPH(graph, EXECUTABLE);
-    // Nodes name those of the graph that this one was made of, which lie in one array.
-    int number = -1;
-    for (int i = 0; i < graph->count; i++)
-        if (graph->nodes[i].entry == old->entry && !memcmp(graph->nodes[i].grid, old->grid, 24) &&
-            number < 0) number = i;
-    DEMAND(number >= 0, "cuGraphExecKernelNodeSetParams: no node of the graph");
+    // It is named by the node of the graph that this one was made of.
+    size_t number = ((uintptr_t)handle - (uintptr_t)graph->source->nodes) / sizeof(Node);
+    DEMAND(number < graph->count, "cuGraphExecKernelNodeSetParams: no node of the graph");
+    Node *old = &graph->nodes[number];
     DEMAND(fast || given->entry == old->entry,
            "cuGraphExecKernelNodeSetParams: another function than the node's");
     DEMAND(!memcmp(given->grid, old->grid, sizeof old->grid) || fast || old->cluster == 1,
@@ -512,7 +516,7 @@ Result cuGraphExecKernelNodeSetParams(Handle executable, Handle handle, const Pa
                                 given->block, given->shared, cluster, given->parameters,
                                 given->extra);
     if (wrong) return wrong;
-    TELL("rebind %d", number);
+    TELL("rebind %zu", number);
     if (!fast)
         graph->nodes[number] =
             node_of(given->entry, given->grid, given->block, given->shared, given->parameters);
@@ -586,7 +590,8 @@ Result cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t
     dladdr((void *)cuInit, &here);
     // As a driver does: of functions that have changed, the form of the version that is asked for.
     if (version >= 12000 && !strcmp(name, "cuGetProcAddress")) name = "cuGetProcAddress_v2";
-    *found = dlsym(dlopen(here.dli_fname, RTLD_NOW), name);
+    int unknown = driver_version() < 12040 && !strcmp(name, "cuFuncGetParamInfo");
+    *found = unknown ? NULL : dlsym(dlopen(here.dli_fname, RTLD_NOW), name);
     if (status) *status = !*found;
     return *found ? SUCCESS : NOT_FOUND;
 }

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 import girih
 import girih.language as tl
 from girih.backends.nvidia.pipeline import contraction
-from girih.backends.nvidia.pipeline.emit import plan_of
+from girih.backends.nvidia.pipeline.emit import code_of, plan_of
 from girih.backends.nvidia.pipeline.schedule import Style
+from girih.backends.nvidia.target import Target
 from girih.benchmarks.gpu.first.kernels import MATMULS
 from girih.hlo.types import BF16 as ELEMENT
 from girih.hlo.types import TensorType
 
+from .. import harness
 from .support import (
     BF16,
     F8,
@@ -64,6 +69,25 @@ def test_a_block_walks_several_tiles() -> None:
     a, b = matrices(384, 384, 128, right="nk")
     plan = check(matmul, a, b, on=SMALL, M=384, N=384, K=128, TM=128, TN=128, TK=64, right="nk")
     assert plan.blocks == 2 and plan.tiles == 9 and plan.raster.together
+
+
+@pytest.mark.parametrize("shape", [(384, 384), (512, 512)], ids=["blocks", "clusters"])
+def test_fewer_blocks_than_compiled_for_walk_all_tiles(shape: tuple[int, int]) -> None:
+    """As on a device with fewer multiprocessors: bit for bit the same."""
+    M, N = shape
+    a, b = matrices(M, N, 128)
+    TM, TN = (128, 256) if M == 512 else (128, 128)
+    on = Target(replace(SM_90A.architecture, multiprocessors=4))
+    op = call_of(matmul, a, b, M=M, N=N, K=128, TM=TM, TN=TN, TK=64)
+    code = code_of(plan_of(op, on), on)
+    (launch,) = code.launches
+    assert launch.persistent and launch.grid == (4, 1, 1)
+    assert launch.cluster[0] == (2 if M == 512 else 1)
+    wanted = harness.run(op, (a, b), code=code)
+    fewer = replace(code, launches=(replace(launch, grid=(2, 1, 1)),))
+    reports: list[Any] = []
+    (found,) = harness.run(op, (a, b), code=fewer, reports=reports)
+    assert not reports[0].faults and found.tobytes() == wanted[0].tobytes()
 
 
 def test_windows_of_the_next_tile_are_brought_ahead() -> None:
