@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .hlo.errors import UserError
-from .hlo.graph import Module
+from .hlo.graph import Module, Op
 from .hlo.signature import Signature
 from .hlo.verify import verify
 from .options import Options
@@ -170,7 +170,7 @@ def _compile(
         say("choose")
         backend.choices.kernels(schedule(fused))  # while nothing else runs
         tuner = backend.choices.tuner
-    notes = fused.notes if tuner is None else (*fused.notes, *tuner.notes)
+    notes = [*fused.notes, *([] if tuner is None else tuner.notes), *_slow(simple, backend)]
     say("emit")
     with computed([*stored.weights.values(), *read_by_kernels]):
         steps = schedule(fused, backend.in_tiles)
@@ -273,6 +273,18 @@ def simulated_gpu(target: str) -> Any:
 
     name = target.partition(":")[2]
     return SimulatedGpu(find_target(name).architecture, OutOfMemory)
+
+
+def _slow(module: Module, backend: Backend) -> list[str]:
+    """A note for each reason why operations are slow on the backend: how many, and the first."""
+    slow: dict[str, list[Op]] = {}
+    for op in module.walk():
+        if why := backend.slow(op):
+            slow.setdefault(why, []).append(op)
+    return [
+        f"{ops[0].place}{ops[0].name}: {why}" + (f" ({len(ops)} operations)" if ops[1:] else "")
+        for why, ops in slow.items()
+    ]
 
 
 def _refuse_notes(plan: Any) -> None:

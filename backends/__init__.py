@@ -27,6 +27,7 @@ class Backend:
     `accepts`: whether a tile function that the compiler made has a kernel; None: all have.
     `suits`: whether its products go to the units of the largest grain.
     `in_tiles`: whether its tile functions write results where operands lie.
+    `slow`: what an operation costs more than another element type would, "" as a rule.
     `formulas`: by which operations may be computed that are marked as approximate.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does."""
 
@@ -41,6 +42,7 @@ class Backend:
     in_tiles: bool = False
     begin: Callable[[], None] = lambda: None
     lacks: Callable[[Op], str] = lambda op: ""
+    slow: Callable[[Op], str] = lambda op: ""
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None
     formulas: tuple[Formula, ...] = ()
 

@@ -207,8 +207,8 @@ class Program:
         """What the model was exported with, one array for each of `signature.buffers`: parts of the
         bundle, which nobody may write."""
         self._settle()
-        found = self._defaults[len(self._leaves) - self._buffers :]
-        if any(array is None for array in found):
+        found = [x for x in self._defaults[len(self._leaves) - self._buffers :] if x is not None]
+        if len(found) < self._buffers:
             raise UserError("the bundle lacks the values that its state begins with")
         return found
 

@@ -49,6 +49,7 @@ def backend(options: Options, tuner: Tuner | None = None, level: str = "") -> Ba
     from .contract.packing import packing_for
     from .foreign import lacks
     from .machines import label, machine_of
+    from .slow import slow
 
     target, disk = target_of(options, level), open_cache(options.cache)
     name = f"cpu:{level}" if level else "cpu"
@@ -81,5 +82,5 @@ def backend(options: Options, tuner: Tuner | None = None, level: str = "") -> Ba
         choices = CpuChoices(tuner, target, packing if options.pack_weights else None)
     return Backend(
         name, build_for_target, packing, model, label(model), choices, in_tiles=True,
-        begin=begin, lacks=lambda op: lacks(op, target.general),
+        begin=begin, lacks=lambda op: lacks(op, target.general), slow=lambda op: slow(op, target),
     )  # fmt: skip

@@ -52,7 +52,7 @@ def test_the_plan_names_the_library(tmp_path: Path) -> None:
 def test_inspect_shows_it(tmp_path: Path) -> None:
     path = tmp_path / "eigh.girih"
     program().save(path)
-    command = [sys.executable, "-m", "girih.cli", "inspect", str(path)]
+    command = [sys.executable, "-m", "girih", "inspect", str(path)]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "library: scipy LAPACK ssyevd" in " ".join(shown.split())
 
