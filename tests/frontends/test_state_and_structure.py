@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import subprocess
@@ -142,12 +143,103 @@ def test_a_call_that_fails_leaves_the_state(counter):
         np.testing.assert_array_equal(value, before[name])
 
 
+class Cache(nn.Module):
+    """Writes one line of a buffer, which the plan does in place."""
+
+    cache: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(256, 64))
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        self.cache.index_copy_(0, place, x)
+        return self.cache.sum(0)
+
+
+def interrupted(program: Any) -> None:
+    """The program's next call is interrupted when its work is done, but not yet its call."""
+    device = program._device
+
+    def run(*arguments: Any) -> Any:
+        program._device = device
+        device.run(*arguments)
+        raise KeyboardInterrupt
+
+    program._device = device._replace(run=run)
+
+
+def test_an_interrupted_call_leaves_the_state_or_says_that_it_did_not():
+    place, x = torch.tensor([3]), torch.ones(1, 64)
+    program = girih.compile(Cache(), x, place)
+    session = program.session()
+    assert program.overwrites_state
+    session(x, place)
+    interrupted(program)
+    with pytest.raises(KeyboardInterrupt):
+        session(2 * x, place)
+    for use in (lambda: session(x, place), lambda: session.state, session.fork):
+        with pytest.raises(UserError, match=r"interrupted while it overwrote the state; reset\(\)"):
+            use()
+    session.state = {"cache": np.ones((256, 64), np.float32)}
+    assert session(x, place)[0] == 256
+    program(x, place)
+    interrupted(program)
+    with pytest.raises(KeyboardInterrupt):
+        program(x, place)
+    program.own_session.reset()
+    assert program(x, place)[0] == 1
+
+
+def test_an_interrupted_call_leaves_state_that_takes_new_memory():
+    class Power(nn.Module):
+        power: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("power", torch.eye(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.power.copy_(self.power @ x)  # a product is not computed over its factor
+            return self.power.sum()
+
+    x = turns(1, 4, 4)[0]
+    program = girih.compile(Power(), x)
+    assert not program.overwrites_state
+    session = program.session()
+    interrupted(program)
+    with pytest.raises(KeyboardInterrupt):
+        session(x)
+    assert session.state["power"].tolist() == np.eye(4).tolist()
+    np.testing.assert_allclose(session(x), x.sum(), rtol=1e-5)
+
+
+def test_threads_find_one_own_session(monkeypatch):
+    program = girih.compile(Counter(), torch.ones(2, 2))
+    make, meet = program.session, threading.Barrier(2, timeout=1)
+
+    def slowly() -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meet.wait()  # both threads are here only where each makes a session
+        return make()
+
+    monkeypatch.setattr(program, "session", slowly)
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(program.own_session)) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] is found[1]
+
+
 def test_a_session_is_one_threads_at_a_time(counter):
     session, inside, leave = counter.session(), threading.Event(), threading.Event()
     advance = counter.advance
 
     class Slow:
-        signature = counter.signature
+        signature, overwrites_state = counter.signature, counter.overwrites_state
+        bind_state = counter.bind_state
 
         def advance(self, *arguments: Any) -> Any:
             inside.set()
@@ -177,17 +269,6 @@ def test_what_cannot_be_with_state(counter):
 
 
 def test_large_state_is_overwritten_in_place():
-    class Cache(nn.Module):
-        cache: torch.Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("cache", torch.zeros(256, 64))
-
-        def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-            self.cache.index_copy_(0, place, x)
-            return self.cache.sum(0)
-
     place = torch.tensor([3])
     program = girih.compile(Cache(), torch.ones(1, 64), place)
     session = program.session()
