@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
+import functools
 import pickle
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import torch
 from torch import nn
 
 import girih
+from girih.hlo import classes
 from girih.hlo.errors import UserError
 from girih.hlo.signature import Node
 
@@ -358,6 +361,89 @@ def test_jax_classes_come_back():
     assert point.y.tolist() == [1, 1] and pair.first.tolist() == [0, 1]
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["order"])
+@dataclasses.dataclass
+class Expansion:
+    x: Any
+    order: Any
+
+
+@pytest.mark.parametrize("orders", [(3, (5, "a")), (object(), object())])
+def test_static_fields_are_those_of_each_program(orders, tmp_path, monkeypatch):
+    given = [Expansion(jnp.ones(2), order) for order in orders]
+    programs = [girih.compile(lambda e: Expansion(e.x + 1, e.order), one) for one in given]
+    for program, one in zip(programs, given, strict=True):
+        assert program(one).order == one.order
+    programs[1].save(tmp_path / "x.girih")
+    monkeypatch.setattr(classes, "_MET", {})  # as in another process
+    found = girih.load(tmp_path / "x.girih")(given[1])
+    assert found.x.tolist() == [2, 2]
+    if isinstance(orders[1], tuple):
+        assert type(found) is Expansion and found.order == orders[1]
+
+
+@dataclasses.dataclass
+class Bounds:
+    low: Any
+    high: Any
+    middle: Any = None
+
+
+def test_torch_classes_of_users_come_back(tmp_path, monkeypatch):
+    torch.export.register_dataclass(Bounds, serialized_type_name="Bounds")
+
+    class Widened(nn.Module):
+        def forward(self, given: Bounds) -> Any:
+            bounds = Bounds(given.low - 1, given.high + 1)
+            return bounds, Pair(given.high, [given.low])
+
+    given = Bounds(torch.zeros(2), torch.ones(2))
+    program = girih.compile(Widened(), given)
+    bounds, pair = program(given)
+    assert type(bounds) is Bounds and type(pair) is Pair
+    assert bounds.high.tolist() == [2, 2] and pair.second[0].tolist() == [0, 0]
+    program.save(tmp_path / "x.girih")
+    monkeypatch.setattr(classes, "_MET", {})  # as in another process
+    bounds, pair = girih.load(tmp_path / "x.girih")(given)
+    assert type(bounds) is Bounds and bounds.low.tolist() == [-1, -1] and bounds.middle is None
+    assert pair._fields == ("first", "second")
+
+
+def test_a_cache_goes_in_and_comes_out(tmp_path, monkeypatch):
+    """One of two layers, too: what an export has met last is no other program's class."""
+    pytest.importorskip("transformers")
+    from transformers import DynamicCache
+    from transformers.integrations.executorch import register_dynamic_cache_export_support
+
+    register_dynamic_cache_export_support()
+
+    class Attends(nn.Module):
+        def forward(self, x: torch.Tensor, cache: Any) -> Any:
+            keys, values = cache.update(x, 2 * x, 0)
+            return keys.sum() + values.sum(), cache
+
+    def cache(layers: int) -> Any:
+        made = DynamicCache()
+        for layer in range(layers):
+            made.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), layer)
+        return made
+
+    x = torch.full((1, 2, 1, 4), 3.0)
+    programs = {layers: girih.compile(Attends(), x, cache(layers)) for layers in (1, 2)}
+    programs[1].save(tmp_path / "x.girih")
+    for layers, program in programs.items():
+        total, after = program(x, cache(layers))
+        expected, wanted = Attends()(x, cache(layers))
+        assert total == expected and type(after) is DynamicCache
+        assert len(after.layers) == layers
+        for ours, theirs in zip(after.layers, wanted.layers, strict=True):
+            for name in ("keys", "values"):
+                assert torch.equal(getattr(ours, name), getattr(theirs, name))
+    monkeypatch.setattr(classes, "_MET", {})  # as in another process
+    _, after = girih.load(tmp_path / "x.girih")(x, cache(1))
+    assert type(after) is DynamicCache and after.get_seq_length() == 4
+
+
 def test_a_class_that_is_not_at_hand():
     node = Node("models.Output", {"logits": 1, "hidden": (2, 3)})
     assert node.logits == node["logits"] == node[0] == 1 and node[-1] == (2, 3)
@@ -376,13 +462,11 @@ def test_a_class_that_is_not_at_hand():
 
 def test_only_registered_classes_are_made():
     """A bundle names classes; nothing that it names is called but a pytree's own class."""
-    from girih.hlo.classes import children_of, made
-
     for name in ("os.system", "builtins.eval", "subprocess.Popen", "collections.namedtuple"):
         for kind in ("custom", "namedtuple"):
-            assert made(name, kind, ("a",), ["touch /tmp/never"]) is None
+            assert classes.made(name, kind, ("a",), "[]", ["touch /tmp/never"]) is None
     strange = namedtuple("strange", "a")("x")
-    assert children_of(strange, "os.system") is None
+    assert classes.children_of(strange, "os.system") is None
 
 
 # Inputs.
