@@ -332,7 +332,7 @@ class Program:
             if copied:
                 raise leaf.refuse(
                     "the array would be copied, and later changes of it not seen",
-                    "pass numpy.ascontiguousarray(x)",
+                    f"pass numpy.ascontiguousarray(x, {leaf.dtype.name!r})",
                 )
             arrays.append(array)
         given = [aligned(*result) for result in self._gives] if outputs is None else list(outputs)

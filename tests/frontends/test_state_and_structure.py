@@ -496,6 +496,39 @@ def test_jax_examples_are_accepted(function, inputs, copies):
     assert len(said) == copies
 
 
+@pytest.mark.parametrize(
+    ("function", "inputs", "keywords"),
+    [
+        (jax.jit(lambda x, n: x * n, static_argnums=1), (np.ones(3), 4), {}),
+        (jax.jit(lambda n, x: x * n, static_argnums=0), (4, np.arange(3)), {}),
+        (jax.jit(lambda x, *, n, y: x * n + y, static_argnames="n"), (np.ones(3),),
+         {"n": 2, "y": np.ones(3)}),
+    ],
+)  # fmt: skip
+def test_examples_beside_static_arguments_are_accepted(function, inputs, keywords):
+    program = girih.compile(function, *inputs, **keywords)
+    dynamic = [x for x in inputs if not isinstance(x, int)]
+    named = {name: x for name, x in keywords.items() if not isinstance(x, int)}
+    found = program(*dynamic, **named)
+    np.testing.assert_allclose(found, function(*inputs, **keywords), rtol=1e-6)
+    assert program.copies == len(dynamic) + len(named)
+
+
+def test_a_variadic_function_with_static_arguments_takes_what_it_declares():
+    function = jax.jit(lambda *x: x[0] * x[1] + x[2], static_argnums=1)
+    program = girih.compile(function, np.ones(3), 4, np.ones(3))
+    one = np.ones(3, np.float32)
+    assert program(one, one).tolist() == [5, 5, 5]
+
+
+def test_what_a_prepared_call_would_convert_is_refused():
+    program = girih.compile(lambda x: x + 1, np.ones(3))
+    remedy = r"pass numpy.ascontiguousarray\(x, 'float32'\)"
+    with pytest.raises(UserError, match=f"x: .*would be copied.*{remedy}"):
+        program.prepare(np.ones(3))
+    assert program.prepare(np.ascontiguousarray(np.ones(3), "float32"))().tolist() == [2, 2, 2]
+
+
 def test_conversions_are_checked_and_refused():
     program = girih.compile(lambda x: x + 1, np.arange(3))
     with pytest.raises(UserError, match="x: .*int64 holds a number that does not fit"):
