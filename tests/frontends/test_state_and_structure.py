@@ -282,6 +282,32 @@ def test_large_state_is_overwritten_in_place():
     assert after.ctypes.data == before.ctypes.data
 
 
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_second_name_of_a_buffer(registered):
+    class Twice(nn.Module):
+        n: torch.Tensor
+        m: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("n", torch.zeros(2))
+            if registered:
+                self.register_buffer("m", self.n)
+            else:
+                self.m = self.n
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.n.add_(x)
+            return self.m * 1
+
+    if registered:
+        program = girih.compile(Twice(), torch.ones(2))
+        assert [program(torch.ones(2)).tolist() for _ in "ab"] == [[1, 1], [2, 2]]
+    else:
+        with pytest.raises(UserError, match="its buffer 'n', and reads it through another attr"):
+            girih.compile(Twice(), torch.ones(2))
+
+
 def test_an_input_that_is_written_is_told():
     class Writes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
