@@ -92,8 +92,9 @@ class Tree:
     """The structure of nested inputs or outputs.
 
     `keys` are the keys of a dict, in the order of its leaves, the field names of a namedtuple, or
-    the child names of a custom class; `type_name` is the class of a namedtuple or custom node. A
-    constant is a number or a text that the export has fixed: `value`.
+    the child names of a custom class; `type_name` is the class of a namedtuple or custom node, and
+    `context` the text of what its instance keeps besides (see `classes.meet`). A constant is a
+    number or a text that the export has fixed: `value`.
     """
 
     kind: str
@@ -101,6 +102,7 @@ class Tree:
     keys: tuple[Key, ...] = ()
     type_name: str = ""
     value: bool | int | float | str | None = None
+    context: str = field(default="", compare=False)
     leaf_count: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -266,7 +268,7 @@ class Tree:
             return tuple(children)
         if self.kind == "dict":
             return dict(zip(self.keys, children, strict=True))
-        value = made(self.type_name, self.kind, self.keys, children)
+        value = made(self.type_name, self.kind, self.keys, self.context, children)
         if value is not None:
             return value
         if self.kind == "namedtuple":
@@ -293,6 +295,8 @@ class Tree:
             data["keys"] = list(self.keys)
         if self.type_name:
             data["typeName"] = self.type_name
+        if self.context and not self.context.startswith("#"):  # which means it in this process
+            data["context"] = self.context
         if self.kind == "constant":
             data["value"] = self.value
         return data
@@ -313,7 +317,13 @@ class Tree:
             _expect(isinstance(data.get("value"), _CONSTANTS), "a constant has a value")
             return Tree("constant", value=data["value"])
         children = tuple(Tree.from_json(child) for child in data.get("children", ()))
-        return Tree(kind, children, keys, str(data.get("typeName", "")))
+        return Tree(kind, children, keys, str(data.get("typeName", "")), context=_context(data))
+
+
+def _context(data: Mapping[str, Any]) -> str:
+    text = str(data.get("context", ""))
+    _expect(not text.startswith("#"), "a tree's context is JSON")
+    return text
 
 
 _LEAF = Tree("leaf")

@@ -56,7 +56,8 @@ class Memory:
 
 
 class Program:
-    """A program for one target; immutable, and safe to call from any number of threads.
+    """A program for one target; immutable, and safe to call from any number of threads, but for the
+    state of a model that changes its buffers: threads take a `session` each.
 
     Every concurrent call has a context of its own (arena, scratch), which is kept for later calls.
     """
@@ -100,6 +101,9 @@ class Program:
             for index, argument in enumerate(signature.arguments)
         )
         self._buffers = len(signature.buffers)
+        # An interrupted call of a session leaves buffers half changed, where the plan writes them.
+        first = len(self._leaves) - self._buffers
+        self.overwrites_state = any(leaf.overwritten for leaf in self._leaves[first:])
         used = used_weights(self._plan, weights)
         self._device = devices.open_device(
             self._plan, variant.image, used, threads, pin, variant.cubins, driver
@@ -110,7 +114,8 @@ class Program:
         self._workers = {"threads": threads, "pin": pin}
         self._contexts: deque[Any] = deque()
         self._copies = 0
-        self._copies_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._own_session: Session | None = None
         self._defaults = [weights.get(a.default or "") for a in signature.arguments]
         # What the quick ways of a call read: one for flat inputs, one for nested ones.
         plain = signature.inputs.is_flat and not signature.keywords.children
@@ -180,7 +185,7 @@ class Program:
         if self._quick and not keywords and len(inputs) == count and self._are_ready(inputs):
             return self._pack(self._run(inputs)[0])
         if self._buffers:
-            return self._own_session(*inputs, **keywords)
+            return self.own_session(*inputs, **keywords)
         return self._pack(self._run(self._arrays(inputs, keywords))[0])
 
     def session(self) -> Session:
@@ -207,29 +212,39 @@ class Program:
         """What the model was exported with, one array for each of `signature.buffers`: parts of the
         bundle, which nobody may write."""
         self._settle()
-        found = [x for x in self._defaults[len(self._leaves) - self._buffers :] if x is not None]
+        first = len(self._leaves) - self._buffers
+        found = [array for array in self._defaults[first:] if array is not None]
         if len(found) < self._buffers:
             raise UserError("the bundle lacks the values that its state begins with")
         return found
 
-    @functools.cached_property
-    def _own_session(self) -> Session:
-        return self.session()
+    @property
+    def own_session(self) -> Session:
+        """The session that calls of the program itself advance."""
+        with self._lock:
+            if self._own_session is None:
+                self._own_session = self.session()
+            return self._own_session
 
-    def advance(
+    def bind_state(
         self,
         inputs: Sequence[Any],
         keywords: Mapping[str, Any],
         buffers: Sequence[Any],
         giving: bool = False,
         stay: bool = False,
+    ) -> list[Any]:
+        """The flat arguments of a session's call, for `advance`; nothing is run yet."""
+        if stay:
+            self._check_memory()
+        return self._arrays(inputs, keywords, giving, buffers, keeps=True)
+
+    def advance(
+        self, arrays: Sequence[Any], giving: bool = False, stay: bool = False
     ) -> tuple[Any, list[Any]]:
         """A session's call: the result, and the buffers afterwards. `giving`: donated inputs are
         given up. `stay`: results stay on the device."""
-        if stay:
-            self._check_memory()
         plain = self._signature.outputs.leaf_count
-        arrays = self._arrays(inputs, keywords, giving, buffers, keeps=True)
         if self._device.has_memory:
             outputs = self._on_device(arrays)
             if not stay:
@@ -258,7 +273,7 @@ class Program:
         """Like a call, but donated arguments are given up: where the plan computes a result in
         their memory, the result is that memory, and no copy is made."""
         if self._buffers:
-            return self._own_session.donate(*inputs, **keywords)
+            return self.own_session.donate(*inputs, **keywords)
         return self._pack(self._run(self._arrays(inputs, keywords, True), giving=True)[0])
 
     def on_device(self, *inputs: Any, donate: bool = False, **keywords: Any) -> Any:
@@ -270,7 +285,7 @@ class Program:
         """
         self._check_memory()
         if self._buffers:
-            return self._own_session.on_device(*inputs, donate=donate, **keywords)
+            return self.own_session.on_device(*inputs, donate=donate, **keywords)
         return self._pack(self._on_device(self._arrays(inputs, keywords, donate)))
 
     def on_device_flat(self, inputs: Sequence[Any]) -> list[Any]:
@@ -317,7 +332,7 @@ class Program:
             if copied:
                 raise leaf.refuse(
                     "the array would be copied, and later changes of it not seen",
-                    "pass numpy.ascontiguousarray(x)",
+                    f"pass numpy.ascontiguousarray(x, {leaf.dtype.name!r})",
                 )
             arrays.append(array)
         given = [aligned(*result) for result in self._gives] if outputs is None else list(outputs)
@@ -529,7 +544,7 @@ class Program:
             copies += copied
             arrays.append(array)
         if copies:
-            with self._copies_lock:
+            with self._lock:
                 self._copies += copies
         return arrays
 

@@ -26,8 +26,10 @@ Array = np.ndarray[Any, Any]
 class Session:
     """`session(*inputs)` is a call of its program, on buffers of its own.
 
-    One call at a time: a second one from another thread is a UserError. A call that fails before
-    its work is done leaves the state as it was. Made by `Program.session`.
+    One call at a time: a second one from another thread is a UserError. A call that fails leaves
+    the state as it was; where the plan overwrites buffers in place, one that is interrupted at its
+    work may have changed some of them, and every use of the state says so until `reset`, or until
+    all of it is assigned. Made by `Program.session`.
     """
 
     def __init__(self, program: Program, buffers: Sequence[Array]) -> None:
@@ -36,6 +38,7 @@ class Session:
         self._program = program
         self._lock = threading.Lock()
         self._buffers: list[Any] = [_copy(buffer) for buffer in buffers]
+        self._is_whole = True  # False while a call writes into the buffers
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Like a call of the program; the session's state advances."""
@@ -54,7 +57,7 @@ class Session:
         """A copy of each buffer by its name in the model. Values by name may be assigned: buffers
         that they do not name stay as they are."""
         with _Alone(self._lock):
-            return dict(zip(self._names, map(_host, self._buffers), strict=True))
+            return dict(zip(self._names, map(_host, self._whole()), strict=True))
 
     @state.setter
     def state(self, values: Mapping[str, Any]) -> None:
@@ -65,8 +68,10 @@ class Session:
             raise UserError(f"{unknown[0]}: the program has no such state; it has {known}")
         arrays = {name: _copy(declared[name].accept(x)[0]) for name, x in values.items()}
         with _Alone(self._lock):
-            for place, name in enumerate(self._names):
-                self._buffers[place] = arrays.get(name, self._buffers[place])
+            kept = self._buffers if len(arrays) == len(self._names) else self._whole()
+            pairs = zip(self._names, kept, strict=True)
+            self._buffers = [arrays.get(name, buffer) for name, buffer in pairs]
+            self._is_whole = True
 
     @property
     def memory(self) -> int:
@@ -77,11 +82,12 @@ class Session:
         """Begin again with what the model was exported with."""
         with _Alone(self._lock):
             self._buffers = [_copy(buffer) for buffer in self._program.initial_state]
+            self._is_whole = True
 
     def fork(self) -> Session:
         """A new session that begins with this one's state."""
         with _Alone(self._lock):
-            return Session(self._program, list(map(_host, self._buffers)))
+            return Session(self._program, list(map(_host, self._whole())))
 
     def __repr__(self) -> str:
         return f"<session of {self._program!r}: {', '.join(self._names) or 'no state'}>"
@@ -91,11 +97,22 @@ class Session:
         return self._program.signature.buffers
 
     def _run(self, inputs: Sequence[Any], keywords: Mapping[str, Any], **options: Any) -> Any:
+        program = self._program
         with _Alone(self._lock):
-            result, self._buffers = self._program.advance(
-                inputs, keywords, self._buffers, **options
-            )
+            arrays = program.bind_state(inputs, keywords, self._whole(), **options)
+            self._is_whole = not program.overwrites_state
+            result, self._buffers = program.advance(arrays, **options)
+            self._is_whole = True
         return result
+
+    def _whole(self) -> list[Any]:
+        """The buffers; UserError where a call has left them half changed."""
+        if self._is_whole:
+            return self._buffers
+        raise UserError(
+            "a call of the session was interrupted while it overwrote the state; reset() the "
+            "session, or assign all of its state"
+        )
 
 
 class _Alone:

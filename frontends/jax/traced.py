@@ -5,6 +5,7 @@ The one part of this frontend that needs jax.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence
@@ -37,22 +38,20 @@ def import_function(function: Any, examples: Sequence[Any], keywords: Mapping[st
     is_jitted = hasattr(function, "trace") and hasattr(function, "lower")
     jitted = function if is_jitted else jax.jit(function)
     traced = trace(jitted, examples, keywords)
-    return _with_conversions(import_traced(traced, title_of(function)), examples, keywords)
+    module = import_traced(traced, title_of(function))
+    return _with_conversions(module, jitted, examples, keywords)
 
 
 def _with_conversions(
-    module: Module, examples: Sequence[Any], keywords: Mapping[str, Any]
+    module: Module, jitted: Any, examples: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Module:
     """The module, whose signature says which types of the examples JAX converts on its own, as it
     does where 64-bit types are off."""
     signature = module.signature
-    try:
-        leaves = signature.flatten(examples, keywords) if signature is not None else []
-    except StructureError:  # static arguments are no leaves
-        return module
     assert signature is not None
+    leaves = _dynamic_leaves(signature, jitted, examples, keywords)
     arguments, notes = list(signature.arguments), []
-    for number, (argument, leaf) in enumerate(zip(arguments, leaves, strict=True)):
+    for number, (argument, leaf) in enumerate(zip(arguments, leaves, strict=False)):
         if isinstance(leaf, (np.ndarray, np.generic)) and argument.key is None:
             given = element_type_of(leaf.dtype).name
             if given != argument.element:
@@ -65,6 +64,21 @@ def _with_conversions(
         return module
     signature = replace(signature, arguments=tuple(arguments))
     return replace(module, signature=signature).with_notes(*notes)
+
+
+def _dynamic_leaves(
+    signature: Signature, jitted: Any, examples: Sequence[Any], keywords: Mapping[str, Any]
+) -> list[Any]:
+    """The leaves of the examples without static arguments, which the signature does not have; none
+    where a variadic function does not tell which of its arguments are static."""
+    try:
+        return signature.flatten(examples, keywords)
+    except StructureError:
+        given = inspect.signature(jitted).bind(*examples, **keywords).arguments
+        named = {name: keywords[name] for name in map(str, signature.keywords.keys)}
+        if len(signature.names) != len(signature.inputs.children):
+            return []
+        return signature.flatten([given[name] for name in signature.names], named)
 
 
 def title_of(function: Any) -> str:

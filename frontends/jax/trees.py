@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...hlo.classes import meet
+from ...hlo.classes import jax_maker, meet
 from ...hlo.signature import Key, Tree
 
 
@@ -24,11 +24,11 @@ def tree_of(definition: Any) -> Tree:
     name = f"{kind.__module__}.{kind.__qualname__}"
     fields = getattr(kind, "_fields", None)
     if issubclass(kind, tuple) and fields is not None:
-        meet(name, fields, lambda values: kind(*values))
-        return Tree("namedtuple", children, tuple(fields), name)
+        context = meet(name, fields, None, lambda values: kind(*values))
+        return Tree("namedtuple", children, tuple(fields), name, context=context)
     names = _child_names(definition, kind, len(children))
-    meet(name, names, lambda values: registered()[kind].from_iter(auxiliary, tuple(values)))
-    return Tree("custom", children, names, name)
+    context = meet(name, names, auxiliary, jax_maker(kind, auxiliary))
+    return Tree("custom", children, names, name, context=context)
 
 
 def registered() -> Any:

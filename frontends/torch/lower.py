@@ -13,6 +13,7 @@ from ...hlo.errors import (
     CompilerBug,
     ImportBlockers,
     UnsupportedError,
+    UserError,
     VerifyError,
 )  # fmt: skip
 from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
@@ -77,6 +78,7 @@ class _Lowering:
         arguments = {bound.name: value for bound, value in zip(given, values, strict=True)}
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
         results = self.inline(program.graph, inputs)
+        self.refuse_views(buffers)
         if self.blockers:
             raise ImportBlockers(list(self.blockers), program.name or "the export")
         bound_results = list(zip(program.outputs, results, strict=True))
@@ -129,6 +131,19 @@ class _Lowering:
                 if changed is not value:
                     found.setdefault(paths.get(bound.name, bound.target), changed)
         return found
+
+    def refuse_views(self, buffers: Sequence[Input]) -> None:
+        """A constant in the memory of a buffer that changes would change with it: UserError."""
+        tensors = self.program.tensors
+        for bound in buffers:
+            for fixed in (b.target for b in self.program.inputs if b.kind == "constant"):
+                one, other = tensors[bound.target], tensors[fixed]
+                if one is other or np.may_share_memory(one.array, other.array):
+                    raise UserError(
+                        f"the model changes its buffer '{bound.target}', and reads it through "
+                        "another attribute, which the export has fixed; register that attribute "
+                        "as a buffer, too"
+                    )
 
     def paths(self, users: Sequence[Input]) -> dict[str, str]:
         """The path of each input that a caller gives, by its name in the graph."""

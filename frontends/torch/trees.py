@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from ...hlo.classes import meet, torch_maker
 from ...hlo.signature import Tree
 
 
@@ -19,12 +21,18 @@ def tree_of_spec(spec: Any) -> Tree:
     name = f"{kind.__module__}.{kind.__qualname__}"
     fields = getattr(context, "_fields", None)
     if fields is not None:
-        return namedtuple_tree(f"{context.__module__}.{context.__qualname__}", fields, children)
+        name = f"{context.__module__}.{context.__qualname__}"
+        met = meet(name, fields, None, lambda values: context(*values))
+        return replace(namedtuple_tree(name, fields, children), context=met)
     if kind.__module__ == "torch.return_types":
         return namedtuple_tree(name, kind.__match_args__, children)
     if name == "collections.defaultdict":
         context = context[1]
-    return container_tree(name, context, children)
+    tree = container_tree(name, context, children)
+    if tree.kind != "custom":
+        return tree
+    met = meet(name, tree.keys, context, torch_maker(kind, context))
+    return replace(tree, context=met)
 
 
 def tree_of_json(text: str) -> Tree:
@@ -64,12 +72,13 @@ def container_tree(name: str, context: Any, children: tuple[Tree, ...]) -> Tree:
         return Tree("dict", children, tuple(keys))
     if short in ("immutable_list",):
         return Tree("list", children)
-    named = (
-        isinstance(context, (list, tuple))
-        and len(context) == len(children)
-        and all(isinstance(key, str) for key in context)
-    )
-    return Tree("custom", children, tuple(context if named else range(len(children))), name)
+    # A dataclass or a cache keeps the names of its children first, then what else it has.
+    listed = isinstance(context, (list, tuple))
+    for names in (context, context[0] if context else ()) if listed else ():
+        named = isinstance(names, (list, tuple)) and len(names) == len(children)
+        if named and all(isinstance(key, str) for key in names):
+            return Tree("custom", children, tuple(names), name)
+    return Tree("custom", children, tuple(range(len(children))), name)
 
 
 def with_constants(tree: Tree, leaves: Sequence[Any]) -> Tree:
@@ -82,6 +91,6 @@ def with_constants(tree: Tree, leaves: Sequence[Any]) -> Tree:
             return value if isinstance(value, Tree) else Tree.constant(value)
         if not node.children:
             return node
-        return Tree(node.kind, tuple(map(walk, node.children)), node.keys, node.type_name)
+        return replace(node, children=tuple(map(walk, node.children)))
 
     return walk(tree)

@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 141939b55d819fbb549c765fb4ee2048dca878bff30fdbaa47868d673148ebe8); do not edit.
+# Generated from specs/bundle.proto (sha256 786f8ec13a81af2366932e986cbcbd5f775037b5d11ef60b121d44fb83687e94); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -127,18 +127,20 @@ class BundleSignature(_message.Message):
     def __init__(self, inputs: _Optional[_Union[BundleTree, _Mapping]] = ..., outputs: _Optional[_Union[BundleTree, _Mapping]] = ..., arguments: _Optional[_Iterable[_Union[BundleArgument, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[BundleResult, _Mapping]]] = ..., keywords: _Optional[_Union[BundleTree, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BundleTree(_message.Message):
-    __slots__ = ("kind", "children", "keys", "type_name", "value")
+    __slots__ = ("kind", "children", "keys", "type_name", "value", "context")
     KIND_FIELD_NUMBER: _ClassVar[int]
     CHILDREN_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     TYPE_NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
     kind: str
     children: _containers.RepeatedCompositeFieldContainer[BundleTree]
     keys: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]
     type_name: str
     value: _struct_pb2.Value
-    def __init__(self, kind: _Optional[str] = ..., children: _Optional[_Iterable[_Union[BundleTree, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., type_name: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ...) -> None: ...
+    context: str
+    def __init__(self, kind: _Optional[str] = ..., children: _Optional[_Iterable[_Union[BundleTree, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., type_name: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., context: _Optional[str] = ...) -> None: ...
 
 class BundleArgument(_message.Message):
     __slots__ = ("path", "dims", "element", "donated", "aliases", "default", "quantization", "state", "given", "key")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
+import functools
 import pickle
 import subprocess
 import sys
@@ -18,6 +21,7 @@ import torch
 from torch import nn
 
 import girih
+from girih.hlo import classes
 from girih.hlo.errors import UserError
 from girih.hlo.signature import Node
 
@@ -142,12 +146,103 @@ def test_a_call_that_fails_leaves_the_state(counter):
         np.testing.assert_array_equal(value, before[name])
 
 
+class Cache(nn.Module):
+    """Writes one line of a buffer, which the plan does in place."""
+
+    cache: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(256, 64))
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        self.cache.index_copy_(0, place, x)
+        return self.cache.sum(0)
+
+
+def interrupted(program: Any) -> None:
+    """The program's next call is interrupted when its work is done, but not yet its call."""
+    device = program._device
+
+    def run(*arguments: Any) -> Any:
+        program._device = device
+        device.run(*arguments)
+        raise KeyboardInterrupt
+
+    program._device = device._replace(run=run)
+
+
+def test_an_interrupted_call_leaves_the_state_or_says_that_it_did_not():
+    place, x = torch.tensor([3]), torch.ones(1, 64)
+    program = girih.compile(Cache(), x, place)
+    session = program.session()
+    assert program.overwrites_state
+    session(x, place)
+    interrupted(program)
+    with pytest.raises(KeyboardInterrupt):
+        session(2 * x, place)
+    for use in (lambda: session(x, place), lambda: session.state, session.fork):
+        with pytest.raises(UserError, match=r"interrupted while it overwrote the state; reset\(\)"):
+            use()
+    session.state = {"cache": np.ones((256, 64), np.float32)}
+    assert session(x, place)[0] == 256
+    program(x, place)
+    interrupted(program)
+    with pytest.raises(KeyboardInterrupt):
+        program(x, place)
+    program.own_session.reset()
+    assert program(x, place)[0] == 1
+
+
+def test_an_interrupted_call_leaves_state_that_takes_new_memory():
+    class Power(nn.Module):
+        power: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("power", torch.eye(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.power.copy_(self.power @ x)  # a product is not computed over its factor
+            return self.power.sum()
+
+    x = turns(1, 4, 4)[0]
+    program = girih.compile(Power(), x)
+    assert not program.overwrites_state
+    session = program.session()
+    interrupted(program)
+    with pytest.raises(KeyboardInterrupt):
+        session(x)
+    assert session.state["power"].tolist() == np.eye(4).tolist()
+    np.testing.assert_allclose(session(x), x.sum(), rtol=1e-5)
+
+
+def test_threads_find_one_own_session(monkeypatch):
+    program = girih.compile(Counter(), torch.ones(2, 2))
+    make, meet = program.session, threading.Barrier(2, timeout=1)
+
+    def slowly() -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meet.wait()  # both threads are here only where each makes a session
+        return make()
+
+    monkeypatch.setattr(program, "session", slowly)
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(program.own_session)) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] is found[1]
+
+
 def test_a_session_is_one_threads_at_a_time(counter):
     session, inside, leave = counter.session(), threading.Event(), threading.Event()
     advance = counter.advance
 
     class Slow:
-        signature = counter.signature
+        signature, overwrites_state = counter.signature, counter.overwrites_state
+        bind_state = counter.bind_state
 
         def advance(self, *arguments: Any) -> Any:
             inside.set()
@@ -177,17 +272,6 @@ def test_what_cannot_be_with_state(counter):
 
 
 def test_large_state_is_overwritten_in_place():
-    class Cache(nn.Module):
-        cache: torch.Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("cache", torch.zeros(256, 64))
-
-        def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-            self.cache.index_copy_(0, place, x)
-            return self.cache.sum(0)
-
     place = torch.tensor([3])
     program = girih.compile(Cache(), torch.ones(1, 64), place)
     session = program.session()
@@ -196,6 +280,32 @@ def test_large_state_is_overwritten_in_place():
     assert session(torch.ones(1, 64), torch.tensor([5]))[0] == 2
     (after,) = session._buffers
     assert after.ctypes.data == before.ctypes.data
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_second_name_of_a_buffer(registered):
+    class Twice(nn.Module):
+        n: torch.Tensor
+        m: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("n", torch.zeros(2))
+            if registered:
+                self.register_buffer("m", self.n)
+            else:
+                self.m = self.n
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.n.add_(x)
+            return self.m * 1
+
+    if registered:
+        program = girih.compile(Twice(), torch.ones(2))
+        assert [program(torch.ones(2)).tolist() for _ in "ab"] == [[1, 1], [2, 2]]
+    else:
+        with pytest.raises(UserError, match="its buffer 'n', and reads it through another attr"):
+            girih.compile(Twice(), torch.ones(2))
 
 
 def test_an_input_that_is_written_is_told():
@@ -277,6 +387,89 @@ def test_jax_classes_come_back():
     assert point.y.tolist() == [1, 1] and pair.first.tolist() == [0, 1]
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["order"])
+@dataclasses.dataclass
+class Expansion:
+    x: Any
+    order: Any
+
+
+@pytest.mark.parametrize("orders", [(3, (5, "a")), (object(), object())])
+def test_static_fields_are_those_of_each_program(orders, tmp_path, monkeypatch):
+    given = [Expansion(jnp.ones(2), order) for order in orders]
+    programs = [girih.compile(lambda e: Expansion(e.x + 1, e.order), one) for one in given]
+    for program, one in zip(programs, given, strict=True):
+        assert program(one).order == one.order
+    programs[1].save(tmp_path / "x.girih")
+    monkeypatch.setattr(classes, "_MET", {})  # as in another process
+    found = girih.load(tmp_path / "x.girih")(given[1])
+    assert found.x.tolist() == [2, 2]
+    if isinstance(orders[1], tuple):
+        assert type(found) is Expansion and found.order == orders[1]
+
+
+@dataclasses.dataclass
+class Bounds:
+    low: Any
+    high: Any
+    middle: Any = None
+
+
+def test_torch_classes_of_users_come_back(tmp_path, monkeypatch):
+    torch.export.register_dataclass(Bounds, serialized_type_name="Bounds")
+
+    class Widened(nn.Module):
+        def forward(self, given: Bounds) -> Any:
+            bounds = Bounds(given.low - 1, given.high + 1)
+            return bounds, Pair(given.high, [given.low])
+
+    given = Bounds(torch.zeros(2), torch.ones(2))
+    program = girih.compile(Widened(), given)
+    bounds, pair = program(given)
+    assert type(bounds) is Bounds and type(pair) is Pair
+    assert bounds.high.tolist() == [2, 2] and pair.second[0].tolist() == [0, 0]
+    program.save(tmp_path / "x.girih")
+    monkeypatch.setattr(classes, "_MET", {})  # as in another process
+    bounds, pair = girih.load(tmp_path / "x.girih")(given)
+    assert type(bounds) is Bounds and bounds.low.tolist() == [-1, -1] and bounds.middle is None
+    assert pair._fields == ("first", "second")
+
+
+def test_a_cache_goes_in_and_comes_out(tmp_path, monkeypatch):
+    """One of two layers, too: what an export has met last is no other program's class."""
+    pytest.importorskip("transformers")
+    from transformers import DynamicCache
+    from transformers.integrations.executorch import register_dynamic_cache_export_support
+
+    register_dynamic_cache_export_support()
+
+    class Attends(nn.Module):
+        def forward(self, x: torch.Tensor, cache: Any) -> Any:
+            keys, values = cache.update(x, 2 * x, 0)
+            return keys.sum() + values.sum(), cache
+
+    def cache(layers: int) -> Any:
+        made = DynamicCache()
+        for layer in range(layers):
+            made.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), layer)
+        return made
+
+    x = torch.full((1, 2, 1, 4), 3.0)
+    programs = {layers: girih.compile(Attends(), x, cache(layers)) for layers in (1, 2)}
+    programs[1].save(tmp_path / "x.girih")
+    for layers, program in programs.items():
+        total, after = program(x, cache(layers))
+        expected, wanted = Attends()(x, cache(layers))
+        assert total == expected and type(after) is DynamicCache
+        assert len(after.layers) == layers
+        for ours, theirs in zip(after.layers, wanted.layers, strict=True):
+            for name in ("keys", "values"):
+                assert torch.equal(getattr(ours, name), getattr(theirs, name))
+    monkeypatch.setattr(classes, "_MET", {})  # as in another process
+    _, after = girih.load(tmp_path / "x.girih")(x, cache(1))
+    assert type(after) is DynamicCache and after.get_seq_length() == 4
+
+
 def test_a_class_that_is_not_at_hand():
     node = Node("models.Output", {"logits": 1, "hidden": (2, 3)})
     assert node.logits == node["logits"] == node[0] == 1 and node[-1] == (2, 3)
@@ -295,13 +488,11 @@ def test_a_class_that_is_not_at_hand():
 
 def test_only_registered_classes_are_made():
     """A bundle names classes; nothing that it names is called but a pytree's own class."""
-    from girih.hlo.classes import children_of, made
-
     for name in ("os.system", "builtins.eval", "subprocess.Popen", "collections.namedtuple"):
         for kind in ("custom", "namedtuple"):
-            assert made(name, kind, ("a",), ["touch /tmp/never"]) is None
+            assert classes.made(name, kind, ("a",), "[]", ["touch /tmp/never"]) is None
     strange = namedtuple("strange", "a")("x")
-    assert children_of(strange, "os.system") is None
+    assert classes.children_of(strange, "os.system") is None
 
 
 # Inputs.
@@ -329,6 +520,39 @@ def test_jax_examples_are_accepted(function, inputs, copies):
     assert program.copies == copies
     said = [note for note in program.plan.notes if "are converted at each call" in note]
     assert len(said) == copies
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "keywords"),
+    [
+        (jax.jit(lambda x, n: x * n, static_argnums=1), (np.ones(3), 4), {}),
+        (jax.jit(lambda n, x: x * n, static_argnums=0), (4, np.arange(3)), {}),
+        (jax.jit(lambda x, *, n, y: x * n + y, static_argnames="n"), (np.ones(3),),
+         {"n": 2, "y": np.ones(3)}),
+    ],
+)  # fmt: skip
+def test_examples_beside_static_arguments_are_accepted(function, inputs, keywords):
+    program = girih.compile(function, *inputs, **keywords)
+    dynamic = [x for x in inputs if not isinstance(x, int)]
+    named = {name: x for name, x in keywords.items() if not isinstance(x, int)}
+    found = program(*dynamic, **named)
+    np.testing.assert_allclose(found, function(*inputs, **keywords), rtol=1e-6)
+    assert program.copies == len(dynamic) + len(named)
+
+
+def test_a_variadic_function_with_static_arguments_takes_what_it_declares():
+    function = jax.jit(lambda *x: x[0] * x[1] + x[2], static_argnums=1)
+    program = girih.compile(function, np.ones(3), 4, np.ones(3))
+    one = np.ones(3, np.float32)
+    assert program(one, one).tolist() == [5, 5, 5]
+
+
+def test_what_a_prepared_call_would_convert_is_refused():
+    program = girih.compile(lambda x: x + 1, np.ones(3))
+    remedy = r"pass numpy.ascontiguousarray\(x, 'float32'\)"
+    with pytest.raises(UserError, match=f"x: .*would be copied.*{remedy}"):
+        program.prepare(np.ones(3))
+    assert program.prepare(np.ascontiguousarray(np.ones(3), "float32"))().tolist() == [2, 2, 2]
 
 
 def test_conversions_are_checked_and_refused():
