@@ -183,6 +183,8 @@ def reshaped(source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
     Dims are matched in the smallest groups of equal size, so that a dim that stays, or that is
     split or merged with its neighbours alone, is not mixed with the others.
     """
+    if 0 in source:  # nothing is read
+        return (Index(),) * len(source)
     indices: list[Index] = []
     for sources, targets in _groups(source, target):
         strides = [math.prod(target[t] for t in targets[n + 1 :]) for n in range(len(targets))]
@@ -220,9 +222,6 @@ def _digit(terms: Sequence[tuple[Term, int]], divisor: int, modulus: int) -> Ind
 
 def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list[int], list[int]]]:
     """The smallest runs of dims of both sides with equal products, in order."""
-    if 0 in source:  # nothing is read, and products say nothing
-        yield list(range(len(source))), []
-        return
     s = t = 0
     while s < len(source):
         sources, targets = [s], []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from girih.backends.cpu import codegen
 from girih.runtime.devices.cores import allowed_cpus
@@ -20,6 +21,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the zoo: `from models import ZOO`
+
+
+# The same generated examples everywhere; others each time with GIRIH_THOROUGH=1.
+settings.register_profile("same", derandomize=True, database=None, deadline=None)
+settings.register_profile("others", deadline=None)
+settings.load_profile("others" if os.environ.get("GIRIH_THOROUGH") else "same")
 
 
 def share_cores() -> None:

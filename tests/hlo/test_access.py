@@ -249,6 +249,7 @@ def test_reshapes_mix_no_more_dims_than_they_must() -> None:
     assert same((2, 3, 20), (2, 3, 4, 5)) == [0, 1, None]
     assert same((5, 1, 7), (5, 7)) == [0, None, 1]
     assert reshaped((2, 6), (4, 3))[0] == Index((Term(0),), divisor=2)
+    assert same((2, 0, 3), (0,)) == same((0, 2, 3), (3, 0)) == [None, None, None]
 
 
 def test_every_room_has_an_access_or_a_reason() -> None:

@@ -76,7 +76,7 @@ class Maker:
 
 
 @settings(
-    max_examples=25, deadline=None, derandomize=True, database=None,
+    max_examples=25, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 @given(st.data())

@@ -161,7 +161,7 @@ def test_results_where_operands_lie() -> None:
     np.testing.assert_array_equal(subtracted, inputs[0] - 1)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(
     dims=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     seed=st.integers(0, 100),

@@ -131,7 +131,7 @@ def test_producers_are_computed_on_the_fly() -> None:
     check([kind(40, 50), kind(50, 40)], body, "reduce", 1e-5)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(
     dims=st.lists(st.integers(1, 12), min_size=1, max_size=4),
     seed=st.integers(0, 100),

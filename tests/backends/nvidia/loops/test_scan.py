@@ -100,7 +100,7 @@ def test_the_order_of_elements_is_kept() -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None)
 @given(rows=st.integers(1, 9), size=st.integers(2, 3000), backward=st.booleans())
 def test_any_line(rows: int, size: int, backward: bool) -> None:
     op = running((rows, size), 1, I32, backward=backward)

@@ -234,7 +234,7 @@ def test_an_element_in_too_many_windows_is_done_the_plain_way() -> None:
     assert "windows" in emit(op, harness.TARGET).notes[0]
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_window(data: st.DataObject) -> None:
     """Pools and their gradients over windows of any form."""

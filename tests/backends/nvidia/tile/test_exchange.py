@@ -79,7 +79,7 @@ CASES = [((5, 12), F32), ((5, 12), BF16), ((16, 8), I1), ((13, 60), I8), ((3, 5,
 
 
 @pytest.mark.parametrize(("dims", "element"), CASES)
-@settings(max_examples=6, deadline=None, derandomize=True, database=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_any_layout_becomes_any_other(dims: tuple[int, ...], element: Any, data: Any) -> None:
     op = copied(dims, element)

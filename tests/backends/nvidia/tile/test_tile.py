@@ -29,7 +29,7 @@ test_rank_zero_and_empty = cpu.test_rank_zero_and_empty
 
 # The same programs as on the CPU, fewer of them.
 test_random = settings(
-    max_examples=6, deadline=None, derandomize=True, database=None,
+    max_examples=6, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )(given(st.data())(cpu_random.test_random_tile_functions.hypothesis.inner_test))  # fmt: skip
 
