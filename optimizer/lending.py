@@ -1,6 +1,7 @@
 """Lending: values that are gone before an output is first written live in the output's memory.
 
-A caller's output lies idle until the step that writes it. `lend` gives arena buffers whose lives
+A caller's output lies idle until the step that writes it, but for one that may have the memory of a
+donated argument. `lend` gives arena buffers whose lives
 end before that a place inside it, so that they need no memory of their own.
 """
 
@@ -40,7 +41,7 @@ def _idle(schedule: Schedule) -> dict[Buffer, int]:
     first: dict[Buffer, int] = {}
     for number, step in enumerate(schedule.steps):
         for buffer in touched(step):
-            if buffer.place == "output":
+            if buffer.place == "output" and buffer.replaces is None:
                 first.setdefault(buffer, number)
     loops = [
         (schedule.labels[step.target], number)

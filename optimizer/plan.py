@@ -168,6 +168,8 @@ class Planner:
                 first, last = self.ranges[buffer]
                 self.plan.buffers[known].first_step = first
                 self.plan.buffers[known].last_step = last
+            if buffer.replaces is not None:
+                self.plan.buffers[known].replaces = buffer.replaces.index
         return known
 
     def place(self) -> Placement:
@@ -271,6 +273,7 @@ class _Hazards:
             return "arena", begin, begin + max(buffer.bytes, 1)
         if buffer.place == "weight":
             return buffer.weight, 0, 1
+        buffer = buffer.replaces or buffer  # it may have the same memory
         return (buffer.place, buffer.index), 0, max(buffer.bytes, 1)
 
 

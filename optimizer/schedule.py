@@ -29,6 +29,7 @@ class Buffer:
     type: TensorType
     index: int = 0
     weight: str = ""
+    replaces: Buffer | None = None  # an output's: the donated input whose memory it may have
 
     @property
     def bytes(self) -> int:
@@ -132,7 +133,7 @@ class _Scheduler:
         taken: set[Buffer] = set()
         for index, value in enumerate(body.results):
             buffer = self.buffers[value]
-            if (buffer, index) in [(given, result) for _, result, given in donated]:
+            if buffer.place == "output" and buffer.index == index:  # it replaces an input
                 self.out.outputs.append(buffer)
             elif buffer.place == "arena" and buffer not in taken:
                 buffer.place, buffer.index = "output", index
@@ -147,15 +148,18 @@ class _Scheduler:
         return self.out
 
     def donated(self, body: Region) -> list[Carry]:
-        """The arguments whose memory the caller gave up for a result."""
+        """The arguments whose memory the caller gave up for a result, and that result's memory,
+        which may be the same."""
         signature = self.module.signature
         if signature is None:
             return []
-        return [
-            (body.arguments[index], argument.aliases, self.out.inputs[index])
-            for index, argument in enumerate(signature.arguments)
-            if argument.donated and argument.aliases is not None
-        ]
+        found: list[Carry] = []
+        for index, argument in enumerate(signature.arguments):
+            if argument.donated and (result := argument.aliases) is not None:
+                given = self.out.inputs[index]
+                memory = Buffer("output", body.results[result].tensor, result, replaces=given)
+                found.append((body.arguments[index], result, memory))
+        return found
 
     def hinders(self, op: Op, operand: int, result: int) -> str:
         if op.name == "kernel_call" and not self.in_tiles:
@@ -187,7 +191,7 @@ class _Scheduler:
             f"{leaf.path} is donated, but its {buffer.bytes:,} bytes are not overwritten: "
             f"{reasons.get(index) or 'no result takes its place'}"
             for index, (leaf, buffer) in enumerate(zip(given, self.out.inputs, strict=False))
-            if leaf.donated and not any(output is buffer for output in self.out.outputs)
+            if leaf.donated and not any(output.replaces is buffer for output in self.out.outputs)
         ]
 
     # Regions.

@@ -17,9 +17,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Aliases:
-    """Results that are a donated argument's memory, or copies made after the run."""
+    """Results that are, or may be, a donated argument's memory, or copies made after the run."""
 
-    donated: Sequence[tuple[int, int]]  # (result, argument)
+    donated: Sequence[tuple[int, int]]  # (result, argument): what older plans compute in place
+    replacing: Sequence[tuple[int, int]]  # (result, argument): in its memory, if that is given up
     copied: Sequence[tuple[int, str, Any]]  # (result, kind, index or array)
 
     def fill(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -35,11 +36,21 @@ def find_aliases(
 ) -> Aliases:
     """Results that the plan does not compute into an output buffer of their own."""
     donated: list[tuple[int, int]] = []
+    replacing: list[tuple[int, int]] = []
     copied: list[tuple[int, str, Any]] = []
     for result, index in enumerate(plan.outputs):
         buffer = plan.buffers[index]
         if buffer.place == plan_pb2.OUTPUT and buffer.index != result:
             copied.append((result, "output", buffer.index))
+        elif buffer.HasField("replaces"):
+            number = buffer.replaces
+            if number >= len(arguments) or plan.buffers[plan.inputs[number]].bytes != buffer.bytes:
+                raise UserError(
+                    f"the plan is malformed: result {result} replaces no argument of its size; "
+                    "compile the program again"
+                )
+            if arguments[number].donated:
+                replacing.append((result, number))
         elif buffer.place == plan_pb2.INPUT and arguments[buffer.index].donated:
             donated.append((result, buffer.index))
         elif buffer.place == plan_pb2.INPUT:
@@ -48,7 +59,7 @@ def find_aliases(
             copied.append((result, "weight", _weight(weights, buffer)))
         elif buffer.place != plan_pb2.OUTPUT:
             raise UserError(f"the plan leaves result {result} in the arena; compile it again")
-    return Aliases(donated, copied)
+    return Aliases(donated, replacing, copied)
 
 
 def like(array: Array, model: Array) -> Array:

@@ -94,7 +94,7 @@ class Program:
         self._check_plan(results)
         weights = {**parts.weights, **variant.weights}
         aliases = find_aliases(self._plan, signature.arguments, weights)
-        overwritten = {argument for _, argument in aliases.donated}
+        overwritten = {a for _, a in (*aliases.donated, *aliases.replacing)}
         self._can_be_given = bool(overwritten)
         self._leaves = tuple(
             Leaf(argument, index in overwritten)
@@ -109,7 +109,7 @@ class Program:
             self._plan, variant.image, used, threads, pin, variant.cubins, driver
         )
         # A device with memory of its own copies results out of whatever they lie in.
-        self._aliases = Aliases((), ()) if self._device.has_memory else aliases
+        self._aliases = Aliases((), (), ()) if self._device.has_memory else aliases
         self._driver, self._reason = driver, reason
         self._workers = {"threads": threads, "pin": pin}
         self._contexts: deque[Any] = deque()
@@ -251,7 +251,7 @@ class Program:
                 outputs[:plain] = [x.numpy() for x in outputs[:plain]]
         else:
             outputs = self._run(arrays, giving=giving, keeps=True)[0]
-            for result, argument in self._aliases.donated:
+            for result, argument in (*self._aliases.donated, *self._aliases.replacing):
                 if result < plain and argument >= len(self._leaves) - self._buffers:
                     outputs[result] = outputs[result].copy()  # it is the session's memory
         states = self._signature.states(outputs)
@@ -586,8 +586,7 @@ class Program:
         keeps: bool = False,
     ) -> tuple[list[Array], Sequence[Any] | None]:
         """The outputs, and the device's events if it was asked for them. `giving`: donated inputs
-        become outputs; else the plan works in place on a fresh copy of them. `keeps`: so does state
-        alone."""
+        become outputs. `keeps`: so does state alone."""
         outputs = [aligned(*result) for result in self._gives]
         first = len(self._leaves) - self._buffers
         if self._aliases.donated:
@@ -599,6 +598,9 @@ class Program:
                     copy = like(outputs[result], inputs[argument])
                     copy[...] = inputs[argument]
                     inputs[argument] = copy
+        for result, argument in self._aliases.replacing:
+            if giving or keeps and argument >= first:
+                outputs[result] = like(inputs[argument], outputs[result])
         context = self._take_context()
         events = self._device.run(context, inputs, outputs, profile)
         self._contexts.append(context)  # after an error it is not: its state is unknown

@@ -161,6 +161,10 @@ class NvidiaContext:
         addresses = self._upload(inputs, wait=False)
         first = CALL + len(inputs)
         for index, output in enumerate(outputs):
+            argument = self.variant.replaces.get(index)
+            if argument is not None and CALL + argument in self._arguments:
+                addresses.append(self._arguments[CALL + argument].address)
+                continue
             used = first + index in self.variant.used
             addresses.append(self._own(first + index, output.nbytes) if used else 0)
         bases = self._bases(addresses)
@@ -190,7 +194,8 @@ class NvidiaContext:
         program, results = self.variant.program, []
         for number, (shape, dtype) in enumerate(gives):
             base = program.results[number].base
-            given = inputs[base - CALL] if CALL <= base < first else None
+            argument = self.variant.replaces.get(number, base - CALL if base < first else -1)
+            given = inputs[argument] if argument >= 0 else None
             if isinstance(given, View) and given.given:
                 memory = given
             else:
@@ -408,6 +413,9 @@ class NvidiaContext:
             self.driver.fill(bases[ARENA], self.arena_bytes, self.stream.handle)
         first = CALL + len(self.variant.program.inputs)
         for base, size in enumerate(self.variant.program.outputs, first):
+            replaced = self.variant.replaces.get(base - first)
+            if replaced is not None and bases[base] == bases[CALL + replaced]:
+                continue
             if size and base in self.variant.used:
                 self.driver.fill(bases[base], size, self.stream.handle)
 

@@ -46,6 +46,12 @@ class NvidiaVariant:
         self.used = frozenset([*results, *(b for step in self.program.steps for b in _bases(step))])
         self.ends = _stretches(self.program.steps)
         self.overwritten = frozenset(results)
+        outputs = [plan.buffers[index] for index in plan.outputs]
+        self.replaces = {
+            number: buffer.replaces
+            for number, buffer in enumerate(outputs)
+            if buffer.HasField("replaces")
+        }
         self._image, self._cubins, self._weights = image, cubins, weights
         self._find_driver = find_driver
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 43113e6815273a2e758340f940be2b19b26505003dab1a7894b2dfea097bb549); do not edit.
+# Generated from specs/plan.proto (sha256 66c5f114d7b0e5042b6f03e6754a4a578ad82540e06b045faef3b379b07e6988); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -32,7 +32,7 @@ class PlanOrigin(_message.Message):
     def __init__(self, file: _Optional[str] = ..., line: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Buffer(_message.Message):
-    __slots__ = ("place", "offset", "bytes", "index", "weight", "element_type", "dims", "first_step", "last_step")
+    __slots__ = ("place", "offset", "bytes", "index", "weight", "element_type", "dims", "first_step", "last_step", "replaces")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class Buffer(_message.Message):
     DIMS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
     place: Place
     offset: int
     bytes: int
@@ -51,7 +52,8 @@ class Buffer(_message.Message):
     dims: _containers.RepeatedScalarFieldContainer[int]
     first_step: int
     last_step: int
-    def __init__(self, place: _Optional[_Union[Place, str]] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[str] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ...) -> None: ...
+    replaces: int
+    def __init__(self, place: _Optional[_Union[Place, str]] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[str] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., replaces: _Optional[int] = ...) -> None: ...
 
 class LaunchMemory(_message.Message):
     __slots__ = ("slot", "scratch", "offset")

@@ -405,14 +405,21 @@ def test_an_array_may_be_changed_once_the_call_has_returned(monkeypatch):
 
 
 def in_place() -> tuple[PlanOf, Signature]:
-    """x += 1 where x is donated."""
+    """x += 1 where x is donated, as older plans do it."""
     plan = PlanOf().inputs(x=16).run("grow", "x").results("x")
     return plan, flat(1, 1).donating({0: 0})
 
 
-def test_donated_memory():
-    plan, signature = in_place()
-    device = FakeGpu(grow=grow)
+def replacing() -> tuple[PlanOf, Signature]:
+    """y = x + 1, where y may have the memory of x."""
+    plan = PlanOf().inputs(x=16).buffer("y", plan_pb2.OUTPUT, 16, replaces=0)
+    return plan.run("add_one", "x", "y").results("y"), flat(1, 1).donating({0: 0})
+
+
+@pytest.mark.parametrize("made", [in_place, replacing])
+def test_donated_memory(made):
+    plan, signature = made()
+    device = gpu(grow=grow)
     program = plan.program(signature, device)
     x = COUNT.copy()
     assert program(x)[0].tolist() == (COUNT + 1).tolist() and x.tolist() == COUNT.tolist()

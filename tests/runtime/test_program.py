@@ -237,27 +237,44 @@ def test_a_context_is_used_again():
     assert AddingVariant.contexts_made == 1
 
 
-def donating() -> Program:
-    """f(a donated, b): the result is computed into a's memory."""
+def donating(replaces: bool = True) -> Program:
+    """f(a donated, b): the result replaces a; in older plans it is a."""
     signature = FLAT.donating({0: 0})
     plan = plan_for(signature)
-    plan.outputs[0] = plan.inputs[0]
+    if replaces:
+        plan.buffers[plan.outputs[0]].replaces = 0
+    else:
+        plan.outputs[0] = plan.inputs[0]
     return Program.from_parts(b"", signature, {"adding": (plan, b"")})
 
 
-def test_donated_memory_is_the_result():
+OLD_AND_NEW = pytest.mark.parametrize("replaces", [True, False])
+
+
+@OLD_AND_NEW
+def test_donated_memory_is_the_result(replaces):
     a = np.ones((2, 3), np.float32)
-    (result,) = donating().donate(a, ONES)
+    (result,) = donating(replaces).donate(a, ONES)
     assert np.shares_memory(result, a) and a[0, 0] == 2
 
 
-def test_a_plain_call_never_writes_an_input():
+@OLD_AND_NEW
+def test_a_plain_call_never_writes_an_input(replaces):
     a = np.ones((2, 3), np.float32)
-    program = donating()
+    program = donating(replaces)
     for _ in range(2):
         (result,) = program(a, ONES)
         assert result[0, 0] == 2 and a[0, 0] == 1 and not np.shares_memory(result, a)
     assert program(a, a)[0][0, 0] == 2
+
+
+@pytest.mark.parametrize("argument", [1, 7])
+def test_a_result_that_replaces_what_it_cannot(argument):
+    signature = Signature.plain([((2, 3), "f32"), ((3,), "f32")], [((2, 3), "f32")])
+    plan = plan_for(signature)
+    plan.buffers[plan.outputs[0]].replaces = argument
+    words = refusal(lambda: Program.from_parts(b"", signature, {"adding": (plan, b"")}))
+    assert "result 0 replaces no argument of its size" in words
 
 
 def test_donated_but_read_only_is_copied():
