@@ -108,8 +108,6 @@ def import_source(source: str) -> Module:
     file, colon, function = source.rpartition(":")
     if colon and file.endswith(".py"):
         return import_model(*call_function(file, function))
-    if not Path(source).exists():
-        raise UserError(f"{source}: there is no such file")
     return import_model(Path(source))
 
 

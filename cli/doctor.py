@@ -64,6 +64,10 @@ class Findings:
 def examine(path: Path, compile_too: bool = False) -> Findings:
     """What is known about a file; never raises for what stands in it."""
     findings = Findings(str(path))
+    if path.is_dir() and (kind := kind_of_file(path)) is not None:
+        findings.kind, findings.can["read"] = kind.what, False
+        findings.add("", f"this is {kind.what}", kind.advice)
+        return findings
     try:
         with path.open("rb") as file:
             head = file.read(4096)

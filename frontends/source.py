@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from ..hlo.errors import UserError
@@ -91,8 +92,16 @@ def _read_text_or_path(source: Any, examples: Any, keywords: Any) -> Module:
     path = Path(text)
     if (kind := kind_of_file(path)) is not None and not kind.source:
         raise UserError(f"{path}: {kind}")
-    if not path.is_file():
-        raise UserError(f"there is no file '{text}'; a source is {_KINDS}")
+    try:
+        if not S_ISREG(path.stat().st_mode):
+            raise UserError(f"{path}: this is no regular file; write what it gives to one")
+    except FileNotFoundError:
+        if not isinstance(source, str):
+            raise UserError(f"{path}: there is no such file") from None
+        raise UserError(f"there is no file '{text}'; a source is {_KINDS}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{text[:200]}: cannot be read: {reason}") from error
     if path.suffix == ".girih":
         return _read_bundle(path, examples, keywords)
     return read_file(path, examples, keywords)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
@@ -40,7 +39,7 @@ def load(
     the first result is given: members that are "used" (weights in the background), "all" members,
     or, "lazy", not even the weights.
     """
-    bundle = _opened(source, verify)
+    bundle = Bundle(source, verify)
     chosen, driver, reason, problem = choose_variant(bundle, target, device, simulate)
     if problem:
         return _compile_anew(bundle, chosen, threads, pin, problem, "", driver)
@@ -75,20 +74,6 @@ def load(
         )
     except (UserError, ValueError) as error:
         raise UserError(f"{bundle.label}: {error}") from error
-
-
-def _opened(source: str | os.PathLike[str] | bytes, verify: str) -> Bundle:
-    """The bundle; the UserError for what is none says what it is."""
-    try:
-        return Bundle(source, verify)
-    except UserError as error:
-        from ..hlo.files import kind_of_bytes, kind_of_file
-
-        in_memory = isinstance(source, (bytes, bytearray, memoryview))
-        kind = kind_of_bytes(bytes(source)) if in_memory else kind_of_file(Path(source))
-        if kind is None:
-            raise
-        raise UserError(f"{'the bytes' if in_memory else source}: {kind}") from error
 
 
 def choose_variant(
