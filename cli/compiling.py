@@ -39,7 +39,7 @@ def compile_source(
             program = program.with_golden(_golden(module, program, checks))
     with _Stage("write", times):
         program.save(output)
-    written = output.stat().st_size
+    written, notes = output.stat().st_size, _notes(module, program)
     if as_json:
         return show.print_json(
             {
@@ -51,7 +51,7 @@ def compile_source(
                 "steps": len(program.plan.steps),
                 "memory": asdict(program.memory),
                 "measured": len((program.parts.tuning or {}).get("kernels", ())),
-                "notes": [*module.notes, *program.plan.notes],
+                "notes": notes,
             }
         )
     show.console.print(
@@ -59,8 +59,19 @@ def compile_source(
         f"{len(program.plan.kernels)} kernels, "
         f"{len(program.plan.steps)} steps, arena {show.size(program.memory.arena_bytes)}"
     )
-    for note in (*module.notes, *program.plan.notes):
+    for note in notes:
         show.console.print(f"note: {note}")
+
+
+def _notes(module: Module, program: Any) -> list[str]:
+    """Those of the import and of each target's code; of several, with the target's name."""
+    from ..runtime.plans import parse_plan
+
+    variants = program.parts.variants
+    if len(variants) == 1:
+        return [*module.notes, *program.plan.notes]
+    found = {name: parse_plan(variant).notes for name, variant in sorted(variants.items())}
+    return [*module.notes, *(f"{name}: {note}" for name, notes in found.items() for note in notes)]
 
 
 def dump_source(
@@ -131,8 +142,8 @@ def call_function(file: str, function: str) -> tuple[Any, ...]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def read_options(settings: Sequence[str]) -> Options:
-    """girih.Options from OPTION=VALUE texts."""
+def read_options(settings: Sequence[str], base: Options | None = None) -> Options:
+    """girih.Options from OPTION=VALUE texts; the others are those of `base`."""
     from ..options import Options
 
     known = {field.name: str(field.type) for field in fields(Options)}
@@ -143,7 +154,7 @@ def read_options(settings: Sequence[str]) -> Options:
             raise UserError(f"--set {setting}: write OPTION=VALUE; options are {', '.join(known)}")
         chosen[name] = _option_value(name, known[name], text)
     try:
-        return Options(**chosen)
+        return replace(base or Options(), **chosen)
     except ValueError as error:
         raise UserError(f"--set: {error}") from error
 

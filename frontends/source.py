@@ -49,8 +49,8 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
 
 
 def tuning_in(source: Any) -> tuple[str, Any] | None:
-    """The label and the document of the tuning in a source that is a bundle or a girih.Program;
-    None where there is none."""
+    """The label and the document of the tuning in a source that is a bundle, its parts or a
+    girih.Program; None where there is none."""
     if isinstance(source, str) and "\n" in source:
         return None
     if isinstance(source, (str, os.PathLike)):
@@ -62,8 +62,9 @@ def tuning_in(source: Any) -> tuple[str, Any] | None:
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = memoryview(source)
         return _tuning_of(data) if _is_bundle(bytes(data[:_PROBED])) else None
-    if _library_of(source) == "girih" and (parts := getattr(source, "parts", None)) is not None:
-        return None if parts.tuning is None else ("the program", parts.tuning)
+    if _library_of(source) == "girih":
+        tuning = getattr(getattr(source, "parts", source), "tuning", None)
+        return None if tuning is None else ("the program", tuning)
     return None
 
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from .measure import CpuChoices
 
 
-def target_of(options: Options, level: str = "") -> Target:
+def target_of(options: Options, level: str | None = None) -> Target:
     """The CPU that these options ask for: one of a feature level, else this machine, or a lower
     level of it."""
     from .codegen import host_target, level_target
     from .machines import HOST, find
 
-    if not level:
+    if level is None:
         return replace(host_target(options.cpu_level), machine=find(options.machine))
     if options.cpu_level is not None:
         raise UserError(
@@ -40,7 +40,7 @@ def target_of(options: Options, level: str = "") -> Target:
     return replace(target, machine=find(options.machine))
 
 
-def backend(options: Options, tuner: Tuner | None = None, level: str = "") -> Backend:
+def backend(options: Options, tuner: Tuner | None = None, level: str | None = None) -> Backend:
     """The backend for CPUs of a feature level, else for this machine, or for the lower level that
     the options ask for; `tuner` knows or measures choices."""
     from .build import begin_executor, build
