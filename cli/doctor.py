@@ -182,7 +182,9 @@ def _libraries(findings: Findings, names: set[str]) -> None:
     if any(name.startswith("linalg.") for name in names) and not is_installed("scipy"):
         findings.can["compile"] = False
         findings.add(
-            "", "its matrix factorisations need scipy, which is not installed", "pip install scipy"
+            "",
+            "its matrix factorisations need scipy, which is not installed",
+            "pip install 'girih[linalg]'",
         )
 
 
@@ -314,7 +316,7 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
         try:
             address_of(name)
         except UserError as error:
-            findings.add(place, error, "pip install scipy")
+            findings.add(place, error, "pip install 'girih[linalg]'")
     if variant.native and not facts["trusted"]:
         reason = "its machine code was not compiled by this user"
         findings.add(place, reason, _anew("pass --allow-native if you trust where it comes from"))
