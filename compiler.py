@@ -163,26 +163,28 @@ def _compile(
 ) -> Program:
     from .backends import SIMULATED, find
     from .optimizer.meanwhile import collection_paused
+    from .optimizer.pipeline import blamed_on, pipeline_for
 
     backend = find(target, options, tuner)
     backend.begin()
     module = read()
     with collection_paused():
-        return _packed(module, backend, options, say, target.partition(":")[0] == SIMULATED)
+        passes = pipeline_for(backend, options)
+        simple, fused = passes.run(module, on_pass=say, disable=options.disable)
+        simulate = target.partition(":")[0] == SIMULATED
+        with blamed_on(options.disable):
+            return _packed(simple, fused, backend, options, say, simulate)
 
 
 def _packed(
-    source_module: Module, backend: Backend, options: Options, say: Progress, simulate: bool
+    simple: Module, fused: Module, backend: Backend, options: Options, say: Progress, simulate: bool
 ) -> Program:
     from .optimizer.meanwhile import computed
     from .optimizer.passes.encode import stored_module, used_weights
-    from .optimizer.pipeline import pipeline_for
     from .optimizer.schedule import schedule
     from .runtime.program import Program
 
     target = backend.name
-    passes = pipeline_for(backend, options)
-    simple, fused = passes.run(source_module, on_pass=say, disable=options.disable)
     stored = stored_module(simple, fused)
     read_by_kernels = [
         fused.weights[name] for name in sorted(used_weights(fused.functions.values()))
