@@ -13,6 +13,7 @@ from ..hlo.errors import UserError
 from . import arrays, show
 
 if TYPE_CHECKING:
+    from ..backends import Backend
     from ..hlo.graph import Module
     from ..options import Options
 
@@ -86,7 +87,7 @@ def dump_source(
     if after is None:
         module = import_source(source)
     else:
-        module = passed(source, target, read_options(settings), after)
+        module, _ = passed(source, target, read_options(settings), after)
     text = str(module)
     if as_json:
         count = sum(1 for _ in module.walk())
@@ -100,16 +101,20 @@ def dump_source(
             raise UserError(f"{output}: cannot write: {error.strerror or error}") from error
 
 
-def passed(source: str, target: str, options: Options, after: str | None = None) -> Module:
-    """The program of a source as a compilation for `target` has it after a pass, or after all."""
+def passed(
+    source: str, target: str, options: Options, after: str | None = None
+) -> tuple[Module, Backend]:
+    """The program of a source as a compilation for `target` has it after a pass, or after all, and
+    what would make its kernels."""
     from ..backends import find
     from ..compiler import tuner_for
     from ..optimizer.pipeline import pipeline_for
 
     options = _with_tuning(options, source)
     module = import_source(source)
-    passes = pipeline_for(find(target, options, tuner_for(module, options)), options)
-    return passes.run(module, disable=options.disable, stop_after=after)[1]
+    backend = find(target, options, tuner_for(module, options))
+    passes = pipeline_for(backend, options)
+    return passes.run(module, disable=options.disable, stop_after=after)[1], backend
 
 
 def import_source(source: str) -> Module:
