@@ -5,7 +5,7 @@ source -> import_model -> Module -> passes (optimizer/pipeline.py) -> schedule -
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,26 +85,35 @@ def compile(  # noqa: A001 - the public name of the API
         one runs, or, where that is for another CPU, the best one of this one's.
     progress: called with the name of each stage when it begins.
     """
-    if not isinstance(target, str):
-        if not target:
-            raise UserError("target: the list is empty; name a target, such as 'cpu'")
-        first, *others = dict.fromkeys(target)
-        program = compile(
-            source, *example_inputs, target=first, options=options, progress=progress, **keywords
-        )
-        return with_targets(program, others, options, progress)
+    first, *others = _targets(target)
     options = options or Options()
     say = progress or (lambda stage: None)
-    from .backends import SIMULATED, find
-    from .optimizer.meanwhile import collection_paused
-
     tuner = tuner_for(source, options)
-    backend = find(target, options, tuner)
-    backend.begin()
-    say("import")
-    module = import_model(source, *example_inputs, **keywords)
-    with collection_paused():
-        return _compile(module, backend, options, say, target.partition(":")[0] == SIMULATED)
+    if others:  # what is wrong with them is said before anything is compiled
+        from .backends import find
+
+        for name in others:
+            find(name, options, tuner)
+
+    def read() -> Module:
+        say("import")
+        return import_model(source, *example_inputs, **keywords)
+
+    program = _compile(read, first, options, say, tuner)
+    return with_targets(program, others, options, progress) if others else program
+
+
+def _targets(given: Any) -> list[str]:
+    """The targets that a user names, each once; UserError where they are no names."""
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, Iterable) or isinstance(names, (bytes, bytearray)):
+        raise UserError(f"target: a name such as 'cpu', or a list of names, not {given!r}")
+    for name in (found := list(dict.fromkeys(names))):
+        if not isinstance(name, str):
+            raise UserError(f"target: a name such as 'cpu', or a list of names, not {name!r}")
+    if not found:
+        raise UserError("target: the list is empty; name a target, such as 'cpu'")
+    return found
 
 
 def tuner_for(source: Any, options: Options) -> Tuner | None:
@@ -150,17 +159,32 @@ def _read_tuning(path: str) -> Tuning:
 
 
 def _compile(
-    source_module: Module, backend: Backend, options: Options, say: Progress, simulate: bool
+    read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
+) -> Program:
+    from .backends import SIMULATED, find
+    from .optimizer.meanwhile import collection_paused
+    from .optimizer.pipeline import blamed_on, pipeline_for
+
+    backend = find(target, options, tuner)
+    backend.begin()
+    module = read()
+    with collection_paused():
+        passes = pipeline_for(backend, options)
+        simple, fused = passes.run(module, on_pass=say, disable=options.disable)
+        simulate = target.partition(":")[0] == SIMULATED
+        with blamed_on(options.disable):
+            return _packed(simple, fused, backend, options, say, simulate)
+
+
+def _packed(
+    simple: Module, fused: Module, backend: Backend, options: Options, say: Progress, simulate: bool
 ) -> Program:
     from .optimizer.meanwhile import computed
     from .optimizer.passes.encode import stored_module, used_weights
-    from .optimizer.pipeline import pipeline_for
     from .optimizer.schedule import schedule
     from .runtime.program import Program
 
     target = backend.name
-    passes = pipeline_for(backend, options)
-    simple, fused = passes.run(source_module, on_pass=say, disable=options.disable)
     stored = stored_module(simple, fused)
     read_by_kernels = [
         fused.weights[name] for name in sorted(used_weights(fused.functions.values()))
@@ -237,15 +261,15 @@ def add_variant(
     progress: Progress | None = None,
 ) -> Parts:
     """A program's parts with code for `target` added, compiled from its `module`; code that is
-    there already is made anew. Without options, the numerics are those of the first compilation."""
+    there already is made anew. Without options, the numerics are those of the first compilation.
+    Choices that were measured for the program are taken again."""
     import numpy as np
 
     from .runtime.parts import copied_parts
 
-    if options is None:
-        known = parts.provenance.get("options", {})
-        options = Options(numerics=str(known.get("numerics", Options.numerics)))
-    made = compile(module, target=target, options=options, progress=progress)
+    options = options or options_of(parts)
+    say = progress or (lambda stage: None)
+    made = _compile(lambda: module, target, options, say, tuner_for(parts, options))
     variant = made.parts.variants[made.target]
     given = {**made.parts.weights, **variant.weights}
     own = {}
@@ -255,7 +279,24 @@ def add_variant(
         if not same or not np.array_equal(_bits(stored), _bits(array)):
             own[name] = array
     variants = {**parts.variants, made.target: replace(variant, weights=own)}
-    return copied_parts(parts, variants=variants)
+    return copied_parts(parts, variants=variants, tuning=_united(parts.tuning, made.parts.tuning))
+
+
+def options_of(parts: Parts) -> Options:
+    """What a program was compiled with, as far as other targets have to keep to it."""
+    known = parts.provenance.get("options")
+    numerics = known.get("numerics", Options.numerics) if isinstance(known, dict) else None
+    try:
+        return Options(numerics=Options.numerics if numerics is None else numerics)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the bundle's provenance is malformed: {error}") from error
+
+
+def _united(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Any:
+    """The document of both tunings."""
+    if old is None or new is None:
+        return old or new
+    return {**new, "kernels": {**old.get("kernels", {}), **new["kernels"]}}
 
 
 def _bits(array: Any) -> Any:

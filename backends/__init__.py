@@ -15,7 +15,6 @@ from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
 
 SIMULATED = "ptx-sim"  # code for NVIDIA's GPUs that the simulator runs
-TARGETS = ("cpu", "null", "nvidia", SIMULATED)
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
     if target == "cpu" or target.startswith("cpu:"):
         from .cpu import backend
 
-        return backend(options, tuner, target.partition(":")[2])
+        return backend(options, tuner, target.partition(":")[2] if ":" in target else None)
     if target == "null":
         from .null import backend
 
@@ -62,4 +61,7 @@ def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
         from .nvidia import backend
 
         return backend(target, options, tuner)
-    raise UserError(f"there is no target '{target}'; targets are {', '.join(TARGETS)}")
+    raise UserError(
+        f"there is no target '{target}'; targets are cpu (this machine's), cpu:avx2 and other "
+        f"levels, nvidia:sm_90a and other architectures, {SIMULATED} and null"
+    )

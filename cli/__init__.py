@@ -13,17 +13,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     traceback = "--traceback" in arguments
     arguments = [argument for argument in arguments if argument != "--traceback"]
     from ..hlo.errors import CompilerBug, UserError
+    from ..hlo.extras import require
 
     warnings.showwarning = _show_warning
     try:
+        for package in ("typer", "rich"):
+            require(package, "the command line")
         from .app import app
-    except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
-            raise
-        needs = "girih: the command line needs typer and rich: pip install 'girih[cli]'"
-        print(needs, file=sys.stderr)
-        sys.exit(2)
-    try:
+
         app(args=arguments, prog_name="girih")
     except UserError as error:
         if traceback:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
 from . import show
@@ -14,6 +14,7 @@ from .compiling import passed, read_options
 if TYPE_CHECKING:
     from ..backends.cpu.cache import DiskCache
     from ..hlo.graph import Op
+    from ..options import Options
 
 
 def list_entries(folder: str | None, as_json: bool) -> None:
@@ -59,7 +60,7 @@ def list_entries(folder: str | None, as_json: bool) -> None:
 def explain_source(source: str, settings: Sequence[str], folder: str | None, as_json: bool) -> None:
     """For each distinct kernel of the program: "hit", or why it missed."""
     from ..backends.cpu import target_of
-    from ..backends.cpu.build import target_for
+    from ..backends.cpu.build import cached, target_for
     from ..backends.cpu.cache import key_of
     from ..hlo.text import canonical_op
     from ..optimizer.plan import headline, kernel_ops
@@ -67,8 +68,11 @@ def explain_source(source: str, settings: Sequence[str], folder: str | None, as_
     options = read_options(settings)
     cache = _open(folder if folder is not None else options.cache)
     target = target_of(options)
-    ops = {canonical_op(op): op for op in _kernels(source, settings)}
-    keys = {text: key_of(text, target_for(op, target)) for text, op in ops.items()}
+    found, blockings = _kernels(source, options)
+    ops = {canonical_op(op): op for op in found}
+    keys = {
+        text: key_of(cached(text, blockings), target_for(op, target)) for text, op in ops.items()
+    }
     rows = [
         {
             "kernel": headline(kernel_ops(op)),
@@ -105,26 +109,31 @@ def _open(folder: str | None) -> DiskCache:
     return cache
 
 
-def _kernels(source: str, settings: Sequence[str]) -> list[Op]:
-    """The operation of every kernel that the program's plan runs."""
+def _kernels(source: str, options: Options) -> tuple[list[Op], Mapping[str, Any]]:
+    """The operation of every kernel that the program's plan runs, and how a tuning cuts products;
+    nothing is timed."""
     from ..optimizer.plan import copy_op
     from ..optimizer.schedule import CopyStep, RunStep, schedule
 
-    options = dataclasses.replace(read_options(settings), cache="off")
+    options = dataclasses.replace(options, cache="off", measure=0)
+    module, backend = passed(source, "cpu", options)
+    if backend.choices is not None:
+        backend.choices.kernels(schedule(module))
     found = []
-    for step in schedule(passed(source, "cpu", options)).steps:
+    for step in schedule(module, backend.in_tiles).steps:
         if isinstance(step, RunStep):
             found.append(step.op)
         elif isinstance(step, CopyStep):
             found.append(copy_op(step.target.bytes))
-    return found
+    return found, getattr(backend.choices, "blockings", {})
 
 
 def _summary(operation: str) -> str:
     """The operations of a kernel's canonical text, in a line."""
     names = []
-    for line in operation.splitlines()[1:]:
-        words = line.partition("=")[2].split("(")[0].split() or line.split("(")[0].split()
-        if words and words[-1] not in names:
-            names.append(words[-1])
+    for line in operation.splitlines():
+        results, equals, rest = line.partition(" = ")
+        name = rest.partition("(")[0]
+        if equals and results.lstrip().startswith("%") and name not in ("fusion", *names):
+            names.append(name)
     return " ".join(names)[:100] or operation

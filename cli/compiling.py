@@ -13,6 +13,7 @@ from ..hlo.errors import UserError
 from . import arrays, show
 
 if TYPE_CHECKING:
+    from ..backends import Backend
     from ..hlo.graph import Module
     from ..options import Options
 
@@ -39,7 +40,7 @@ def compile_source(
             program = program.with_golden(_golden(module, program, checks))
     with _Stage("write", times):
         program.save(output)
-    written = output.stat().st_size
+    written, notes = output.stat().st_size, _notes(module, program)
     if as_json:
         return show.print_json(
             {
@@ -51,7 +52,7 @@ def compile_source(
                 "steps": len(program.plan.steps),
                 "memory": asdict(program.memory),
                 "measured": len((program.parts.tuning or {}).get("kernels", ())),
-                "notes": [*module.notes, *program.plan.notes],
+                "notes": notes,
             }
         )
     show.console.print(
@@ -59,8 +60,19 @@ def compile_source(
         f"{len(program.plan.kernels)} kernels, "
         f"{len(program.plan.steps)} steps, arena {show.size(program.memory.arena_bytes)}"
     )
-    for note in (*module.notes, *program.plan.notes):
+    for note in notes:
         show.console.print(f"note: {note}")
+
+
+def _notes(module: Module, program: Any) -> list[str]:
+    """Those of the import and of each target's code; of several, with the target's name."""
+    from ..runtime.plans import parse_plan
+
+    variants = program.parts.variants
+    if len(variants) == 1:
+        return [*module.notes, *program.plan.notes]
+    found = {name: parse_plan(variant).notes for name, variant in sorted(variants.items())}
+    return [*module.notes, *(f"{name}: {note}" for name, notes in found.items() for note in notes)]
 
 
 def dump_source(
@@ -75,7 +87,7 @@ def dump_source(
     if after is None:
         module = import_source(source)
     else:
-        module = passed(source, target, read_options(settings), after)
+        module, _ = passed(source, target, read_options(settings), after)
     text = str(module)
     if as_json:
         count = sum(1 for _ in module.walk())
@@ -89,16 +101,20 @@ def dump_source(
             raise UserError(f"{output}: cannot write: {error.strerror or error}") from error
 
 
-def passed(source: str, target: str, options: Options, after: str | None = None) -> Module:
-    """The program of a source as a compilation for `target` has it after a pass, or after all."""
+def passed(
+    source: str, target: str, options: Options, after: str | None = None
+) -> tuple[Module, Backend]:
+    """The program of a source as a compilation for `target` has it after a pass, or after all, and
+    what would make its kernels."""
     from ..backends import find
     from ..compiler import tuner_for
     from ..optimizer.pipeline import pipeline_for
 
     options = _with_tuning(options, source)
     module = import_source(source)
-    passes = pipeline_for(find(target, options, tuner_for(module, options)), options)
-    return passes.run(module, disable=options.disable, stop_after=after)[1]
+    backend = find(target, options, tuner_for(module, options))
+    passes = pipeline_for(backend, options)
+    return passes.run(module, disable=options.disable, stop_after=after)[1], backend
 
 
 def import_source(source: str) -> Module:
@@ -108,8 +124,6 @@ def import_source(source: str) -> Module:
     file, colon, function = source.rpartition(":")
     if colon and file.endswith(".py"):
         return import_model(*call_function(file, function))
-    if not Path(source).exists():
-        raise UserError(f"{source}: there is no such file")
     return import_model(Path(source))
 
 
@@ -133,8 +147,8 @@ def call_function(file: str, function: str) -> tuple[Any, ...]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def read_options(settings: Sequence[str]) -> Options:
-    """girih.Options from OPTION=VALUE texts."""
+def read_options(settings: Sequence[str], base: Options | None = None) -> Options:
+    """girih.Options from OPTION=VALUE texts; the others are those of `base`."""
     from ..options import Options
 
     known = {field.name: str(field.type) for field in fields(Options)}
@@ -145,7 +159,7 @@ def read_options(settings: Sequence[str]) -> Options:
             raise UserError(f"--set {setting}: write OPTION=VALUE; options are {', '.join(known)}")
         chosen[name] = _option_value(name, known[name], text)
     try:
-        return Options(**chosen)
+        return replace(base or Options(), **chosen)
     except ValueError as error:
         raise UserError(f"--set: {error}") from error
 

@@ -64,6 +64,10 @@ class Findings:
 def examine(path: Path, compile_too: bool = False) -> Findings:
     """What is known about a file; never raises for what stands in it."""
     findings = Findings(str(path))
+    if path.is_dir() and (kind := kind_of_file(path)) is not None:
+        findings.kind, findings.can["read"] = kind.what, False
+        findings.add("", f"this is {kind.what}", kind.advice)
+        return findings
     try:
         with path.open("rb") as file:
             head = file.read(4096)
@@ -178,7 +182,9 @@ def _libraries(findings: Findings, names: set[str]) -> None:
     if any(name.startswith("linalg.") for name in names) and not is_installed("scipy"):
         findings.can["compile"] = False
         findings.add(
-            "", "its matrix factorisations need scipy, which is not installed", "pip install scipy"
+            "",
+            "its matrix factorisations need scipy, which is not installed",
+            "pip install 'girih[linalg]'",
         )
 
 
@@ -310,7 +316,7 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
         try:
             address_of(name)
         except UserError as error:
-            findings.add(place, error, "pip install scipy")
+            findings.add(place, error, "pip install 'girih[linalg]'")
     if variant.native and not facts["trusted"]:
         reason = "its machine code was not compiled by this user"
         findings.add(place, reason, _anew("pass --allow-native if you trust where it comes from"))

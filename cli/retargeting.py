@@ -8,6 +8,7 @@ from typing import Any
 
 from ..hlo.errors import UserError
 from ..runtime.bundle import Bundle, Parts, write
+from ..runtime.loading import native_kernel
 from ..runtime.parts import decode_module
 from ..runtime.plans import parse_plan
 from . import show
@@ -19,7 +20,7 @@ def retarget_bundle(
 ) -> None:
     """Write the bundle again with code for more targets; nothing of it is run."""
     from ..backends import SIMULATED
-    from ..compiler import add_variant
+    from ..compiler import add_variant, options_of
 
     if wrong := [name for name in targets if name.startswith(SIMULATED)]:
         raise UserError(
@@ -29,12 +30,14 @@ def retarget_bundle(
     bundle = Bundle(path)
     bundle.verify_all()  # else damage would get a digest that fits
     module = decode_module(bundle)
-    options = read_options(settings) if settings else None
+    options = read_options(settings, options_of(bundle))
     parts: Parts = bundle
     for target in dict.fromkeys(targets):
         parts = add_variant(parts, module, target, options)
     kept = [name for name in bundle.variants if parts.variants[name] is bundle.variants[name]]
     foreign = [name for name in kept if bundle.variants[name].native and not bundle.is_trusted]
+    if not bundle.is_trusted and (kernel := native_kernel(module)) is not None:
+        foreign.append(f"kernel '{kernel}'")
     written = output or path
     write(written, parts, seal=not foreign)
     facts = {name: _facts(parts, name, name in kept) for name in sorted(parts.variants)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from ..hlo.errors import UserError
@@ -48,8 +49,8 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
 
 
 def tuning_in(source: Any) -> tuple[str, Any] | None:
-    """The label and the document of the tuning in a source that is a bundle or a girih.Program;
-    None where there is none."""
+    """The label and the document of the tuning in a source that is a bundle, its parts or a
+    girih.Program; None where there is none."""
     if isinstance(source, str) and "\n" in source:
         return None
     if isinstance(source, (str, os.PathLike)):
@@ -61,8 +62,9 @@ def tuning_in(source: Any) -> tuple[str, Any] | None:
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = memoryview(source)
         return _tuning_of(data) if _is_bundle(bytes(data[:_PROBED])) else None
-    if _library_of(source) == "girih" and (parts := getattr(source, "parts", None)) is not None:
-        return None if parts.tuning is None else ("the program", parts.tuning)
+    if _library_of(source) == "girih":
+        tuning = getattr(getattr(source, "parts", source), "tuning", None)
+        return None if tuning is None else ("the program", tuning)
     return None
 
 
@@ -91,8 +93,16 @@ def _read_text_or_path(source: Any, examples: Any, keywords: Any) -> Module:
     path = Path(text)
     if (kind := kind_of_file(path)) is not None and not kind.source:
         raise UserError(f"{path}: {kind}")
-    if not path.is_file():
-        raise UserError(f"there is no file '{text}'; a source is {_KINDS}")
+    try:
+        if not S_ISREG(path.stat().st_mode):
+            raise UserError(f"{path}: this is no regular file; write what it gives to one")
+    except FileNotFoundError:
+        if not isinstance(source, str):
+            raise UserError(f"{path}: there is no such file") from None
+        raise UserError(f"there is no file '{text}'; a source is {_KINDS}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{text[:200]}: cannot be read: {reason}") from error
     if path.suffix == ".girih":
         return _read_bundle(path, examples, keywords)
     return read_file(path, examples, keywords)

@@ -11,17 +11,22 @@ from .errors import UserError
 
 
 class _Extra(NamedTuple):
-    """The extra of girih that brings a package, and the oldest version that works."""
+    """The extra of girih that brings a package, the oldest version that works, and what the package
+    itself does not work without."""
 
     name: str
     oldest: tuple[int, ...] = ()
+    besides: tuple[str, ...] = ()
 
 
 EXTRAS = {
     "llvmlite": _Extra("cpu", (0, 48)),  # before, LLVM refuses the vectors of convolutions
-    "jax": _Extra("jax", (0, 9)),  # before, traced functions do not tell their results' structure
+    # Before 0.9 traced functions do not tell their results' structure.
+    "jax": _Extra("jax", (0, 9), ("jaxlib",)),
     "torch": _Extra("torch"),
     "scipy": _Extra("linalg"),
+    "typer": _Extra("cli", (0, 16)),  # before, it does not work with today's click
+    "rich": _Extra("cli", (13,)),
 }
 
 
@@ -38,8 +43,9 @@ def require(package: str, what: str) -> None:
     `what` needs it: "tracing a function"."""
     extra = EXTRAS[package]
     remedy = f"pip install --upgrade 'girih[{extra.name}]'"
-    if not is_installed(package):
-        raise UserError(f"{what} needs {package}, which is not installed: {remedy}")
+    for name in (package, *extra.besides):
+        if not is_installed(name):
+            raise UserError(f"{what} needs {name}, which is not installed: {remedy}")
     try:
         found = metadata.version(package)
     except metadata.PackageNotFoundError:

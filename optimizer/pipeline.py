@@ -7,6 +7,7 @@ passes takes it from there as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,20 +165,35 @@ class Pipeline:
         first, second = len(self.simplify), len(self.simplify) + len(self.references)
         simple = module
         passes = (*self.simplify, *self.references, *self.lower)
-        for number, (step, names) in enumerate(_numbered(passes, disable, stop_after)):
-            needless = first < number < second and module is simple
-            if names.isdisjoint(disable) and not needless:
-                if on_pass:
-                    on_pass(step.name)
-                module = _run(module, step, check)
-                if dump is not None:
-                    dump.mkdir(parents=True, exist_ok=True)
-                    (dump / f"{number:02d}-{step.name}.txt").write_text(f"{module}\n")
-            if number < first:
-                simple = module
-            if stop_after in names:
-                break
+        numbered = _numbered(passes, disable, stop_after)
+        with blamed_on(disable):
+            for number, (step, names) in enumerate(numbered):
+                needless = first < number < second and module is simple
+                if names.isdisjoint(disable) and not needless:
+                    if on_pass:
+                        on_pass(step.name)
+                    module = _run(module, step, check)
+                    if dump is not None:
+                        dump.mkdir(parents=True, exist_ok=True)
+                        (dump / f"{number:02d}-{step.name}.txt").write_text(f"{module}\n")
+                if number < first:
+                    simple = module
+                if stop_after in names:
+                    break
         return simple, module
+
+
+@contextmanager
+def blamed_on(disable: Sequence[str]) -> Iterator[None]:
+    """What fails inside is a UserError that names the passes which the user has left out."""
+    try:
+        yield
+    except (GirihError, ValueError) as error:
+        if not disable:
+            raise
+        raise UserError(
+            f"{error}\ndisable has left out {', '.join(disable)}, which this program may need"
+        ) from error
 
 
 def run_pipeline(module: Module, passes: Sequence[Pass], **settings: Any) -> Module:

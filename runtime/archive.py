@@ -67,10 +67,12 @@ class Archive:
             self.label = "bundle"
             self._map = _copy_to_pages(memoryview(source).cast("B"))
             self.size = len(source)
-        else:
+        elif isinstance(source, (str, os.PathLike)):
             self.label = str(source)
             self._map = _map_file(Path(source))
             self.size = len(self._map)
+        else:
+            raise UserError(f"a bundle is a path or bytes, not a {type(source).__name__}")
         self._view = memoryview(self._map).toreadonly()[: self.size]
         self.entries: Mapping[str, Entry] = {e.name: e for e in self._read_directory()}
 
@@ -361,8 +363,9 @@ def _map_file(path: Path) -> mmap.mmap:
         raise UserError(f"{path}: there is no such file") from error
     except IsADirectoryError as error:
         raise UserError(f"{path}: this is a folder, not a girih bundle") from error
-    except ValueError as error:  # an empty file cannot be mapped
-        raise UserError(f"{path}: this is not a girih bundle (the file is empty)") from error
+    except ValueError as error:  # an empty file cannot be mapped, nor a name with a zero opened
+        reason = "no file has this name" if "\0" in str(path) else "the file is empty"
+        raise UserError(f"{path}: this is not a girih bundle ({reason})") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
@@ -224,11 +225,9 @@ class Bundle:
         if verify not in VERIFY_MODES:
             raise UserError(f"verify is one of {', '.join(VERIFY_MODES)}, not {verify!r}")
         self._verify = verify
-        self._archive = Archive(source)
+        self._archive = _opened(source)
         self._checked: set[str] = set()
         self.label = self._archive.label
-        if _MANIFEST not in self._archive.entries:
-            raise UserError(f"{self.label}: this is a zip file, but not a girih bundle")
         self._archive.check_crc(_MANIFEST)
         self.manifest = self._read_json(_MANIFEST, bytes(self._archive.data(_MANIFEST)))
         self._check_version()
@@ -441,6 +440,27 @@ class Bundle:
 
     def _malformed(self, name: str) -> _Malformed:
         return _Malformed(self._archive, name)
+
+
+def _opened(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Archive:
+    """The archive; the UserError for what is no bundle says what it is."""
+    try:
+        archive = Archive(source)
+        if _MANIFEST not in archive.entries:
+            raise UserError(f"{archive.label}: this is a zip file, but not a girih bundle")
+        return archive
+    except UserError as error:
+        from ..hlo.files import kind_of_bytes, kind_of_file
+
+        if isinstance(source, (bytes, bytearray, memoryview)):
+            label, kind = "the bytes", kind_of_bytes(source)
+        elif isinstance(source, (str, os.PathLike)):
+            label, kind = source, kind_of_file(Path(source))
+        else:
+            raise
+        if kind is None:
+            raise
+        raise UserError(f"{label}: {kind}") from error
 
 
 class PendingCheck:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .devices.choice import Choice
     from .devices.driver import Driver
     from .program import Program
+
+_STRANGE = "its machine code was not compiled by this user"
+_ALLOW = "pass allow_native=True (--allow-native) if you trust where it comes from"
+_ADD = "add code for it: girih retarget FILE --add cpu"
 
 
 def load(
@@ -31,19 +35,22 @@ def load(
 ) -> Program:
     """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
 
-    target: which variant, where there are several: "cpu", "cpu:avx2", "nvidia:sm_90a", "nvidia"; by
-    default the best that this machine can run, and `Program.reason` says why. device: a GPU's
-    number; default the first that can run a variant. simulate: run a GPU's code in the simulator,
-    which finds faults and counts, and needs no GPU. threads: at most this many workers; default all
-    cores. pin: keep each worker but the caller's thread on a core of its own. allow_native: run
-    machine code although this user did not compile it. verify: whose digests are compared before
-    the first result is given: members that are "used" (weights in the background), "all" members,
-    or, "lazy", not even the weights.
+    target: which variant, where there are several: "cpu:avx2", "nvidia:sm_90a"; "cpu" or "nvidia",
+    the best of those; by default the best that this machine can run. `Program.reason` says why.
+    device: a GPU's number; default the first that can run a variant. simulate: run a GPU's code in
+    the simulator, which finds faults and counts, and needs no GPU. threads: at most this many
+    workers; default all cores. pin: keep each worker but the caller's thread on a core of its own.
+    allow_native: run machine code although this user did not compile it. verify: whose digests are
+    compared before the first result is given: members that are "used" (weights in the background),
+    "all" members, or, "lazy", not even the weights.
     """
-    bundle = _opened(source, verify)
+    bundle = Bundle(source, verify)
     chosen, driver, reason, problem = choose_variant(bundle, target, device, simulate)
+    anew = functools.partial(
+        _compile_anew, bundle, chosen, threads, pin, driver, allow_native or bundle.is_trusted
+    )
     if problem:
-        return _compile_anew(bundle, chosen, threads, pin, problem, "", driver)
+        return anew(problem, _ADD)
     pending = bundle.start_verifying(chosen)
     from .plans import check_version, parse_plan
     from .program import Program  # imports numpy, while the weights are being hashed
@@ -52,16 +59,15 @@ def load(
     plan = parse_plan(variant, bundle.label)
     native = variant.native or devices.family(plan.target) in devices.NATIVE
     if native and not (allow_native or bundle.is_trusted):
-        problem = "its machine code was not compiled by this user"
-        remedy = "pass allow_native=True (--allow-native) if you trust where it comes from"
-        return _compile_anew(bundle, chosen, threads, pin, problem, remedy, driver)
+        return anew(_STRANGE, _ALLOW)
     try:
         check_version(plan)
         devices.check_machine(plan)
     except UserError as error:
         if target is not None and target.startswith("cpu:"):  # no other code is the answer
             raise UserError(f"{bundle.label}: {error}") from None
-        return _compile_anew(bundle, chosen, threads, pin, str(error), "", driver)
+        problem, _, remedy = str(error).partition("; ")
+        return anew(problem, remedy)
     try:
         return Program(
             bundle,
@@ -77,20 +83,6 @@ def load(
         raise UserError(f"{bundle.label}: {error}") from error
 
 
-def _opened(source: str | os.PathLike[str] | bytes, verify: str) -> Bundle:
-    """The bundle; the UserError for what is none says what it is."""
-    try:
-        return Bundle(source, verify)
-    except UserError as error:
-        from ..hlo.files import kind_of_bytes, kind_of_file
-
-        in_memory = isinstance(source, (bytes, bytearray, memoryview))
-        kind = kind_of_bytes(bytes(source)) if in_memory else kind_of_file(Path(source))
-        if kind is None:
-            raise
-        raise UserError(f"{'the bytes' if in_memory else source}: {kind}") from error
-
-
 def choose_variant(
     bundle: Bundle, target: str | None = None, device: int | None = None, simulate: bool = False
 ) -> Choice:
@@ -100,7 +92,8 @@ def choose_variant(
     variants, label = bundle.variants, bundle.label
     several = sum(devices.family(name) in devices.NATIVE for name in variants) > 1
     has_gpu_code = any(devices.family(name) == "nvidia" for name in variants)
-    if not (has_gpu_code or several and not target) and device is None and not simulate:
+    best = has_gpu_code or target == "cpu" or several and not target
+    if not best and device is None and not simulate:
         reason = "it was asked for" if target else "there is no other"
         return Choice(devices.choose_target(variants, target, label), None, reason)
     if device is not None and target is None:
@@ -119,47 +112,51 @@ def _compile_anew(
     target: str,
     threads: int | None,
     pin: bool,
+    driver: Driver | None,
+    trusted: bool,
     problem: str,
     remedy: str,
-    driver: Driver | None,
 ) -> Program:
-    """The program, compiled on this machine from its source form, with a warning that says so. Code
-    for CPUs is made for this one."""
+    """The program, compiled on this machine from its source form, with a warning that says so, and
+    with the numerics and the measured choices of the bundle. Code for CPUs is made for this one."""
     if devices.family(target) not in devices.NATIVE or not is_installed("llvmlite"):
         remedies = [remedy] if remedy else []
-        remedies.append("install girih[cpu] so that the program is compiled anew")
+        remedies.append("have the program compiled anew: pip install 'girih[cpu]'")
         raise UserError(f"{bundle.label}: {problem}; {', or '.join(remedies)}")
-    advice = f"; {remedy}" if remedy else ""
-    warnings.warn(
-        f"{bundle.label}: {problem}, so the program is compiled anew{advice}", stacklevel=3
-    )
-    from ..compiler import compile as compile_program
-    from .parts import decode_module
+    from ..compiler import add_variant
+    from .parts import copied_parts, decode_module
     from .program import Program
 
     if pending := bundle.start_verifying(target):
         pending.wait()
     module = decode_module(bundle)
-    if remedy:
-        _refuse_native_kernels(module, f"{bundle.label}: {problem}; {remedy}")
+    if not trusted and (kernel := native_kernel(module)) is not None:
+        raise UserError(
+            f"{bundle.label}: {_STRANGE}; {_ALLOW} (it holds the code of kernel '{kernel}')"
+        )
+    advice = f"; to avoid that, {remedy}" if remedy else ""
+    warnings.warn(
+        f"{bundle.label}: {problem}, so the program is compiled anew{advice}", stacklevel=3
+    )
     target = "cpu" if devices.family(target) == "cpu" else target
-    fresh = compile_program(module, target=target)
+    # What is saved gets this user's seal, so code of others is left out.
+    kept = bundle if bundle.is_trusted else copied_parts(bundle, variants={})
     return Program(
-        fresh.parts,
+        add_variant(kept, module, target),
         target,
         threads=threads,
         pin=pin,
-        module=fresh.module,
-        plan=fresh.plan,
+        module=module,
         driver=driver,
         reason="it was compiled anew",
     )
 
 
-def _refuse_native_kernels(module: Any, reason: str) -> None:
-    """UserError if the program has a user's kernel in machine code, C or LLVM IR: compiling it anew
-    would run code of whom nobody trusts."""
+def native_kernel(module: Any) -> str | None:
+    """The name of a user's kernel in machine code, C or LLVM IR: whoever compiles the program gives
+    its maker what machine code can do."""
     for op in module.walk():
         codes = op.codes if op.name == "foreign_call" else ()
         if any(isinstance(code, dict) and code.get("target") == "cpu" for code in codes):
-            raise UserError(f"{reason} (it holds the code of kernel '{op.kernel}')")
+            return op.kernel
+    return None

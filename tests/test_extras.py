@@ -27,6 +27,7 @@ except girih.UserError as error:
 """
 USES = {
     "girih.compile(abs, np.ones(2))": ("jax", "tracing a function needs jax, .*girih.jax."),
+    "girih.compile(abs, np.ones(3))": ("jaxlib", "needs jaxlib, which is not .*girih.jax."),
     "girih.jit(abs)": ("jax", "girih.jit needs jax, which is not installed: pip install"),
     "girih.compile('func.func @main() { return }')": (
         "llvmlite", "target cpu: compiling needs llvmlite, .*: pip install --upgrade 'girih.cpu.'"
@@ -50,11 +51,13 @@ def test_what_is_missing(use: str) -> None:
     assert re.search(said, line), line
 
 
-def test_the_command_without_its_packages() -> None:
-    script = GUARD.format(missing=["typer"], use="from girih.cli import main; main(['--help'])")
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_the_command_without_its_packages(package: str) -> None:
+    script = GUARD.format(missing=[package], use="from girih.cli import main; main(['--help'])")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "girih: the command line needs typer and rich: pip install 'girih[cli]'\n"
+    needs = f"girih: the command line needs {package}, which is not installed: pip install "
+    assert done.stderr == f"{needs}--upgrade 'girih[cli]'\n"
 
 
 def test_what_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:

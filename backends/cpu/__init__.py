@@ -22,14 +22,27 @@ if TYPE_CHECKING:
     from .measure import CpuChoices
 
 
-def target_of(options: Options, level: str = "") -> Target:
+def target_of(options: Options, level: str | None = None) -> Target:
     """The CPU that these options ask for: one of a feature level, else this machine, or a lower
-    level of it."""
-    from .codegen import host_target, level_target
-    from .machines import HOST, find
+    level of it; without what takes subnormal numbers as zero, where `numerics` is narrow."""
+    from .machines import find
 
-    if not level:
-        return replace(host_target(options.cpu_level), machine=find(options.machine))
+    target = _target_of(options, level)
+    if not _rounds(options):
+        target = target.without_flushes
+    return replace(target, machine=find(options.machine))
+
+
+def _rounds(options: Options) -> bool:
+    return options.numerics in ("reassociates", "assumes-finite")
+
+
+def _target_of(options: Options, level: str | None) -> Target:
+    from .codegen import host_target, level_target
+    from .machines import HOST
+
+    if level is None:
+        return host_target(options.cpu_level)
     if options.cpu_level is not None:
         raise UserError(
             f"target cpu:{level} and cpu_level={options.cpu_level!r}: both name a level; drop one"
@@ -37,10 +50,10 @@ def target_of(options: Options, level: str = "") -> Target:
     target = level_target(level)
     if options.machine == HOST and target.architecture != host_target().architecture:
         raise UserError(f"target cpu:{level}: machine 'host' is another architecture; drop it")
-    return replace(target, machine=find(options.machine))
+    return target
 
 
-def backend(options: Options, tuner: Tuner | None = None, level: str = "") -> Backend:
+def backend(options: Options, tuner: Tuner | None = None, level: str | None = None) -> Backend:
     """The backend for CPUs of a feature level, else for this machine, or for the lower level that
     the options ask for; `tuner` knows or measures choices."""
     from .build import begin_executor, build
@@ -62,12 +75,8 @@ def backend(options: Options, tuner: Tuner | None = None, level: str = "") -> Ba
     def begin() -> None:
         begun[:] = [begin_executor(target, disk)]
 
-    rounds = options.numerics in ("reassociates", "assumes-finite")
-    if not rounds:
-        target = target.without_flushes
-
     def packing(op: Op) -> Packing | None:
-        return packing_for(op, target, rounds)
+        return packing_for(op, target, _rounds(options))
 
     model = machine_of(target)
     choices: CpuChoices | None = None

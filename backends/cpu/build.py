@@ -45,6 +45,12 @@ def _executor(target: Target, disk: DiskCache | None) -> CompiledKernel:
     return known
 
 
+def cached(text: str, blockings: Mapping[str, Blocking]) -> str:
+    """What stands for a kernel in the caches: its text, with its blocking if that was said."""
+    cut = blockings.get(text)
+    return text if cut is None else f"{text}\n{cut}"
+
+
 class _Job:
     """One compilation's kernels: those that are known, and those that threads compile."""
 
@@ -60,7 +66,7 @@ class _Job:
     def facts(self, text: str, op: Op) -> KernelFacts:
         """What the plan needs of a kernel; its compilation is begun where it is not known."""
         target = self.targets[text] = target_for(op, self.target)
-        known = CACHE.find(self.cached(text), target, self.disk)
+        known = CACHE.find(cached(text, self.blockings), target, self.disk)
         if known is not None:
             self.known[text] = known
             return known.facts
@@ -77,16 +83,11 @@ class _Job:
         self.under_way[text] = symbol, facts
         return facts
 
-    def cached(self, text: str) -> str:
-        """What stands for a kernel in the caches: its text, with its blocking if that was said."""
-        cut = self.blockings.get(text)
-        return text if cut is None else f"{text}\n{cut}"
-
     def finish(self) -> None:
         """Wait for all compilations; every kernel is known then."""
         for text, (symbol, facts) in self.under_way.items():
             made = CompiledKernel(symbol, facts, self.objects[symbol].result())
-            CACHE.add(self.cached(text), self.targets[text], self.disk, made)
+            CACHE.add(cached(text, self.blockings), self.targets[text], self.disk, made)
             self.known[text] = made
 
     def cancel(self) -> None:

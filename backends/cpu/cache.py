@@ -334,9 +334,12 @@ def _decode(data: bytes) -> tuple[Key, CompiledKernel] | None:
     at = _LENGTHS.size
     header: dict[str, Any] = json.loads(rest[at : at + head])
     operation = zlib.decompress(rest[at + head : at + head + text]).decode()
-    facts = header["facts"]
-    lists = "notes", "functions", "launches", "approximate"
-    facts |= {name: tuple(facts[name]) for name in lists}
+    # Another version's entry has other facts: it is listed, and never found.
+    facts = {
+        name: tuple(fact) if isinstance(fact, list) else fact
+        for name, fact in header["facts"].items()
+        if name in KernelFacts._fields
+    }
     key = Key(operation, header["target"], header["compiler"])
     code = rest[at + head + text :]
     return key, CompiledKernel(header["symbol"], KernelFacts(**facts), code)

@@ -150,7 +150,12 @@ def make_target(triple: str, present: set[str], level: str | None = None) -> Tar
     levels = _LEVELS[architecture]
     names = [name for name, _, _ in levels]
     if level is not None and level not in names:
-        raise UserError(f"target cpu: unknown level '{level}' for {architecture}; known: {names}")
+        others = {name for known in _LEVELS.values() for name, _, _ in known} - {*names}
+        remedy = f": for other machines name a target, cpu:{level}" if level in others else ""
+        raise UserError(
+            f"target cpu: unknown level '{level}' for {architecture}, there are "
+            f"{', '.join(names)}{remedy}"
+        )
     for _, required, bits in levels[names.index(level) if level else 0 :]:
         if present.issuperset(required):
             return Target(triple, tuple(sorted(required)), bits)

@@ -49,7 +49,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 NEEDED = (
     ("numpy", "numpy", (1, 26), False), ("google.protobuf", "protobuf", (6, 31), False),
     ("ml_dtypes", "ml_dtypes", (0, 5), False), ("safetensors", "safetensors", (0, 5), False),
-    ("llvmlite.binding", "llvmlite", (0, 45), False),
+    ("llvmlite.binding", "llvmlite", (0, 48), False),
     ("cuda.bindings.driver", "cuda-bindings", (12, 8), True),
 )  # fmt: skip
 SEEN = ("torch", "jax", "jaxlib", "triton")
@@ -73,13 +73,15 @@ def main() -> int:
     if lacking:
         print(lacking, file=sys.stderr)
         return 2
-    if options.prepare:
-        return prepare(options)
-    if options.run:
-        return alone(options)
+    from girih.hlo.errors import UserError
+
     try:
+        if options.prepare:
+            return prepare(options)
+        if options.run:
+            return alone(options)
         report = run(options, 60 * options.minutes)
-    except ValueError as error:
+    except (UserError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     print(f"{report['verdict']}\nwritten: {results_file(options)}")
@@ -286,7 +288,7 @@ class Worker:
 
 
 def run(options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """The report of all checks; ValueError where a run cannot be resumed."""
+    """The report of all checks; ValueError where there is nothing to run, or to go on with."""
     from first.report import Report
 
     started = time.monotonic()
@@ -301,7 +303,9 @@ def run(options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     worker = Worker(options)
     hello = worker.answer(120.0)
     if "checks" not in hello:
-        return {"good": False, "verdict": f"no device: {hello['reason']}"}
+        raise ValueError(f"nothing was run: {hello['reason']}")
+    if not any(options.only in name for name, _ in hello["checks"]):
+        raise ValueError(f"nothing was run: no check has {options.only!r} in its name")
     report.facts["machine"] = hello["machine"]
     if options.resume:
         report.resume()

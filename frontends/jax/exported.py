@@ -18,7 +18,7 @@ from ..stablehlo.bytecode import read_bytecode
 from ..stablehlo.convert import Converter, EntryArgument
 from ..stablehlo.locations import Locations
 from ..stablehlo.signatures import donations, parameter_names, typed
-from .flatbuffer import read_export
+from .flatbuffer import read_export, refusal
 
 OLDEST_CONVENTION, NEWEST_CONVENTION = 9, 10
 
@@ -65,7 +65,7 @@ def read_export_file(data: bytes | memoryview, name: str = "<export>") -> Export
     """The export in a serialized `jax.export.Exported`."""
     fields = read_export(data, name)
     if not len(fields["mlir_module_serialized"]) or fields["in_tree"] is None:
-        raise UserError(f"{name} is no jax.export file: it holds no program")
+        raise refusal(name, "it holds no program")
     unique = [_abstract(value) for value in fields["unique_avals"]]
 
     def values(direct: str, indices: str) -> tuple[Abstract, ...]:

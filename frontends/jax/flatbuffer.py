@@ -50,7 +50,15 @@ def read_export(data: bytes | memoryview, name: str = "<export>") -> dict[str, A
     try:
         return reader.table(reader.offset(0), "Exported", 0)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise UserError(f"{name} is damaged, or no jax.export file ({error})") from error
+        raise refusal(name, str(error)) from error
+
+
+def refusal(name: str, reason: str) -> UserError:
+    """The error for bytes that are no export: nothing else that girih reads looks like them."""
+    return UserError(
+        f"{name} is none of the files that girih reads, or a damaged jax.export file ({reason}); "
+        "give StableHLO, HLO, a .girih bundle, or what torch.export or jax.export wrote"
+    )
 
 
 class _Reader:
@@ -60,7 +68,7 @@ class _Reader:
         self.tables = 0
 
     def _fail(self, reason: str) -> Any:
-        raise UserError(f"{self.name} is damaged, or no jax.export file: {reason}")
+        raise refusal(self.name, reason)
 
     def offset(self, position: int) -> int:
         """The absolute position that the 32-bit offset at `position` points to."""

@@ -7,6 +7,7 @@ launch rule known then. specs/foreign_kernels.md has the rules.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -180,6 +181,9 @@ def _triton_parts(kernel: Any, metadata: Mapping[str, Any] | None) -> tuple[str,
     return str(texts["ptx"]), facts
 
 
+_CHOOSES_INSTRUCTIONS = re.compile(r"-m(?!tune=|prefer-vector-width=|no-)")
+
+
 class C:
     """A C function of the plain ABI, compiled by the system's C compiler when the kernel is traced:
 
@@ -189,7 +193,7 @@ class C:
     function computes the tiles [begin, end); any split of [0, tiles) must give the same. It may be
     called by several threads at once, each with scratch of its own.
     tiles, scratch (bytes), options: rules. features: what of the processor it needs, "avx2", for
-    which the compiler gets -mavx2.
+    which the compiler gets -mavx2; options that choose instructions (-march=native) are refused.
     """
 
     def __init__(
@@ -206,7 +210,14 @@ class C:
         self.tiles, self.scratch, self.options = tiles, scratch, options
 
     def record(self, known: Known) -> foreign.HostCode:
-        options = tuple(known.value(self.options, "options"))
+        given = known.value(self.options, "options")
+        options = (given,) if isinstance(given, str) else tuple(given)
+        for option in options:  # a program for another processor would take the code as it is
+            if _CHOOSES_INSTRUCTIONS.match(option):
+                raise UserError(
+                    f"{known.place}: the option {option} chooses a processor's instructions, which "
+                    "not every target has; say features=('avx2', ...) instead"
+                )
         data, architecture = toolchains.c_to_object(self.source, options, self.features)
         tiles, scratch = known.size(self.tiles, "tiles"), known.size(self.scratch, "scratch")
         return foreign.HostCode(self.entry, data, architecture, self.features, tiles, scratch)

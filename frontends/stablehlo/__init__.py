@@ -31,7 +31,7 @@ def read_tree(source: str | bytes | memoryview, name: str = "") -> tree.Document
         if bytes(source[: len(MAGIC)]) == MAGIC:
             return read_bytecode(source, name or "<bytecode>")
         try:
-            source = bytes(source).decode("utf-8")
+            source = bytes(source).decode("utf-8-sig")
         except UnicodeDecodeError:
             raise UserError(
                 f"{name or 'the program'} is neither StableHLO text nor bytecode"

@@ -27,8 +27,8 @@ def function(name: str, dtype: np.dtype[Any]) -> Callable[..., Any]:
         from scipy.linalg import lapack
     except ImportError as error:
         raise UserError(
-            f"{name}: matrices are factorised by LAPACK through scipy, which is not installed; "
-            "install it with: pip install scipy"
+            f"{name}: matrices are factorised by LAPACK through scipy, which is not installed: "
+            "pip install 'girih[linalg]'"
         ) from error
     prefix = {"f": "s", "d": "d", "F": "c", "D": "z"}[dtype.char]
     return getattr(lapack, routine(name, prefix))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...hlo.errors import UserError
 from . import choose_target, family
 from .architectures import FAMILY, architecture_of, name_of
-from .cpu import lacks
+from .cpu import lacks, tells_features
 from .driver import Driver
 
 Capability = tuple[int, int]
@@ -37,6 +37,8 @@ def choose(
     nothing runs.
     """
     names = [name for name in variants if family(name) == FAMILY]
+    if target == PROCESSOR and target not in variants and any(map(_is_for_processor, variants)):
+        return choose_processor(variants)
     if target is not None and family(target) != FAMILY:
         return Choice(choose_target(variants, target, label), None, "it was asked for")
     if target is not None and target != FAMILY:
@@ -61,7 +63,7 @@ def choose(
 
 def choose_processor(variants: Mapping[str, Any]) -> Choice:
     """Of the variants for CPUs, the one that uses most of this processor's features."""
-    names = [name for name in variants if family(name) == PROCESSOR]
+    names = [*filter(_is_for_processor, variants)]
     if len(names) == 1:
         return Choice(names[0], None, "there is no other for a CPU")
     lacking = {name: lacks(variants[name]) for name in names}
@@ -69,9 +71,15 @@ def choose_processor(variants: Mapping[str, Any]) -> Choice:
     fitting = [name for name in names if not lacking[name]]
     if not fitting:
         return Choice(names[0], None, "", f"it has no code for this machine: {'; '.join(others)}")
-    best = max(fitting, key=lambda name: (len(variants[name].features), name == PROCESSOR))
-    reason = "of the code for CPUs it uses most features that this one has"
+    reason, sign = "of the code for CPUs it uses most features that this one has", 1
+    if not tells_features():
+        reason, sign = "of the code for CPUs it needs fewest features, which this system hides", -1
+    best = max(fitting, key=lambda name: (sign * len(variants[name].features), name == PROCESSOR))
     return Choice(best, None, "; ".join([reason, *others]))
+
+
+def _is_for_processor(name: str) -> bool:
+    return family(name) == PROCESSOR
 
 
 def _describe(gpu: Driver) -> str:
@@ -94,7 +102,7 @@ def _rank(target: str, variant: Any, capability: Capability) -> tuple[Any, str, 
 def _without_gpu(
     variants: Mapping[str, Any], target: str | None, label: str, reason: str
 ) -> Choice:
-    if target is None and any(family(name) == PROCESSOR for name in variants):
+    if target is None and any(map(_is_for_processor, variants)):
         chosen = choose_processor(variants)
         return chosen._replace(
             reason=f"no GPU takes the bundle's other code: {reason}; {chosen.reason}"

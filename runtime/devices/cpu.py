@@ -77,6 +77,11 @@ def lacks(plan: plan_pb2.Plan | Variant) -> str:
     return reason
 
 
+def tells_features() -> bool:
+    """Whether this system says what its processor can do; else `lacks` believes that it can all."""
+    return this_processor().features is not None
+
+
 def check_machine(plan: plan_pb2.Plan) -> None:
     """Raises UserError where this machine cannot run the plan's code."""
     if reason := lacks(plan):

@@ -24,8 +24,8 @@ def address_of(name: str) -> int:
         exported = import_module("scipy.linalg.cython_lapack").__pyx_capi__
     except ImportError as error:
         raise UserError(
-            f"the program calls LAPACK ({routine}) through scipy, which is not installed; install "
-            "it with: pip install scipy"
+            f"the program calls LAPACK ({routine}) through scipy, which is not installed: "
+            "pip install 'girih[linalg]'"
         ) from error
     capsule = exported.get(routine)
     if capsule is None:
@@ -38,6 +38,6 @@ def address_of(name: str) -> int:
     if signature is None or b"int *" not in signature:
         raise UserError(
             "this scipy's LAPACK does not take 32-bit integers; install an ordinary one with: "
-            "pip install scipy"
+            "pip install --force-reinstall scipy"
         )
     return pointer_of(capsule, signature)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from girih.backends.cpu import codegen
+from girih.backends.cpu import build, codegen
 
 pytest.importorskip("llvmlite")
 
@@ -26,8 +26,6 @@ def unchanged_sources(monkeypatch):
     """As in an installed package: the compiler's sources do not change while it runs."""
     monkeypatch.setattr("girih.backends.cpu.cache.compiler_digest", lambda: "c0ffee")
     monkeypatch.setattr("girih.backends.cpu.build.compiler_digest", lambda: "c0ffee")
-    from girih.backends.cpu import build
-
     monkeypatch.setattr(build, "CACHE", build.KernelCache())
 
 
@@ -65,3 +63,35 @@ def test_explain_ls_clear(girih_command, unchanged_sources, tmp_path, monkeypatc
     code, out, _ = girih_command("cache", "clear", *folder)
     assert code == 0 and "deleted 2 kernels" in out
     assert answers("m.mlir") == ["miss: the cache is empty"]
+
+
+BF16 = MODEL.replace("f32", "bf16")
+SQUARE = MODEL.replace("4x8x", "96x96x").replace("8x3x", "96x96x").replace("4x3x", "96x96x")
+
+
+def test_explain_asks_for_what_was_compiled(girih_command, unchanged_sources, tmp_path):
+    """Also where numerics leave out instructions, and where a tuning has chosen the cut."""
+    cache, bundle = tmp_path / "kernels", tmp_path / "m.girih"
+    (tmp_path / "bf16.mlir").write_text(BF16)
+    (tmp_path / "square.mlir").write_text(SQUARE)
+
+    def compiled(name, *words):
+        words = ("-o", bundle, "-s", f"cache={cache}", *words)
+        code, _, err = girih_command("compile", tmp_path / name, *words)
+        assert code == 0, err
+
+    def answers(source, *words):
+        words = ("--folder", cache, "--json", *words)
+        code, out, err = girih_command("cache", "explain", source, *words)
+        assert code == 0, err
+        return {row["answer"] for row in json.loads(out)}
+
+    compiled("bf16.mlir", "-s", "numerics=bitwise")
+    assert answers(tmp_path / "bf16.mlir", "-s", "numerics=bitwise") == {"hit"}
+    compiled("square.mlir", "--measure", "2", "-s", "threads=1")
+    build.CACHE.kernels.clear()  # a later process, which keeps what it compiles
+    compiled("m.girih")
+    assert answers(bundle) == {"hit"}
+    code, out, _ = girih_command("cache", "ls", "--folder", cache, "--json")
+    listed = {row["operations"] for row in json.loads(out)}
+    assert code == 0 and listed == {"dot_general tanh", "executor"}

@@ -189,7 +189,7 @@ def test_errors_are_one_line(girih_command, flat, nested, tmp_path):
         (["run", flat, "--random", "-o", tmp_path / "x.txt"], "results are written as"),
         (["run", nested, "--random", "-o", tmp_path / "x.npy"], "3 results need"),
         (["run", flat, "--random", "-o", tmp_path / "no" / "x.npy"], "cannot write"),
-        (["inspect", a], "not a girih bundle"),
+        (["inspect", a], "this is an array of numpy"),
         (["compile", tmp_path / "no.pt2", "-o", tmp_path / "x"], "no such file"),
         (["compile", tmp_path / "no.py:f", "-o", tmp_path / "x"], "no such file"),
         (["compile", a, "-o", tmp_path / "x", "-s", "speed=11"], "options are"),

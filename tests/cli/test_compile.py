@@ -130,3 +130,33 @@ def test_measured_choices_are_kept_and_shown(girih_command, model, tmp_path):
     assert len({bundle.read_bytes() for bundle in bundles}) == 1
     code, _, err = girih_command("compile", model, "-o", bundles[1], "--measure", 2, "--locked")
     assert code == 2 and "never times anything" in err
+
+
+def test_notes_of_every_target(girih_command, tmp_path):
+    """bf16 products are widened where the level has no instructions for them."""
+    text = MODEL.replace("4x8xf32", "64x64xf32").replace("8x3xf32", "64x64xf32")
+    text = text.replace("4x3xf32", "64x64xf32").replace("f32", "bf16")
+    (tmp_path / "m.mlir").write_text(text)
+    levels = ["--target", "cpu:avx512-bf16", "--target", "cpu:avx2"]
+    code, out, err = girih_command(
+        "compile", tmp_path / "m.mlir", "-o", tmp_path / "m.girih", "--json", *levels
+    )
+    assert code == 0, err
+    (note,) = json.loads(out)["notes"]
+    assert note.startswith("cpu:avx2: ") and "no products of bf16" in note
+
+
+def test_adding_code_keeps_the_numerics(girih_command, model, tmp_path, monkeypatch):
+    from girih import compiler
+
+    bundle, options = tmp_path / "m.girih", []
+    assert girih_command("compile", model, "-o", bundle, "-s", "numerics=bitwise")[0] == 0
+    add = compiler.add_variant
+    monkeypatch.setattr(
+        compiler, "add_variant", lambda *given: options.append(given[3]) or add(*given)
+    )
+    for more in ([], ["-s", "threads=1"], ["-s", "numerics=reassociates"]):
+        code, _, err = girih_command("retarget", bundle, "--add", "cpu", *more)
+        assert code == 0, err
+    assert [one.numerics for one in options] == ["bitwise", "bitwise", "reassociates"]
+    assert options[1].threads == 1

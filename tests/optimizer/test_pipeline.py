@@ -12,6 +12,7 @@ import girih
 from girih.backends import find
 from girih.hlo.build import build_module, build_region
 from girih.hlo.graph import Function, Module, Origin
+from girih.hlo.types import F32, I8, QuantizedType, TensorType
 from girih.hlo.verify import INLINED, Level
 from girih.optimizer import passes
 from girih.optimizer.licence import Ledger
@@ -84,6 +85,25 @@ def test_a_pass_has_one_name(name: str) -> None:
 def test_every_file_of_passes_is_in_the_list() -> None:
     files = {path.stem for path in Path(passes.__file__).parent.glob("*.py")} - {"__init__"}
     assert files == {name.replace("-", "_") for name in PASSES}
+
+
+def test_a_pass_that_a_program_needs_is_named() -> None:
+    for target in ("cpu", "null"):
+        options = girih.Options(cache="off", disable=("inline", "dce"))
+        with pytest.raises(
+            girih.UserError, match=r"(?s)call is not legal .*left out inline, dce, whi"
+        ):
+            girih.compile(program(), target=target, options=options)
+    with pytest.raises(
+        girih.UserError, match="no pass 'layout' to disable; .*simplify, [a-z, -]*$"
+    ):
+        girih.compile(program(), options=girih.Options(disable=("layout",)))
+    kind = TensorType((4,), QuantizedType(I8, F32, None, (0.05,), (3,), -128, 127))
+    module = build_module([kind, kind], lambda b, x, y: [b("add", x, y, type=kind)])
+    for target in ("cpu", "null", "ptx-sim"):
+        options = girih.Options(cache="off", disable=("legalize-quantized",))
+        with pytest.raises(girih.UserError, match="left out legalize-quantized, which this"):
+            girih.compile(module, target=target, options=options)
 
 
 def test_only_some_rules_may_fire() -> None:

@@ -69,7 +69,9 @@ def test_loading_without_scipy_says_what_to_install(
     program().save(path)
     libraries.address_of.cache_clear()
     monkeypatch.setitem(sys.modules, "scipy.linalg.cython_lapack", None)
-    with pytest.raises(girih.UserError, match="LAPACK .ssyevd. through scipy.*pip install scipy"):
+    with pytest.raises(
+        girih.UserError, match="LAPACK .ssyevd. through scipy.*pip install 'girih.linalg"
+    ):
         girih.load(path, allow_native=True)
     libraries.address_of.cache_clear()
 

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 import girih
-from girih.backends.cpu.codegen import level_target
+from girih.backends.cpu.codegen import level_target, make_target
+from girih.compiler import with_targets
 from girih.hlo.build import build_module
 from girih.hlo.errors import UserError
 from girih.hlo.types import F32, TensorType
-from girih.runtime.bundle import Bundle
+from girih.runtime.bundle import Bundle, Check, write
 from girih.runtime.devices import cpu, processors
 from girih.runtime.devices.processors import Processor
 from girih.runtime.loading import choose_variant
+from girih.runtime.parts import copied_parts
 
 LINE = TensorType((64,), F32)
 MODULE = build_module([LINE], lambda b, x: [b("tanh", x)])
@@ -145,6 +147,80 @@ def test_what_does_not_run_is_compiled_anew(pretend, tmp_path, monkeypatch):
     np.testing.assert_allclose(program(X)[0], np.tanh(X), rtol=1e-5)
 
 
+def away() -> str:
+    return "cpu:avx2" if processors.this_processor().architecture == "aarch64" else "cpu:neon"
+
+
+def test_what_is_compiled_anew_keeps_its_numerics_and_checks(tmp_path):
+    program = girih.compile(MODULE, target=away(), options=girih.Options(numerics="bitwise"))
+    golden = tuple(girih.interpret(MODULE, [X]))
+    path = tmp_path / "away.girih"
+    program.with_golden([Check((X,), golden, 1e-6)]).save(path)
+    with pytest.warns(UserWarning, match="compiled anew; to avoid that, compile .*--add cpu$"):
+        found = girih.load(path)
+    assert found.parts.provenance["options"]["numerics"] == "bitwise"
+    ((error, _),) = found.run_checks()
+    assert error <= 1e-6 and sorted(found.parts.variants) == ["cpu", away()]
+    found.save(tmp_path / "again.girih")
+    again = girih.load(tmp_path / "again.girih")  # without a warning
+    assert again.target == "cpu" and len(again.run_checks()) == 1
+
+
+def test_code_of_others_is_not_kept_where_it_is_compiled_anew(tmp_path):
+    path = tmp_path / "theirs.girih"
+    girih.compile(MODULE, target=["cpu", away()]).save(path, seal=False)
+    with pytest.warns(UserWarning, match="not compiled by this user"):
+        found = girih.load(path)
+    assert list(found.parts.variants) == ["cpu"]
+    np.testing.assert_allclose(found(X)[0], np.tanh(X), rtol=1e-5)
+
+
+def test_damaged_numerics_of_a_bundle(tmp_path):
+    program = girih.compile(MODULE, target=away())
+    for value in ("quick", 3, ["bitwise"]):
+        provenance = {"options": {"numerics": value}}
+        write(tmp_path / "x.girih", copied_parts(program.parts, provenance=provenance))
+        with (
+            pytest.raises(UserError, match="the bundle's provenance is malformed: numerics must"),
+            pytest.warns(UserWarning, match="compiled anew"),
+        ):
+            girih.load(tmp_path / "x.girih")
+
+
+def test_the_best_of_the_cpus_code_where_a_cpu_is_asked_for(bundle, pretend):
+    pretend("haswell")
+    choice = choose_variant(Bundle(bundle), "cpu")
+    assert choice.target == "cpu:avx2" and "uses most features" in choice.reason
+    pretend("cortex-a72")
+    assert choose_variant(Bundle(bundle), "cpu").target == "cpu:neon"
+
+
+def test_where_nobody_tells_the_features_the_fewest_are_needed(bundle, monkeypatch):
+    monkeypatch.setattr(cpu, "this_processor", lambda: Processor("x86_64", None))
+    choice = choose_variant(Bundle(bundle))
+    assert choice.target == "cpu:baseline" and "needs fewest features" in choice.reason
+
+
+def test_choices_that_were_measured_are_kept_for_every_target(tmp_path):
+    square = TensorType((128, 128), F32)
+    module = build_module(
+        [square, square],
+        lambda b, x, y: [
+            b("dot_general", x, y, lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,))
+        ],
+    )
+    here = "neon" if processors.this_processor().architecture == "aarch64" else "baseline"
+    options = girih.Options(measure=2, threads=1, cache="off")
+    program = girih.compile(module, target=["cpu", f"cpu:{here}"], options=options)
+    alone = girih.compile(module, target="cpu", options=options)
+    several = set((program.parts.tuning or {})["kernels"])
+    assert several >= set((alone.parts.tuning or {})["kernels"])
+    assert here == "neon" or len(several) == 2
+    again = with_targets(program, ["cpu"])
+    assert again.parts.tuning == program.parts.tuning
+    assert not [note for note in again.plan.notes if "not in the tuning" in note]
+
+
 def test_workers_stay_as_they_were_asked_for():
     options = girih.Options(threads=1)
     program = girih.compile(MODULE, target=["cpu", "cpu:baseline", "cpu:neon"], options=options)
@@ -167,14 +243,31 @@ def test_the_first_that_runs_here_is_taken():
             {},
             "there is no target 'cpu:sse9'; for CPUs there are cpu .this one., cpu:amx",
         ),
+        ("cpu:", {}, "there is no target 'cpu:'; for CPUs there are"),
+        ("avx2", {}, "there is no target 'avx2'; targets are cpu .*, cpu:avx2 and other levels"),
+        (None, {}, "target: a name such as 'cpu', or a list of names, not None"),
+        (b"cpu", {}, "or a list of names, not b'cpu'"),
+        (["cpu", 5], {}, "or a list of names, not 5"),
+        ("cpu", {"cpu_level": "avx2"}, "unknown level 'avx2' .*name a target, cpu:avx2"),
         ("cpu:avx2", {"cpu_level": "avx2"}, "both name a level; drop one"),
         ("cpu:avx2", {"measure": 2}, "cannot run its code"),
         ("cpu:avx2", {"machine": "host"}, "machine 'host' is another architecture"),
     ],
 )
 def test_what_cannot_be_asked(monkeypatch, target, options, said):
+    neon = level_target("neon")
     monkeypatch.setattr(
-        "girih.backends.cpu.codegen.host_target", lambda level=None: level_target("neon")
+        "girih.backends.cpu.codegen.host_target",
+        lambda level=None: make_target(neon.triple, set(neon.features), level),
     )
     with pytest.raises(UserError, match=said):
         girih.compile(MODULE, target=target, options=girih.Options(**options))
+
+
+def test_what_is_wrong_with_a_later_target_is_said_first():
+    def source(x):
+        raise AssertionError("it was traced")
+
+    for wrong in ("cpu:sse9", "nvidia:sm_1", "tpu"):
+        with pytest.raises(UserError, match="no target|unknown architecture"):
+            girih.compile(source, X, target=["cpu", wrong])

@@ -97,7 +97,7 @@ class Bench:
 
             def measure(label: str = label, case: Any = small if self.dry else case) -> Facts:
                 folder = None if self.dry else self.folder
-                return clock.measure(case(), folder and folder.file(label, ".girih"))
+                return clock.measure(case(), folder and folder.bundle(label))
 
             def prepare(folder: prepared.Folder, label: str = label, case: Any = case) -> None:
                 speeds.prepare(case(), name, folder.file(label, ".girih"))
@@ -150,7 +150,7 @@ class Bench:
             lines = str(error).strip().splitlines() or [""]
             said = f"{type(error).__name__}: {' '.join(lines[:3])}"[:600]
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            known = isinstance(error, (programs.Wrong, ImportError))
+            known = isinstance(error, (programs.Wrong, prepared.Missing, ImportError))
             found = {"good": False, "reason": said, "broken": not known}
             found["at"] = f"{Path(frame.filename).name}:{frame.lineno}"
             if isinstance(error, ImportError) and not (error.name or "").startswith("girih"):

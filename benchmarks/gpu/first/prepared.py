@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,12 @@ from girih.hlo.errors import UserError
 
 _HEAD = "prepared.json"
 _SOURCES = ("hlo", "optimizer", "backends", "specs", "benchmarks/gpu/first")
+_OURS = re.compile(r"[0-9a-f]{24}\.(pickle|girih|part)")
 _LARGEST = 1 << 20  # bytes of one array that is kept; larger ones are made again on the GPU's host
+
+
+class Missing(UserError):
+    """What a check takes is not in its folder; the device had no part in it."""
 
 
 class Folder:
@@ -30,14 +36,18 @@ class Folder:
 
     @staticmethod
     def create(path: Path, architecture: str) -> Folder:
-        """The folder to fill; what another compiler or architecture left there is dropped."""
+        """The folder to fill; what another compiler or architecture left there is dropped, and
+        nothing else. UserError where it cannot be written."""
         folder, head = Folder(path), _head(architecture)
-        path.mkdir(parents=True, exist_ok=True)
-        if folder._read_head() != head:
-            for old in path.iterdir():
-                if old.suffix in (".pickle", ".girih", ".part"):
-                    old.unlink()
-            (path / _HEAD).write_text(json.dumps(head, indent=1) + "\n")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if folder._read_head() != head:
+                for old in path.iterdir():
+                    if _OURS.fullmatch(old.name):
+                        old.unlink()
+                (path / _HEAD).write_text(json.dumps(head, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {error.strerror}") from error
         return folder
 
     @staticmethod
@@ -55,6 +65,16 @@ class Folder:
     def file(self, name: str, suffix: str = ".pickle") -> Path:
         return self.path / (hashlib.sha256(name.encode()).hexdigest()[:24] + suffix)
 
+    def bundle(self, name: str) -> Path:
+        """The file of a program; `Missing` where it is not there."""
+        file = self.file(name, ".girih")
+        if not file.is_file():
+            raise self._missing(name)
+        return file
+
+    def _missing(self, name: str) -> Missing:
+        return Missing(f"{name!r} is not in {self.path}; run first_run.py --prepare {self.path}")
+
     def has(self, name: str) -> bool:
         return self.file(name).exists()
 
@@ -65,14 +85,18 @@ class Folder:
         os.replace(part, file)
 
     def get(self, name: str) -> Any:
-        """The value; UserError where it is not there."""
+        """The value; `Missing` where it is not there, or damaged."""
         try:
             data = self.file(name).read_bytes()
-        except FileNotFoundError:
-            raise UserError(
-                f"{name!r} is not in {self.path}; run first_run.py --prepare {self.path}"
-            ) from None
-        return pickle.loads(data)[1]
+        except OSError:
+            raise self._missing(name) from None
+        try:
+            return pickle.loads(data)[1]
+        except Exception as error:  # noqa: BLE001  # whatever damaged bytes make of it
+            raise Missing(
+                f"{self.file(name)}, which {name!r} takes, is damaged ({error}); delete it, then "
+                f"run first_run.py --prepare {self.path}"
+            ) from error
 
     def _read_head(self) -> dict[str, str] | None:
         try:

@@ -148,7 +148,7 @@ class Source:
         if self.folder is None:
             program = girih.compile(module, target=self.target)
         else:
-            program = self.load(self.folder.file(f"program: {name}", ".girih"))
+            program = self.load(self.folder.bundle(f"program: {name}"))
             wanted = self.folder.get(f"program: {name}")
         if wanted is None:
             wanted = _interpreted(module, inputs)

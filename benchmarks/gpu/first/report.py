@@ -22,19 +22,27 @@ class Report:
 
     def resume(self) -> None:
         """Take the rows of the file that are done; ValueError where it is of another machine or
-        compiler."""
+        compiler, or no such file at all."""
         try:
             old = json.loads(self.file.read_text())
+            before, rows = dict(old["machine"]), [dict(row) for row in old["checks"]]
+            for row in rows:
+                row["name"] + row["group"]  # a text each
         except FileNotFoundError:
             return
-        before, now = old.get("machine", {}), self.facts.get("machine", {})
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"{self.file} holds no results of a run that can go on ({type(error).__name__}: "
+                f"{error}); leave --resume out, or name another file with --into"
+            ) from error
+        now = self.facts.get("machine", {})
         apart = [name for name in _SAME if before.get(name) != now.get(name)]
         if apart:
             raise ValueError(
                 f"{self.file} is of another {' and '.join(apart)}: {before.get(apart[0])}, now "
                 f"{now.get(apart[0])}; leave --resume out, or name another file with --into"
             )
-        self.rows = [row for row in old["checks"] if "not_run" not in row]
+        self.rows = [row for row in rows if "not_run" not in row]
 
     @property
     def done(self) -> set[str]:
@@ -45,10 +53,13 @@ class Report:
         self.write(ended=False)
 
     def write(self, ended: bool) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
         part = self.file.with_name(self.file.name + ".part")
-        part.write_text(json.dumps(self.as_json(ended), indent=1) + "\n")
-        os.replace(part, self.file)
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(self.as_json(ended), indent=1) + "\n")
+            os.replace(part, self.file)
+        except OSError as error:
+            raise ValueError(f"{self.file}: cannot be written: {error.strerror}") from error
 
     def as_json(self, ended: bool) -> dict[str, Any]:
         failures = [row for row in self.rows if not row.get("good", True)]

@@ -55,6 +55,16 @@ def key(operation="(f32[4])\n%1 = tanh(%0)", target="here", compiler="1"):
     return Key(operation, target, compiler)
 
 
+def test_entries_of_other_versions_are_listed(monkeypatch):
+    """They have facts that this one does not know, and lack some that it does."""
+    facts = {"tiles": 7, "notes": ["slow"], "colour": "red"}
+    monkeypatch.setattr(KernelFacts, "_asdict", lambda self: facts)
+    data = room._encode(key(), kernel())
+    monkeypatch.undo()
+    found = room._decode(data)
+    assert found is not None and found[1].facts == KernelFacts(7, notes=("slow",))
+
+
 def test_cold_warm_and_off_give_equal_bundles(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(

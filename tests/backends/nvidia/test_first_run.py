@@ -286,6 +286,68 @@ def test_a_run_goes_on_where_it_was_ended(first_run, monkeypatch, tmp_path) -> N
         first_run.run(options(into=str(file), resume=True), 60.0)
 
 
+FOREIGN = (
+    b"", b"{", b"[1]", b"{}", b"null", b"\xff\xfe", b'{"machine": null, "checks": []}',
+    b'{"machine": {}, "checks": [1]}', b'{"machine": {}, "checks": [{"name": "x"}]}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("data", FOREIGN)
+def test_what_is_no_result_of_a_run_is_one_sentence(first_run, data, tmp_path) -> None:
+    from first.report import Report  # pyright: ignore[reportMissingImports]
+
+    file = tmp_path / "first.json"
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match="first.json holds no results of a run .*; leave --resume"):
+        Report(file, {"machine": {}}).resume()
+    assert file.read_bytes() == data
+    with pytest.raises(ValueError, match="holds no results of a run"):
+        Report(tmp_path, {}).resume()
+    with pytest.raises(ValueError, match="cannot be written"):
+        Report(tmp_path, {}).write(True)
+
+
+def test_a_folder_that_lacks_something_costs_no_process(bench, folder, tmp_path) -> None:
+    from first.prepared import Folder  # pyright: ignore[reportMissingImports]
+
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for name in ("model.girih", "data.pickle", "x.part"):
+        (kept / name).write_text("a user's")
+    Folder.create(kept, "sm_90a")
+    assert len(list(kept.iterdir())) == 4  # nothing of the user's is gone
+    with pytest.raises(girih.UserError, match="cannot be written"):
+        Folder.create(kept / "model.girih", "sm_90a")
+    prepared = bench(folder=str(folder))
+    for name in ("shuffles", "program: chain"):
+        found = prepared.check(name)
+        assert "is not in" in found["reason"] and not found["broken"], found
+    file = prepared.folder.file("ldmatrix")
+    file.write_bytes(file.read_bytes()[:100])
+    found = prepared.check("ldmatrix")
+    assert "is damaged" in found["reason"] and "delete it" in found["reason"]
+    assert not found["broken"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dry", "--only", "no such check"], "no check has 'no such check' in its name"),
+        (["--dry", "--prepared", "nowhere"], "nowhere: nothing was prepared there"),
+        (["--prepare", "here", "--architecture", "sm_1"], "unknown architecture 'sm_1'"),
+        (["--dry", "--run", "atom", "--prepared", "nowhere"], "nothing was prepared there"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence(words, said, tmp_path) -> None:
+    old = tmp_path / "first.json"
+    old.write_text("results")
+    command = [sys.executable, str(FOLDER / "first_run.py"), *words, "--into", str(old)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not done.stdout
+    assert old.read_text() == "results"
+
+
 def test_a_process_that_does_not_start_again(first_run, monkeypatch, tmp_path) -> None:
     script, mark = tmp_path / "worker.py", tmp_path / "mark"
     once = f"import os\nif os.path.exists({str(mark)!r}): raise SystemExit('lost')\n"

@@ -13,9 +13,13 @@ import pytest
 import girih
 import girih.language as tl
 from girih import foreign
+from girih.cli import main
 from girih.frontends.kernel import toolchains
 from girih.frontends.kernel.jax_primitive import UNROLLED
 from girih.hlo.foreign import DeviceCode, HostCode, read_codes
+from girih.runtime.bundle import Bundle, write
+from girih.runtime.devices.processors import this_processor
+from girih.runtime.parts import copied_parts
 
 from .foreign_sources import C_TWICE, CUDA_TWICE, LLVM_TWICE, PTX_TWICE
 
@@ -202,11 +206,28 @@ class TestModels:
 
     def test_code_of_a_bundle_that_nobody_trusts_is_not_compiled(self, tmp_path):
         both.program(X).save(tmp_path / "twice.girih", seal=False)
-        refused = pytest.raises(
-            girih.UserError, match=r"allow_native=True.*the code of kernel 'twice'"
-        )
-        with refused, pytest.warns(UserWarning, match="was not compiled by this user"):
+        refused = r"not compiled by this user.*allow_native=True.*the code of kernel 'twice'"
+        with pytest.raises(girih.UserError, match=refused):
             girih.load(tmp_path / "twice.girih")
+        # Nor is it where no code fits, whatever the reason for compiling is.
+        program = both.program(X)
+        away = "cpu:avx2" if this_processor().architecture == "aarch64" else "cpu:neon"
+        (code,) = girih.compile(program.module, target=away).parts.variants.values()
+        variants = {away: code, f"{away}-2": code}
+        write(tmp_path / "away.girih", copied_parts(program.parts, variants=variants), seal=False)
+        with pytest.raises(girih.UserError, match=refused):
+            girih.load(tmp_path / "away.girih")
+        with pytest.warns(UserWarning, match="no code for this machine: .*compiled anew"):
+            close(girih.load(tmp_path / "away.girih", allow_native=True)(X)[0], 2 * X)
+
+    def test_adding_code_makes_no_strangers_kernel_ours(self, tmp_path, capsys):
+        path = tmp_path / "twice.girih"
+        both.program(X).save(path, seal=False)
+        assert not Bundle(path).is_trusted
+        with pytest.raises(SystemExit, match="0"):
+            main(["retarget", str(path), "--add", "cpu"])
+        assert "kernel 'twice' was not compiled by you" in capsys.readouterr().out
+        assert not Bundle(path).is_trusted
 
 
 class TestMistakes:
@@ -237,6 +258,17 @@ class TestMistakes:
         with pytest.raises(girih.UserError, match=reason) as caught:
             made()(X)
         assert "kernel '" in str(caught.value)
+
+    @needs_c
+    @pytest.mark.parametrize("option", ["-march=native", "-mavx512f"])
+    def test_options_choose_no_instructions(self, option):
+        """A program for another level would take the code, and end on a machine without them."""
+        made = kernel(foreign.C(C_TWICE, "twice", tiles=lambda x: x.shape[0], options=option))
+        with pytest.raises(girih.UserError, match=f"{option} chooses.*say features="):
+            made(X)
+        options = ("-mtune=generic", "-DTILE=7", "-DSIZE=210")
+        made = kernel(foreign.C(C_TWICE, "twice", tiles=lambda x: x.shape[0], options=options))
+        close(made(X), 2 * X)
 
     @needs_c
     @pytest.mark.parametrize(
