@@ -335,7 +335,7 @@ def _decode(data: bytes) -> tuple[Key, CompiledKernel] | None:
     header: dict[str, Any] = json.loads(rest[at : at + head])
     operation = zlib.decompress(rest[at + head : at + head + text]).decode()
     # Another version's entry has other facts: it is listed, and never found.
-    facts = {
+    facts: dict[str, Any] = {
         name: tuple(fact) if isinstance(fact, list) else fact
         for name, fact in header["facts"].items()
         if name in KernelFacts._fields
