@@ -26,8 +26,8 @@ class Report:
         try:
             old = json.loads(self.file.read_text())
             before, rows = dict(old["machine"]), [dict(row) for row in old["checks"]]
-            for row in rows:
-                row["name"] + row["group"]  # a text each
+            if not all(isinstance(row[key], str) for row in rows for key in ("name", "group")):
+                raise TypeError("a check's name or group is no text")
         except FileNotFoundError:
             return
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
