@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -69,7 +70,7 @@ class _Lowering:
     def module(self) -> Module:
         program = self.program
         users = [bound for bound in program.inputs if bound.kind == "user"]
-        kept = {b.target: b for b in program.inputs if b.kind == "weight"}
+        kept = {b.target: b for b in program.inputs if b.kind in ("weight", "constant")}
         buffers = [kept[name] for name in kept if name in self.buffers]
         types = [self.input_type(bound) for bound in users]
         types += [program.tensors[bound.target].type for bound in buffers]
@@ -133,17 +134,30 @@ class _Lowering:
         return found
 
     def refuse_views(self, buffers: Sequence[Input]) -> None:
-        """A constant in the memory of a buffer that changes would change with it: UserError."""
+        """A tensor in the memory of a buffer that changes would change with it: UserError. So is
+        one of no name in the model, which tracing may have changed already."""
         tensors = self.program.tensors
-        for bound in buffers:
-            for fixed in (b.target for b in self.program.inputs if b.kind == "constant"):
-                one, other = tensors[bound.target], tensors[fixed]
-                if one is other or np.may_share_memory(one.array, other.array):
-                    raise UserError(
-                        f"the model changes its buffer '{bound.target}', and reads it through "
-                        "another attribute, which the export has fixed; register that attribute "
-                        "as a buffer, too"
-                    )
+        read = {name for node in self.program.graph.nodes for name in _refs(node.args)}
+        others = [b for b in self.program.inputs if b.target in tensors and b.name in read]
+        if nameless := [b.target for b in buffers if b.target.startswith("lifted_tensor_")]:
+            size = tensors[nameless[0]].type
+            raise UserError(
+                f"the model changes a tensor of {size} that is neither its buffer nor its "
+                "attribute; make it one: self.register_buffer(...)"
+            )
+        for bound, other in itertools.product(buffers, others):
+            if bound.name == other.name or not _shares(tensors[bound.target], tensors[other.target]):
+                continue
+            if other.kind == "constant":
+                raise UserError(
+                    f"the model changes its buffer '{bound.target}', and reads it through "
+                    "another attribute, which the export has fixed; register that attribute "
+                    "as a buffer, too"
+                )
+            raise UserError(
+                f"the model changes its buffer '{bound.target}', in whose memory '{other.target}' "
+                "lies, which a program keeps apart; compute the one of the other in forward"
+            )
 
     def paths(self, users: Sequence[Input]) -> dict[str, str]:
         """The path of each input that a caller gives, by its name in the graph."""
@@ -371,6 +385,16 @@ def _refs(argument: Any) -> set[str]:
 
 def _place(node: Node) -> str:
     return str(node.origin[0]) if node.origin else ""
+
+
+def _shares(one: Weight, other: Weight) -> bool:
+    """Whether two tensors lie in the same memory, at least partly."""
+    if one is other or not np.may_share_memory(one.array, other.array):
+        return one is other
+    try:
+        return np.shares_memory(one.array, other.array, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _spelled(type: TensorType) -> tuple[list[Any], str]:
