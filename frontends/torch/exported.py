@@ -74,12 +74,21 @@ def _root_name(exported: Any) -> str:
 def _import_exported(exported: Any, name: str, values: Values | None = None) -> Module:
     """Lower as exported where that can be done, else decompose what cannot be lowered first."""
     program = read_exported(exported, name, values)
+    blockers: ImportBlockers | None = None
     if not unsupported(program.graph):
         try:
             return lower(program)
-        except ImportBlockers:
-            pass  # PyTorch's own decompositions and functionalisation may know more
-    return lower(read_exported(_decomposed(exported), name, values))
+        except ImportBlockers as error:
+            blockers = error  # PyTorch's own decompositions and functionalisation may know more
+    try:
+        functional = _decomposed(exported)
+    except Exception as error:  # of many kinds; the whole story stays attached
+        if blockers is not None:
+            raise blockers from error
+        raise UserError(
+            f"PyTorch cannot make the export of {name} functional: {export_failure(error)}"
+        ) from error
+    return lower(read_exported(functional, name, values))
 
 
 def _decomposed(exported: Any) -> Any:

@@ -57,9 +57,8 @@ class _Lowering:
         self.program, self.buffers = program, buffers
         self.changed: dict[str, None] = {}  # buffers, in the order of their results
         self.blockers: dict[Blocker, None] = {}
-        self.context = Context(self.inline)
+        self.context = Context(self.inline_writing)
         self.aliases: list[Aliases] = []  # of the graph being lowered and those around it
-        self.outer_aliases: Aliases
         self.weights: dict[str, Weight] = {}
         self.weight_values: dict[int, Value] = {}
         self.notes = self.context.notes
@@ -78,7 +77,7 @@ class _Lowering:
         given = [*users, *buffers]
         arguments = {bound.name: value for bound, value in zip(given, values, strict=True)}
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
-        results = self.inline(program.graph, inputs)
+        results, written = self.inline_writing(program.graph, inputs)
         self.refuse_views(buffers)
         if self.blockers:
             raise ImportBlockers(list(self.blockers), program.name or "the export")
@@ -88,7 +87,7 @@ class _Lowering:
             for (bound, value), raw in zip(bound_results, program.graph.outputs, strict=True)
             if bound.kind == "user"
         ]
-        state = self.state(users, inputs, bound_results)
+        state = self.state(users, written, bound_results)
         values = [value for value in plain if isinstance(value, Value)] + list(state.values())
         self.changed = {name: None for name in state if name in kept}
         for path in state:
@@ -115,7 +114,7 @@ class _Lowering:
     def state(
         self,
         users: Sequence[Input],
-        inputs: Sequence[Any],
+        written: Mapping[int, Value],
         results: Sequence[tuple[Output, Value | None]],
     ) -> dict[str, Value]:
         """New values of buffers and inputs that the program changes, by name or by path: those
@@ -126,11 +125,9 @@ class _Lowering:
         for bound, value in results:
             if bound.kind in ("buffer", "input") and value is not None:
                 found[paths.get(bound.target, bound.target)] = value
-        for bound, value in zip(self.program.inputs, inputs, strict=True):
-            if isinstance(value, Value):
-                changed = self.outer_aliases.final(bound.name, value)
-                if changed is not value:
-                    found.setdefault(paths.get(bound.name, bound.target), changed)
+        for number, value in written.items():
+            bound = self.program.inputs[number]
+            found.setdefault(paths.get(bound.name, bound.target), value)
         return found
 
     def refuse_views(self, buffers: Sequence[Input]) -> None:
@@ -239,18 +236,22 @@ class _Lowering:
 
     # Nodes.
 
-    def inline(self, graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-        """Lower a graph at this place; the values of its outputs."""
+    def inline_writing(
+        self, graph: Graph, inputs: Sequence[Any]
+    ) -> tuple[list[Any], dict[int, Value]]:
+        """Lower a graph at this place; the values of its outputs, and the new ones of the inputs
+        that it changes, by their numbers."""
         known: dict[str, Any] = dict(zip(graph.inputs, inputs, strict=True))
-        self.aliases.append(Aliases(self.context, graph, self.call, bool(self.aliases)))
+        self.aliases.append(Aliases(self.context, graph, self.call))
         try:
             for node in graph.nodes:
                 results = self.lower_node(node, graph, known)
                 known.update(zip(node.outputs, results, strict=False))
                 self.aliases[-1].note(node, known)
-            return [self.output(self.resolve(value, known)) for value in graph.outputs]
+            results = [self.output(self.resolve(value, known)) for value in graph.outputs]
+            return results, self.aliases[-1].written()
         finally:
-            self.outer_aliases = self.aliases.pop()
+            self.aliases.pop()
 
     def lower_node(self, node: Node, graph: Graph, known: dict[str, Any]) -> Sequence[Any]:
         types = tuple(map(graph.types.get, node.outputs))
@@ -262,6 +263,8 @@ class _Lowering:
                     results: Sequence[Any] = (self.aliases[-1].write(node, args, kwargs, known),)
                 else:
                     results = self.call(node, args, kwargs)
+                    for name, value in self.context.taken_writes():
+                        self.aliases[-1].assign(name, value, known)
                 self.check(node, types, results)
                 return results
         except Blocked as error:
