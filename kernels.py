@@ -102,6 +102,18 @@ class Kernel:
                 self._quick[key] = ready
         return results[0] if len(results) == 1 else tuple(results)
 
+    def __copy__(self) -> Kernel:
+        return self  # immutable, and part of modules that are copied
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
+
+    def __reduce__(self) -> str:
+        """By its name in its file, as functions are pickled."""
+        if self.definition.function is None:
+            raise TypeError(f"kernel '{self.definition.name}' is no Python function to be pickled")
+        return self.definition.function.__qualname__
+
     def _on_torch(self, arrays: Sequence[Any], constants: Mapping[str, Any]) -> Any:
         """The operator's call, in a form that TorchDynamo can follow."""
         import torch
