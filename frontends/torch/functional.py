@@ -125,7 +125,7 @@ class Aliases:
             if name in MAYBE_VIEWS and old and new and old.element is not new.element:
                 continue  # a conversion is a copy
             before = self.view(source.name)
-            unsure = before.unsure or name in MAYBE_VIEWS
+            unsure = before.unsure or name in MAYBE_VIEWS and not _is_itself(node)
             self.views[output] = View(before.base, (*before.steps, (node, index)), unsure)
             self.fresh[output] = (self.versions.get(before.base, 0), known[output])
 
@@ -210,7 +210,7 @@ class Aliases:
     def undo(self, node: Node, index: int, outer: Value, value: Value) -> Value:
         """`outer` changed so that the view `node` of it is `value`."""
         c, name = self.context, operator(node.target)
-        if name in RESHAPES and value.element is outer.element:
+        if (name in RESHAPES or name == "to") and value.element is outer.element:
             return c.builder.reshape(value, outer.dims)
         if name in PERMUTATIONS:
             return c.builder.transpose(value, _inverse(name, node.args, outer.rank))
@@ -238,6 +238,13 @@ class Aliases:
         """The new values of the graph's inputs that it has changed, by their numbers."""
         names = enumerate(self.graph.inputs)
         return {number: self.bases[name] for number, name in names if name in self.bases}
+
+
+def _is_itself(node: Node) -> bool:
+    """Whether a `to` that keeps the type is the tensor itself: no copy is asked for."""
+    asked = (*node.args[2:], *node.kwargs.values())
+    moves = any(item is True or isinstance(item, str) and item != "cpu" for item in asked)
+    return operator(node.target) == "to" and not moves
 
 
 def _inverse(name: str, args: Sequence[Any], rank: int) -> list[int]:

@@ -31,6 +31,7 @@ _SCALARS = (bool, int, float, str)
 SMALL_CONSTANT = 4096
 """Tensor constants up to so many bytes become part of the program, larger ones weights."""
 
+_LIFTED = "lifted_tensor_"  # what an export calls a tensor without a name in the model
 ITEM = "keep the value a tensor: .item() makes the program depend on it"
 
 
@@ -69,7 +70,11 @@ class _Lowering:
     def module(self) -> Module:
         program = self.program
         users = [bound for bound in program.inputs if bound.kind == "user"]
-        kept = {b.target: b for b in program.inputs if b.kind in ("weight", "constant")}
+        kept = {
+            self.state_name(b): b
+            for b in program.inputs
+            if b.kind in ("weight", "constant") and b.target in program.tensors
+        }
         buffers = [kept[name] for name in kept if name in self.buffers]
         types = [self.input_type(bound) for bound in users]
         types += [program.tensors[bound.target].type for bound in buffers]
@@ -98,9 +103,10 @@ class _Lowering:
                 )
         body = _live(self.context.builder.region(values))
         used = {op.attributes["weight"] for op in body.walk() if op.name == "weight"}
-        initial = {bound.target: program.tensors[bound.target].name for bound in buffers}
+        initial = {self.state_name(b): program.tensors[b.target].name for b in buffers}
         for bound in buffers:
-            self.weights[initial[bound.target]] = program.tensors[bound.target]
+            weight = program.tensors[bound.target]
+            self.weights[weight.name] = weight
         used |= set(initial.values())
         return Module(
             {"main": Function("main", body)},
@@ -123,11 +129,14 @@ class _Lowering:
         paths = self.paths(users)
         found: dict[str, Value] = {}
         for bound, value in results:
-            if bound.kind in ("buffer", "input") and value is not None:
+            if bound.kind == "buffer" and value is not None:
+                found[bound.target] = value
+            elif bound.kind == "input" and value is not None:
                 found[paths.get(bound.target, bound.target)] = value
         for number, value in written.items():
             bound = self.program.inputs[number]
-            found.setdefault(paths.get(bound.name, bound.target), value)
+            name = paths.get(bound.name) or self.state_name(bound)
+            found.setdefault(name, value)
         return found
 
     def refuse_views(self, buffers: Sequence[Input]) -> None:
@@ -136,7 +145,7 @@ class _Lowering:
         tensors = self.program.tensors
         read = {name for node in self.program.graph.nodes for name in _refs(node.args)}
         others = [b for b in self.program.inputs if b.target in tensors and b.name in read]
-        if nameless := [b.target for b in buffers if b.target.startswith("lifted_tensor_")]:
+        if nameless := [b.target for b in buffers if _LIFTED in self.state_name(b)]:
             size = tensors[nameless[0]].type
             raise UserError(
                 f"the model changes a tensor of {size} that is neither its buffer nor its "
@@ -155,6 +164,12 @@ class _Lowering:
                 f"the model changes its buffer '{bound.target}', in whose memory '{other.target}' "
                 "lies, which a program keeps apart; compute the one of the other in forward"
             )
+
+    def state_name(self, bound: Input) -> str:
+        """What a buffer is called in the model: an export may read it by another way."""
+        weight = self.program.tensors[bound.target]
+        known = (name for name in (weight.name, *weight.aliases) if _LIFTED not in name)
+        return bound.target if _LIFTED not in bound.target else next(known, bound.target)
 
     def paths(self, users: Sequence[Input]) -> dict[str, str]:
         """The path of each input that a caller gives, by its name in the graph."""
