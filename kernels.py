@@ -120,6 +120,13 @@ class Kernel:
 
         from .frontends.kernel.torch_operator import call
 
+        for array in arrays:
+            if not isinstance(array, torch.Tensor):
+                found = type(array).__name__
+                raise UserError(
+                    f"{self.definition.place}: all arrays are tensors where one is, got {found}; "
+                    "pass torch.as_tensor(x), or a constant by its keyword"
+                )
         fixed = int if torch.compiler.is_dynamo_compiling() else lambda size: size
         types = [(tuple([fixed(n) for n in a.shape]), a.dtype) for a in arrays]
         text = self._torch_text(tuple(types), tuple(constants.items()))

@@ -243,7 +243,8 @@ class Aliases:
 def _is_itself(node: Node) -> bool:
     """Whether a `to` that keeps the type is the tensor itself: no copy is asked for."""
     asked = (*node.args[2:], *node.kwargs.values())
-    moves = any(item is True or isinstance(item, str) and item != "cpu" for item in asked)
+    stays = ("cpu", "torch.strided")
+    moves = any(item is True or isinstance(item, str) and item not in stays for item in asked)
     return operator(node.target) == "to" and not moves
 
 

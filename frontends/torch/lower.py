@@ -63,6 +63,7 @@ class _Lowering:
         self.weights: dict[str, Weight] = {}
         self.weight_values: dict[int, Value] = {}
         self.notes = self.context.notes
+        self.read = {name for node in program.graph.nodes for name in _refs(node.args)}
         self.sizes = _symbols([t for b in program.inputs if (t := program.graph.types.get(b.name))])
 
     # The graph's edge.
@@ -72,7 +73,7 @@ class _Lowering:
         users = [bound for bound in program.inputs if bound.kind == "user"]
         kept = {
             self.state_name(b): b
-            for b in program.inputs
+            for b in sorted(program.inputs, key=lambda b: (b.name in self.read, b.kind == "weight"))
             if b.kind in ("weight", "constant") and b.target in program.tensors
         }
         buffers = [kept[name] for name in kept if name in self.buffers]
@@ -143,8 +144,7 @@ class _Lowering:
         """A tensor in the memory of a buffer that changes would change with it: UserError. So is
         one of no name in the model, which tracing may have changed already."""
         tensors = self.program.tensors
-        read = {name for node in self.program.graph.nodes for name in _refs(node.args)}
-        others = [b for b in self.program.inputs if b.target in tensors and b.name in read]
+        others = [b for b in self.program.inputs if b.target in tensors and b.name in self.read]
         if nameless := [b.target for b in buffers if _LIFTED in self.state_name(b)]:
             size = tensors[nameless[0]].type
             raise UserError(
@@ -152,7 +152,9 @@ class _Lowering:
                 "attribute; make it one: self.register_buffer(...)"
             )
         for bound, other in itertools.product(buffers, others):
-            if bound.name == other.name or not _shares(tensors[bound.target], tensors[other.target]):
+            if bound.name == other.name or not _shares(
+                tensors[bound.target], tensors[other.target]
+            ):
                 continue
             if other.kind == "constant":
                 raise UserError(
