@@ -102,12 +102,31 @@ class Kernel:
                 self._quick[key] = ready
         return results[0] if len(results) == 1 else tuple(results)
 
+    def __copy__(self) -> Kernel:
+        return self  # immutable, and part of modules that are copied
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
+
+    def __reduce__(self) -> str:
+        """By its name in its file, as functions are pickled."""
+        if self.definition.function is None:
+            raise TypeError(f"kernel '{self.definition.name}' is no Python function to be pickled")
+        return self.definition.function.__qualname__
+
     def _on_torch(self, arrays: Sequence[Any], constants: Mapping[str, Any]) -> Any:
         """The operator's call, in a form that TorchDynamo can follow."""
         import torch
 
         from .frontends.kernel.torch_operator import call
 
+        for array in arrays:
+            if not isinstance(array, torch.Tensor):
+                found = type(array).__name__
+                raise UserError(
+                    f"{self.definition.place}: all arrays are tensors where one is, got {found}; "
+                    "pass torch.as_tensor(x), or a constant by its keyword"
+                )
         fixed = int if torch.compiler.is_dynamo_compiling() else lambda size: size
         types = [(tuple([fixed(n) for n in a.shape]), a.dtype) for a in arrays]
         text = self._torch_text(tuple(types), tuple(constants.items()))

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Make = Callable[[Sequence[Any]], Any]
 _MET: dict[tuple[str, tuple[str | int, ...], str], Make] = {}
+_HELD: dict[str, Any] = {}  # contexts that are no plain data, by their texts
+_FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, int, float, str)}
+DICTS = ("collections.OrderedDict", "collections.defaultdict")
+"""Mappings of the standard library that a `Tree` of kind dict tells from a dict."""
 
 
 def meet(type_name: str, keys: Sequence[str | int], context: Any, make: Make) -> str:
@@ -22,10 +27,10 @@ def meet(type_name: str, keys: Sequence[str | int], context: Any, make: Make) ->
     Returns its text, for `Tree.context`: JSON where it is plain data, else a number that starts
     with # and means it in this process.
     """
-    try:
-        text = json.dumps(_plain(context))
-    except TypeError:
-        text = f"#{len(_MET)}"
+    text = _written(context)
+    if not text:
+        text = f"#{len(_HELD)}"
+        _HELD[text] = context
     _MET[type_name, tuple(keys), text] = make
     return text
 
@@ -46,15 +51,45 @@ def made(
     return value
 
 
-def children_of(value: Any, type_name: str) -> Sequence[Any] | None:
-    """The children of an instance of a registered class with that name; None for all else."""
+def children_of(value: Any, type_name: str, context: str) -> Sequence[Any] | None:
+    """The children of an instance of a registered class with that name; None for all else.
+
+    ValueError where what it keeps besides is not what `context` says.
+    """
     kind = type(value)
     if _name(kind) != type_name:
         return None
     for registry, flatten in ((_of_torch(), "flatten_fn"), (_of_jax(), "to_iter")):
         if kind in registry:
-            return list(getattr(registry[kind], flatten)(value)[0])
+            children, own = getattr(registry[kind], flatten)(value)[:2]
+            if context and not _is_same(own, context):
+                fixed = _HELD[context] if context.startswith("#") else _read(context)
+                raise ValueError(f"the export fixed its static fields to {fixed!r}, got {own!r}")
+            return list(children)
     return None
+
+
+def _is_same(own: Any, context: str) -> bool:
+    """Whether an instance's context is that of the text; True where nobody can tell."""
+    if not context.startswith("#"):
+        return _written(own) == context
+    try:
+        return context not in _HELD or bool(own == _HELD[context])
+    except Exception:  # of the user's class
+        return True
+
+
+def dict_of(type_name: str, context: str, items: Mapping[Any, Any]) -> Any:
+    """The items as a dict, or as that class of `DICTS`."""
+    if type_name == DICTS[0]:
+        return OrderedDict(items)
+    return defaultdict(_FACTORIES.get(context), items) if type_name == DICTS[1] else dict(items)
+
+
+def factory_name(factory: Any) -> str:
+    """The text that `dict_of` makes a defaultdict's factory of; empty where it makes none."""
+    name = getattr(factory, "__name__", "")
+    return name if _FACTORIES.get(name) is factory else ""
 
 
 def torch_maker(known: type, context: Any) -> Make:
@@ -101,6 +136,14 @@ def _of_jax() -> dict[Any, Any]:
 
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _written(context: Any) -> str:
+    """The JSON of a context that is plain data; "" for others."""
+    try:
+        return json.dumps(_plain(context))
+    except TypeError:
+        return ""
 
 
 def _plain(value: Any) -> Any:

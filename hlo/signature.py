@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .classes import children_of, made
+from .classes import children_of, dict_of, made
 
 Dim = int | str  # a symbolic dimension is written as its expression, "batch" or "2*n"
 Key = str | int
@@ -92,8 +92,9 @@ class Tree:
     """The structure of nested inputs or outputs.
 
     `keys` are the keys of a dict, in the order of its leaves, the field names of a namedtuple, or
-    the child names of a custom class; `type_name` is the class of a namedtuple or custom node, and
-    `context` the text of what its instance keeps besides (see `classes.meet`). A constant is a
+    the child names of a custom class; `type_name` is the class of a namedtuple or custom node, or
+    of a dict that is one of `classes.DICTS`, and `context` the text of what its instance keeps
+    besides (see `classes.meet`; a defaultdict's factory). A constant is a
     number or a text that the export has fixed: `value`.
     """
 
@@ -229,13 +230,18 @@ class Tree:
             if len(value) != len(self.children):
                 raise StructureError(path, f"expected {self.describe()}, got {describe(value)}")
             return value
-        registered = children_of(value, self.type_name) if self.type_name else None
+        if self.kind == "dict":
+            if isinstance(value, Mapping):
+                return self._from_mapping(value, path)
+            raise StructureError(path, f"expected {self.describe()}, got {describe(value)}")
+        try:
+            registered = children_of(value, self.type_name, self.context)
+        except ValueError as error:
+            raise StructureError(path, f"{error}; export it again for others") from None
         if registered is not None and len(registered) == len(self.children):
             return registered
         if isinstance(value, Mapping):
             return self._from_mapping(value, path)
-        if self.kind == "dict":
-            raise StructureError(path, f"expected {self.describe()}, got {describe(value)}")
         if isinstance(value, tuple) and len(value) == len(self.children):
             return value
         if self.keys and all(isinstance(k, str) and hasattr(value, k) for k in self.keys):
@@ -267,7 +273,9 @@ class Tree:
         if self.kind == "tuple":
             return tuple(children)
         if self.kind == "dict":
-            return dict(zip(self.keys, children, strict=True))
+            return dict_of(
+                self.type_name, self.context, dict(zip(self.keys, children, strict=True))
+            )
         value = made(self.type_name, self.kind, self.keys, self.context, children)
         if value is not None:
             return value

@@ -145,12 +145,19 @@ class Leaf:
                     "move it there first",
                 )
             # torch keeps some negations as a flag, which its capsules leave out without a word.
+            # Conjugates, and tensors that gradients flow to, it refuses.
             if getattr(value, "is_neg", bool)() is True:
                 value = value.resolve_neg()
+            if getattr(value, "is_conj", bool)() is True:
+                value = value.resolve_conj()
+            if getattr(value, "requires_grad", False) is True:
+                value = value.detach()
             return host_array(value.__dlpack__())
         except UserError:
             raise
         except Exception as error:  # whatever the foreign object raises
+            if type(value).__module__.startswith("jaxlib"):  # types that its capsules lack
+                return np.asarray(value)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise self.refuse(f"its {type(value).__name__} cannot be read: {reason}") from error
 
@@ -159,7 +166,9 @@ class Leaf:
         if array.shape != self.shape:
             return self.refuse(got)
         if array.dtype.newbyteorder() == self.dtype:
-            return self.refuse(f"{got} in foreign byte order")
+            return self.refuse(
+                f"{got} in foreign byte order", f"pass x.astype({self.dtype.name!r})"
+            )
         return self.refuse(
             got, f"types are never cast silently, pass x.astype({self.dtype.name!r})"
         )

@@ -32,7 +32,7 @@ from .parts import (
 from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
-from .session import Session
+from .session import Session, named_state
 from .structure import Differs, flattener, unflattener
 
 if TYPE_CHECKING:
@@ -198,12 +198,10 @@ class Program:
     ) -> tuple[Any, dict[str, Any]]:
         """(result, new state) of a call on a given state, which is not changed: values by name for
         some or all of `signature.buffers`, by default what the model was exported with. The new
-        state also has the inputs that the model writes, by path."""
-        given, names = dict(state or {}), self._signature.buffers
-        if unknown := [name for name in given if name not in names]:
-            known = ", ".join(names) or "none"
-            raise UserError(f"{unknown[0]}: the program has no such state; it has {known}")
-        buffers = [given.get(name) for name in names]
+        state also has the inputs that the model writes, by path: a state that names them is taken,
+        and the inputs are still those of the call."""
+        given = named_state({} if state is None else state, self._signature.state)
+        buffers = [given.get(name) for name in self._signature.buffers]
         outputs = self._run(self._arrays(inputs, keywords, buffers=buffers))[0]
         return self._pack(outputs), self._signature.states(outputs)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..hlo.errors import UserError
+from ..hlo.signature import describe
 from .inputs import Leaf
 from .parts import ALIGNMENT, aligned
 
@@ -63,10 +64,8 @@ class Session:
     def state(self, values: Mapping[str, Any]) -> None:
         signature = self._program.signature
         declared = {a.state: Leaf(a) for a in signature.arguments if a.state is not None}
-        if unknown := [name for name in values if name not in declared]:
-            known = ", ".join(self._names) or "none"
-            raise UserError(f"{unknown[0]}: the program has no such state; it has {known}")
-        arrays = {name: _copy(declared[name].accept(x)[0]) for name, x in values.items()}
+        given = named_state(values, self._names)
+        arrays = {name: _copy(declared[name].accept(x)[0]) for name, x in given.items()}
         with _Alone(self._lock):
             kept = self._buffers if len(arrays) == len(self._names) else self._whole()
             pairs = zip(self._names, kept, strict=True)
@@ -88,6 +87,18 @@ class Session:
         """A new session that begins with this one's state."""
         with _Alone(self._lock):
             return Session(self._program, list(map(_host, self._whole())))
+
+    def __copy__(self) -> Session:
+        return self.fork()
+
+    def __deepcopy__(self, memo: Any) -> Session:
+        return self.fork()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a session is not pickled: pickle its state, and assign that to program.session() in "
+            "the other process, which has the program from girih.load(path)"
+        )
 
     def __repr__(self) -> str:
         return f"<session of {self._program!r}: {', '.join(self._names) or 'no state'}>"
@@ -113,6 +124,19 @@ class Session:
             "a call of the session was interrupted while it overwrote the state; reset() the "
             "session, or assign all of its state"
         )
+
+
+def named_state(values: Any, known: Sequence[str]) -> dict[str, Any]:
+    """The values by name; UserError where it is no mapping, or a name or a value is none."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"state: expected values by name, got {describe(values)}")
+    for name, value in values.items():
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise UserError(f"{name}: the program has no such state; it has {listed}")
+        if value is None:
+            raise UserError(f"{name}: expected an array, got None; leave it out to keep its value")
+    return dict(values)
 
 
 class _Alone:

@@ -6,6 +6,7 @@ error, `Signature.flatten` is the authority and goes the same way slowly.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import itemgetter
@@ -48,7 +49,7 @@ def _children(tree: Tree) -> Callable[[Any], Any]:
         pick = itemgetter(*tree.keys) if count > 1 else None
 
         def of_dict(value: Any) -> Any:
-            if type(value) is not dict or len(value) != count:
+            if type(value) not in (dict, OrderedDict) or len(value) != count:
                 raise Differs
             try:
                 return pick(value) if pick else tuple(value[key] for key in tree.keys)
@@ -79,7 +80,7 @@ def unflattener(tree: Tree) -> Unflatten:
     count = len(tree.children)
     if tree.kind == "leaf":
         return next
-    if tree.kind in ("namedtuple", "custom", "none", "constant"):
+    if tree.kind in ("namedtuple", "custom", "none", "constant") or tree.type_name:
         return lambda leaves: tree.unflatten(list(islice(leaves, tree.leaf_count)))
     if all(child.kind == "leaf" for child in tree.children):
         take: Callable[[Iterator[Any]], Any] = lambda leaves: islice(leaves, count)  # noqa: E731

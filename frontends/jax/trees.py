@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...hlo.classes import jax_maker, meet
+from ...hlo.classes import DICTS, factory_name, jax_maker, meet
 from ...hlo.signature import Key, Tree
 
 
@@ -22,6 +22,10 @@ def tree_of(definition: Any) -> Tree:
     if kind is dict:
         return Tree("dict", children, tuple(map(_key, auxiliary)))
     name = f"{kind.__module__}.{kind.__qualname__}"
+    if name in DICTS:
+        factory, keys = auxiliary if name == DICTS[1] else (None, auxiliary)
+        keys = tuple(map(_key, keys))
+        return Tree("dict", children, keys, name, context=factory_name(factory))
     fields = getattr(kind, "_fields", None)
     if issubclass(kind, tuple) and fields is not None:
         context = meet(name, fields, None, lambda values: kind(*values))

@@ -18,7 +18,7 @@ import numpy as np
 from ...hlo.build import Builder, build_region
 from ...hlo.graph import Region, Value
 from ...hlo.types import F32, I1, I64, Dim, ElementType, TensorType
-from .program import Graph, Node
+from .program import Graph, Node, Ref
 from .promotion import result_element
 
 Number = bool | int | float | complex
@@ -39,6 +39,9 @@ def is_low(element: ElementType) -> bool:
     return element.is_float and element.bits <= 16
 
 
+Inline = Callable[[Graph, Sequence[Any]], tuple[list[Any], dict[int, Value]]]
+
+
 class Context:
     """The place where one node is lowered. `c("add", x, y)` appends an operation.
 
@@ -47,13 +50,42 @@ class Context:
     silently goes into `notes`.
     """
 
-    def __init__(self, inline: Callable[[Graph, Sequence[Any]], list[Any]]) -> None:
+    def __init__(self, inline: Inline) -> None:
+        """`inline`: see `inline_writing`."""
         self.builder = Builder()
-        self.inline = inline
+        self._inline = inline
+        self._writes: list[tuple[Ref, Value]] = []
         self.node = Node("", (), {}, ())
         self.types: tuple[TensorType | None, ...] = ()
         self.used: tuple[bool, ...] = ()
         self.notes: list[str] = []
+
+    def inline(self, graph: Graph, values: Sequence[Any]) -> list[Any]:
+        """The outputs of a nested graph, which changes none of the values."""
+        results, written = self._inline(graph, values)
+        if written:
+            raise Blocked(
+                "changes a tensor of the enclosing graph in place",
+                "give its new value as a result, and write that outside",
+            )
+        return results
+
+    def inline_writing(
+        self, graph: Graph, values: Sequence[Any]
+    ) -> tuple[list[Any], dict[int, Value]]:
+        """The outputs of a nested graph, and new values of those that it changes, by number."""
+        return self._inline(graph, values)
+
+    def write(self, argument: Any, value: Value) -> None:
+        """The node changes this argument of its `args` to `value`."""
+        if not isinstance(argument, Ref):
+            raise Blocked("changes something in place that is not one tensor")
+        self._writes.append((argument, value))
+
+    def taken_writes(self) -> list[tuple[str, Value]]:
+        """What the node changes, by name; asked for once."""
+        found, self._writes = self._writes, []
+        return [(argument.name, value) for argument, value in found]
 
     @contextmanager
     def entered(self, node: Node, types: tuple[TensorType | None, ...]) -> Iterator[None]:
@@ -274,11 +306,17 @@ class Context:
 
     def nested(self, types: Sequence[TensorType], body: Callable[..., Sequence[Value]]) -> Region:
         """A region whose operations `body(*arguments)` appends through this context."""
+        with self.building() as builder:
+            arguments = builder.arguments(types)
+            return builder.region(body(*arguments))
+
+    @contextmanager
+    def building(self) -> Iterator[Builder]:
+        """Inside, operations are appended to a builder of their own, for a region."""
         outer = self.builder
         self.builder = Builder(outer.origin, outer.check)
         try:
-            arguments = self.builder.arguments(types)
-            return self.builder.region(body(*arguments))
+            yield self.builder
         finally:
             self.builder = outer
 

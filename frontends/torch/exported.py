@@ -15,6 +15,8 @@ import numpy as np
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
 from ...hlo.types import ElementType, TensorType, element_type
+from .attributes import watched
+from .caches import register_caches
 from .failures import export_failure, user_place
 from .lower import lower, unsupported
 from .origins import origin
@@ -41,15 +43,21 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
         name = type(source).__name__
         if not inputs and not keywords:
             raise UserError(f"{name}: give example inputs, so that it can be exported")
+        register_caches()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), watched(source) as changed:
                 source = torch.export.export(source, tuple(inputs), dict(keywords), strict=False)
         except Exception as error:  # of many kinds; the whole story stays attached
             place = user_place(error, source)
             raise UserError(
                 f"{place}torch.export cannot export {name}: {export_failure(error)}"
             ) from error
-        return _import_exported(source, name)
+        notes = [
+            f"the model changes its attribute '{attribute}', which is no buffer: every call begins "
+            "with what it was when it was exported"
+            for attribute in dict.fromkeys(changed)
+        ]
+        return _import_exported(source, name).with_notes(*notes)
     if not isinstance(source, torch.export.ExportedProgram):
         if isinstance(source, torch.nn.Module):
             raise UserError("a graph is no export: give the model or its torch.export.export")
@@ -74,12 +82,21 @@ def _root_name(exported: Any) -> str:
 def _import_exported(exported: Any, name: str, values: Values | None = None) -> Module:
     """Lower as exported where that can be done, else decompose what cannot be lowered first."""
     program = read_exported(exported, name, values)
+    blockers: ImportBlockers | None = None
     if not unsupported(program.graph):
         try:
             return lower(program)
-        except ImportBlockers:
-            pass  # PyTorch's own decompositions and functionalisation may know more
-    return lower(read_exported(_decomposed(exported), name, values))
+        except ImportBlockers as error:
+            blockers = error  # PyTorch's own decompositions and functionalisation may know more
+    try:
+        functional = _decomposed(exported)
+    except Exception as error:  # of many kinds; the whole story stays attached
+        if blockers is not None:
+            raise blockers from error
+        raise UserError(
+            f"PyTorch cannot make the export of {name} functional: {export_failure(error)}"
+        ) from error
+    return lower(read_exported(functional, name, values))
 
 
 def _decomposed(exported: Any) -> Any:

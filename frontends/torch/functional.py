@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...hlo.graph import Value
+from ...hlo.types import TensorType
 from .context import Blocked, Context, axis_of
 from .lowerings.indexing import overwrite
 from .program import Graph, Node, Ref
+from .promotion import result_element
 
 Call = Callable[[Node, Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 
@@ -47,6 +49,15 @@ SHAPES = {
 }  # fmt: skip
 """In-place operators that change a tensor's dims, not its elements."""
 
+ARITHMETIC = {
+    "add_", "addcdiv_", "addcmul_", "atan2_", "div_", "fmod_", "hypot_", "mul_", "pow_",
+    "remainder_", "sub_",
+}  # fmt: skip
+"""In-place operators that compute in the promoted type of their operands, then convert."""
+
+WRITES_STATISTICS = {"_native_batch_norm_legit", "batch_norm", "native_batch_norm"}
+"""What changes its running statistics in training."""
+
 COPY = "use the operator that returns a new tensor, or run_decompositions() before saving"
 
 
@@ -60,6 +71,11 @@ def is_in_place(target: str) -> bool:
     """Whether the operator changes its first argument."""
     name = operator(target)
     return name.endswith("_") and not name.endswith("__") and name not in NOT_WRITES
+
+
+def may_write(target: str) -> bool:
+    """Whether the operator may change an argument."""
+    return is_in_place(target) or operator(target) in WRITES_STATISTICS
 
 
 def functional_target(target: str) -> str:
@@ -81,10 +97,9 @@ class View(NamedTuple):
 class Aliases:
     """Which names of one graph share memory, and their values after writes."""
 
-    def __init__(self, context: Context, graph: Graph, call: Call, nested: bool) -> None:
+    def __init__(self, context: Context, graph: Graph, call: Call) -> None:
         self.context, self.graph, self.call = context, graph, call
-        self.active = any(is_in_place(node.target) for node in graph.nodes)
-        self.locked = frozenset(graph.inputs) if nested else frozenset()
+        self.active = any(may_write(node.target) for node in graph.walk())
         self.views: dict[str, View] = {}
         self.versions: dict[str, int] = {}  # of a base: how often it was written
         self.bases: dict[str, Value] = {}  # a written base's value
@@ -110,7 +125,7 @@ class Aliases:
             if name in MAYBE_VIEWS and old and new and old.element is not new.element:
                 continue  # a conversion is a copy
             before = self.view(source.name)
-            unsure = before.unsure or name in MAYBE_VIEWS
+            unsure = before.unsure or name in MAYBE_VIEWS and not _is_itself(node)
             self.views[output] = View(before.base, (*before.steps, (node, index)), unsure)
             self.fresh[output] = (self.versions.get(before.base, 0), known[output])
 
@@ -147,11 +162,13 @@ class Aliases:
         view = self.view(target.name)
         if view.unsure:
             raise Blocked("changes a tensor in place that may be a view of another", COPY)
-        if view.base in self.locked:
-            raise Blocked("changes a tensor of the enclosing graph in place", COPY)
         type = args[0].tensor
         plain = replace(node, target=functional_target(node.target))
-        with self.context.entered(plain, (type,)):
+        computed = type
+        if operator(node.target) in ARITHMETIC and type.element.is_float:
+            values = [argument for argument in args if isinstance(argument, Value)]
+            computed = TensorType(type.dims, result_element(*values))
+        with self.context.entered(plain, (computed,)):
             value = self.context.fill(self.call(plain, args, kwargs)[0], type)
         self._store(view, value, known)
         version = self.versions[view.base]
@@ -160,6 +177,14 @@ class Aliases:
             self.views[output] = view
             self.fresh[output] = (version, value)
         return value
+
+    def assign(self, name: str, value: Value, known: Mapping[str, Any]) -> None:
+        """`value` is what an operator, or a graph inside of it, has made of one of its operands."""
+        view = self.view(name)
+        if view.unsure:
+            raise Blocked("changes a tensor in place that may be a view of another", COPY)
+        self._store(view, value, known)
+        self.fresh[name] = (self.versions[view.base], value)
 
     def _store(self, view: View, value: Value, known: Mapping[str, Any]) -> None:
         """Give the base the value that makes `view` be `value`."""
@@ -185,7 +210,7 @@ class Aliases:
     def undo(self, node: Node, index: int, outer: Value, value: Value) -> Value:
         """`outer` changed so that the view `node` of it is `value`."""
         c, name = self.context, operator(node.target)
-        if name in RESHAPES and value.element is outer.element:
+        if (name in RESHAPES or name == "to") and value.element is outer.element:
             return c.builder.reshape(value, outer.dims)
         if name in PERMUTATIONS:
             return c.builder.transpose(value, _inverse(name, node.args, outer.rank))
@@ -209,9 +234,18 @@ class Aliases:
         before = (self.graph.types[output] for output in node.outputs[:index])
         return overwrite(c, outer, value, axis, sum(type.dims[axis] for type in before), 1)
 
-    def final(self, name: str, value: Value) -> Value:
-        """A graph input's value at the end."""
-        return self.bases.get(name, value)
+    def written(self) -> dict[int, Value]:
+        """The new values of the graph's inputs that it has changed, by their numbers."""
+        names = enumerate(self.graph.inputs)
+        return {number: self.bases[name] for number, name in names if name in self.bases}
+
+
+def _is_itself(node: Node) -> bool:
+    """Whether a `to` that keeps the type is the tensor itself: no copy is asked for."""
+    asked = (*node.args[2:], *node.kwargs.values())
+    stays = ("cpu", "torch.strided")
+    moves = any(item is True or isinstance(item, str) and item not in stays for item in asked)
+    return operator(node.target) == "to" and not moves
 
 
 def _inverse(name: str, args: Sequence[Any], rank: int) -> list[int]:

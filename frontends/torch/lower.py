@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -30,6 +31,7 @@ _SCALARS = (bool, int, float, str)
 SMALL_CONSTANT = 4096
 """Tensor constants up to so many bytes become part of the program, larger ones weights."""
 
+_LIFTED = "lifted_tensor_"  # what an export calls a tensor without a name in the model
 ITEM = "keep the value a tensor: .item() makes the program depend on it"
 
 
@@ -56,12 +58,12 @@ class _Lowering:
         self.program, self.buffers = program, buffers
         self.changed: dict[str, None] = {}  # buffers, in the order of their results
         self.blockers: dict[Blocker, None] = {}
-        self.context = Context(self.inline)
+        self.context = Context(self.inline_writing)
         self.aliases: list[Aliases] = []  # of the graph being lowered and those around it
-        self.outer_aliases: Aliases
         self.weights: dict[str, Weight] = {}
         self.weight_values: dict[int, Value] = {}
         self.notes = self.context.notes
+        self.read = {name for node in program.graph.nodes for name in _refs(node.args)}
         self.sizes = _symbols([t for b in program.inputs if (t := program.graph.types.get(b.name))])
 
     # The graph's edge.
@@ -69,7 +71,11 @@ class _Lowering:
     def module(self) -> Module:
         program = self.program
         users = [bound for bound in program.inputs if bound.kind == "user"]
-        kept = {b.target: b for b in program.inputs if b.kind == "weight"}
+        kept = {
+            self.state_name(b): b
+            for b in sorted(program.inputs, key=lambda b: (b.name in self.read, b.kind == "weight"))
+            if b.kind in ("weight", "constant") and b.target in program.tensors
+        }
         buffers = [kept[name] for name in kept if name in self.buffers]
         types = [self.input_type(bound) for bound in users]
         types += [program.tensors[bound.target].type for bound in buffers]
@@ -77,7 +83,7 @@ class _Lowering:
         given = [*users, *buffers]
         arguments = {bound.name: value for bound, value in zip(given, values, strict=True)}
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
-        results = self.inline(program.graph, inputs)
+        results, written = self.inline_writing(program.graph, inputs)
         self.refuse_views(buffers)
         if self.blockers:
             raise ImportBlockers(list(self.blockers), program.name or "the export")
@@ -87,7 +93,7 @@ class _Lowering:
             for (bound, value), raw in zip(bound_results, program.graph.outputs, strict=True)
             if bound.kind == "user"
         ]
-        state = self.state(users, inputs, bound_results)
+        state = self.state(users, written, bound_results)
         values = [value for value in plain if isinstance(value, Value)] + list(state.values())
         self.changed = {name: None for name in state if name in kept}
         for path in state:
@@ -98,9 +104,10 @@ class _Lowering:
                 )
         body = _live(self.context.builder.region(values))
         used = {op.attributes["weight"] for op in body.walk() if op.name == "weight"}
-        initial = {bound.target: program.tensors[bound.target].name for bound in buffers}
+        initial = {self.state_name(b): program.tensors[b.target].name for b in buffers}
         for bound in buffers:
-            self.weights[initial[bound.target]] = program.tensors[bound.target]
+            weight = program.tensors[bound.target]
+            self.weights[weight.name] = weight
         used |= set(initial.values())
         return Module(
             {"main": Function("main", body)},
@@ -114,7 +121,7 @@ class _Lowering:
     def state(
         self,
         users: Sequence[Input],
-        inputs: Sequence[Any],
+        written: Mapping[int, Value],
         results: Sequence[tuple[Output, Value | None]],
     ) -> dict[str, Value]:
         """New values of buffers and inputs that the program changes, by name or by path: those
@@ -123,27 +130,48 @@ class _Lowering:
         paths = self.paths(users)
         found: dict[str, Value] = {}
         for bound, value in results:
-            if bound.kind in ("buffer", "input") and value is not None:
+            if bound.kind == "buffer" and value is not None:
+                found[bound.target] = value
+            elif bound.kind == "input" and value is not None:
                 found[paths.get(bound.target, bound.target)] = value
-        for bound, value in zip(self.program.inputs, inputs, strict=True):
-            if isinstance(value, Value):
-                changed = self.outer_aliases.final(bound.name, value)
-                if changed is not value:
-                    found.setdefault(paths.get(bound.name, bound.target), changed)
+        for number, value in written.items():
+            bound = self.program.inputs[number]
+            name = paths.get(bound.name) or self.state_name(bound)
+            found.setdefault(name, value)
         return found
 
     def refuse_views(self, buffers: Sequence[Input]) -> None:
-        """A constant in the memory of a buffer that changes would change with it: UserError."""
+        """A tensor in the memory of a buffer that changes would change with it: UserError. So is
+        one of no name in the model, which tracing may have changed already."""
         tensors = self.program.tensors
-        for bound in buffers:
-            for fixed in (b.target for b in self.program.inputs if b.kind == "constant"):
-                one, other = tensors[bound.target], tensors[fixed]
-                if one is other or np.may_share_memory(one.array, other.array):
-                    raise UserError(
-                        f"the model changes its buffer '{bound.target}', and reads it through "
-                        "another attribute, which the export has fixed; register that attribute "
-                        "as a buffer, too"
-                    )
+        others = [b for b in self.program.inputs if b.target in tensors and b.name in self.read]
+        if nameless := [b.target for b in buffers if _LIFTED in self.state_name(b)]:
+            size = tensors[nameless[0]].type
+            raise UserError(
+                f"the model changes a tensor of {size} that is neither its buffer nor its "
+                "attribute; make it one: self.register_buffer(...)"
+            )
+        for bound, other in itertools.product(buffers, others):
+            if bound.name == other.name or not _shares(
+                tensors[bound.target], tensors[other.target]
+            ):
+                continue
+            if other.kind == "constant":
+                raise UserError(
+                    f"the model changes its buffer '{bound.target}', and reads it through "
+                    "another attribute, which the export has fixed; register that attribute "
+                    "as a buffer, too"
+                )
+            raise UserError(
+                f"the model changes its buffer '{bound.target}', in whose memory '{other.target}' "
+                "lies, which a program keeps apart; compute the one of the other in forward"
+            )
+
+    def state_name(self, bound: Input) -> str:
+        """What a buffer is called in the model: an export may read it by another way."""
+        weight = self.program.tensors[bound.target]
+        known = (name for name in (weight.name, *weight.aliases) if _LIFTED not in name)
+        return bound.target if _LIFTED not in bound.target else next(known, bound.target)
 
     def paths(self, users: Sequence[Input]) -> dict[str, str]:
         """The path of each input that a caller gives, by its name in the graph."""
@@ -225,18 +253,22 @@ class _Lowering:
 
     # Nodes.
 
-    def inline(self, graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-        """Lower a graph at this place; the values of its outputs."""
+    def inline_writing(
+        self, graph: Graph, inputs: Sequence[Any]
+    ) -> tuple[list[Any], dict[int, Value]]:
+        """Lower a graph at this place; the values of its outputs, and the new ones of the inputs
+        that it changes, by their numbers."""
         known: dict[str, Any] = dict(zip(graph.inputs, inputs, strict=True))
-        self.aliases.append(Aliases(self.context, graph, self.call, bool(self.aliases)))
+        self.aliases.append(Aliases(self.context, graph, self.call))
         try:
             for node in graph.nodes:
                 results = self.lower_node(node, graph, known)
                 known.update(zip(node.outputs, results, strict=False))
                 self.aliases[-1].note(node, known)
-            return [self.output(self.resolve(value, known)) for value in graph.outputs]
+            results = [self.output(self.resolve(value, known)) for value in graph.outputs]
+            return results, self.aliases[-1].written()
         finally:
-            self.outer_aliases = self.aliases.pop()
+            self.aliases.pop()
 
     def lower_node(self, node: Node, graph: Graph, known: dict[str, Any]) -> Sequence[Any]:
         types = tuple(map(graph.types.get, node.outputs))
@@ -248,6 +280,8 @@ class _Lowering:
                     results: Sequence[Any] = (self.aliases[-1].write(node, args, kwargs, known),)
                 else:
                     results = self.call(node, args, kwargs)
+                    for name, value in self.context.taken_writes():
+                        self.aliases[-1].assign(name, value, known)
                 self.check(node, types, results)
                 return results
         except Blocked as error:
@@ -371,6 +405,16 @@ def _refs(argument: Any) -> set[str]:
 
 def _place(node: Node) -> str:
     return str(node.origin[0]) if node.origin else ""
+
+
+def _shares(one: Weight, other: Weight) -> bool:
+    """Whether two tensors lie in the same memory, at least partly."""
+    if one is other or not np.may_share_memory(one.array, other.array):
+        return one is other
+    try:
+        return np.shares_memory(one.array, other.array, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _spelled(type: TensorType) -> tuple[list[Any], str]:

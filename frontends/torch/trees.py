@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...hlo.classes import meet, torch_maker
+from ...hlo.classes import DICTS, factory_name, meet, torch_maker
 from ...hlo.signature import Tree
 
 
@@ -26,8 +26,9 @@ def tree_of_spec(spec: Any) -> Tree:
         return replace(namedtuple_tree(name, fields, children), context=met)
     if kind.__module__ == "torch.return_types":
         return namedtuple_tree(name, kind.__match_args__, children)
-    if name == "collections.defaultdict":
-        context = context[1]
+    if name == DICTS[1]:
+        factory, keys = context
+        return replace(container_tree(name, keys, children), context=factory_name(factory))
     tree = container_tree(name, context, children)
     if tree.kind != "custom":
         return tree
@@ -52,7 +53,11 @@ def _tree_of_object(spec: Any) -> Tree:
         with contextlib.suppress(json.JSONDecodeError):  # a class may write any text
             context = json.loads(context)
     if isinstance(context, dict) and "dict_context" in context:
-        context = context["dict_context"]
+        is_plain = context.get("default_factory_module") == "builtins"
+        factory = str(context.get("default_factory_name")) if is_plain else ""
+        return replace(
+            container_tree(spec["type"], context["dict_context"], children), context=factory
+        )
     if isinstance(context, dict) and "field_names" in context:
         return namedtuple_tree(context.get("class_name", ""), context["field_names"], children)
     return container_tree(spec["type"], context, children)
@@ -69,7 +74,7 @@ def container_tree(name: str, context: Any, children: tuple[Tree, ...]) -> Tree:
         return Tree("tuple" if short == "tuple" else "list", children)
     if short in ("dict", "OrderedDict", "defaultdict", "immutable_dict"):
         keys = (key if isinstance(key, (str, int)) else str(key) for key in context)
-        return Tree("dict", children, tuple(keys))
+        return Tree("dict", children, tuple(keys), name if name in DICTS else "")
     if short in ("immutable_list",):
         return Tree("list", children)
     # A dataclass or a cache keeps the names of its children first, then what else it has.

@@ -63,7 +63,7 @@ def _first_move(region: Region) -> Region | None:
             for fusion in users if store is not None else ():
                 if fusion is None or fusion.name != "fusion" or fusion.kind != "loop":
                     continue
-                if store is None or not _reads_before(region, op, fusion):
+                if store is None or not _reads_before(region, result, fusion):
                     continue
                 move = _Move(op, number, fusion, store, keep=len(users) > 1)
                 kernel = _extended(move)
@@ -86,11 +86,13 @@ def _only_store(kernel: Op, number: int) -> Op | None:
     return None if store.combine or store.masked else store
 
 
-def _reads_before(region: Region, kernel: Op, fusion: Op) -> bool:
-    """Whether all that the fusion reads besides exists where the kernel stands."""
+def _reads_before(region: Region, result: Value, fusion: Op) -> bool:
+    """Whether all that the fusion reads besides exists before the kernel of that result."""
+    assert result.op is not None
     position = {op: number for number, op in enumerate(region.ops)}
+    at = position[result.op]
     return all(
-        value.op is None or value.op not in position or position[value.op] <= position[kernel]
+        value is result or value.op not in position or position[value.op] < at
         for value in fusion.operands
     )
 

@@ -18,7 +18,7 @@ def ignored(c: Context, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
 
 def with_gradients(c: Context, enabled: bool, graph: Graph, *operands: Any) -> tuple[Any, ...]:
     """The nested graph; gradients are no part of a program."""
-    return tuple(c.inline(graph, operands))
+    return _inlined(c, graph, operands, c.node.args[2:])
 
 
 def with_autocast(
@@ -27,20 +27,43 @@ def with_autocast(
     """The nested graph where autocast is off; the export has resolved the types where it is on."""
     if enabled:
         raise Blocked("runs under autocast", "run_decompositions() before saving, or .to(dtype)")
-    return tuple(c.inline(graph, operands))
+    return _inlined(c, graph, operands, c.node.args[5:])
+
+
+def _inlined(
+    c: Context, graph: Graph, operands: Sequence[Any], places: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The nested graph, which may change its operands; `places`: those of the node."""
+    results, written = c.inline_writing(graph, operands)
+    for number, value in written.items():
+        c.write(places[number], value)
+    return tuple(results)
 
 
 def cond(
     c: Context, predicate: Any, yes: Graph, no: Graph, operands: Sequence[Any] = ()
 ) -> tuple[Any, ...]:
-    """One of two nested graphs."""
+    """One of two nested graphs, which may change their operands."""
+    places = c.node.args[3] if len(c.node.args) > 3 else ()
     if isinstance(predicate, bool):
-        return tuple(c.inline(yes if predicate else no, operands))
+        return _inlined(c, yes if predicate else no, operands, places)
     if not isinstance(predicate, Value):
         raise Blocked("branches on a symbolic size", "export this dimension with a fixed size")
     chosen = c.builder.reshape(c.convert(predicate, I1), ())
-    regions = [c.region(yes, operands), c.region(no, operands)]
-    return c.builder.op("if", [chosen], {}, regions, regions[0].result_types).results
+    parts = []
+    for graph in (yes, no):
+        with c.building() as builder:
+            parts.append((builder, *c.inline_writing(graph, operands)))
+    changed = sorted({number for *_, written in parts for number in written})
+    regions = [
+        builder.region([*results, *(written.get(n, operands[n]) for n in changed)])
+        for builder, results, written in parts
+    ]
+    found = c.builder.op("if", [chosen], {}, regions, regions[0].result_types).results
+    plain = len(found) - len(changed)
+    for number, value in zip(changed, found[plain:], strict=True):
+        c.write(places[number], value)
+    return found[:plain]
 
 
 def while_loop(

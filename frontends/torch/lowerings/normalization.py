@@ -213,9 +213,13 @@ def batch_norm(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Value:
-    """By the running statistics, or without any by the batch's own."""
-    if training and running_mean is not None:
-        raise Blocked("updates its running statistics", "call model.eval() before exporting")
+    """By the batch's own statistics, of which the running ones take their part, or in eval mode by
+    the running ones, if there are any."""
+    if training and running_mean is not None and running_var is not None:
+        result, _ = _by_batch_running(
+            c, input, weight, bias, running_mean, running_var, momentum, eps
+        )
+        return result
     if running_mean is None or running_var is None:
         return _by_batch(c, input, weight, bias, eps)[0]
     return _batch_inference(c, input, weight, bias, running_mean, running_var, eps)
@@ -244,8 +248,32 @@ def native_batch_norm(
     if running_mean is None or running_var is None:
         result, middle, factor = _by_batch(c, input, weight, bias, eps)
         return result, *_saved(c, middle, factor)
+    if training:
+        result, saved = _by_batch_running(
+            c, input, weight, bias, running_mean, running_var, momentum, eps
+        )
+        return result, *_saved(c, *saved)
     result = batch_norm(c, input, weight, bias, running_mean, running_var, training, momentum, eps)
     return result, *_nothing_saved(c)
+
+
+def _by_batch_running(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, tuple[Value, Value]]:
+    """The result, and mean and 1 / deviation of the batch; changes the node's statistics."""
+    result, middle, factor, news = _in_training(
+        c, input, weight, bias, running_mean, running_var, momentum, eps
+    )
+    for place, new in zip(c.node.args[3:5], news, strict=True):
+        c.write(place, new)
+    return result, (middle, factor)
 
 
 def batch_norm_without_statistics(
@@ -276,6 +304,23 @@ def batch_norm_functional(
     if not training:
         result = _batch_inference(c, input, weight, bias, running_mean, running_var, eps)
         return result, *_nothing_saved(c), running_mean, running_var
+    result, middle, factor, news = _in_training(
+        c, input, weight, bias, running_mean, running_var, momentum, eps
+    )
+    return result, *_saved(c, middle, factor), *news
+
+
+def _in_training(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value, list[Value]]:
+    """The result, mean and 1 / deviation of the batch, and the new running statistics."""
     x = c.wide(input)
     axes = [axis for axis in range(x.rank) if axis != 1]
     middle, variance, centred = mean_and_variance(c, x, axes)
@@ -292,7 +337,7 @@ def batch_norm_functional(
         )
         for old, new in ((running_mean, middle), (running_var, unbiased))
     ]  # fmt: skip
-    return c.narrow(result), *_saved(c, middle, factor), news[0], news[1]
+    return c.narrow(result), middle, factor, news
 
 
 def instance_norm(
