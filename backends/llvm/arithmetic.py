@@ -277,7 +277,8 @@ def _reduce_precision(f: Function, op: Op, operands: Sequence[Register]) -> Regi
     total, own = (64, 52) if value.element == "double" else (32, 23)
     own_exponent = total - 1 - own
     bits = _integer_bits(f, value)
-    sign = f.land(bits, -(1 << (total - 1)))
+    sign_bit = -(1 << (total - 1))
+    sign = f.land(bits, sign_bit)
     result = bits
     if mantissa_bits < own:
         drop = own - mantissa_bits
@@ -291,6 +292,12 @@ def _reduce_precision(f: Function, op: Op, operands: Sequence[Register]) -> Regi
         over = f.compare("ugt", exponent, (own_bias + bias) << own)
         under = f.compare("ule", exponent, (own_bias - bias) << own)
         result = f.select(over, infinity, f.select(under, sign, result))
+    if op.operands[0].element.name == "f16" and mantissa_bits < 10 and exponent_bits >= 5:
+        # f16's subnormal numbers, which f32 has as normal ones, have the last bit of its least.
+        shift = constant(value.type, 1.5 * 2.0 ** (own - 14 - mantissa_bits))
+        rounded = _integer_bits(f, f.sub(f.add(value, shift), shift))
+        small = f.compare("ult", f.land(bits, ~sign_bit), 113 << own)
+        result = f.select(small, f.lor(sign, f.land(rounded, ~sign_bit)), result)
     nan = bits
     if mantissa_bits == 0:
         # No mantissa is left to tell NaN from infinity.

@@ -52,8 +52,9 @@ class Reduction:
         assert self.single is not None
         name, element = self.single.name, self.elements[0]
         if name in ("add", "or", "xor"):
-            # -0 is the identity of float addition, +0 is not.
-            return element.dtype.type(-0.0 if element.is_float else 0)
+            # -0 is the identity of float addition; from +0 on, +0 is as well, and stays +0.
+            negative = element.is_float and not _is_positive_zero(self.initial[0])
+            return element.dtype.type(-0.0 if negative else 0)
         if name == "multiply":
             return element.dtype.type(1)
         if element.is_bool:
@@ -64,11 +65,17 @@ class Reduction:
         return low if name == "maximum" else high
 
     def is_identity(self, value: Any) -> bool:
-        """Whether an initial value is a constant that changes nothing (a zero sign apart)."""
+        """Whether an initial value is a constant from which partial results start anyway."""
         dense = constant_of(value)
         if dense is None or not dense.is_splat or self.single is None:
             return False
         return bool(dense.splat_value == self._identity())
+
+    def is_neutral(self, value: Any) -> bool:
+        """Whether an initial value is a constant that changes no result, wherever that started:
+        +0 makes -0 to +0."""
+        sums = self.single is not None and self.single.name == "add" and self.elements[0].is_float
+        return self.is_identity(value) and not (sums and _is_positive_zero(value))
 
     def read(self, f: llvm.Function, registers: Sequence[Register]) -> list[Register]:
         """Inputs in the element types that the body accumulates in."""
@@ -123,6 +130,11 @@ class Reduction:
         """Identity where the mask is off."""
         (value,), (neutral,) = values, self.identity(width)
         return [arithmetic.select(f, mask, value, neutral)]
+
+
+def _is_positive_zero(value: Value) -> bool:
+    dense = constant_of(value)
+    return dense is not None and dense.is_splat and not dense.splat_value.tobytes().strip(b"\0")
 
 
 def _extreme(f: llvm.Function, name: str, a: llvm.Value, b: llvm.Value) -> llvm.Value:

@@ -385,6 +385,11 @@ def finite_lowest(element: ElementType) -> float:
 
 def static(size: Dim) -> int:
     """A size that must be a number; blocked if it is symbolic."""
+    if isinstance(size, Value):
+        raise Blocked(
+            "needs a size at compile time that the program computes",
+            "the size depends on values: use a mask with torch.where, or a fixed size",
+        )
     if not isinstance(size, int):
         raise Blocked(
             f"needs the size '{size}' at compile time",

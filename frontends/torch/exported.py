@@ -17,7 +17,7 @@ from ...hlo.graph import Module, Weight
 from ...hlo.types import ElementType, TensorType, element_type
 from .attributes import watched
 from .caches import register_caches
-from .failures import export_failure, user_place
+from .failures import export_failure, graph_place, user_place, without_graphs
 from .lower import lower, unsupported
 from .origins import origin
 from .program import Graph, Input, Node, Output, Program, Ref
@@ -45,7 +45,7 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
             raise UserError(f"{name}: give example inputs, so that it can be exported")
         register_caches()
         try:
-            with torch.no_grad(), watched(source) as changed:
+            with torch.no_grad(), without_graphs(), watched(source) as changed:
                 source = torch.export.export(source, tuple(inputs), dict(keywords), strict=False)
         except Exception as error:  # of many kinds; the whole story stays attached
             place = user_place(error, source)
@@ -94,7 +94,8 @@ def _import_exported(exported: Any, name: str, values: Values | None = None) -> 
         if blockers is not None:
             raise blockers from error
         raise UserError(
-            f"PyTorch cannot make the export of {name} functional: {export_failure(error)}"
+            f"{graph_place(error)}PyTorch cannot make the export of {name} functional: "
+            f"{export_failure(error)}"
         ) from error
     return lower(read_exported(functional, name, values))
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 from ..user_line import user_line
+from .origins import user_frame
 
 _SYMBOL = re.compile(r"\b[suz]\d+\b")  # PyTorch's names of sizes and of values that are not known
+_OPERATOR = re.compile(r"aten\.\w+(\.\w+)?")
 _REPRESENTATION = re.compile(r"\b(?:FakeTensor|FunctionalTensor|SymInt|SymBool|SymFloat)\b")
 
 
@@ -23,8 +28,33 @@ def export_failure(error: BaseException) -> str:
             "torch.where or torch.cond; torch._check says what a size may be)"
         )
     reason = str(error).strip().split("\n")[0] or type(error).__name__
+    if reason.startswith(".numpy() is not supported"):
+        return "it takes a tensor to numpy, whose values are known only when the program runs"
+    if _OPERATOR.fullmatch(reason):
+        return f"PyTorch cannot trace {operation_name(reason)}"
     reason = _SYMBOL.sub("a symbolic size", reason)
     return _REPRESENTATION.sub("tensor", reason)
+
+
+@contextmanager
+def without_graphs() -> Iterator[None]:
+    """Leaves out of the standard error what PyTorch prints there of a graph that it did not end."""
+    said, graph = io.StringIO(), ""
+    try:
+        with redirect_stderr(said):
+            yield
+    except Exception as error:
+        graph = str(getattr(error, "partial_fx_graph", ""))
+        raise
+    finally:
+        text = said.getvalue()
+        sys.stderr.write(text.replace(f"{graph}\n", "") if graph else text)
+
+
+def graph_place(error: BaseException) -> str:
+    """`model.py:41: ` of the operation at which an interpretation of a graph failed, else ""."""
+    file, line = user_frame(str(error))
+    return f"{file}:{line}: " if file else ""
 
 
 def user_place(error: BaseException, model: Any) -> str:
@@ -39,6 +69,14 @@ def user_place(error: BaseException, model: Any) -> str:
     return f"{line.removesuffix(': ')} ({path}): " if path else line
 
 
+_WRITTEN = {  # what users write where the operator has another name, or no function
+    "_to_copy": "Tensor.to", "_unsafe_view": "Tensor.view", "_local_scalar_dense": "Tensor.item",
+    "slice": "Tensor[begin:end]", "select": "Tensor[index]", "index": "Tensor[index]",
+    "index_put": "Tensor[index] = value", "lift_fresh_copy": "torch.tensor",
+    "_assert_scalar": "assert", "_assert_async": "torch._assert_async",
+}  # fmt: skip
+
+
 def operation_name(target: str) -> str:
     """An operator as users write it, its own name behind it: "torch.linalg.eig
     (aten.linalg_eig.default)"; that alone where PyTorch is not loaded or has no such function."""
@@ -46,6 +84,8 @@ def operation_name(target: str) -> str:
     if torch is None or len(parts) < 2 or parts[0] != "aten":
         return target
     name = parts[1]
+    if name in _WRITTEN:
+        return f"{_WRITTEN[name]} ({target})"
     if name.startswith("_"):  # of PyTorch's own use: _unique2
         name = name.strip("_").rstrip("0123456789")
     family, _, rest = name.partition("_")

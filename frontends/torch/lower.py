@@ -322,7 +322,7 @@ class _Lowering:
         """
         for name in _symbols([type for type in types if type is not None]):
             if name not in self.sizes:
-                raise Blocked(f"has the size {name}, which no input tells", DATA)
+                raise Blocked("has a size that no input tells", DATA)
         if len(results) != len(node.outputs):
             if any(node.used):
                 count = f"{len(results)} results of {len(node.outputs)}"

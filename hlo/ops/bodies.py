@@ -122,7 +122,8 @@ def reduce_axes(name: str, x: Any, axes: tuple[int, ...], initial: Any) -> Any:
         function = np.logical_or if name in ("add", "maximum") else np.logical_and
     with np.errstate(all="ignore"):
         # numpy would sum small integers in i64: the dtype keeps them wrapping
-        total = function.reduce(values, axis=axes, dtype=values.dtype)
+        neutral = {"initial": -0.0} if function is np.add and values.dtype.kind == "f" else {}
+        total = function.reduce(values, axis=axes, dtype=values.dtype, **neutral)
         return numerics.narrow(function(total, numerics.wide(np.asarray(initial))), dtype)
 
 

@@ -65,3 +65,64 @@ def test_profiles_name_the_module():
     model = Holds(torch.nn.Linear(4, 4)).eval()
     (kernel,) = girih.compile(model, X).profile(X.numpy()).kernels()
     assert kernel.origin.endswith("(encoder.1)")
+
+
+class Tries(torch.nn.Module):
+    def forward(self, x):
+        try:
+            return x.view(7)
+        except RuntimeError:
+            return x
+
+
+class ToNumpy(torch.nn.Module):
+    def forward(self, x):
+        return torch.from_numpy(x.numpy() * 2)
+
+
+class Loss(torch.nn.Module):
+    def forward(self, x):
+        scores, ones = x[:, None].log_softmax(-1), torch.tensor([[1, 2]])
+        return torch.nn.functional.ctc_loss(scores, ones, torch.tensor([3]), torch.tensor([2]))
+
+
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [
+        (Tries, "PyTorch cannot make the export of Holds functional: shape '.7.' is invalid"),
+        (ToNumpy, "it takes a tensor to numpy"),
+        (Loss, "PyTorch cannot trace torch.nn.functional.ctc_loss"),
+    ],
+)
+def test_failures_of_pytorch_are_one_sentence(inner, said):
+    with pytest.raises(girih.UserError, match=said) as caught:
+        girih.import_model(Holds(inner()), X)
+    assert "test_torch_failures.py:" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_size_that_depends_on_values_has_no_name_of_pytorchs():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x[: x.flatten().argmax()], torch.nonzero(x).float()
+
+    with pytest.raises(girih.ImportBlockers) as caught:
+        girih.import_model(Model(), X)
+    message = str(caught.value)
+    assert "Tensor[begin:end] (" in message and "Tensor.to (" in message
+    assert "u0" not in message and "<" not in message
+    assert "needs a size at compile time that the program computes" in message
+    assert "has a size that no input tells" in message
+
+
+def test_graphs_that_pytorch_prints_are_left_out(capfd):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            import sys
+
+            print("here", file=sys.stderr)
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(girih.UserError, match="decides by a value"):
+        girih.import_model(Model(), X)
+    said = capfd.readouterr().err
+    assert "here" in said and "def forward" not in said

@@ -144,7 +144,7 @@ class _Reduce:
         f = part.function
         for reduction, total in zip(self.reductions, totals, strict=True):
             values: Sequence[Register] = total
-            if not all(map(reduction.is_identity, reduction.initial)):
+            if not all(map(reduction.is_neutral, reduction.initial)):
                 registers = [emitter.value(value, (), 1) for value in reduction.initial]
                 first = spread(f, reduction.read(f, registers), width)
                 values = reduction.combine(f, first, values, width)

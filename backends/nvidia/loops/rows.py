@@ -261,7 +261,7 @@ class Rows:
 
     def conclude(self, reduction: Reduction, total: Sequence[Register]) -> None:
         """Joins the initial values and makes the results known."""
-        if not all(map(reduction.is_identity, reduction.initial)):
+        if not all(map(reduction.is_neutral, reduction.initial)):
             total = reduction.combine(self.f, self.initial(reduction), total, 1)
         rounded = reduction.finished(self.f, total)
         for result, register in zip(reduction.op.results, rounded, strict=True):

@@ -32,7 +32,7 @@ def reduce(e: Emitter, op: Op) -> None:
     tile = _lanes(e, reduction, op, source, tile)
     tile = _warps(e, reduction, op, source, spread, tile)
     initial = reduction.initial[0]
-    if not reduction.is_identity(initial):
+    if not reduction.is_neutral(initial):
         first = reduction.read(e.f, [e.scalar(initial)])
         tile = [one and reduction.combine(e.f, first, [one], 1)[0] for one in tile]
     tile = [one and reduction.finished(e.f, [one])[0] for one in tile]

@@ -286,7 +286,7 @@ class _Tree:
         targets = step.pointers[-len(self.outputs) :]
 
         def finish(at: Affine, values: list[Register]) -> None:
-            if not all(map(reduction.is_identity, reduction.initial)):
+            if not all(map(reduction.is_neutral, reduction.initial)):
                 first = [emitter.value(value, ()) for value in reduction.initial]
                 values = reduction.combine(f, reduction.read(f, first), values, 1)
             finished = reduction.finished(f, values)
