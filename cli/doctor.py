@@ -222,7 +222,7 @@ def _bundle(findings: Findings, path: Path, compile_too: bool) -> None:
         _variant(findings, bundle, str(target["target"]))
     runs = [variant["runs"] for variant in findings.variants]
     anew = findings.can["compile"] and findings.can["read"]
-    findings.can["run"] = whole and (any(runs) or anew)
+    findings.can["run"] = whole and (any(runs) or anew and bool(runs))
     if not any(runs):
         for variant in findings.variants:
             if "reason" in variant:

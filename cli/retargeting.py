@@ -40,7 +40,9 @@ def retarget_bundle(
         foreign.append(f"kernel '{kernel}'")
     written = output or path
     write(written, parts, seal=not foreign)
-    facts = {name: _facts(parts, name, name in kept) for name in sorted(parts.variants)}
+    facts = {
+        name: _facts(parts, name, bundle.label, name in kept) for name in sorted(parts.variants)
+    }
     if as_json:
         return show.print_json(
             {"bundle": str(written), "bytes": written.stat().st_size, "variants": facts}
@@ -59,9 +61,9 @@ def retarget_bundle(
         )
 
 
-def _facts(parts: Parts, target: str, kept: bool) -> dict[str, Any]:
+def _facts(parts: Parts, target: str, label: str, kept: bool) -> dict[str, Any]:
     variant = parts.variants[target]
-    plan = parse_plan(variant)
+    plan = parse_plan(variant, label)
     return {
         "kept": kept,
         "kernels": len(plan.kernels),

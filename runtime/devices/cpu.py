@@ -118,7 +118,7 @@ class CpuVariant:
         if threads is not None and threads < 1:
             raise UserError(f"threads must be at least 1, not {threads}")
         self.plan = plan
-        self.image = map_image(image)
+        self.image, self.code_bytes = map_image(image), len(image)
         self.worker_entry = plan.worker_entry
         self.threads = threads if threads is not None else default_threads()
         if self.threads > 1 and _too_small(plan):
@@ -141,9 +141,9 @@ class CpuVariant:
 
         What a kernel reads of its arguments, only the compiler can know.
         """
-        plan, size = self.plan, len(self.image.memory)
+        plan = self.plan
         entries = [plan.executor_entry, plan.worker_entry, *(k.entry for k in plan.kernels)]
-        if max(entries) >= size:
+        if max(entries) >= self.code_bytes:
             raise malformed("a function lies outside its code")
         check_buffers(plan)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from girih.hlo.types import F32, TensorType
 from girih.optimizer import plan as planner
 from girih.runtime.bundle import Variant
 from girih.runtime.devices import open_device
+from girih.runtime.parts import copied_parts
 from girih.runtime.plans import NEWEST, check_version, parse_plan, plan_version
+from girih.runtime.program import Program
 from girih.specs.generated import plan_pb2
 
 SQUARE = TensorType((4, 4), F32)
@@ -129,3 +132,11 @@ FAULTS = (
 def test_a_plan_that_contradicts_itself(program, fault):
     with pytest.raises(UserError, match=r"malformed|the system gives no"):
         opened(program, changed(program, fault))
+
+
+def test_a_plan_without_its_code(program):
+    """Memory is mapped in pages, whose rest is no code."""
+    (target, variant), *_ = program.parts.variants.items()
+    for code in (b"", bytes(variant.image)[:16]):
+        with pytest.raises(UserError, match="a function lies outside its code"):
+            Program(copied_parts(program.parts, variants={target: replace(variant, image=code)}))
