@@ -65,14 +65,14 @@ def compile_source(
 
 
 def _notes(module: Module, program: Any) -> list[str]:
-    """Those of the import and of each target's code; of several, with the target's name."""
+    """Those of the import and of the code; with the target's name where another lacks it."""
     from ..runtime.plans import parse_plan
 
-    variants = program.parts.variants
-    if len(variants) == 1:
-        return [*module.notes, *program.plan.notes]
-    found = {name: parse_plan(variant).notes for name, variant in sorted(variants.items())}
-    return [*module.notes, *(f"{name}: {note}" for name, notes in found.items() for note in notes)]
+    variants = sorted(program.parts.variants.items())
+    found = {name: list(parse_plan(variant).notes) for name, variant in variants}
+    common = [note for note in program.plan.notes if all(note in one for one in found.values())]
+    own = [f"{name}: {n}" for name, notes in found.items() for n in notes if n not in common]
+    return [*module.notes, *common, *own]
 
 
 def dump_source(

@@ -206,10 +206,9 @@ class _WeightFolder:
     def note(self, before: int, after: int) -> str:
         parts = ", ".join(f"{count} {name}" for name, count in sorted(self.kinds.items()))
         change = "is unchanged" if after == before else f"changes by {after - before:+,} bytes"
-        return (
-            f"fold-weights: {len(self.derived)} weights are stored transformed ({parts}); "
-            f"their size {change}"
-        )
+        count = len(self.derived)
+        weights, whose = ("1 weight is", "its") if count == 1 else (f"{count} weights are", "their")
+        return f"fold-weights: {weights} stored transformed ({parts}); {whose} size {change}"
 
 
 _VIEWS = frozenset({"weight", "transpose", "reshape", "slice", "reverse"})

@@ -28,7 +28,7 @@ def test_transposed_weights_are_made_when_the_bundle_is_built() -> None:
     assert names(after) == ["weight", "dot_general"] and not loaded
     (name,) = after.weights
     assert name.startswith("w#transpose(1,0)#exponential")
-    assert "1 weights are stored transformed (1 exponential)" in after.notes[0]
+    assert "1 weight is stored transformed (1 exponential)" in after.notes[0]
     assert same(module, after, np.ones((3, 4), np.float32))
     again, _ = weighted(body, w=W)
     assert list(FoldWeights()(again).weights) == [name]
