@@ -141,6 +141,7 @@ def tuner_for(source: Any, options: Options) -> Tuner | None:
 def _read_tuning(path: str) -> Tuning:
     """The tuning of a bundle or of a JSON file; UserError if there is none."""
     from .frontends.source import tuning_in
+    from .hlo.files import kind_of_file
     from .optimizer.tuning import from_json, from_text
 
     if (found := tuning_in(Path(path))) is not None:
@@ -155,7 +156,16 @@ def _read_tuning(path: str) -> Tuning:
             data += file.read()
     except (OSError, ValueError) as error:
         raise UserError(f"tuning: cannot read '{path}': {error}") from error
-    return from_text(data, path)
+    try:
+        return from_text(data, path)
+    except UserError as error:
+        kind = kind_of_file(Path(path))
+        if kind is None or data[:1] == b"{":
+            raise
+        raise UserError(
+            f"tuning: '{path}': this is {kind.what}; name a bundle that was compiled "
+            "with measure, or a tuning.json"
+        ) from error
 
 
 def _compile(

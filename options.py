@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from numbers import Integral
+
+from .hlo.errors import UserError
 
 LICENCES = ("bitwise", "ignores-zero-sign", "reassociates", "assumes-finite")
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
@@ -54,12 +59,40 @@ class Options:
     strict: bool = False
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value, kind = getattr(self, field.name), str(field.type)
+            if not _is(value, kind):
+                raise OptionError(f"{field.name} is a {_WORDS[kind]}, not {value!r}")
         if self.numerics not in LICENCES:
-            raise ValueError(f"numerics must be one of {', '.join(LICENCES)}: {self.numerics!r}")
+            raise OptionError(f"numerics must be one of {', '.join(LICENCES)}: {self.numerics!r}")
         if self.matmul_precision not in PRECISIONS:
             known = ", ".join(PRECISIONS)
-            raise ValueError(f"matmul_precision must be one of {known}: {self.matmul_precision!r}")
+            raise OptionError(f"matmul_precision must be one of {known}: {self.matmul_precision!r}")
         if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be at least 1: {self.threads}")
-        if self.measure < 0:
-            raise ValueError(f"measure must be at least 0: {self.measure}")
+            raise OptionError(f"threads must be at least 1: {self.threads}")
+        for name in ("measure", "fold_bytes"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name} must be at least 0: {getattr(self, name)}")
+
+
+class OptionError(UserError, ValueError):
+    """An option has a value that it cannot have."""
+
+
+_WORDS = {
+    "str": "text", "str | None": "text or None", "bool": "bool, True or False",
+    "int": "whole number", "int | None": "whole number or None",
+    "tuple[str, ...]": "tuple of names, such as ('simplify',)",
+}  # fmt: skip
+
+
+def _is(value: object, kind: str) -> bool:
+    """Whether a value is of a field's declared type; paths are texts."""
+    if value is None:
+        return kind.endswith("None")
+    if kind.startswith("tuple"):
+        several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+        return several and all(isinstance(one, str) for one in value)
+    if kind == "bool" or isinstance(value, bool):
+        return kind == "bool" and isinstance(value, bool)
+    return isinstance(value, Integral if kind.startswith("int") else (str, os.PathLike))

@@ -31,11 +31,32 @@ def test_a_disabled_pass_does_not_run():
 
 @pytest.mark.parametrize(
     "options, message",
-    [({"numerics": "fast"}, "numerics must be one of"), ({"threads": 0}, "at least 1")],
-)
+    [
+        ({"numerics": "fast"}, "numerics must be one of"), ({"threads": 0}, "at least 1"),
+        ({"disable": "simplify"}, "a tuple of names, such as .* not 'simplify'"),
+        ({"disable": 5}, "a tuple of names"), ({"threads": 2.5}, "a whole number or None, not 2.5"),
+        ({"measure": "3"}, "a whole number, not '3'"), ({"measure": True}, "not True"),
+        ({"measure": -1}, "measure must be at least 0"), ({"fold_bytes": -1}, "at least 0"),
+        ({"strict": "yes"}, "a bool, True or False, not 'yes'"), ({"cache": 5}, "a text or None"),
+        ({"numerics": None}, "numerics is a text, not None"),
+    ],
+)  # fmt: skip
 def test_bad_values(options, message):
-    with pytest.raises(ValueError, match=message):
-        girih.Options(**options)
+    for kind in (ValueError, girih.UserError):
+        with pytest.raises(kind, match=message):
+            girih.Options(**options)
+
+
+def test_values_of_numpy_and_paths_are_values(tmp_path):
+    options = girih.Options(threads=np.int64(1), cache=tmp_path, disable=["simplify"])
+    assert girih.compile(model(), options=options).parts.variants
+
+
+def test_what_is_no_tuning(tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY" + bytes(60))
+    options = girih.Options(tuning=str(tmp_path / "x.npy"))
+    with pytest.raises(girih.UserError, match="this is an array of numpy .*; name a bundle that"):
+        girih.compile(model(), options=options)
 
 
 def test_unknown_targets_and_sources():

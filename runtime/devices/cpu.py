@@ -13,6 +13,7 @@ import functools
 import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,8 +116,8 @@ class CpuVariant:
         pin: bool = False,
     ) -> None:
         check_machine(plan)
-        if threads is not None and threads < 1:
-            raise UserError(f"threads must be at least 1, not {threads}")
+        if threads is not None and (not isinstance(threads, Integral) or threads < 1):
+            raise UserError(f"threads must be at least 1, not {threads!r}")
         self.plan = plan
         self.image, self.code_bytes = map_image(image), len(image)
         self.worker_entry = plan.worker_entry
