@@ -9,7 +9,6 @@ from pathlib import Path
 
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<")
 _ROOT = Path(__file__).resolve().parents[1]
-_OURS = str(_ROOT / "frontends")
 _CALLED = ("frontends", "compiler.py", "foreign.py", "jitted.py", "kernels.py")  # while tracing
 
 
@@ -17,8 +16,9 @@ def user_line(error: BaseException) -> str:
     """`model.py:41: ` of the innermost frame that was still called by the user's code, else ""."""
     found = ""
     inside = False
+    ours = tuple(str(_ROOT / name) for name in _CALLED)
     for frame in traceback.extract_tb(error.__traceback__):
-        if str(Path(frame.filename).resolve()).startswith(_OURS):
+        if str(Path(frame.filename).resolve()).startswith(ours):
             inside = True
         elif inside and not _LIBRARY.search(frame.filename):
             found = f"{frame.filename}:{frame.lineno}: "

@@ -126,3 +126,17 @@ def test_graphs_that_pytorch_prints_are_left_out(capfd):
         girih.import_model(Model(), X)
     said = capfd.readouterr().err
     assert "here" in said and "def forward" not in said
+
+
+def test_a_kernel_that_cannot_be_read_names_the_line_that_calls_it():
+    scope = {"girih": girih}
+    exec("def twice(a, out):\n    out[:] = a[:] * 2", scope)
+    twice = girih.kernel(out=lambda a: a, grid=1)(scope["twice"])
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return twice(x)
+
+    with pytest.raises(girih.UserError, match="its source is not at hand") as caught:
+        girih.import_model(Holds(Model()), X)
+    assert "test_torch_failures.py:" in str(caught.value).partition("torch.export")[0]
