@@ -91,8 +91,9 @@ def _is(value: object, kind: str) -> bool:
     if value is None:
         return kind.endswith("None")
     if kind.startswith("tuple"):
-        several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
-        return several and all(isinstance(one, str) for one in value)
+        if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
+            return False
+        return all(isinstance(one, str) for one in value)
     if kind == "bool" or isinstance(value, bool):
         return kind == "bool" and isinstance(value, bool)
     return isinstance(value, Integral if kind.startswith("int") else (str, os.PathLike))

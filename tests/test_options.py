@@ -1,5 +1,7 @@
 """What options mean, and that a wrong one is an error and never ignored."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -48,7 +50,8 @@ def test_bad_values(options, message):
 
 
 def test_values_of_numpy_and_paths_are_values(tmp_path):
-    options = girih.Options(threads=np.int64(1), cache=tmp_path, disable=["simplify"])
+    values: dict[str, Any] = {"threads": np.int64(1), "cache": tmp_path, "disable": ["simplify"]}
+    options = girih.Options(**values)
     assert girih.compile(model(), options=options).parts.variants
 
 

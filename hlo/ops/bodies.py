@@ -122,8 +122,10 @@ def reduce_axes(name: str, x: Any, axes: tuple[int, ...], initial: Any) -> Any:
         function = np.logical_or if name in ("add", "maximum") else np.logical_and
     with np.errstate(all="ignore"):
         # numpy would sum small integers in i64: the dtype keeps them wrapping
-        neutral = {"initial": -0.0} if function is np.add and values.dtype.kind == "f" else {}
-        total = function.reduce(values, axis=axes, dtype=values.dtype, **neutral)
+        if function is np.add and values.dtype.kind == "f":  # from +0 on, -0 would be lost
+            total = np.add.reduce(values, axis=axes, dtype=values.dtype, initial=-0.0)
+        else:
+            total = function.reduce(values, axis=axes, dtype=values.dtype)
         return numerics.narrow(function(total, numerics.wide(np.asarray(initial))), dtype)
 
 

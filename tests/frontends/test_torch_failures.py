@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import girih
@@ -129,7 +131,7 @@ def test_graphs_that_pytorch_prints_are_left_out(capfd):
 
 
 def test_a_kernel_that_cannot_be_read_names_the_line_that_calls_it():
-    scope = {"girih": girih}
+    scope: dict[str, Any] = {}
     exec("def twice(a, out):\n    out[:] = a[:] * 2", scope)
     twice = girih.kernel(out=lambda a: a, grid=1)(scope["twice"])
 
