@@ -200,7 +200,8 @@ def run(
         str | None,
         typer.Option(
             "--target",
-            help="Which of the bundle's variants; default: the best that this machine can run.",
+            help="Which of the bundle's variants, such as cpu:avx2; cpu or nvidia: the best of those; "
+            "default: the best that this machine can run.",
             show_default=False,
         ),
     ] = None,
