@@ -200,7 +200,7 @@ def run(
         str | None,
         typer.Option(
             "--target",
-            help="Which of the bundle's variants, such as cpu:avx2; cpu or nvidia: the best of those; "
+            help="Which of the bundle's variants: cpu:avx2, or the best of cpu or of nvidia; "
             "default: the best that this machine can run.",
             show_default=False,
         ),
