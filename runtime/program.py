@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -369,12 +370,24 @@ class Program:
         """
         if isinstance(self._parts, Bundle):
             self._parts.verify_all()  # else damage would get a digest that fits
+            seal = seal and self._may_seal(self._parts)
         if version is None:
             return write(path, self._parts, seal)
         from ..hlo.wire import for_version
 
         program = for_version(self._parts.program, version)
         write(path, copied_parts(self._parts, source=program), seal)
+
+    def _may_seal(self, bundle: Bundle) -> bool:
+        """Whether this user trusts the bundle's machine code: it is theirs, or they let it run."""
+        native = [name for name, variant in bundle.variants.items() if variant.native]
+        if bundle.is_trusted or not native or self._target in native:
+            return True
+        warnings.warn(
+            f"{', '.join(native)} was not compiled by you, so the bundle is not sealed",
+            stacklevel=3,
+        )
+        return False
 
     @property
     def signature(self) -> Signature:

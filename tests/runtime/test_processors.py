@@ -175,6 +175,16 @@ def test_code_of_others_is_not_kept_where_it_is_compiled_anew(tmp_path):
     np.testing.assert_allclose(found(X)[0], np.tanh(X), rtol=1e-5)
 
 
+def test_code_of_others_is_not_sealed_by_who_did_not_run_it(tmp_path):
+    path, copy = tmp_path / "theirs.girih", tmp_path / "copy.girih"
+    girih.compile(MODULE, target=["cpu", "null"]).save(path, seal=False)
+    with pytest.warns(UserWarning, match="cpu was not compiled by you, so the bundle is not seal"):
+        girih.load(path, target="null").save(copy)
+    assert not Bundle(copy).is_trusted
+    girih.load(path, allow_native=True).save(copy)
+    assert Bundle(copy).is_trusted
+
+
 def test_damaged_numerics_of_a_bundle(tmp_path):
     program = girih.compile(MODULE, target=away())
     for value in ("quick", 3, ["bitwise"]):
