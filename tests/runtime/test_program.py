@@ -197,9 +197,8 @@ def test_torch_tensors():
     (result,) = program(tensor)
     assert result.dtype == ml_dtypes.bfloat16 and program.copies == 0
     assert result.astype(np.float32).tolist() == tensor.float().tolist()
-    assert "requires grad" in refusal(
-        lambda: one(dims=(3,))(torch.ones(3, requires_grad=True))
-    ) or "detach" in refusal(lambda: one(dims=(3,))(torch.ones(3, requires_grad=True)))
+    (result,) = one(dims=(3,))(torch.ones(3, requires_grad=True))
+    assert result.tolist() == [1, 1, 1]
 
 
 def test_jax_arrays():
