@@ -83,16 +83,12 @@ def kthvalue(
     return c.builder.reshape(values, c.dims), c.builder.reshape(places, c.dims)
 
 
-def median(
-    c: Context, self: Value, dim: int = -1, keepdim: bool = False
-) -> tuple[Value, Value]:
+def median(c: Context, self: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     """The lower of the middle values along one dimension, and its position; nan where one is."""
     return _middle(c, self, dim, keepdim, passes=False)
 
 
-def nanmedian(
-    c: Context, self: Value, dim: int = -1, keepdim: bool = False
-) -> tuple[Value, Value]:
+def nanmedian(c: Context, self: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     """The median of what is no nan."""
     return _middle(c, self, dim, keepdim, passes=True)
 
