@@ -19,7 +19,6 @@ _UNKNOWN = re.compile(
     r"Found <class '(?P<output>.+?)'> in output, which|"
     r"Unsupported input type <class '(?P<input>.+?)'>"
 )
-_OPERATOR = re.compile(r"aten\.\w+\.\w+")
 _REPRESENTATION = re.compile(r"\b(?:FakeTensor|FunctionalTensor|SymInt|SymBool|SymFloat)\b")
 
 
@@ -46,8 +45,6 @@ def export_failure(error: BaseException) -> str:
             "numbers, texts and containers of these; torch.export.register_dataclass, or "
             "torch.utils._pytree.register_pytree_node, tells PyTorch a class)"
         )
-    if _OPERATOR.fullmatch(reason):
-        return f"{operation_name(reason)} has results that PyTorch cannot trace without its values"
     if "missing nn_module_stack" in reason:
         return "it exchanges its buffers, which PyTorch cannot follow (give them values by copy_)"
     reason = _SYMBOL.sub("a symbolic size", reason)

@@ -89,7 +89,7 @@ def test_eigh(triangle):
 
 
 def test_what_cannot_be_traced():
-    with pytest.raises(UserError, match=r"torch.linalg.lstsq \(aten.*\) has results that PyTorch"):
+    with pytest.raises(UserError, match=r"PyTorch cannot trace torch.linalg.lstsq \(aten"):
         girih.compile(Body(lambda a, b: LINALG.lstsq(a, b)), SQUARE, SQUARE)
     with pytest.raises(UserError, match="which minor is not positive"):
         girih.compile(Body(LINALG.cholesky_ex), POSITIVE)
