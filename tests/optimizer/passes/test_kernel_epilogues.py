@@ -115,9 +115,11 @@ def test_a_reference_grows_with_the_kernel():
 def test_a_consumer_of_two_results_stays_behind_the_kernel():
     case = CASES["kernel_double"]
     (array,) = case.inputs
+    assert case.regions and case.result_types
+    kinds = [case.result_types[0]] * 2
+    (region,) = case.regions()
 
     def body(b, x: Value):
-        (region,) = case.regions()
         inner, memory = region.arguments
         both = arguments([inner.type, memory.type, memory.type])
         ops: list[Op] = []
@@ -129,7 +131,6 @@ def test_a_consumer_of_two_results_stays_behind_the_kernel():
             if op.name == "tile_store":
                 ops.append(op.with_operands([both[2], *operands[1:]]))
         twice = Region(both, ops, ())
-        kinds = [case.result_types[0]] * 2
         op = b.op("kernel_call", [x], case.attributes, (twice,), kinds)
         return [b("add", b("multiply", *op.results), x)]
 
