@@ -503,14 +503,18 @@ class Signature:
         """
         keywords = dict(keywords or {})
         positional = list(inputs)
-        while len(positional) < len(self.inputs.children) and len(positional) < len(self.names):
-            name = self.names[len(positional)]
-            if name not in keywords:
-                break
-            positional.append(keywords.pop(name))
         fixed = [not child.leaf_count for child in self.inputs.children]
-        while len(positional) < len(fixed) and fixed[len(positional)]:
-            positional.append(None)
+        if len(positional) == fixed.count(False) and keywords.keys().isdisjoint(self.names):
+            given = iter(positional)  # all that the export fixed is left out
+            positional = [None if is_fixed else next(given) for is_fixed in fixed]
+        while len(positional) < len(fixed):
+            at = len(positional)
+            if at < len(self.names) and self.names[at] in keywords:
+                positional.append(keywords.pop(self.names[at]))
+            elif fixed[at]:
+                positional.append(None)
+            else:
+                break
         if len(positional) != len(self.inputs.children):
             missing = self.names[len(positional) : len(positional) + 1]
             reason = self._count_reason(len(positional))
@@ -538,7 +542,12 @@ class Signature:
         arguments = self.arguments[: self.inputs.leaf_count]
         listed = ", ".join(map(str, arguments[:4])) + (", ..." if len(arguments) > 4 else "")
         noun = "input" if expected == 1 else "inputs"
-        return f"the program takes {expected} positional {noun} ({listed or 'none'}), got {count}"
+        fixed = sum(not child.leaf_count for child in self.inputs.children)
+        besides = f", of which {fixed} fixed by the export may be left out" if fixed else ""
+        return (
+            f"the program takes {expected} positional {noun} ({listed or 'none'}){besides}, "
+            f"got {count}"
+        )
 
     def unflatten(self, results: Sequence[Any]) -> Any:
         """What a call returns, without state."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Module, Weight
-from ...hlo.signature import Signature, StructureError
+from ...hlo.signature import Signature, StructureError, Tree
 from ...hlo.types import element_type_of
 from ..kernel.jax_primitive import importing
 from ..stablehlo.convert import WEIGHT_BYTES, Converter, EntryArgument
@@ -38,8 +38,41 @@ def import_function(function: Any, examples: Sequence[Any], keywords: Mapping[st
     is_jitted = hasattr(function, "trace") and hasattr(function, "lower")
     jitted = function if is_jitted else jax.jit(function)
     traced = trace(jitted, examples, keywords)
-    module = import_traced(traced, title_of(function))
+    module = _with_static(import_traced(traced, title_of(function)), jitted, examples, keywords)
     return _with_conversions(module, jitted, examples, keywords)
+
+
+def _with_static(
+    module: Module, jitted: Any, examples: Sequence[Any], keywords: Mapping[str, Any]
+) -> Module:
+    """The module, whose signature has numbers and texts that are static arguments as constants in
+    their places; as it is where there are others, or nobody can tell where they stand."""
+    signature = module.signature
+    assert signature is not None
+    free, named = signature.inputs.children, signature.keywords
+    missing = {key: value for key, value in keywords.items() if key not in named.keys}
+    parameters = inspect.signature(jitted).parameters.values() if len(examples) > len(free) else ()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in kinds][: len(examples)] or signature.names
+    children = dict(zip(signature.names, free, strict=False))
+    places = [name for name in names if name not in children]
+    if len(names) != len(examples) or len(children) != len(free):
+        places = []
+    static = [value for name, value in zip(names, examples, strict=False) if name in places]
+    if not (places or missing) or len(places) != len(examples) - len(free):
+        return module
+    if any(type(value) not in (bool, int, float, str) for value in (*static, *missing.values())):
+        return module
+    constants = dict(zip(places, map(Tree.constant, static), strict=True))
+    inputs = [children[name] if name in children else constants[name] for name in names]
+    own = dict(zip(named.keys, named.children, strict=True))
+    signature = replace(
+        signature,
+        inputs=Tree.tuple_of(*(inputs if places else free)),
+        names=tuple(names),
+        keywords=Tree.dict_of({**own, **{k: Tree.constant(v) for k, v in missing.items()}}),
+    )
+    return replace(module, signature=signature)
 
 
 def _with_conversions(

@@ -91,8 +91,11 @@ def _import_exported(exported: Any, name: str, values: Values | None = None) -> 
     try:
         functional = _decomposed(exported)
     except Exception as error:  # of many kinds; the whole story stays attached
-        if blockers is not None:
-            raise blockers from error
+        if blockers is not None and type(error).__name__ in (
+            "AssertionError",
+            "SpecViolationError",
+        ):
+            raise blockers from error  # PyTorch's own checks of itself say less
         raise UserError(
             f"{graph_place(error)}PyTorch cannot make the export of {name} functional: "
             f"{export_failure(error)}"

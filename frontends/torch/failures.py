@@ -15,6 +15,10 @@ from .origins import user_frame
 
 _SYMBOL = re.compile(r"\b[suz]\d+\b")  # PyTorch's names of sizes and of values that are not known
 _OPERATOR = re.compile(r"aten\.\w+(\.\w+)?")
+_UNKNOWN = re.compile(
+    r"Found <class '(?P<output>.+?)'> in output, which|"
+    r"Unsupported input type <class '(?P<input>.+?)'>"
+)
 _REPRESENTATION = re.compile(r"\b(?:FakeTensor|FunctionalTensor|SymInt|SymBool|SymFloat)\b")
 
 
@@ -32,6 +36,17 @@ def export_failure(error: BaseException) -> str:
         return "it takes a tensor to numpy, whose values are known only when the program runs"
     if _OPERATOR.fullmatch(reason):
         return f"PyTorch cannot trace {operation_name(reason)}"
+    if found := _UNKNOWN.match(reason):
+        kind, where = found["output"] or found["input"], "result" if found["output"] else "input"
+        if kind == "numpy.ndarray":
+            return "an input is a numpy array (pass torch.from_numpy(x))"
+        return (
+            f"its {where} holds a {kind}, which PyTorch's exports do not know (use tensors, "
+            "numbers, texts and containers of these; torch.export.register_dataclass, or "
+            "torch.utils._pytree.register_pytree_node, tells PyTorch a class)"
+        )
+    if "missing nn_module_stack" in reason:
+        return "it exchanges its buffers, which PyTorch cannot follow (give them values by copy_)"
     reason = _SYMBOL.sub("a symbolic size", reason)
     return _REPRESENTATION.sub("tensor", reason)
 

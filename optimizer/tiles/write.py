@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Dense, Op, Value, constant_of
@@ -174,6 +176,8 @@ class TileWriter:
         if value in self.tiles:
             tile = self.cut(self.tiles[value], self.boxes[value], need)
             return tile if fill is None else self.masked(tile, need, fill, dims)
+        if isinstance(fill, (int, np.integer)) and int(float(fill)) != fill:
+            return self.masked(self.load(value, need, 0.0), need, fill, dims)
         return self.load(value, need, 0.0 if fill is None else float(fill))
 
     def load(self, value: Value, need: Box, fill: float) -> Value:

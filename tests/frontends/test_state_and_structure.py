@@ -436,3 +436,41 @@ def test_what_has_no_capsule_and_what_is_of_another_byte_order():
     program = girih.compile(lambda x: x + 1, np.ones(3, np.float32))
     with pytest.raises(UserError, match=r"in foreign byte order; pass x.astype\('float32'\)"):
         program(np.ones(3, ">f4"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "static"),
+    [
+        ((2, np.ones(3), "up"), {}, {"static_argnums": (0, 2)}),
+        ((np.ones(3), 2), {"mode": "up"}, {"static_argnames": ("k", "mode")}),
+        ((np.ones(3),), {"k": 2, "mode": "up"}, {"static_argnames": ("k", "mode")}),
+    ],
+)
+def test_static_arguments_may_be_given_again(arguments, keywords, static, tmp_path):
+    if isinstance(arguments[0], int):
+        function = lambda k, x, mode="up": x * k if mode == "up" else x  # noqa: E731
+    else:
+        function = lambda x, k, mode="up": x * k if mode == "up" else x  # noqa: E731
+    program = girih.compile(jax.jit(function, **static), *arguments, **keywords)
+    program.save(tmp_path / "x.girih")
+    x = np.ones(3, np.float32)
+    for each in (program, girih.load(tmp_path / "x.girih")):
+        for given, named in ((arguments, keywords), ((x,), {}), ((), {"x": x})):
+            assert each(*given, **named).tolist() == [2, 2, 2]
+        other = [3 if type(value) is int else value for value in arguments]
+        changed = {name: 3 if name == "k" else value for name, value in keywords.items()}
+        with pytest.raises(UserError, match="k: the export fixed it to 2, got int 3"):
+            each(*other, **changed)
+
+
+def test_inputs_and_results_that_exports_do_not_know():
+    class Typed(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x, x.dtype
+
+    with pytest.raises(UserError, match="its result holds a torch.dtype, which PyTorch's exports"):
+        girih.compile(Typed(), torch.ones(2))
+    with pytest.raises(UserError, match=r"a numpy array \(pass torch.from_numpy\(x\)\)"):
+        girih.compile(nn.ReLU(), np.ones(2, np.float32))
+    with pytest.raises(UserError, match="its input holds a complex, which PyTorch's exports"):
+        girih.compile(nn.ReLU(), 2j)

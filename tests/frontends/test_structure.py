@@ -254,7 +254,7 @@ def test_mappings_of_the_standard_library(framework, tmp_path):
     given = Ordered(a=made((2,), 5.0), b=made((2,), 1.0))
     program = girih.compile(source, given)
     program.save(tmp_path / "x.girih")
-    if framework == "torch":
+    if isinstance(source, nn.Module):
         torch.export.save(torch.export.export(source, (given,)), tmp_path / "x.pt2")
     sources = [program, girih.load(tmp_path / "x.girih")]
     sources += [girih.compile(tmp_path / "x.pt2")] if framework == "torch" else []
@@ -277,3 +277,18 @@ def test_static_fields_of_inputs_are_those_of_the_export(fixed, other):
     assert program(Expansion(np.ones(2, np.float32), fixed)).tolist() == [2, 2]
     with pytest.raises(UserError, match=r"e: the export fixed its static fields to .*, got"):
         program(Expansion(np.ones(2, np.float32), other))
+
+
+@pytest.mark.parametrize("target", ["cpu", "ptx-sim"])
+def test_values_and_positions_of_one_group(target):
+    """Tiles outside of a row hold the neutral integer, which no float can say."""
+
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.max(1), x.median(1)
+
+    x = turns(1, 4, 5)[0]
+    for ours, theirs in zip(girih.compile(Both(), x, target=target)(x), Both()(x), strict=True):
+        assert type(ours) is type(theirs)
+        np.testing.assert_array_equal(ours.values, theirs.values)
+        np.testing.assert_array_equal(ours.indices, theirs.indices)

@@ -18,6 +18,11 @@ UP, DOWN = torch.tensor([0.5, 2.0, 1.0]), torch.tensor([-0.5, -2.0, 1.0])
 
 
 class Buffers(nn.Module):
+    n: torch.Tensor
+    k: torch.Tensor
+    low: torch.Tensor
+    short: torch.Tensor
+
     def __init__(self, **buffers: torch.Tensor) -> None:
         super().__init__()
         for name, value in buffers.items():
@@ -130,6 +135,9 @@ def test_a_tensor_that_is_no_buffer_is_state_too():
 @pytest.mark.parametrize("written", ["n", "m"])
 def test_buffers_in_the_memory_of_others(written):
     class Views(nn.Module):
+        n: torch.Tensor
+        m: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("n", torch.zeros(2, 3))
@@ -143,6 +151,9 @@ def test_buffers_in_the_memory_of_others(written):
         girih.compile(Views(), UP)
 
     class Columns(nn.Module):
+        n: torch.Tensor
+        m: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             table = torch.zeros(2, 6)
@@ -208,6 +219,7 @@ def test_copies_of_a_session_and_values_that_are_no_state():
         assert twin.state["n"].tolist() == (4 * UP).tolist()
     with pytest.raises(TypeError, match="a session is not pickled: pickle its state"):
         pickle.dumps(session)
+    wrong: Any
     for wrong in (None, [1], "n", 3):
         with pytest.raises(UserError, match="state: expected values by name, got"):
             session.state = wrong
@@ -238,7 +250,7 @@ def test_a_static_cache():
     )
     reference = copy.deepcopy(decoder)
 
-    def turn(number: int) -> dict[str, torch.Tensor]:
+    def turn(number: int) -> dict[str, Any]:
         return {
             "input_ids": torch.tensor([[number + 1]]),
             "cache_position": torch.tensor([number]),

@@ -272,6 +272,10 @@ case("argsort", lambda x: torch.argsort(x, -1), X)
 case("topk", lambda x: tuple(torch.topk(x, 2, 1)), X)
 case("topk-smallest", lambda x: tuple(torch.topk(x, 3, 0, largest=False)), X)
 case("kthvalue", lambda x: tuple(torch.kthvalue(x, 2, 1)), X)
+case("median", lambda x: (x.median(), *x.median(1), *x.median(0, keepdim=True)), X)
+case("nanmedian", lambda x: (x.nanmedian(), *x.nanmedian(1)), X.where(X > -1, math.nan))
+case("median-nan", lambda x: (x.median(), x.median(0).values), X.where(X > -1, math.nan))
+case("median-integer", lambda x: (x.median(), *x.median(0)), torch.tensor([[3, 1], [9, 4], [2, 6]]))
 for mode in ("nearest", "nearest-exact", "bilinear", "bicubic"):
     case(
         f"interpolate-{mode}",

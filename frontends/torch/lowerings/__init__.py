@@ -16,6 +16,7 @@ from . import (
     gradients,
     indexing,
     kernels,
+    linear_algebra,
     matmul,
     normalization,
     pointwise,
@@ -33,7 +34,7 @@ from . import (
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
-    kernels, bags, flexible, fourier, gradients, quantized,
+    kernels, bags, flexible, linear_algebra, fourier, gradients, quantized,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -1,13 +1,14 @@
-"""Sorting: sort, argsort, topk, kthvalue; nan counts as the largest value."""
+"""Sorting: sort, argsort, topk, kthvalue, median; nan counts as the largest value."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from ....hlo.build import build_region
 from ....hlo.graph import Region, Value
-from ....hlo.types import I64, ElementType, TensorType
+from ....hlo.types import I1, I64, ElementType, TensorType
 from ..context import Context, axis_of, static
 
 
@@ -82,10 +83,58 @@ def kthvalue(
     return c.builder.reshape(values, c.dims), c.builder.reshape(places, c.dims)
 
 
+def median(c: Context, self: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """The lower of the middle values along one dimension, and its position; nan where one is."""
+    return _middle(c, self, dim, keepdim, passes=False)
+
+
+def nanmedian(c: Context, self: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """The median of what is no nan."""
+    return _middle(c, self, dim, keepdim, passes=True)
+
+
+def _middle(c: Context, x: Value, dim: int, keepdim: bool, passes: bool) -> tuple[Value, Value]:
+    """The median and its position. passes: over nan, which sorting puts behind all numbers."""
+    if not x.rank:
+        return x, c.full(0, (), I64)
+    axis = axis_of(dim, x.rank)
+    values, places = sorted_along(c, x, axis, False)
+    size = static(x.dims[axis])
+    valid = c.builder.compare("EQ", x, x) if x.element.is_float else c.full(True, x.dims, I1)
+    count = c.reduce("add", c.convert(valid, I64), [axis])
+    half = c("divide", c("maximum", c.subtract(count, 1), c.fill(0, count.tensor)),
+             c.fill(2, count.tensor))  # fmt: skip
+    if not passes:
+        whole = c.builder.compare("EQ", count, c.fill(size, count.tensor))
+        half = c("select", whole, half, count)  # the first nan
+    chosen = c.builder.compare("EQ", c.iota(x.dims, axis), c.along(half, x.dims, [axis]))
+    dims = list(x.dims)
+    dims[axis : axis + 1] = [1] if keepdim else []
+    return tuple(
+        c.builder.reshape(
+            c.reduce("add", c.select(chosen, part, c.fill(0, part.tensor)), [axis]), dims
+        )
+        for part in (values, places)
+    )  # type: ignore[return-value]
+
+
+def _of_all(middle: Callable[..., tuple[Value, Value]]) -> Callable[..., Value]:
+    """The same over all elements: the value alone."""
+
+    def lower(c: Context, self: Value) -> Value:
+        return middle(c, c.builder.reshape(self, (math.prod(map(static, self.dims)),)))[0]
+
+    return lower
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "aten.argsort.default": argsort,
     "aten.argsort.stable": argsort,
     "aten.kthvalue.default": kthvalue,
+    "aten.median.default": _of_all(median),
+    "aten.median.dim": median,
+    "aten.nanmedian.default": _of_all(nanmedian),
+    "aten.nanmedian.dim": nanmedian,
     "aten.sort.default": sort,
     "aten.sort.stable": sort_stable,
     "aten.topk.default": topk,

@@ -7,7 +7,7 @@ import pytest
 
 from girih.hlo.build import build_module
 from girih.hlo.cases import example
-from girih.hlo.graph import Module, Value
+from girih.hlo.graph import Module, Op, Region, Value, arguments
 from girih.hlo.interpret import interpret
 from girih.hlo.ops import find
 from girih.hlo.types import F32, TensorType
@@ -110,3 +110,29 @@ def test_a_reference_grows_with_the_kernel():
     body = Function("main", kernel.regions[1])
     (found,) = interpret(Module({"main": body}), case.inputs)
     np.testing.assert_array_equal(found, -2 * case.inputs[0])
+
+
+def test_a_consumer_of_two_results_stays_behind_the_kernel():
+    case = CASES["kernel_double"]
+    (array,) = case.inputs
+    assert case.regions and case.result_types
+    kinds = [case.result_types[0]] * 2
+    (region,) = case.regions()
+
+    def body(b, x: Value):
+        inner, memory = region.arguments
+        both = arguments([inner.type, memory.type, memory.type])
+        ops: list[Op] = []
+        mapping = dict(zip((inner, memory), both, strict=False))
+        for op in region.ops:
+            operands = [mapping.get(v, v) for v in op.operands]
+            ops.append(op.with_operands(operands))
+            mapping.update(zip(op.results, ops[-1].results, strict=True))
+            if op.name == "tile_store":
+                ops.append(op.with_operands([both[2], *operands[1:]]))
+        twice = Region(both, ops, ())
+        op = b.op("kernel_call", [x], case.attributes, (twice,), kinds)
+        return [b("add", b("multiply", *op.results), x)]
+
+    module = build_module([TensorType(array.shape, F32)], body)
+    assert names(extended(module, [array])) == ["kernel_call", "fusion"]
