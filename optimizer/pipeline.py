@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..hlo.errors import CompilerBug, GirihError, UserError
+from ..hlo.errors import CompilerBug, GirihError, UnsupportedError, UserError
 from ..hlo.graph import Module, Op, Region
 from ..hlo.verify import Level, verify
 from ..options import Options
@@ -185,13 +185,14 @@ class Pipeline:
 
 @contextmanager
 def blamed_on(disable: Sequence[str]) -> Iterator[None]:
-    """What fails inside is a UserError that names the passes which the user has left out."""
+    """What fails inside is an error of the user's that names the passes which are left out."""
     try:
         yield
     except (GirihError, ValueError) as error:
         if not disable:
             raise
-        raise UserError(
+        kind = UnsupportedError if isinstance(error, UnsupportedError) else UserError
+        raise kind(
             f"{error}\ndisable has left out {', '.join(disable)}, which this program may need"
         ) from error
 

@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 786f8ec13a81af2366932e986cbcbd5f775037b5d11ef60b121d44fb83687e94); do not edit.
+# Generated from specs/bundle.proto (sha256 01aa4902b7f8d78498931f6f86713a50b0b04ee9ebb5f005bf6fa6be516b67ee); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
