@@ -16,13 +16,18 @@ def user_line(error: BaseException) -> str:
     """`model.py:41: ` of the innermost frame that was still called by the user's code, else ""."""
     found = ""
     inside = False
-    ours = tuple(str(_ROOT / name) for name in _CALLED)
     for frame in traceback.extract_tb(error.__traceback__):
-        if str(Path(frame.filename).resolve()).startswith(ours):
+        if is_ours(frame.filename):
             inside = True
         elif inside and not _LIBRARY.search(frame.filename):
             found = f"{frame.filename}:{frame.lineno}: "
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def is_ours(file: str) -> bool:
+    """Whether it is a file of girih's that stands between the user's call and what is traced."""
+    return str(Path(file).resolve()).startswith(tuple(str(_ROOT / name) for name in _CALLED))
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from ...hlo.graph import Origin
+from ..user_line import is_ours
 
 _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in ', re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
@@ -13,10 +14,11 @@ _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
 
 @lru_cache(maxsize=4096)
 def user_frame(stack_trace: str) -> tuple[str, int]:
-    """The innermost frame outside PyTorch itself; the innermost of all if there is no other."""
+    """The innermost frame outside PyTorch itself and girih; the innermost of all if there is no
+    other."""
     frames = _FRAME.findall(stack_trace)
     for file, line in reversed(frames):
-        if not _LIBRARY.search(file):
+        if not _LIBRARY.search(file) and not is_ours(file):
             return file, int(line)
     return (frames[-1][0], int(frames[-1][1])) if frames else ("", 0)
 

@@ -467,6 +467,14 @@ def test_operations_know_the_users_line_and_module() -> None:
         assert (origin.file, origin.line, origin.name) == (__file__, line, "1")
 
 
+def test_lines_of_pytorch_stand_for_models_without_lines_of_users() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    module = girih.import_model(model, normal(2, 3))
+    places = [origin for op in module.walk() for origin in op.origin if origin.file]
+    assert {place.name for place in places} == {"0", "1"}
+    assert all("modules" in place.file for place in places)
+
+
 def test_all_blockers_at_once() -> None:
     class Wild(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
