@@ -35,5 +35,6 @@ def hide_our_frames() -> None:
     """From now on JAX records no line of ours as the place of an operation, but the user's."""
     from jax._src import source_info_util  # JAX has no public way
 
-    for name in _CALLED:
-        source_info_util.register_exclusion(str(_ROOT / name))
+    for root in {_ROOT, Path(__file__).parents[1]}:  # which may be a link
+        for name in _CALLED:
+            source_info_util.register_exclusion(str(root / name))

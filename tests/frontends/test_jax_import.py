@@ -129,6 +129,23 @@ def test_origins_are_lines_of_this_file() -> None:
     assert all(not o.file.endswith("traced.py") for op in module.walk() for o in op.origin)
 
 
+THROUGH_A_LINK = """
+import sys
+sys.meta_path = [finder for finder in sys.meta_path if "Editable" not in str(finder)]
+sys.path.insert(0, sys.argv[1])
+import girih, jax.numpy as jnp, numpy as np
+module = girih.import_model(lambda x: jnp.tanh(x) + 1, np.ones(3, np.float32))
+print(girih.__file__, *{origin.file for op in module.walk() for origin in op.origin})
+"""
+
+
+def test_origins_where_girih_is_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "girih").symlink_to(Path(girih.__file__).parent)
+    command = [sys.executable, "-c", THROUGH_A_LINK, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(tmp_path / "girih" / "__init__.py"), "<string>"]
+
+
 def test_donation_is_kept() -> None:
     @partial(jax.jit, donate_argnums=(0,), donate_argnames=("rate",))
     def update(weights: Any, gradient: Any, *, rate: Any) -> Any:
