@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...specs.generated import plan_pb2
-from .launches import Program, aligned
+from ..profile import origin_text
+from .launches import Program
 
 _LISTED = 6  # buffers that are named
 
@@ -26,23 +27,30 @@ def memory_need(plan: plan_pb2.Plan, program: Program) -> str:
     largest = sorted(live, key=lambda buffer: -buffer.bytes)
     shown = "; ".join(_describe(buffer) for buffer in largest[:_LISTED])
     more = f"; {len(live) - _LISTED} more" if len(live) > _LISTED else ""
-    size = _megabytes(sum(aligned(buffer.bytes) for buffer in live))
+    size = _megabytes(sum(_padded(plan, buffer) for buffer in live))
     return f"{need} Temporaries are largest at {_name(plan, step)}: {size} in {shown}{more}"
 
 
 def peak(plan: plan_pb2.Plan) -> tuple[int, list[plan_pb2.Buffer]]:
-    """The first step with the highest sum of live temporaries, and these."""
+    """The first step with the highest sum of live temporaries, as they lie, and these."""
     temporary = [b for b in plan.buffers if b.place == plan_pb2.ARENA and b.bytes]
     change: dict[int, int] = {}
     for buffer in temporary:
-        change[buffer.first_step] = change.get(buffer.first_step, 0) + buffer.bytes
-        change[buffer.last_step + 1] = change.get(buffer.last_step + 1, 0) - buffer.bytes
+        size = _padded(plan, buffer)
+        change[buffer.first_step] = change.get(buffer.first_step, 0) + size
+        change[buffer.last_step + 1] = change.get(buffer.last_step + 1, 0) - size
     best = now = step = 0
     for at in sorted(change):
         now += change[at]
         if now > best:
             best, step = now, at
     return step, [b for b in temporary if b.first_step <= step <= b.last_step]
+
+
+def _padded(plan: plan_pb2.Plan, buffer: plan_pb2.Buffer) -> int:
+    """The bytes that a buffer takes in the arena."""
+    alignment = plan.arena_alignment or 1
+    return -(-buffer.bytes // alignment) * alignment
 
 
 def _describe(buffer: plan_pb2.Buffer) -> str:
@@ -53,7 +61,9 @@ def _describe(buffer: plan_pb2.Buffer) -> str:
 
 def _name(plan: plan_pb2.Plan, step: int) -> str:
     if step < len(plan.steps) and plan.steps[step].WhichOneof("action") == "run":
-        return f"step {step}, kernel {plan.kernels[plan.steps[step].run.kernel].name}"
+        kernel = plan.kernels[plan.steps[step].run.kernel]
+        place = origin_text(kernel)
+        return f"step {step}, kernel {kernel.name}{place and f' ({place})'}"
     return f"step {step}"
 
 

@@ -439,13 +439,13 @@ def test_too_little_memory_says_what_is_needed_when():
     big = plan.plan.buffers[-1]
     big.dims.extend((1024, 768))
     big.first_step, big.last_step = 1, 1
+    plan.plan.kernels[1].origins.add(file="/home/me/model.py", line=41, name="encoder.layer.3")
     with pytest.raises(UserError) as caught:
         plan.program(flat(1, 1), gpu(memory=1 << 20))(COUNT)
     said = str(caught.value)
     assert "the GPU has no 3.1 MB left: 1.0 MB of 1.0 MB are free" in said
-    assert (
-        "largest at step 1, kernel add_1" in said and "f32[1024,768] 3.1 MB (steps 1 to 1)" in said
-    )
+    assert "largest at step 1, kernel add_1 (model.py:41 (encoder.layer.3)): 3.1 MB" in said
+    assert "f32[1024,768] 3.1 MB (steps 1 to 1)" in said
 
 
 def test_too_little_memory_for_an_argument():

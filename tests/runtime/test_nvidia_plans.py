@@ -151,12 +151,20 @@ def test_damaged_plans_are_refused_or_understood():
     assert understood > 100 and refused > 100
 
 
-def test_where_temporaries_are_largest():
-    plan = plan_pb2.Plan()
-    for first, last, size in ((0, 4, 10), (1, 2, 30), (2, 3, 5), (4, 5, 40)):
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((10_000, 30_000, 5_000, 40_000), (4, [10_000, 40_000])),
+        ((1, 300, 1, 700), (2, [1, 300, 1])),  # as they lie: 256 + 512 + 256, before 256 + 768
+    ],
+)
+def test_where_temporaries_are_largest(sizes, expected):
+    plan = plan_pb2.Plan(arena_alignment=256)
+    lives = (0, 4), (1, 2), (2, 3), (4, 5)
+    for (first, last), size in zip(lives, sizes, strict=True):
         plan.buffers.add(place=plan_pb2.ARENA, bytes=size, first_step=first, last_step=last)
     step, live = peak(plan)
-    assert (step, [buffer.bytes for buffer in live]) == (4, [10, 40])
+    assert (step, [buffer.bytes for buffer in live]) == expected
     assert peak(plan_pb2.Plan()) == (0, [])
 
 
