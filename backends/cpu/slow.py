@@ -8,9 +8,8 @@ from ...hlo.types import BF16, F32
 from .codegen import Target
 from .contract.pairs import supports
 
-_REUSE = (
-    16  # multiplications per element of the larger operand; below it, reading is what takes time
-)
+# Multiplications per element of the larger operand; with fewer, reading is what takes time.
+_REUSE = 16
 
 
 def slow(op: Op, target: Target) -> str:

@@ -13,14 +13,17 @@ _PLAIN = (bool, int, float, str, type(None))
 def watched(model: Any) -> Iterator[list[str]]:
     """While the model is traced: the names of attributes that it changes (numbers, texts, tensors,
     lists and dicts of them). They are as before afterwards."""
+    import torch
+
     found: list[str] = []
+    every = vars(torch.nn.Module()).keys()  # what all modules have
     before: list[tuple[str, dict[str, Any], str, Any, Any]] = []
 
     def look(*_: Any) -> None:
         before.clear()
         for path, module in model.named_modules():
             own = vars(module)
-            for name in own.keys() - _OWN():
+            for name in own.keys() - every:
                 full = f"{path}.{name}" if path else name
                 before.append((full, own, name, own[name], _content(own[name])))
 
@@ -49,13 +52,6 @@ def watched(model: Any) -> Iterator[list[str]]:
             elif isinstance(value, dict):
                 value.clear()
                 value.update(content)
-
-
-def _OWN() -> set[str]:
-    """The attributes that every module has."""
-    import torch
-
-    return set(vars(torch.nn.Module()))
 
 
 def _content(value: Any) -> Any:
