@@ -37,11 +37,15 @@ def adam(loss_of: Callable[..., jax.Array], parameters: Any, *batch: np.ndarray)
         return {"parameters": updated, "first": first, "second": second, "count": count}, loss
 
     generator = np.random.default_rng(1)
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
+        return generator.standard_normal(shape, np.float32)
+
     state = {
         "parameters": parameters,
-        "first": jax.tree.map(lambda p: normal(generator, 100, *p.shape)[0], parameters),
+        "first": jax.tree.map(lambda p: np.float32(0.1) * draw(p.shape), parameters),
         "second": jax.tree.map(
-            lambda p: normal(generator, 100, *p.shape)[0] ** 2 + 1e-4, parameters
+            lambda p: (np.float32(0.1) * draw(p.shape)) ** 2 + np.float32(1e-4), parameters
         ),
         "count": np.int32(10),
     }
