@@ -7,7 +7,9 @@ sweeps over each region:
 1. every contraction takes the elementwise operations that follow it, as far as one value leaves
    (its epilogue);
 2. in reverse order, every elementwise, index and reduce operation is computed inside its consumers
-   if that is legal and cheap, else it becomes the root of a group of its own;
+   if that is legal and cheap, else it becomes the root of a group of its own. What several need
+   is computed in each of them while that takes less time than to store it, by the bytes that both
+   move, and while it reads at most two large values;
 3. groups of equal dims that feed each other at the same element become one group with several
    roots.
 
@@ -28,6 +30,7 @@ from ...hlo.verify import FUSED, INLINED, Level
 from ..fusable import (
     CONTRACTIONS,
     COSTLY,
+    EXPENSIVE,
     FOLLOWED,
     FREE,
     VIEWS,
@@ -40,7 +43,10 @@ from ..fusable import (
 from ..regions import aliases, extract, in_order_of_demand, map_bodies, rename
 
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
-MAXIMUM_CHAIN = 4  # elementwise operations in a row that may be computed twice
+MAXIMUM_LEAVES = 2  # large values that a chain may read where it is computed again
+LARGE = 4  # a value is large beside another one that is less than so many times its size
+WORK_PER_BYTE = 2.0  # additions in the time of moving one byte of main memory
+WORK_OF_EXPENSIVE, WORK_OF_COSTLY = 12.0, 4.0  # additions in the time of one of these operations
 SMALL_FULL_REDUCTION = 1 << 14  # elements; larger ones are split over workers
 
 
@@ -56,6 +62,15 @@ class Group:
     @property
     def dims(self) -> tuple[int, ...]:
         return self.roots[0].dims
+
+
+def own_work(op: Op) -> float:
+    """What an element of an operation costs, in additions."""
+    if op.name in EXPENSIVE:
+        return WORK_OF_EXPENSIVE
+    if op.name in COSTLY:
+        return WORK_OF_COSTLY
+    return 0.25 if op.definition.pattern == "index" else 1.0
 
 
 @dataclass(frozen=True)
@@ -82,12 +97,14 @@ class _Fuser:
         self.position = {op: number for number, op in enumerate(region.ops)}
         self.homes: dict[Op, set[Group]] = {}
         self.groups: list[Group] = []
-        self.chain: dict[Op, int] = {}
+        self.leaves: dict[Value, frozenset[Value]] = {}
 
     def run(self) -> Region:
         for op in self.region.ops:
             if op.name in CONTRACTIONS and op not in self.homes:
                 self.contract(op)
+        for op in self.region.ops:
+            self.follow(op)
         for op in reversed(self.region.ops):
             if op not in self.homes and fusable(op):
                 self.place(op)
@@ -335,14 +352,59 @@ class _Fuser:
             return True
         if op.name in FREE and op.definition.pattern == "index":
             return True
-        if op.definition.pattern == "reduce" or op.name in COSTLY or op.name in FOLLOWED - FREE:
+        if op.definition.pattern == "reduce" or op.name in FOLLOWED - FREE:
             return False
-        users = {user for user, _ in self.uses.get(op.result, ()) if user is not None}
-        chain = 1 + max((self.chain.get(user, 0) for user in users), default=0)
-        if chain > MAXIMUM_CHAIN or len(homes) > 3:
-            return False
-        self.chain[op] = chain
-        return True
+        leaves = self.leaves[op.result]
+        if op.result in leaves:
+            return False  # it is stored for somebody who cannot compute it, or reads too much
+        # A store brings the line that it writes into the cache first.
+        stored = op.result.tensor.bytes * (2 + len(homes)) + sum(
+            leaf.tensor.bytes for leaf in leaves
+        )
+        read = sum(
+            leaf.tensor.bytes
+            for home in homes
+            for leaf in leaves
+            if not any(user in home.members for user, _ in self.uses.get(leaf, ()))
+        )
+        return read + self.work(op) * (len(homes) - 1) / WORK_PER_BYTE <= stored
+
+    def follow(self, op: Op) -> None:
+        """What computing the results of `op` in one more kernel would read; the results themselves
+        where they are stored, or would read too much. Known of all that comes before."""
+        for result in op.results:
+            self.leaves[result] = frozenset({result})
+        chained = op.definition.pattern == "elementwise" or op.name in FREE
+        if not chained or not fusable(op) or op in self.homes or self.is_stored(op):
+            return
+        read = frozenset(leaf for v in op.operands for leaf in self.leaves.get(v, (v,)))
+        size = op.result.tensor.bytes
+        if sum(leaf.tensor.bytes * LARGE > size for leaf in read) <= MAXIMUM_LEAVES:
+            self.leaves[op.result] = read
+
+    def work(self, op: Op) -> float:
+        """Additions for computing a result in one more kernel, from what is stored."""
+        additions, stack, seen = 0.0, [op], {op}
+        while stack:
+            current = stack.pop()
+            additions += own_work(current) * current.result.tensor.size
+            for value in current.operands:
+                source = value.op
+                if source and source not in seen and value not in self.leaves.get(value, (value,)):
+                    seen.add(source)
+                    stack.append(source)
+        return additions
+
+    def is_stored(self, op: Op) -> bool:
+        """Whether somebody needs a result who cannot compute it."""
+        return any(
+            user is None
+            or number < 0
+            or not (fusable(user) or user.name in CONTRACTIONS)
+            or (user.name in CONTRACTIONS and op.name not in VIEWS and not widens(op))
+            for result in op.results
+            for user, number in self.uses.get(result, ())
+        )
 
     # 3. Several roots.
 
