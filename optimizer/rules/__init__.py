@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..rule import Rule
 from . import (
     arithmetic,
+    bounds,
     choose,
     contractions,
     control,
@@ -14,6 +15,7 @@ from . import (
     indexing,
     reductions,
     scales,
+    scatters,
     shape,
     sinking,
     slices,
@@ -24,10 +26,12 @@ RULES: tuple[Rule, ...] = (
     *arithmetic.RULES,
     *functions.RULES,
     *choose.RULES,
+    *bounds.RULES,
     *conversion.RULES,
     *shape.RULES,
     *slices.RULES,
     *indexing.RULES,
+    *scatters.RULES,
     *reductions.RULES,
     *contractions.RULES,
     *scales.RULES,
