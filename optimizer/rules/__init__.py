@@ -11,7 +11,9 @@ from . import (
     control,
     conversion,
     convolutions,
+    convolved,
     functions,
+    gathers,
     indexing,
     one_hot,
     products,
@@ -21,6 +23,7 @@ from . import (
     shape,
     sinking,
     slices,
+    updates,
 )
 
 # Rules of one root are tried in this order; any order ends with the same number of operations.
@@ -33,13 +36,16 @@ RULES: tuple[Rule, ...] = (
     *shape.RULES,
     *slices.RULES,
     *indexing.RULES,
+    *gathers.RULES,
     *scatters.RULES,
+    *updates.RULES,
     *reductions.RULES,
     *one_hot.RULES,
     *products.RULES,
     *contractions.RULES,
     *scales.RULES,
     *convolutions.RULES,
+    *convolved.RULES,
     *control.RULES,
     *sinking.RULES,
 )
