@@ -133,6 +133,8 @@ def convolution_of_concatenate(op: Op, b: Rewriter) -> Value | None:
         return None
     if op.feature_group_count != 1 or op.batch_group_count != 1 or not op.type.is_static:
         return None
+    if op.type.element.bits < 32:
+        return None  # sums of parts are rounded once more each
     if min(part.dims[d] for part in joined.operands) < LEAST_FEATURES:
         return None
     if joined.type.size < (len(joined.operands) - 1) * op.type.size:
