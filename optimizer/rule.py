@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..hlo.build import Builder
@@ -56,7 +56,7 @@ class Rule:
     an order that is the implementation's own, so that any licence is checked on such values.
     `local` rules look at which results are used: what they make stands for no equal operation.
     `makers`: unless one of these operations makes an operand, the rule does not apply; empty where
-    nothing is known of that.
+    nothing is known of that. `made_from`: what `rule(...)` was called with, for rules of formulas.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Rule:
     sums: bool = False
     local: bool = False
     makers: frozenset[str] = frozenset()
+    made_from: Mapping[str, Any] = field(default_factory=dict)
 
     def needs(self, op: Op) -> Licence:
         """The licence that rewriting `op` needs: none where no float or complex is involved."""

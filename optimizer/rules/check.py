@@ -8,13 +8,10 @@ REASSOCIATES are run on small dyadic values, infinities and NaN; all others on h
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...hlo.build import Builder
 from ...hlo.errors import GirihError
 from ...hlo.graph import Function, Module, Region
 from ...hlo.interpret import interpret
@@ -164,35 +161,3 @@ def _different_floats(expected: Any, found: Any, licence: Licence, ulps: int) ->
     if licence & ASSUMES_FINITE:
         bad &= np.isfinite(a)
     return bad
-
-
-# Mutants: a good check catches wrong rules.
-
-
-def mutants(rule: Rule) -> Iterable[Rule]:
-    """Wrong twins of a rule: its licence stays, its result is negated, swapped or shifted."""
-
-    def broken(name: str, change: Any) -> Rule:
-        def rewrite(op: Any, b: Any) -> Any:
-            result = rule.rewrite(op, b)
-            if result is None:
-                return None
-            values = [result] if not isinstance(result, Sequence) else list(result)
-            return [change(b, value) for value in values]
-
-        return replace(rule, name=f"{rule.name} {name}", rewrite=rewrite)
-
-    yield broken("inverted", _inverted)
-    yield broken("shifted", _shifted)
-
-
-def _inverted(b: Builder, value: Any) -> Any:
-    if value.element.is_bool or value.element.is_integer:
-        return b("not", value)
-    return b("negate", value)
-
-
-def _shifted(b: Any, value: Any) -> Any:
-    if value.rank == 0 or value.dims[-1] in (0, 1):
-        return _inverted(b, value)
-    return b("reverse", value, dimensions=(value.rank - 1,))

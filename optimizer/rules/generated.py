@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo.build import Builder
-from ...hlo.graph import Value
+from ...hlo.graph import Region, Value
 from ...hlo.types import BF16, F16, F32, F64, I1, I8, I32, UI8, ElementType, TensorType
 from ..rule import Example
 from .formula import Apply, Types, Variable, literal_missing, literals, variable_type, variables
@@ -36,7 +36,7 @@ class _Constants:
 
 
 def examples_of(
-    pattern: Apply, kinds: frozenset[str], where: Condition | None
+    pattern: Apply, kinds: frozenset[str], where: Condition | None, single: bool = False
 ) -> Iterator[Example]:
     names = variables(pattern)
     data = [v for v in names if v.kind != "predicate"]
@@ -52,8 +52,21 @@ def examples_of(
             for choice in few:
                 numbers = dict(zip((v.name for v in constants), choice, strict=True))
                 made = _example(pattern, where, TensorType(shape, element), numbers)
-                if made is not None:
+                if made is not None and (made.fires or shape == (676,)):
                     yield made
+        if single:
+            made = _example(pattern, where, TensorType((2, 3), element), numbers)
+            if made is not None and made.fires:
+                yield _used_elsewhere(made)
+
+
+def _used_elsewhere(made: Example) -> Example:
+    """The same program with the operations inside the pattern as results: they would stay."""
+    (result,) = made.region.results
+    assert result.op is not None
+    inner = [v for v in result.op.operands if v.op is not None and v.op.name != "constant"]
+    region = Region(made.region.arguments, made.region.ops, (result, *inner))
+    return Example(f"{made.name} used elsewhere", region, fires=False)
 
 
 def _constants_of(element: ElementType) -> list[Any]:
@@ -91,8 +104,7 @@ def _example(
             count = type.size
             numbers_of = np.resize(np.array([1, 2, 3, 4, 0, 5, 6, 1]), count).reshape(type.dims)
             values[variable.name] = b.constant(numbers_of, type_of(variable))
-    if where is not None and not where(Match(values, _Constants())):  # type: ignore[arg-type]
-        return None
+    fires = where is None or bool(where(Match(values, _Constants())))  # type: ignore[arg-type]
     if any(literal_missing(node, type.element) for node in literals(pattern)):
         return None
     root_type = type.with_element(I1) if root == "predicate" else type
@@ -101,4 +113,4 @@ def _example(
     except KeyError:
         return None
     shown = ", ".join(f"{key}={value}" for key, value in numbers.items())
-    return Example(f"{type} {shown}".strip(), b.region([result]))
+    return Example(f"{type} {shown}".strip(), b.region([result]), fires=fires)

@@ -248,14 +248,19 @@ def rule(
     def examples() -> Iterator[Example]:
         from .generated import examples_of  # builds the formulas of this module
 
-        return examples_of(pattern, kinds, where)
+        return examples_of(pattern, kinds, where, single)
 
     text = f"{pattern} -> {replacement}"
     every = all(makers for _, makers in variants)
     made = frozenset(made for _, makers in variants for _, made in makers if every)
+    made_from = {
+        "pattern": pattern, "replacement": replacement, "licence": licence, "kinds": kinds,
+        "where": where, "ulps": ulps, "lowers": lowers, "single": single,
+    }  # fmt: skip
     return Rule(
-        name, (pattern.operation,), rewrite, licence, examples, lowers, ulps, text, makers=made
-    )
+        name, (pattern.operation,), rewrite, licence, examples, lowers, ulps, text, makers=made,
+        made_from=made_from,
+    )  # fmt: skip
 
 
 def _alone(pattern: Apply, root: Op, b: Rewriter) -> bool:
