@@ -7,7 +7,9 @@ REASSOCIATES are run on small dyadic values, infinities and NaN; all others on h
 
 from __future__ import annotations
 
+import functools
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,15 @@ INFINITE = (np.inf, -np.inf, np.nan)
 
 
 def check_rule(rule: Rule, rounds: int = 2) -> list[str]:
-    """What is wrong with a rule, one sentence each; empty if nothing is."""
+    """What is wrong with a rule, one sentence each; empty if nothing is.
+
+    Beside its own examples it is run on those of all structural rules and on hostile programs,
+    where it may fire or not.
+    """
     problems = []
     fired = 0
-    for example in rule.examples():
-        fired += example.fires
+    for example in (*rule.examples(), *_used_elsewhere(rule), *_others(rule)):
+        fired += bool(example.fires)
         problem = check_example(rule, example, rounds)
         if problem:
             problems.append(f"{rule.name}: {example.name}: {problem}")
@@ -52,8 +58,10 @@ def check_example(rule: Rule, example: Example, rounds: int = 2) -> str:
     hits = engine.ledger.hits[rule.name]
     if engine.ledger.exhausted:
         return "the rule does not terminate"
-    if bool(hits) is not example.fires:
+    if example.fires is not None and bool(hits) is not example.fires:
         return "fires, but must not" if hits else "does not fire"
+    if not hits:
+        return ""
     after = module.with_main(region)
     licence = rule.licence if _has_floats(example.region) else BITWISE
     for number in range(rounds):
@@ -68,6 +76,46 @@ def check_example(rule: Rule, example: Example, rounds: int = 2) -> str:
             if problem:
                 return problem
     return ""
+
+
+# Other programs.
+
+
+def _used_elsewhere(rule: Rule, most: int = 6) -> Iterator[Example]:
+    """Examples of a `single` rule, with the operations that it wants to be alone as results."""
+    for example in rule.examples() if rule.single else ():
+        roots = [op for op in example.region.ops if op.name in rule.roots]
+        if not example.fires or not roots or not most:
+            continue
+        inner = [v for v in roots[-1].operands if v.op is not None and v.op.operands]
+        results = (*example.region.results, *inner)
+        region = Region(example.region.arguments, example.region.ops, results)
+        yield Example(f"{example.name}, used elsewhere", region, example.inputs, fires=False)
+        most -= 1
+
+
+def _others(rule: Rule) -> Iterator[Example]:
+    """Programs of others that have an operation which the rule looks at."""
+    for example, names in _programs():
+        if "*" in rule.roots or not names.isdisjoint(rule.roots):
+            yield example
+
+
+@functools.cache
+def _programs() -> list[tuple[Example, frozenset[str]]]:
+    from . import RULES  # the table of all rules; they do not need their check
+    from .hostile import programs
+
+    found = [
+        example._replace(name=f"{rule.name}, {example.name}")
+        for rule in RULES
+        if not rule.made_from
+        for example in rule.examples()
+    ]
+    return [
+        (example._replace(fires=None), frozenset(op.name for op in example.region.walk()))
+        for example in (*found, *programs())
+    ]
 
 
 def _has_floats(region: Region) -> bool:

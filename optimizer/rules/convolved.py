@@ -124,7 +124,7 @@ def _concat_examples() -> Iterator[Example]:
 
 @structural("convolution-of-concatenate", "convolution", licence=REASSOCIATES,
             examples=_concat_examples, lowers="concatenated elements", sums=True,
-            makers=("concatenate",))  # fmt: skip
+            makers=("concatenate",), single=True)  # fmt: skip
 def convolution_of_concatenate(op: Op, b: Rewriter) -> Value | None:
     """conv(concatenate(x, y), w) -> conv(x, w1) + conv(y, w2) [results are smaller than x and y]"""
     joined = made_by(op.operands[0], "concatenate")

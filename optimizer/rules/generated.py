@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo.build import Builder
-from ...hlo.graph import Region, Value
+from ...hlo.graph import Value
 from ...hlo.types import BF16, F16, F32, F64, I1, I8, I32, UI8, ElementType, TensorType
 from ..rule import Example
 from .formula import Apply, Types, Variable, literal_missing, literals, variable_type, variables
@@ -36,7 +36,7 @@ class _Constants:
 
 
 def examples_of(
-    pattern: Apply, kinds: frozenset[str], where: Condition | None, single: bool = False
+    pattern: Apply, kinds: frozenset[str], where: Condition | None
 ) -> Iterator[Example]:
     names = variables(pattern)
     data = [v for v in names if v.kind != "predicate"]
@@ -54,19 +54,6 @@ def examples_of(
                 made = _example(pattern, where, TensorType(shape, element), numbers)
                 if made is not None and (made.fires or shape == (676,)):
                     yield made
-        if single:
-            made = _example(pattern, where, TensorType((2, 3), element), numbers)
-            if made is not None and made.fires:
-                yield _used_elsewhere(made)
-
-
-def _used_elsewhere(made: Example) -> Example:
-    """The same program with the operations inside the pattern as results: they would stay."""
-    (result,) = made.region.results
-    assert result.op is not None
-    inner = [v for v in result.op.operands if v.op is not None and v.op.name != "constant"]
-    region = Region(made.region.arguments, made.region.ops, (result, *inner))
-    return Example(f"{made.name} used elsewhere", region, fires=False)
 
 
 def _constants_of(element: ElementType) -> list[Any]:

@@ -248,7 +248,7 @@ def rule(
     def examples() -> Iterator[Example]:
         from .generated import examples_of  # builds the formulas of this module
 
-        return examples_of(pattern, kinds, where, single)
+        return examples_of(pattern, kinds, where)
 
     text = f"{pattern} -> {replacement}"
     every = all(makers for _, makers in variants)
@@ -259,7 +259,7 @@ def rule(
     }  # fmt: skip
     return Rule(
         name, (pattern.operation,), rewrite, licence, examples, lowers, ulps, text, makers=made,
-        made_from=made_from,
+        single=single, made_from=made_from,
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def _chain_examples() -> Iterator[Example]:
 
 
 @structural("order-of-products", "dot_general", licence=REASSOCIATES, examples=_chain_examples,
-            lowers="multiplications", sums=True, makers=("dot_general",))  # fmt: skip
+            lowers="multiplications", sums=True, makers=("dot_general",), single=True)  # fmt: skip
 def order_of_products(op: Op, b: Rewriter) -> Value | None:
     """(x y) z -> x (y z), x (y z) -> (x y) z [fewer multiplications]"""
     for side in (0, 1):
@@ -156,7 +156,7 @@ def _slice_examples() -> Iterator[Example]:
 
 
 @structural("slice-of-dot", "slice", examples=_slice_examples, lowers="multiplications", sums=True,
-            makers=("dot_general",))  # fmt: skip
+            makers=("dot_general",), single=True)  # fmt: skip
 def slice_of_dot(op: Op, b: Rewriter) -> Value | None:
     """slice(dot(x, y)) -> dot(slice x, slice y) [no other use]"""
     inner = made_by(op.operands[0], "dot_general")
@@ -198,7 +198,7 @@ def _sum_examples() -> Iterator[Example]:
 
 @structural("sum-of-dot", "reduce", licence=REASSOCIATES | IGNORES_ZERO_SIGN,
             examples=_sum_examples, lowers="computed elements", sums=True,
-            makers=("dot_general",))  # fmt: skip
+            makers=("dot_general",), single=True)  # fmt: skip
 def sum_of_dot(op: Op, b: Rewriter) -> Value | None:
     """sum(dot(x, y)) -> dot(sum x, sum y) [summed batching dims become contracting ones]"""
     inner = made_by(op.operands[0], "dot_general")
@@ -246,7 +246,7 @@ def _broadcast_product_examples() -> Iterator[Example]:
 
 @structural("sum-of-products", "reduce", licence=REASSOCIATES | IGNORES_ZERO_SIGN,
             examples=_broadcast_product_examples, lowers="computed elements", sums=True,
-            makers=("multiply",))  # fmt: skip
+            makers=("multiply",), single=True)  # fmt: skip
 def sum_of_products(op: Op, b: Rewriter) -> Value | None:
     """sum(broadcast x * broadcast y) -> dot(x, y) [a matrix product, not too thin]"""
     terms = made_by(op.operands[0], "multiply")

@@ -57,7 +57,7 @@ def _select_examples() -> Iterator[Example]:
 
 
 @structural("select-of-update", "select", examples=_select_examples, lowers="selected elements",
-            makers=("dynamic_update_slice",))  # fmt: skip
+            makers=("dynamic_update_slice",), single=True)  # fmt: skip
 def select_of_update(op: Op, b: Rewriter) -> Value | None:
     """select(p, update(x, u, i), x) -> update(x, select(p, u, slice(x, i)), i) [p is one value]"""
     predicate, *branches = op.operands
@@ -121,7 +121,8 @@ def _pad_examples() -> Iterator[Example]:
 
 
 @structural("add-of-part", "add", licence=IGNORES_ZERO_SIGN, examples=_pad_examples,
-            lowers="added elements", makers=("pad", "dynamic_update_slice"))  # fmt: skip
+            lowers="added elements", makers=("pad", "dynamic_update_slice"),
+            single=True)  # fmt: skip
 def add_of_part(op: Op, b: Rewriter) -> Value | None:
     """x + pad(u, 0), x + update(0, u, i) -> update(x, slice(x, i) + u, i) [x in memory, u small]"""
     if b.replacing is None or "elementwise" in b.users(b.replacing.results[0]):
@@ -174,7 +175,7 @@ def _sum_examples() -> Iterator[Example]:
 
 
 @structural("add-of-updates", "add", examples=_sum_examples, lowers="added elements",
-            makers=("dynamic_update_slice",))  # fmt: skip
+            makers=("dynamic_update_slice",), single=True)  # fmt: skip
 def add_of_updates(op: Op, b: Rewriter) -> Value | None:
     """update(0, u, i) + update(0, v, i) -> update(0, u + v, i)"""
     first, second = (made_by(value, "dynamic_update_slice") for value in op.operands)
