@@ -198,7 +198,7 @@ def scatter_once(op: Op, b: Rewriter) -> Value | None:
         return None
     x, indices, updates = op.operands
     number = b.scalar(x)
-    if number is None or not updates.tensor.size or op.results[0].type is not x.type:
+    if number is None or op.results[0].type is not x.type:
         return None
     window = _window(op, b)
     body = monoid(op.regions[0])
