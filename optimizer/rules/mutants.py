@@ -120,7 +120,7 @@ def _other_formulas(node: Node, pattern: Node) -> Iterator[Node]:
         if node.children[0] != node.children[1]:
             yield Apply(node.operation, node.children[::-1], node.attributes)
     elif node.operation == "select":
-        condition, left, right = node.children
+        condition, left, right = node.children[:3]
         yield Apply("select", (condition, right, left), node.attributes)
     for place, child in enumerate(node.children):
         for other in _other_formulas(child, pattern):
@@ -170,7 +170,7 @@ def _other_functions(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Funct
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
     if isinstance(node, ast.If) and _leaves(node.body) and not node.orelse:
-        tests = node.test.values if _is_or(node.test) else [node.test]
+        tests = _disjuncts(node.test)
         for number, test in enumerate(tests):
             text = ast.unparse(test)
             if ".is_static" in text.replace("b.is_static(", ""):
@@ -187,8 +187,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
         yield f"{node.value} became {node.value + 1}", _count_up
 
 
-def _is_or(test: ast.expr) -> bool:
-    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
+def _disjuncts(test: ast.expr) -> list[ast.expr]:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        return test.values
+    return [test]
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
@@ -202,7 +204,7 @@ def _leaves(body: list[ast.stmt]) -> bool:
 
 
 def _drop(node: Any, number: int) -> None:
-    if _is_or(node.test):
+    if len(_disjuncts(node.test)) > 1:
         node.test.values[number] = ast.Constant(False)
     else:
         node.test = ast.Constant(False)

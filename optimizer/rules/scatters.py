@@ -141,7 +141,7 @@ def _examples() -> Iterator[Example]:
     pairs = {"update_window_dims": (), "inserted_window_dims": (0, 1), "index_vector_dim": 1,
              "scatter_dims_to_operand_dims": (0, 1)}  # fmt: skip
 
-    def paired(b: Any, i: Value, u: Value, first: Value | None = None, **changed: Any) -> Value:
+    def paired(b: Any, i: Value, u: Value, first: Any = None, **changed: Any) -> Value:
         count = b("iota", type=ROW_INDEX, iota_dimension=0) if first is None else first
         index = b("concatenate", count, i, dimension=1)
         return scatter(b, filled(b), index, u, "add", **{**pairs, **changed})
