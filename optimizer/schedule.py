@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
@@ -104,31 +105,60 @@ class Schedule:
         self.labels[label] = len(self.steps)
 
 
-def schedule(module: Module, in_tiles: bool = False) -> Schedule:
+def schedule(
+    module: Module, in_tiles: bool = False, hinders: Hinders | None = None
+) -> Schedule:
     """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control.
 
     in_tiles: the target's tile functions write results where operands lie, too.
+    hinders: `hinders_of(in_tiles)`, where many orders of the same operations are scheduled.
     """
     require_static(module)
-    return _Scheduler(module, in_tiles).run()
+    return _Scheduler(hinders or hinders_of(in_tiles)).run(module)
+
+
+def schedule_alone(op: Op, hinders: Hinders) -> Schedule:
+    """The steps of one operation of control flow whose operands and captures lie elsewhere."""
+    return _Scheduler(hinders).alone(op)
+
+
+def hinders_of(in_tiles: bool) -> Hinders:
+    """Why a result may not lie where an operand does, on a target whose tile functions write there
+    or do not; each answer is computed once."""
+
+    @cache
+    def hinders(op: Op, operand: int, result: int) -> str:
+        if op.name == "kernel_call" and not in_tiles:
+            return "whose results lie apart from what it reads on this target"
+        may = tiles_may_overwrite if op.name == "kernel_call" else may_overwrite
+        return "" if may(op, operand, result) else "which needs it until that is written"
+
+    return hinders
 
 
 class _Scheduler:
-    def __init__(self, module: Module, in_tiles: bool) -> None:
-        self.module = module
-        self.in_tiles = in_tiles
+    def __init__(self, hinders: Hinders) -> None:
+        self.hinders = hinders
         self.out = Schedule()
         self.buffers: dict[Value, Buffer] = {}
+        # Until which operation of the current region any value in an arena buffer is used.
+        self.ends: dict[Buffer, int] = {}
         self.weights: dict[str, Buffer] = {}
         self.pinned: set[Buffer] = set()  # belong to an enclosing region: never overwritten
 
-    def run(self) -> Schedule:
-        body = self.module.body
+    def alone(self, op: Op) -> Schedule:
+        taken = [*op.operands, *(value for body in op.regions for value in body.captures())]
+        self.buffers = {value: Buffer("input", value.tensor) for value in dict.fromkeys(taken)}
+        self.region(Region((), (op,), op.results), {})
+        return self.out
+
+    def run(self, module: Module) -> Schedule:
+        body = module.body
         for index, argument in enumerate(body.arguments):
             buffer = Buffer("input", argument.tensor, index)
             self.buffers[argument] = buffer
             self.out.inputs.append(buffer)
-        donated = self.donated(body)
+        donated = self.donated(module)
         self.region(body, self.overwritten(body, donated))
         taken: set[Buffer] = set()
         for index, value in enumerate(body.results):
@@ -144,13 +174,13 @@ class _Scheduler:
                 output = Buffer("output", value.tensor, index)
                 self.out.add(CopyStep(buffer, output))
                 self.out.outputs.append(output)
-        self.out.notes = self.lost(body, donated)
+        self.out.notes = self.lost(module, donated)
         return self.out
 
-    def donated(self, body: Region) -> list[Carry]:
+    def donated(self, module: Module) -> list[Carry]:
         """The arguments whose memory the caller gave up for a result, and that result's memory,
         which may be the same."""
-        signature = self.module.signature
+        signature, body = module.signature, module.body
         if signature is None:
             return []
         found: list[Carry] = []
@@ -160,12 +190,6 @@ class _Scheduler:
                 memory = Buffer("output", body.results[result].tensor, result, replaces=given)
                 found.append((body.arguments[index], result, memory))
         return found
-
-    def hinders(self, op: Op, operand: int, result: int) -> str:
-        if op.name == "kernel_call" and not self.in_tiles:
-            return "whose results lie apart from what it reads on this target"
-        may = tiles_may_overwrite if op.name == "kernel_call" else may_overwrite
-        return "" if may(op, operand, result) else "which needs it until that is written"
 
     def overwritten(self, body: Region, carries: Sequence[Carry]) -> dict[Value, Buffer]:
         """Values that are computed straight into the buffer of the argument that they replace."""
@@ -177,9 +201,9 @@ class _Scheduler:
             if not reason
         }
 
-    def lost(self, body: Region, donated: Sequence[Carry]) -> list[str]:
+    def lost(self, module: Module, donated: Sequence[Carry]) -> list[str]:
         """A sentence for each donated argument whose memory no result takes over."""
-        signature = self.module.signature
+        signature, body = module.signature, module.body
         given = () if signature is None else signature.arguments
         reasons = {
             argument.index: reason
@@ -199,9 +223,10 @@ class _Scheduler:
     def region(self, region: Region, wanted: Mapping[Value, Buffer]) -> None:
         """Steps of a region's operations; `wanted` names buffers for some of its values."""
         last = last_uses(region)
+        outside, self.ends = self.ends, {}
         for position, op in enumerate(region.ops):
             if op.name == "while":
-                self.loop(op, position, last, wanted)
+                self.loop(op, position, wanted)
             elif op.name in ("if", "case"):
                 self.branch(op, wanted)
             elif op.name == "constant":
@@ -212,11 +237,13 @@ class _Scheduler:
                 for operand, result in zip(op.operands, op.results, strict=True):
                     self.buffers[result] = self.buffers[operand]
             else:
-                self.single(op, position, last, wanted)
+                self.single(op, position, wanted)
+            for result in op.results:
+                buffer = self.buffers[result]
+                self.ends[buffer] = max(self.ends.get(buffer, -1), last[result])
+        self.ends = outside
 
-    def single(
-        self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
-    ) -> None:
+    def single(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
         operands = [self.buffers[value] for value in op.operands]
         results: list[Buffer] = []
         for result in op.results:
@@ -224,7 +251,7 @@ class _Scheduler:
                 raise UnsupportedError(f"{op.place}{op.name}: {result.type} results cannot run")
             buffer = wanted.get(result)
             if buffer is None:
-                buffer = self.in_place(op, result, position, last, results)
+                buffer = self.in_place(op, result, position, results)
             if buffer is None:
                 buffer = Buffer("arena", result.type)
             self.buffers[result] = buffer
@@ -232,12 +259,7 @@ class _Scheduler:
         self.out.add(RunStep(op, operands, results))
 
     def in_place(
-        self,
-        op: Op,
-        result: Value,
-        position: int,
-        last: Mapping[Value, int],
-        taken: Sequence[Buffer],
+        self, op: Op, result: Value, position: int, taken: Sequence[Buffer]
     ) -> Buffer | None:
         """An operand's buffer that nobody reads any more and that `op` may overwrite."""
         for number, operand in enumerate(op.operands):
@@ -246,14 +268,8 @@ class _Scheduler:
                 buffer.place == "arena"
                 and buffer not in taken
                 and buffer.bytes == result.tensor.bytes
-                and all(
-                    last.get(value, -2) <= position
-                    for value, other in self.buffers.items()
-                    if other is buffer
-                )
-                and not any(
-                    other is not operand and self.buffers[other] is buffer for other in op.operands
-                )
+                and self.ends.get(buffer, -1) <= position
+                and sum(self.buffers[other] is buffer for other in op.operands) == 1
                 and not self.hinders(op, number, result.index)
                 and buffer not in self.pinned
             ):
@@ -285,9 +301,7 @@ class _Scheduler:
 
     # Control flow.
 
-    def loop(
-        self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
-    ) -> None:
+    def loop(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
         condition, body = op.regions
         outer = {self.buffers[value] for region in op.regions for value in region.captures()}
         carried: list[Buffer] = []
@@ -299,11 +313,7 @@ class _Scheduler:
                 and source not in outer  # read anew in every turn
                 and source not in self.pinned
                 and result not in wanted
-                and all(
-                    last.get(value, -2) <= position
-                    for value, other in self.buffers.items()
-                    if other is source
-                )
+                and self.ends.get(source, -1) <= position
                 and sum(self.buffers[other] is source for other in op.operands) == 1
             )
             if reusable:
@@ -454,13 +464,13 @@ def last_uses(region: Region) -> dict[Value, int]:
     return last
 
 
-def live_ranges(plan: Schedule) -> dict[Buffer, tuple[int, int]]:
-    """First and last step of every arena buffer, loops counted as one: what is live where a loop
-    begins and is touched inside stays live to its end."""
+def live_ranges(plan: Schedule, place: str = "arena") -> dict[Buffer, tuple[int, int]]:
+    """First and last step of every buffer of a place, loops counted as one: what is live where a
+    loop begins and is touched inside stays live to its end."""
     ranges: dict[Buffer, tuple[int, int]] = {}
     for number, step in enumerate(plan.steps):
         for buffer in touched(step):
-            if buffer.place == "arena":
+            if buffer.place == place:
                 first, _ = ranges.get(buffer, (number, number))
                 ranges[buffer] = (first, number)
     loops = [
