@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..hlo.graph import Module, Op
+from ..hlo.graph import Module, Op, Region
 from .lending import Lent, lend
 from .memory import rounded
 from .schedule import (
@@ -21,6 +21,7 @@ from .schedule import (
     live_ranges,
     schedule,
     schedule_alone,
+    schedule_body,
 )
 
 Scratch = Callable[[Op], int]  # bytes that a kernel needs in the arena while it runs
@@ -72,6 +73,14 @@ def measure_alone(op: Op, scratch: Scratch | None = None, hinders: Hinders | Non
     """The memory of one operation of control flow, its results included, where all that it reads
     lies elsewhere and stays."""
     return measure_schedule(schedule_alone(op, hinders or hinders_of(False)), scratch)
+
+
+def measure_body(
+    region: Region, carries: bool, scratch: Scratch | None = None, hinders: Hinders | None = None
+) -> Measure:
+    """The memory of one turn of a region of control flow, where all that it takes lies elsewhere;
+    `carries`: its results go there, too, as in the body of a loop."""
+    return measure_schedule(schedule_body(region, carries, hinders or hinders_of(False)), scratch)
 
 
 def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure:

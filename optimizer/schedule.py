@@ -122,6 +122,14 @@ def schedule_alone(op: Op, hinders: Hinders) -> Schedule:
     return _Scheduler(hinders).alone(op)
 
 
+def schedule_body(region: Region, carries: bool, hinders: Hinders) -> Schedule:
+    """The steps of one turn of a region of control flow: all that it takes lies elsewhere.
+
+    carries: its results go where its arguments lie, as in the body of a loop.
+    """
+    return _Scheduler(hinders).turn(region, carries)
+
+
 def hinders_of(in_tiles: bool) -> Hinders:
     """Why a result may not lie where an operand does, on a target whose tile functions write there
     or do not; each answer is computed once."""
@@ -147,9 +155,17 @@ class _Scheduler:
         self.pinned: set[Buffer] = set()  # belong to an enclosing region: never overwritten
 
     def alone(self, op: Op) -> Schedule:
-        taken = [*op.operands, *(value for body in op.regions for value in body.captures())]
-        self.buffers = {value: Buffer("input", value.tensor) for value in dict.fromkeys(taken)}
-        self.region(Region((), (op,), op.results), {})
+        return self.turn(Region((), (op,), op.results), carries=False)
+
+    def turn(self, region: Region, carries: bool) -> Schedule:
+        taken = [*region.arguments, *region.captures()]
+        self.buffers = {value: Buffer("input", value.tensor) for value in taken}
+        if not carries:
+            self.region(region, {})
+            return self.out
+        carried = [self.buffers[argument] for argument in region.arguments]
+        self.region(region, self.overwritten(region, _pairs(region, carried)))
+        self.carry(region, carried)
         return self.out
 
     def run(self, module: Module) -> Schedule:
@@ -329,8 +345,7 @@ class _Scheduler:
         self.region(condition, {})
         self.out.add(BranchStep(self.buffers[condition.results[0]], end))
         self.buffers.update(zip(body.arguments, carried, strict=True))
-        pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
-        self.region(body, self.overwritten(body, pairs))
+        self.region(body, self.overwritten(body, _pairs(body, carried)))
         self.carry(body, carried)
         self.out.add(JumpStep(begin, back=True))
         self.out.mark(end)
@@ -391,10 +406,17 @@ class _Scheduler:
         }
 
 
-def hindrances(body: Region, carries: Sequence[Carry], hinders: Hinders) -> list[str]:
+def _pairs(body: Region, carried: Sequence[Buffer]) -> list[Carry]:
+    """A loop's body replaces each carried value by the result of the same number."""
+    return [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
+
+
+def hindrances(
+    body: Region, carries: Sequence[Carry], hinders: Hinders, in_order: bool = True
+) -> list[str]:
     """For each argument, why the result that replaces it cannot be computed straight into its
     memory, "" where it can: all its readers have to come before, or be the operation itself and
-    allow it."""
+    allow it. in_order: as the operations stand; False: as if all other readers came before."""
     roots = alias_roots(body)
     names: dict[Value, list[Value]] = {}
     for value, source in roots.items():
@@ -418,7 +440,7 @@ def hindrances(body: Region, carries: Sequence[Carry], hinders: Hinders) -> list
                 return "it is returned as it is"
             if user is op:
                 own.append(number)
-            elif position[user] > position[op] and not aliases(user):
+            elif in_order and position[user] > position[op] and not aliases(user):
                 return (
                     f"{user.place}{_kernel(user)} reads it, when what replaces it is computed "
                     f"already ({op.place}{_kernel(op)})"
