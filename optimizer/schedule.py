@@ -19,6 +19,9 @@ from .overwriting import may_overwrite, tiles_may_overwrite
 from .passes.require_static import require_static
 from .regions import aliases
 
+# Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.
+ORDER_BOUND, ORDER_PROOF = "girih.order_bound", "girih.order_proof"
+
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
 
 
@@ -97,6 +100,8 @@ class Schedule:
     constants: dict[str, Dense] = field(default_factory=dict)  # by weight name
     weights: list[str] = field(default_factory=list)  # used, in order of first use
     notes: list[str] = field(default_factory=list)  # donated memory that no result takes over
+    order_bound: int = 0  # bytes of the arena that any order of the operations needs
+    order_proof: str = ""  # how it is known that no order is better, or that it is not; "": unknown
 
     def add(self, step: Step) -> None:
         self.steps.append(step)
@@ -191,6 +196,8 @@ class _Scheduler:
                 self.out.add(CopyStep(buffer, output))
                 self.out.outputs.append(output)
         self.out.notes = self.lost(module, donated)
+        self.out.order_bound = module.attributes.get(ORDER_BOUND, 0)
+        self.out.order_proof = module.attributes.get(ORDER_PROOF, "")
         return self.out
 
     def donated(self, module: Module) -> list[Carry]:
