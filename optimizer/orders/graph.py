@@ -78,12 +78,14 @@ class TaskGraph:
         self.unread = [
             sum(self.sizes[v] for v in task.makes if not self.users[v]) for task in self.tasks
         ]
-        # What waits for nothing and needs no more than what it makes is best run when the first
+        # What waits for nothing and needs no more than what it leaves is best run when the first
         # task asks for it: until then it only takes memory.
         self.lazy = sum(
             1 << number
             for number, task in enumerate(self.tasks)
-            if not self.before[number] and self.after[number] and not task.inside
+            if not self.before[number]
+            and self.after[number]
+            and not (task.inside or self.unread[number])
         )
         self.asks = [tuple(bits(mask & self.lazy)) for mask in self.before]
         self.all = (1 << count) - 1
