@@ -32,8 +32,7 @@ def test_a_poor_order_is_mended():
     verify(ordered)
     before, after = measure(module).total_bytes, measure(ordered).total_bytes
     assert before > 8 * BIG.bytes and after <= 4 * BIG.bytes
-    assert ordered.attributes[ORDER_PROOF].startswith("proven by")
-    assert ordered.attributes[ORDER_BOUND] == measure(ordered).arena_bytes
+    assert 3 * BIG.bytes <= ordered.attributes[ORDER_BOUND] <= measure(ordered).arena_bytes
     x = np.arange(64, dtype=np.float32)
     np.testing.assert_array_equal(interpret(module, [x])[0], interpret(ordered, [x])[0])
 
@@ -42,6 +41,7 @@ def test_the_best_order_is_kept():
     module = build_module([SMALL], lambda b, x: [b("negate", b("tanh", x))])
     ordered = Order()(module)
     assert ordered.body is module.body
+    assert ordered.attributes[ORDER_PROOF] == "proven by bound"
     assert Order()(ordered) is ordered
 
 
