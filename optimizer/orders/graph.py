@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ...hlo.graph import Op, Region, Value
 from ..measure import Scratch, measure_alone, size_of
@@ -20,6 +20,7 @@ from ..regions import CONTROL_BODIES, aliases
 from ..schedule import INLINE_SPLAT_BYTES, Buffer, Hinders, alias_roots, hindrances
 
 Pairs = Sequence[tuple[int, int]]  # (argument, result that takes over its memory)
+Role = Literal["entry", "loop", "other"]  # of a region: of a program, the body of a `while`
 
 
 class Task(NamedTuple):
@@ -230,12 +231,12 @@ def task_graph(
     pairs: Pairs,
     hinders: Hinders,
     scratch: Scratch | None = None,
-    carries: bool = False,
+    role: Role = "entry",
 ) -> TaskGraph:
     """The task graph of a region whose results take over the memory of arguments as `pairs` say.
 
-    Where they can, who reads such an argument has to run before what replaces it does. carries:
-    it is the body of a loop.
+    Where they can, who reads such an argument has to run before what replaces it does. role: where
+    the results go in the end: each into an output, into the arguments of a loop's body, or nowhere.
     """
     roots = alias_roots(region)
     ops = [op for op in region.ops if not (aliases(op) or _stored(op))]
@@ -254,9 +255,15 @@ def task_graph(
     held = {value for value in kept if value in known}
     end = sum(sizes[known[value]] for value in held)
     for index, value in enumerate(kept):
-        again = value not in known or value in kept[:index]
-        swapped = value in region.arguments and value is not region.arguments[index]
-        if again and (swapped or not carries):
+        if role == "entry":
+            copied = value not in known or value in kept[:index]
+        else:  # a loop's value that goes where another argument lies is kept apart until then
+            copied = (
+                role == "loop"
+                and value in region.arguments
+                and value is not region.arguments[index]
+            )
+        if copied:
             end += size_of(value.tensor.bytes)
     return TaskGraph(region, tasks, values, sizes, before, [v in held for v in values], end)
 

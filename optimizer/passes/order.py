@@ -14,7 +14,7 @@ from ..orders.beam import beam_order
 from ..orders.bound import forced_live
 from ..orders.depth_first import depth_first_order
 from ..orders.divide import WORK, search
-from ..orders.graph import Pairs, TaskGraph, task_graph
+from ..orders.graph import Pairs, Role, TaskGraph, task_graph
 from ..orders.ready import least_net_order, list_order
 from ..orders.source import source_order
 from ..regions import map_bodies
@@ -47,12 +47,12 @@ class Order:
         functions = dict(module.functions)
         for name, function in module.functions.items():
             if name != module.entry:
-                functions[name] = function.with_body(orderer.region(function.body).region)
+                functions[name] = function.with_body(orderer.region(function.body, "other").region)
 
         def judge(region: Region) -> Measure:
             return measure(module.with_main(region), self.in_tiles, self.scratch, orderer.hinders)
 
-        found = orderer.region(module.body, donations(module), judge)
+        found = orderer.region(module.body, "entry", donations(module), judge)
         functions[module.entry] = module.main.with_body(found.region)
         attributes = {
             **module.attributes,
@@ -95,7 +95,7 @@ class _Orderer:
         self.hinders, self.scratch, self.work = hinders, scratch, work
 
     def region(
-        self, region: Region, pairs: Pairs = (), judge: Judge | None = None, carries: bool = False
+        self, region: Region, role: Role, pairs: Pairs = (), judge: Judge | None = None
     ) -> Ordered:
         """The best order of a region, the bodies of its control flow first; itself if that is its
         own order."""
@@ -104,18 +104,21 @@ class _Orderer:
         def change(op: Op, body: Region) -> Region:
             carries = op.name == "while" and body.result_types == op.result_types
             own = [(index, index) for index in range(len(op.operands))] if carries else []
-            found = self.region(body, own, carries=carries)
+            found = self.region(body, "loop" if carries else "other", own)
             above = found.measure.total_bytes - found.bound
             unproven[op] = max(unproven.get(op, 0), above)
             return found.region
 
         ordered = map_bodies(region, change)
         spare = [unproven.get(op, 0) for op in region.ops]
-        graph = task_graph(ordered, pairs, self.hinders, self.scratch, carries)
+        graph = task_graph(ordered, pairs, self.hinders, self.scratch, role)
         below = {op: above for op, above in zip(ordered.ops, spare, strict=True) if above}
-        return self.best(
-            graph, judge or (lambda r: measure_body(r, carries, self.scratch, self.hinders)), below
-        )
+        if judge is None:
+
+            def judge(region: Region) -> Measure:
+                return measure_body(region, role == "loop", self.scratch, self.hinders)
+
+        return self.best(graph, judge, below)
 
     def best(self, graph: TaskGraph, judge: Judge, unproven: Mapping[Op, int]) -> Ordered:
         """The order of the lowest memory by `judge`; cheap strategies first, and no more of them
