@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 66c5f114d7b0e5042b6f03e6754a4a578ad82540e06b045faef3b379b07e6988); do not edit.
+# Generated from specs/plan.proto (sha256 3c9cddea126ed459699b6a42468f1c77333d11f86a37f2fe68e016dcd7f7de9b); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -146,7 +146,7 @@ class Argument(_message.Message):
     def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait")
+    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait", "scratch")
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     TILES_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +154,7 @@ class Run(_message.Message):
     FLOPS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_FIELD_NUMBER: _ClassVar[int]
     kernel: int
     arguments: _containers.RepeatedCompositeFieldContainer[Argument]
     tiles: int
@@ -161,7 +162,8 @@ class Run(_message.Message):
     flops: float
     bytes: float
     wait: bool
-    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ...) -> None: ...
+    scratch: Argument
+    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ...) -> None: ...
 
 class BranchIfFalse(_message.Message):
     __slots__ = ("condition", "target", "wait")
