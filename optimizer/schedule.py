@@ -7,16 +7,16 @@ given later, by memory.py, from the live ranges that `live_ranges` finds here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
-from .overwriting import may_overwrite, tiles_may_overwrite
+from .overwriting import fills, may_overwrite, tiles_may_overwrite
 from .passes.require_static import require_static
-from .regions import aliases
+from .regions import CONTROL_BODIES, aliases
 
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
 
@@ -121,6 +121,7 @@ class _Scheduler:
         self.buffers: dict[Value, Buffer] = {}
         self.weights: dict[str, Buffer] = {}
         self.pinned: set[Buffer] = set()  # belong to an enclosing region: never overwritten
+        self.fills: dict[Value, Op] = {}  # values that a kernel fills where they are needed
 
     def run(self) -> Schedule:
         body = self.module.body
@@ -130,6 +131,7 @@ class _Scheduler:
             self.out.inputs.append(buffer)
         donated = self.donated(body)
         self.region(body, self.overwritten(body, donated))
+        self.fill(body.results)
         taken: set[Buffer] = set()
         for index, value in enumerate(body.results):
             buffer = self.buffers[value]
@@ -200,19 +202,50 @@ class _Scheduler:
         """Steps of a region's operations; `wanted` names buffers for some of its values."""
         last = last_uses(region)
         for position, op in enumerate(region.ops):
+            self.fill(_read(op))
             if op.name == "while":
                 self.loop(op, position, last, wanted)
             elif op.name in ("if", "case"):
                 self.branch(op, wanted)
             elif op.name == "constant":
-                self.constant(op, wanted)
+                self.constant(op)
             elif op.name == "weight":
                 self.weight(op)
             elif aliases(op):
                 for operand, result in zip(op.operands, op.results, strict=True):
                     self.buffers[result] = self.buffers[operand]
+            elif fills(op) and op.result not in wanted:
+                self.fills[op.result] = op
             else:
                 self.single(op, position, last, wanted)
+
+    def fill(self, values: Iterable[Value]) -> None:
+        """Steps for those of the values that are filled where they are first read."""
+        for value in values:
+            if value in self.fills and value not in self.buffers:
+                self.buffers[value] = Buffer("arena", value.tensor)
+                self.out.add(RunStep(self.fills[value], [], [self.buffers[value]]))
+
+    def deliver(self, values: Sequence[Value], targets: Sequence[Buffer]) -> None:
+        """A region's results where they belong, all at once: through temporaries if they swap."""
+        moves: list[tuple[Buffer, Buffer]] = []
+        filled: list[RunStep] = []
+        for value, target in zip(values, targets, strict=True):
+            if value in self.fills and value not in self.buffers:
+                filled.append(RunStep(self.fills[value], [], [target]))
+            elif self.buffers[value] is not target:
+                moves.append((self.buffers[value], target))
+        while moves:
+            sources = {source for source, _ in moves}
+            source, target = next((m for m in moves if m[1] not in sources), moves[0])
+            if target in sources:  # a cycle: what is overwritten is kept
+                kept = Buffer("arena", target.type)
+                self.out.add(CopyStep(target, kept))
+                moves = [(kept if s is target else s, t) for s, t in moves]
+            self.out.add(CopyStep(source, target))
+            moves = [move for move in moves if move[1] is not target]
+        for step in filled:
+            self.out.add(step)
 
     def single(
         self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
@@ -260,15 +293,13 @@ class _Scheduler:
                 return buffer
         return None
 
-    def constant(self, op: Op, wanted: Mapping[Value, Buffer]) -> None:
+    def constant(self, op: Op) -> None:
         dense: Dense = op.attributes["value"]
         if dense.is_splat and dense.type.bytes > INLINE_SPLAT_BYTES:
             own = Op(op.definition, (), op.attributes, (), op.result_types, op.origin)
             body = Region((), (own,), own.results)
             fill = make_op("fusion", (), {"kind": "loop"}, (body,), None, op.origin, check=False)
-            buffer = wanted.get(op.result) or Buffer("arena", dense.type)
-            self.buffers[op.result] = buffer
-            self.out.add(RunStep(fill, [], [buffer]))
+            self.fills[op.result] = fill
             return
         name = f"constant:{dense.digest.hex()}:{dense.type}"
         if name not in self.weights:
@@ -289,11 +320,11 @@ class _Scheduler:
         self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
     ) -> None:
         condition, body = op.regions
-        outer = {self.buffers[value] for region in op.regions for value in region.captures()}
+        outer = self.captured(op)
+        given = [self.buffers.get(operand) for operand in op.operands]
         carried: list[Buffer] = []
-        for operand, result in zip(op.operands, op.results, strict=True):
-            source = self.buffers[operand]
-            reusable = (
+        for operand, source, result in zip(op.operands, given, op.results, strict=True):
+            reusable = source is not None and (
                 source.place == "arena"
                 and source not in carried
                 and source not in outer  # read anew in every turn
@@ -304,43 +335,37 @@ class _Scheduler:
                     for value, other in self.buffers.items()
                     if other is source
                 )
-                and sum(self.buffers[other] is source for other in op.operands) == 1
+                and given.count(source) == 1
             )
-            if reusable:
+            if source is not None and reusable:
                 carried.append(source)
                 continue
             buffer = wanted.get(result) or Buffer("arena", result.tensor)
-            self.out.add(CopyStep(source, buffer))
+            if operand in self.fills:  # straight into the memory of each carried value
+                self.out.add(RunStep(self.fills[operand], [], [buffer]))
+            elif source is not None and source is not buffer:
+                self.out.add(CopyStep(source, buffer))
             carried.append(buffer)
         before, self.pinned = self.pinned, self.pinned | set(carried) | outer
         begin, end = Label(), Label()
         self.out.mark(begin)
         self.buffers.update(zip(condition.arguments, carried, strict=True))
         self.region(condition, {})
+        self.fill(condition.results)
         self.out.add(BranchStep(self.buffers[condition.results[0]], end))
         self.buffers.update(zip(body.arguments, carried, strict=True))
         pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
         self.region(body, self.overwritten(body, pairs))
-        self.carry(body, carried)
+        self.deliver(body.results, carried)
         self.out.add(JumpStep(begin, back=True))
         self.out.mark(end)
         self.pinned = before
         self.buffers.update(zip(op.results, carried, strict=True))
 
-    def carry(self, body: Region, carried: Sequence[Buffer]) -> None:
-        """Copies of the results into the carried buffers, through temporaries if they swap."""
-        later: list[CopyStep] = []
-        for index, value in enumerate(body.results):
-            source, target = self.buffers[value], carried[index]
-            if source is target:
-                continue
-            if source in carried:
-                temporary = Buffer("arena", value.tensor)
-                self.out.add(CopyStep(source, temporary))
-                source = temporary
-            later.append(CopyStep(source, target))
-        for step in later:
-            self.out.add(step)
+    def captured(self, op: Op) -> set[Buffer]:
+        """The memory that an operation's regions read of those around them."""
+        values = (value for region in op.regions for value in region.captures())
+        return {self.buffers[value] for value in values if value in self.buffers}
 
     def branch(self, op: Op, wanted: Mapping[Value, Buffer]) -> None:
         results = [wanted.get(r) or Buffer("arena", r.tensor) for r in op.results]
@@ -351,16 +376,11 @@ class _Scheduler:
             self.out.add(BranchStep(selector, labels[1]))
         else:
             self.out.add(SwitchStep(selector, labels))
-        before, self.pinned = self.pinned, self.pinned | set(results)
-        self.pinned = self.pinned | {
-            self.buffers[value] for region in op.regions for value in region.captures()
-        }
+        before, self.pinned = self.pinned, self.pinned | set(results) | self.captured(op)
         for region, label in zip(op.regions, labels, strict=True):
             self.out.mark(label)
             self.region(region, self.branch_targets(region, results))
-            for value, target in zip(region.results, results, strict=True):
-                if self.buffers[value] is not target:
-                    self.out.add(CopyStep(self.buffers[value], target))
+            self.deliver(region.results, results)
             if region is not op.regions[-1]:
                 self.out.add(JumpStep(end))
         self.out.mark(end)
@@ -377,49 +397,76 @@ class _Scheduler:
             if root.op in inside
             and wanted.count(root) == 1
             and root.op is not None
-            and root.op.name not in ("constant", "weight", "while", "if", "case")
+            and root.op.name not in ("constant", "weight")
         }
 
 
 def hindrances(body: Region, carries: Sequence[Carry], hinders: Hinders) -> list[str]:
     """For each argument, why the result that replaces it cannot be computed straight into its
     memory, "" where it can: all its readers have to come before, or be the operation itself and
-    allow it."""
-    roots = alias_roots(body)
-    names: dict[Value, list[Value]] = {}
-    for value, source in roots.items():
-        names.setdefault(source, []).append(value)
-    results = [roots.get(value, value) for value in body.results]
-    position = {op: number for number, op in enumerate(body.ops)}
+    allow it. A loop takes it over as the start of the same carried value; branches, if each of them
+    could, or returns it as it is."""
+    results = Results(body)
+    return [
+        results.hindrance({argument}, body.results[index], hinders) for argument, index, _ in carries
+    ]
 
-    def reason(argument: Value, root: Value) -> str:
+
+class Results:
+    """A region's results: what they are made of, and what may lie where something else does."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.roots = alias_roots(region)
+        self.names: dict[Value, list[Value]] = {}
+        for value, source in self.roots.items():
+            self.names.setdefault(source, []).append(value)
+        self.results = [self.roots.get(value, value) for value in region.results]
+        self.position = {op: number for number, op in enumerate(region.ops)}
+
+    def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
+        """Why a result cannot lie where `old` does, an argument or captured value by all its names;
+        "" where it can."""
+        root = self.roots.get(result, result)
         op = root.op
-        if op is None or op not in position:
+        if op is None or op not in self.position:
             return "the result is no value that is computed here"
-        if results.count(root) > 1:
+        if self.results.count(root) > 1:
             return f"{op.place}what replaces it is returned twice"
-        if op.name in ("constant", "weight", "while", "if", "case"):
+        if op.name in ("constant", "weight"):
             return f"{op.place}what replaces it comes from '{op.name}'"
+        names = [*old, *(name for value in old for name in self.names.get(value, ()))]
         own = []
-        for user, number in (
-            u for n in (argument, *names.get(argument, ())) for u in body.uses.get(n, ())
-        ):
+        for user, number in (use for name in names for use in self.region.uses.get(name, ())):
             if user is None:
                 return "it is returned as it is"
             if user is op:
                 own.append(number)
-            elif position[user] > position[op] and not aliases(user):
+            elif self.position[user] > self.position[op] and not aliases(user):
                 return (
                     f"{user.place}{_kernel(user)} reads it, when what replaces it is computed "
                     f"already ({op.place}{_kernel(op)})"
                 )
         if not own:
             return ""
+        if op.name in ("if", "case") and set(own) == {-1}:
+            return next(filter(None, (_branch(b, names, root, hinders) for b in op.regions)), "")
         alone = len(own) == 1 and own[0] >= 0
-        why = hinders(op, own[0], root.index) if alone else "which reads it more than once"
+        if op.name == "while":
+            why = "" if alone and own[0] == root.index else "which needs it in every turn"
+        else:
+            why = hinders(op, own[0], root.index) if alone else "which reads it more than once"
         return why and f"{op.place}what replaces it comes from {_kernel(op)}, {why}"
 
-    return [reason(argument, results[index]) for argument, index, _ in carries]
+
+def _branch(body: Region, old: Collection[Value], result: Value, hinders: Hinders) -> str:
+    """Why the branch's result of that number cannot lie where `old` does, "" where it can."""
+    found = Results(body)
+    value = body.results[result.index]
+    kept = found.roots.get(value, value) in old
+    if kept and found.results.count(found.roots.get(value, value)) == 1:
+        return ""
+    return found.hindrance(old, value, hinders)
 
 
 def _kernel(op: Op) -> str:
@@ -452,6 +499,16 @@ def last_uses(region: Region) -> dict[Value, int]:
     for value in region.results:
         last[value] = len(region.ops)
     return last
+
+
+def _read(op: Op) -> Iterator[Value]:
+    """The values that have to be there when an operation begins; what a loop starts with has not,
+    where it can be filled, and neither has what a region returns."""
+    if op.name != "while":
+        yield from op.operands
+    if op.name in CONTROL_BODIES:
+        for inner in (inner for region in op.regions for inner in region.ops):
+            yield from _read(inner)
 
 
 def live_ranges(plan: Schedule) -> dict[Buffer, tuple[int, int]]:
