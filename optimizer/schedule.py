@@ -7,7 +7,7 @@ given later, by memory.py, from the live ranges that `live_ranges` finds here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -15,9 +15,9 @@ from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
-from .overwriting import may_overwrite, tiles_may_overwrite
+from .overwriting import fills, may_overwrite, tiles_may_overwrite
 from .passes.require_static import require_static
-from .regions import aliases
+from .regions import CONTROL_BODIES, aliases
 
 # Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.
 ORDER_BOUND, ORDER_PROOF = "girih.order_bound", "girih.order_proof"
@@ -158,6 +158,7 @@ class _Scheduler:
         self.ends: dict[Buffer, int] = {}
         self.weights: dict[str, Buffer] = {}
         self.pinned: set[Buffer] = set()  # belong to an enclosing region: never overwritten
+        self.fills: dict[Value, Op] = {}  # values that a kernel fills where they are needed
 
     def alone(self, op: Op) -> Schedule:
         return self.turn(Region((), (op,), op.results), carries=False)
@@ -170,7 +171,7 @@ class _Scheduler:
             return self.out
         carried = [self.buffers[argument] for argument in region.arguments]
         self.region(region, self.overwritten(region, _pairs(region, carried)))
-        self.carry(region, carried)
+        self.deliver(region.results, carried)
         return self.out
 
     def run(self, module: Module) -> Schedule:
@@ -181,6 +182,7 @@ class _Scheduler:
             self.out.inputs.append(buffer)
         donated = self.donated(module)
         self.region(body, self.overwritten(body, donated))
+        self.fill(body.results)
         taken: set[Buffer] = set()
         for index, value in enumerate(body.results):
             buffer = self.buffers[value]
@@ -248,23 +250,58 @@ class _Scheduler:
         last = last_uses(region)
         outside, self.ends = self.ends, {}
         for position, op in enumerate(region.ops):
+            for buffer, value in self.fill(read_first(op)):
+                self.ends[buffer] = last.get(value, -1)
             if op.name == "while":
                 self.loop(op, position, wanted)
             elif op.name in ("if", "case"):
                 self.branch(op, wanted)
             elif op.name == "constant":
-                self.constant(op, wanted)
+                self.constant(op)
             elif op.name == "weight":
                 self.weight(op)
             elif aliases(op):
                 for operand, result in zip(op.operands, op.results, strict=True):
                     self.buffers[result] = self.buffers[operand]
+            elif fills(op) and op.result not in wanted:
+                self.fills[op.result] = op
             else:
                 self.single(op, position, wanted)
             for result in op.results:
-                buffer = self.buffers[result]
-                self.ends[buffer] = max(self.ends.get(buffer, -1), last[result])
+                if (buffer := self.buffers.get(result)) is not None:
+                    self.ends[buffer] = max(self.ends.get(buffer, -1), last[result])
         self.ends = outside
+
+    def fill(self, values: Iterable[Value]) -> list[tuple[Buffer, Value]]:
+        """Steps for those of the values that are filled where they are first read."""
+        filled: list[tuple[Buffer, Value]] = []
+        for value in values:
+            if value in self.fills and value not in self.buffers:
+                buffer = self.buffers[value] = Buffer("arena", value.tensor)
+                self.out.add(RunStep(self.fills[value], [], [buffer]))
+                filled.append((buffer, value))
+        return filled
+
+    def deliver(self, values: Sequence[Value], targets: Sequence[Buffer]) -> None:
+        """A region's results where they belong, all at once: through temporaries if they swap."""
+        moves: list[tuple[Buffer, Buffer]] = []
+        filled: list[RunStep] = []
+        for value, target in zip(values, targets, strict=True):
+            if value in self.fills and value not in self.buffers:
+                filled.append(RunStep(self.fills[value], [], [target]))
+            elif self.buffers[value] is not target:
+                moves.append((self.buffers[value], target))
+        while moves:
+            sources = {source for source, _ in moves}
+            source, target = next((m for m in moves if m[1] not in sources), moves[0])
+            if target in sources:  # a cycle: what is overwritten is kept
+                kept = Buffer("arena", target.type)
+                self.out.add(CopyStep(target, kept))
+                moves = [(kept if s is target else s, t) for s, t in moves]
+            self.out.add(CopyStep(source, target))
+            moves = [move for move in moves if move[1] is not target]
+        for step in filled:
+            self.out.add(step)
 
     def single(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
         operands = [self.buffers[value] for value in op.operands]
@@ -299,15 +336,13 @@ class _Scheduler:
                 return buffer
         return None
 
-    def constant(self, op: Op, wanted: Mapping[Value, Buffer]) -> None:
+    def constant(self, op: Op) -> None:
         dense: Dense = op.attributes["value"]
         if dense.is_splat and dense.type.bytes > INLINE_SPLAT_BYTES:
             own = Op(op.definition, (), op.attributes, (), op.result_types, op.origin)
             body = Region((), (own,), own.results)
             fill = make_op("fusion", (), {"kind": "loop"}, (body,), None, op.origin, check=False)
-            buffer = wanted.get(op.result) or Buffer("arena", dense.type)
-            self.buffers[op.result] = buffer
-            self.out.add(RunStep(fill, [], [buffer]))
+            self.fills[op.result] = fill
             return
         name = f"constant:{dense.digest.hex()}:{dense.type}"
         if name not in self.weights:
@@ -326,53 +361,47 @@ class _Scheduler:
 
     def loop(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
         condition, body = op.regions
-        outer = {self.buffers[value] for region in op.regions for value in region.captures()}
+        outer = self.captured(op)
+        given = [self.buffers.get(operand) for operand in op.operands]
         carried: list[Buffer] = []
-        for operand, result in zip(op.operands, op.results, strict=True):
-            source = self.buffers[operand]
-            reusable = (
+        for operand, source, result in zip(op.operands, given, op.results, strict=True):
+            reusable = source is not None and (
                 source.place == "arena"
                 and source not in carried
                 and source not in outer  # read anew in every turn
                 and source not in self.pinned
                 and result not in wanted
                 and self.ends.get(source, -1) <= position
-                and sum(self.buffers[other] is source for other in op.operands) == 1
+                and given.count(source) == 1
             )
-            if reusable:
+            if source is not None and reusable:
                 carried.append(source)
                 continue
             buffer = wanted.get(result) or Buffer("arena", result.tensor)
-            self.out.add(CopyStep(source, buffer))
+            if operand in self.fills:  # straight into the memory of each carried value
+                self.out.add(RunStep(self.fills[operand], [], [buffer]))
+            elif source is not None and source is not buffer:
+                self.out.add(CopyStep(source, buffer))
             carried.append(buffer)
         before, self.pinned = self.pinned, self.pinned | set(carried) | outer
         begin, end = Label(), Label()
         self.out.mark(begin)
         self.buffers.update(zip(condition.arguments, carried, strict=True))
         self.region(condition, {})
+        self.fill(condition.results)
         self.out.add(BranchStep(self.buffers[condition.results[0]], end))
         self.buffers.update(zip(body.arguments, carried, strict=True))
         self.region(body, self.overwritten(body, _pairs(body, carried)))
-        self.carry(body, carried)
+        self.deliver(body.results, carried)
         self.out.add(JumpStep(begin, back=True))
         self.out.mark(end)
         self.pinned = before
         self.buffers.update(zip(op.results, carried, strict=True))
 
-    def carry(self, body: Region, carried: Sequence[Buffer]) -> None:
-        """Copies of the results into the carried buffers, through temporaries if they swap."""
-        later: list[CopyStep] = []
-        for index, value in enumerate(body.results):
-            source, target = self.buffers[value], carried[index]
-            if source is target:
-                continue
-            if source in carried:
-                temporary = Buffer("arena", value.tensor)
-                self.out.add(CopyStep(source, temporary))
-                source = temporary
-            later.append(CopyStep(source, target))
-        for step in later:
-            self.out.add(step)
+    def captured(self, op: Op) -> set[Buffer]:
+        """The memory that an operation's regions read of those around them."""
+        values = (value for region in op.regions for value in region.captures())
+        return {self.buffers[value] for value in values if value in self.buffers}
 
     def branch(self, op: Op, wanted: Mapping[Value, Buffer]) -> None:
         results = [wanted.get(r) or Buffer("arena", r.tensor) for r in op.results]
@@ -383,16 +412,11 @@ class _Scheduler:
             self.out.add(BranchStep(selector, labels[1]))
         else:
             self.out.add(SwitchStep(selector, labels))
-        before, self.pinned = self.pinned, self.pinned | set(results)
-        self.pinned = self.pinned | {
-            self.buffers[value] for region in op.regions for value in region.captures()
-        }
+        before, self.pinned = self.pinned, self.pinned | set(results) | self.captured(op)
         for region, label in zip(op.regions, labels, strict=True):
             self.out.mark(label)
             self.region(region, self.branch_targets(region, results))
-            for value, target in zip(region.results, results, strict=True):
-                if self.buffers[value] is not target:
-                    self.out.add(CopyStep(self.buffers[value], target))
+            self.deliver(region.results, results)
             if region is not op.regions[-1]:
                 self.out.add(JumpStep(end))
         self.out.mark(end)
@@ -409,7 +433,7 @@ class _Scheduler:
             if root.op in inside
             and wanted.count(root) == 1
             and root.op is not None
-            and root.op.name not in ("constant", "weight", "while", "if", "case")
+            and root.op.name not in ("constant", "weight")
         }
 
 
@@ -423,42 +447,70 @@ def hindrances(
 ) -> list[str]:
     """For each argument, why the result that replaces it cannot be computed straight into its
     memory, "" where it can: all its readers have to come before, or be the operation itself and
-    allow it. in_order: as the operations stand; False: as if all other readers came before."""
-    roots = alias_roots(body)
-    names: dict[Value, list[Value]] = {}
-    for value, source in roots.items():
-        names.setdefault(source, []).append(value)
-    results = [roots.get(value, value) for value in body.results]
-    position = {op: number for number, op in enumerate(body.ops)}
+    allow it. A loop takes it over as the start of the same carried value; branches, if each of them
+    could, or returns it as it is. in_order: as the operations stand; False: as if all other readers
+    of an argument came before what replaces it."""
+    results = Results(body, in_order)
+    return [
+        results.hindrance({argument}, body.results[index], hinders) for argument, index, _ in carries
+    ]
 
-    def reason(argument: Value, root: Value) -> str:
+
+class Results:
+    """A region's results: what they are made of, and what may lie where something else does."""
+
+    def __init__(self, region: Region, in_order: bool = True) -> None:
+        self.region, self.in_order = region, in_order
+        self.roots = alias_roots(region)
+        self.names: dict[Value, list[Value]] = {}
+        for value, source in self.roots.items():
+            self.names.setdefault(source, []).append(value)
+        self.results = [self.roots.get(value, value) for value in region.results]
+        self.position = {op: number for number, op in enumerate(region.ops)}
+
+    def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
+        """Why a result cannot lie where `old` does, an argument or captured value by all its names;
+        "" where it can."""
+        root = self.roots.get(result, result)
         op = root.op
-        if op is None or op not in position:
+        if op is None or op not in self.position:
             return "the result is no value that is computed here"
-        if results.count(root) > 1:
+        if self.results.count(root) > 1:
             return f"{op.place}what replaces it is returned twice"
-        if op.name in ("constant", "weight", "while", "if", "case"):
+        if op.name in ("constant", "weight"):
             return f"{op.place}what replaces it comes from '{op.name}'"
+        names = [*old, *(name for value in old for name in self.names.get(value, ()))]
         own = []
-        for user, number in (
-            u for n in (argument, *names.get(argument, ())) for u in body.uses.get(n, ())
-        ):
+        for user, number in (use for name in names for use in self.region.uses.get(name, ())):
             if user is None:
                 return "it is returned as it is"
             if user is op:
                 own.append(number)
-            elif in_order and position[user] > position[op] and not aliases(user):
+            elif self.in_order and self.position[user] > self.position[op] and not aliases(user):
                 return (
                     f"{user.place}{_kernel(user)} reads it, when what replaces it is computed "
                     f"already ({op.place}{_kernel(op)})"
                 )
         if not own:
             return ""
+        if op.name in ("if", "case") and set(own) == {-1}:
+            return next(filter(None, (_branch(b, names, root, hinders) for b in op.regions)), "")
         alone = len(own) == 1 and own[0] >= 0
-        why = hinders(op, own[0], root.index) if alone else "which reads it more than once"
+        if op.name == "while":
+            why = "" if alone and own[0] == root.index else "which needs it in every turn"
+        else:
+            why = hinders(op, own[0], root.index) if alone else "which reads it more than once"
         return why and f"{op.place}what replaces it comes from {_kernel(op)}, {why}"
 
-    return [reason(argument, results[index]) for argument, index, _ in carries]
+
+def _branch(body: Region, old: Collection[Value], result: Value, hinders: Hinders) -> str:
+    """Why the branch's result of that number cannot lie where `old` does, "" where it can."""
+    found = Results(body)
+    value = body.results[result.index]
+    kept = found.roots.get(value, value) in old
+    if kept and found.results.count(found.roots.get(value, value)) == 1:
+        return ""
+    return found.hindrance(old, value, hinders)
 
 
 def _kernel(op: Op) -> str:
@@ -491,6 +543,16 @@ def last_uses(region: Region) -> dict[Value, int]:
     for value in region.results:
         last[value] = len(region.ops)
     return last
+
+
+def read_first(op: Op) -> Iterator[Value]:
+    """The values that have to be there when an operation begins; what a loop starts with has not,
+    where it can be filled, and neither has what a region returns."""
+    if op.name != "while":
+        yield from op.operands
+    if op.name in CONTROL_BODIES:
+        for inner in (inner for region in op.regions for inner in region.ops):
+            yield from read_first(inner)
 
 
 def live_ranges(plan: Schedule, place: str = "arena") -> dict[Buffer, tuple[int, int]]:

@@ -25,4 +25,4 @@ def depth_first_order(graph: TaskGraph) -> list[int]:
             else:
                 done |= 1 << number
                 order.append(stack.pop())
-    return order
+    return graph.tasks_of(order)

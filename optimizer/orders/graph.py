@@ -9,15 +9,16 @@ control flow needs inside is measured once, on its own schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ...hlo.graph import Op, Region, Value
 from ..measure import Scratch, measure_alone, size_of
+from ..overwriting import fills
 from ..regions import CONTROL_BODIES, aliases
-from ..schedule import INLINE_SPLAT_BYTES, Buffer, Hinders, alias_roots, hindrances
+from ..schedule import INLINE_SPLAT_BYTES, Buffer, Hinders, alias_roots, hindrances, read_first
 
 Pairs = Sequence[tuple[int, int]]  # (argument, result that takes over its memory)
 Role = Literal["entry", "loop", "other"]  # of a region: of a program, the body of a `while`
@@ -84,9 +85,7 @@ class TaskGraph:
         self.lazy = sum(
             1 << number
             for number, task in enumerate(self.tasks)
-            if not self.before[number]
-            and self.after[number]
-            and not (task.inside or self.unread[number])
+            if not (self.before[number] or task.inside or self.unread[number])
         )
         self.asks = [tuple(bits(mask & self.lazy)) for mask in self.before]
         self.all = (1 << count) - 1
@@ -155,16 +154,15 @@ class TaskGraph:
         return Moved(max(need, above), live, done | 1 << number)
 
     def tasks_of(self, moves: Sequence[int]) -> list[int]:
-        """The order of all tasks that the moves stand for."""
+        """The order of all tasks that the moves stand for; what nobody asks for is a result, and
+        comes last."""
         order: dict[int, None] = {}
         for number in moves:
-            order.update(dict.fromkeys(self.asks[number]))
-            order[number] = None
+            if not self.lazy >> number & 1:
+                order.update(dict.fromkeys(self.asks[number]))
+                order[number] = None
+        order.update(dict.fromkeys(bits(self.lazy)))
         return list(order)
-
-    def moves(self) -> Iterator[int]:
-        """The tasks that are no one's to ask for, in the order of the region."""
-        return (number for number in range(len(self.tasks)) if not self.lazy >> number & 1)
 
     def ready(self, done: int, among: int) -> list[int]:
         """Of the tasks `among`, in order, those that wait for nothing but what is asked for."""
@@ -241,18 +239,23 @@ def task_graph(
     roots = alias_roots(region)
     ops = [op for op in region.ops if not (aliases(op) or _stored(op))]
     number = {op: index for index, op in enumerate(ops)}
-    before = _waits(region, number)
+    filled = {op.result for op in ops if op.name == "constant" or fills(op)}
+    needs = {op: _needs(op, filled) for op in region.ops}
+    before = _waits(region, number, needs)
     effects = [index for index, op in enumerate(ops) if op.definition.effects]
     for first, second in zip(effects, effects[1:], strict=False):
         before[second] |= 1 << first
-    readers = _readers(ops, roots)
+    readers = _readers(ops, roots, needs)
     free = _donate(region, pairs, hinders, roots, number, readers, before)
     values = [value for op in ops for value in op.results]
     known = {value: index for index, value in enumerate(values)}
     kept = [roots.get(value, value) for value in region.results]
-    sizes = [0 if value in free else size_of(value.tensor.bytes) for value in values]
-    tasks = [_task(op, known, free, roots, hinders, scratch) for op in ops]
     held = {value for value in kept if value in known}
+    if role != "entry":  # what is filled is filled where it belongs
+        held -= {value for value in held & filled if value in region.results}
+    free |= {value for value in filled if value not in readers and value not in held}
+    sizes = [0 if value in free else size_of(value.tensor.bytes) for value in values]
+    tasks = [_task(op, needs[op], known, free, roots, hinders, scratch) for op in ops]
     end = sum(sizes[known[value]] for value in held)
     for index, value in enumerate(kept):
         if role == "entry":
@@ -280,14 +283,26 @@ def _stored(op: Op) -> bool:
     return not (dense.is_splat and dense.type.bytes > INLINE_SPLAT_BYTES)
 
 
-def _waits(region: Region, number: dict[Op, int]) -> list[int]:
+def _needs(op: Op, filled: set[Value]) -> list[Value]:
+    """What has to be there before an operation begins, operands and captures; values that are
+    filled where they are needed are not copied to where a loop starts with them."""
+    needed = _needed(op)
+    if op.name in CONTROL_BODIES and not filled.isdisjoint(needed):
+        first = set(read_first(op))
+        return [value for value in needed if value not in filled or value in first]
+    return needed
+
+
+def _waits(
+    region: Region, number: Mapping[Op, int], needs: Mapping[Op, Sequence[Value]]
+) -> list[int]:
     """The tasks that each waits for, since they make what it needs; what a barrier renames is there
     when all that the barrier takes is."""
     makers: dict[Value, int] = {}
     before = [0] * len(number)
     for op in region.ops:
         mask = 0
-        for value in _needed(op):
+        for value in needs[op]:
             mask |= makers.get(value, 0)
         if op in number:
             before[number[op]] = mask
@@ -296,11 +311,13 @@ def _waits(region: Region, number: dict[Op, int]) -> list[int]:
     return before
 
 
-def _readers(ops: Sequence[Op], roots: dict[Value, Value]) -> dict[Value, list[int]]:
+def _readers(
+    ops: Sequence[Op], roots: Mapping[Value, Value], needs: Mapping[Op, Sequence[Value]]
+) -> dict[Value, list[int]]:
     """The tasks that read each value or another name of it."""
     readers: dict[Value, list[int]] = {}
     for index, op in enumerate(ops):
-        for value in dict.fromkeys(roots.get(value, value) for value in _needed(op)):
+        for value in dict.fromkeys(roots.get(value, value) for value in needs[op]):
             readers.setdefault(value, []).append(index)
     return readers
 
@@ -351,6 +368,7 @@ def _leads_to(start: int, ends: int, before: Sequence[int]) -> bool:
 
 def _task(
     op: Op,
+    needs: Sequence[Value],
     known: dict[Value, int],
     free: set[Value],
     roots: dict[Value, Value],
@@ -359,9 +377,9 @@ def _task(
 ) -> Task:
     operands = [roots.get(value, value) for value in op.operands]
     captured = {roots.get(v, v) for body in op.regions for v in body.captures()}
-    counted = [value for value in operands if value in known and value not in free]
-    needed = [roots.get(value, value) for value in _needed(op)]
-    reads = tuple(known[v] for v in dict.fromkeys(needed) if v in known and v not in free)
+    there = {roots.get(value, value) for value in needs}
+    counted = [v for v in operands if v in known and v not in free and v in there]
+    reads = tuple(known[v] for v in dict.fromkeys(roots.get(v, v) for v in needs) if v in known and v not in free)
     makes = tuple(known[value] for value in op.results)
     single = [value for value in counted if operands.count(value) == 1 and value not in captured]
     loop, nested = op.name == "while", op.name in CONTROL_BODIES

@@ -7,4 +7,4 @@ from .graph import TaskGraph
 
 def source_order(graph: TaskGraph) -> list[int]:
     """All tasks as they stand, but after those that they wait for."""
-    return list(graph.topological)
+    return graph.tasks_of(graph.topological)
