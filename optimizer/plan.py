@@ -233,6 +233,7 @@ class Planner:
         memory.temporary_bytes = placement.live_bytes
         memory.lower_bound_bytes = placement.bound_bytes
         memory.arena_bytes = placement.arena_bytes
+        memory.placement_proof = placement.proof
         memory.scratch_bytes = max(
             (entry.facts.scratch_bytes for entry in self.kernels.values()), default=0
         )
