@@ -31,7 +31,8 @@ class Interval(NamedTuple):
 @dataclass(frozen=True)
 class Placement:
     """`offsets[i]` of interval i; the arena's size; the proven lower bound for aligned buffers;
-    the largest sum of live bytes, without alignment; the states that searches went through.
+    the largest sum of live bytes, without alignment; the step at which most aligned bytes live;
+    the states that searches went through.
 
     The bound is the largest sum of aligned live bytes, or more where a search has shown that less
     than more is not enough."""
@@ -41,6 +42,7 @@ class Placement:
     bound_bytes: int
     strategy: str
     live_bytes: int = 0
+    peak_step: int = 0
     exhausted: bool = False
     nodes: int = 0
 
@@ -103,13 +105,13 @@ def place(
     """The best placement of all strategies; where none is proven, of searches through `nodes`
     states in all."""
     padded = [Interval(rounded(max(i.bytes, 1), alignment), i.first, i.last) for i in intervals]
-    bound, live = live_bound(padded), live_bound(intervals)
+    (step, bound), live = peak(padded), live_bound(intervals)
     best: Placement | None = None
     for name, order in STRATEGIES.items():
         offsets = best_fit(padded, order(padded))
         arena = max((o + i.bytes for o, i in zip(offsets, padded, strict=True)), default=0)
         if best is None or arena < best.arena_bytes:
-            best = Placement(tuple(offsets), arena, bound, name, live)
+            best = Placement(tuple(offsets), arena, bound, name, live, step)
         if best.proven:
             break
     assert best is not None
@@ -137,15 +139,21 @@ def searched(intervals: Sequence[Interval], best: Placement, nodes: int) -> Plac
 
 def live_bound(intervals: Sequence[Interval]) -> int:
     """Largest sum of live bytes over all steps."""
+    return peak(intervals)[1]
+
+
+def peak(intervals: Sequence[Interval]) -> tuple[int, int]:
+    """The first step at which most bytes live, and how many; (0, 0) if there are none."""
     changes: dict[int, int] = {}
     for size, first, last in intervals:
         changes[first] = changes.get(first, 0) + size
         changes[last + 1] = changes.get(last + 1, 0) - size
-    live = peak = 0
+    live = most = found = 0
     for step in sorted(changes):
         live += changes[step]
-        peak = max(peak, live)
-    return peak
+        if live > most:
+            most, found = live, step
+    return found, most
 
 
 def best_fit(intervals: Sequence[Interval], order: Sequence[int]) -> list[int]:

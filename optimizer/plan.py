@@ -17,6 +17,7 @@ from ..hlo.ops.tile import TILE_OPS
 from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
+from .certify import LentPlace, check_plan
 from .lending import Lent, lend
 from .memory import ALIGNMENT, Interval, Placement, place
 from .schedule import (
@@ -77,7 +78,7 @@ class Planner:
         self.kernels: dict[str, KernelEntry] = {}
         self.numbers: dict[Buffer, int] = {}
         self.offsets: dict[Buffer, int] = {}
-        self.ranges: dict[Buffer, tuple[int, int]] = {}
+        self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
         self.lent: dict[Buffer, Lent] = {}
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
 
@@ -93,6 +94,7 @@ class Planner:
         for entry in self.kernels.values():
             self.describe(entry)
         self.summarise(placement)
+        check_plan(plan, self.results(), self.lent_places())
         return plan
 
     # Kernels.
@@ -173,10 +175,9 @@ class Planner:
         return known
 
     def place(self) -> Placement:
-        every = live_ranges(self.schedule)
-        self.lent = lend(self.schedule, every)
-        self.ranges = {buffer: life for buffer, life in every.items() if buffer not in self.lent}
-        buffers = list(self.ranges)
+        self.ranges = live_ranges(self.schedule)
+        self.lent = lend(self.schedule, self.ranges)
+        buffers = [buffer for buffer in self.ranges if buffer not in self.lent]
         placement = place([Interval(b.bytes, *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
@@ -185,7 +186,22 @@ class Planner:
         owner, offset = self.lent.get(buffer, (buffer, 0))
         return plan_pb2.Argument(buffer=self.number(owner), offset=offset)
 
+    def lent_places(self) -> list[LentPlace]:
+        """The lent buffers as the checker takes them."""
+        return [
+            LentPlace(self.number(owner), offset, buffer.bytes, *self.ranges[buffer])
+            for buffer, (owner, offset) in self.lent.items()
+        ]
+
     # Steps.
+
+    def results(self) -> dict[int, int]:
+        """Of each step that runs a kernel, how many of its arguments it writes."""
+        return {
+            number: len(step.results) if isinstance(step, RunStep) else 1
+            for number, step in enumerate(self.schedule.steps)
+            if isinstance(step, RunStep | CopyStep)
+        }
 
     def steps(self, runs: dict[int, KernelEntry]) -> None:
         starts = set(self.schedule.labels.values())
@@ -234,6 +250,7 @@ class Planner:
         memory.lower_bound_bytes = placement.bound_bytes
         memory.arena_bytes = placement.arena_bytes
         memory.placement_proof = placement.proof
+        memory.peak_step = placement.peak_step
         memory.scratch_bytes = max(
             (entry.facts.scratch_bytes for entry in self.kernels.values()), default=0
         )
