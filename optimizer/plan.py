@@ -35,6 +35,7 @@ from .schedule import (
 # What a plan needs of its runtime, as little as it can: a newer minor version adds something, a
 # newer major one changes what is there, such as the tables that workers of all programs share.
 PLAN_FORMAT, WITH_FUNCTIONS, WITH_LAUNCHES, WITH_STEPS = "1.0", "1.1", "1.2", "1.3"
+WITH_SCRATCH = "1.4"  # the runs of a GPU say where their scratch lies
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
 FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
@@ -80,12 +81,13 @@ class Planner:
         self.offsets: dict[Buffer, int] = {}
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
         self.lent: dict[Buffer, Lent] = {}
+        self.scratch: dict[int, Buffer] = {}  # by step
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
 
     def run(self) -> Any:
         """The plan; its kernels have no entries yet. UnsupportedError lists all missing kernels."""
         runs = self.collect()
-        placement = self.place()
+        placement = self.place(runs)
         self.steps(runs)
         plan = self.plan
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
@@ -174,9 +176,13 @@ class Planner:
                 self.plan.buffers[known].replaces = buffer.replaces.index
         return known
 
-    def place(self) -> Placement:
+    def place(self, runs: dict[int, KernelEntry]) -> Placement:
         self.ranges = live_ranges(self.schedule)
         self.lent = lend(self.schedule, self.ranges)
+        for number, entry in runs.items():
+            if entry.facts.launches and entry.facts.scratch_bytes:
+                scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
+                self.scratch[number], self.ranges[scratch] = scratch, (number, number)
         buffers = [buffer for buffer in self.ranges if buffer not in self.lent]
         placement = place([Interval(b.bytes, *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
@@ -223,6 +229,9 @@ class Planner:
                 message.jump.target = labels[step.target]
             else:
                 self.kernel_step(message.run, step, runs[number], hazards)
+                if number in self.scratch:
+                    message.run.scratch.CopyFrom(self.argument(self.scratch[number]))
+                    self.require(WITH_SCRATCH)
 
     def kernel_step(self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards) -> None:
         if isinstance(step, RunStep):
@@ -252,7 +261,8 @@ class Planner:
         memory.placement_proof = placement.proof
         memory.peak_step = placement.peak_step
         memory.scratch_bytes = max(
-            (entry.facts.scratch_bytes for entry in self.kernels.values()), default=0
+            (e.facts.scratch_bytes for e in self.kernels.values() if not e.facts.launches),
+            default=0,
         )
 
 

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 2b34b13b46d7fdca7c71555cb2f40d7ced62854e43b42ca7d7ac0b46d313fd88); do not edit.
+# Generated from specs/plan.proto (sha256 f4079f5c710bf965e75b57f157e086a445821fcc5235adeaa4e6cd150588e135); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -146,7 +146,7 @@ class Argument(_message.Message):
     def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait")
+    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait", "scratch")
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     TILES_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +154,7 @@ class Run(_message.Message):
     FLOPS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_FIELD_NUMBER: _ClassVar[int]
     kernel: int
     arguments: _containers.RepeatedCompositeFieldContainer[Argument]
     tiles: int
@@ -161,7 +162,8 @@ class Run(_message.Message):
     flops: float
     bytes: float
     wait: bool
-    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ...) -> None: ...
+    scratch: Argument
+    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ...) -> None: ...
 
 class BranchIfFalse(_message.Message):
     __slots__ = ("condition", "target", "wait")
