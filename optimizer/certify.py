@@ -85,8 +85,6 @@ class _Needs:
                 inputs = len(arguments) - results.get(number, 0)
                 for value in arguments[:inputs]:
                     self.reads[number] |= 1 << value
-                if step.run.HasField("scratch"):
-                    arguments.append(self.value(number, step.run.scratch))
                 for value in arguments[inputs:]:
                     self.writes[number] |= 1 << value
                 if step.run.HasField("scratch"):

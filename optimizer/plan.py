@@ -260,6 +260,8 @@ class Planner:
         memory.arena_bytes = placement.arena_bytes
         memory.placement_proof = placement.proof
         memory.peak_step = placement.peak_step
+        memory.order_bound_bytes = schedule.order_bound
+        memory.order_proof = schedule.order_proof
         memory.scratch_bytes = max(
             (e.facts.scratch_bytes for e in self.kernels.values() if not e.facts.launches),
             default=0,
