@@ -17,6 +17,7 @@ from ..hlo.ops.tile import TILE_OPS
 from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
+from .certify import LentPlace, check_plan
 from .lending import Lent, lend
 from .memory import ALIGNMENT, Interval, Placement, place
 from .schedule import (
@@ -78,7 +79,7 @@ class Planner:
         self.kernels: dict[str, KernelEntry] = {}
         self.numbers: dict[Buffer, int] = {}
         self.offsets: dict[Buffer, int] = {}
-        self.ranges: dict[Buffer, tuple[int, int]] = {}
+        self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
         self.lent: dict[Buffer, Lent] = {}
         self.scratch: dict[int, Buffer] = {}  # by step
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
@@ -95,6 +96,7 @@ class Planner:
         for entry in self.kernels.values():
             self.describe(entry)
         self.summarise(placement)
+        check_plan(plan, self.results(), self.lent_places())
         return plan
 
     # Kernels.
@@ -175,14 +177,13 @@ class Planner:
         return known
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
-        every = live_ranges(self.schedule)
-        self.lent = lend(self.schedule, every)
-        self.ranges = {buffer: life for buffer, life in every.items() if buffer not in self.lent}
+        self.ranges = live_ranges(self.schedule)
+        self.lent = lend(self.schedule, self.ranges)
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
                 self.scratch[number], self.ranges[scratch] = scratch, (number, number)
-        buffers = list(self.ranges)
+        buffers = [buffer for buffer in self.ranges if buffer not in self.lent]
         placement = place([Interval(b.bytes, *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
@@ -191,7 +192,22 @@ class Planner:
         owner, offset = self.lent.get(buffer, (buffer, 0))
         return plan_pb2.Argument(buffer=self.number(owner), offset=offset)
 
+    def lent_places(self) -> list[LentPlace]:
+        """The lent buffers as the checker takes them."""
+        return [
+            LentPlace(self.number(owner), offset, buffer.bytes, *self.ranges[buffer])
+            for buffer, (owner, offset) in self.lent.items()
+        ]
+
     # Steps.
+
+    def results(self) -> dict[int, int]:
+        """Of each step that runs a kernel, how many of its arguments it writes."""
+        return {
+            number: len(step.results) if isinstance(step, RunStep) else 1
+            for number, step in enumerate(self.schedule.steps)
+            if isinstance(step, RunStep | CopyStep)
+        }
 
     def steps(self, runs: dict[int, KernelEntry]) -> None:
         starts = set(self.schedule.labels.values())
@@ -242,6 +258,8 @@ class Planner:
         memory.temporary_bytes = placement.live_bytes
         memory.lower_bound_bytes = placement.bound_bytes
         memory.arena_bytes = placement.arena_bytes
+        memory.placement_proof = placement.proof
+        memory.peak_step = placement.peak_step
         memory.order_bound_bytes = schedule.order_bound
         memory.order_proof = schedule.order_proof
         memory.scratch_bytes = max(

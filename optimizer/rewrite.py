@@ -81,6 +81,7 @@ class Engine:
         self.stable: set[Region] = set()  # regions on which a sweep changed nothing
         self.progress = False  # whether this sweep did anything after which rules may apply
         self.scalars: dict[Value, Any] = {}
+        self.ranges: dict[Value, tuple[int, int]] = {}  # what `rules/ranges.py` has proven
         # Operations that stand for others since the last sweep; the next one rebuilds them.
         self.origins: dict[Op, tuple[Origin, ...]] = {}
 
@@ -93,6 +94,7 @@ class Engine:
             self.users.clear()
             self.static.clear()
             self.scalars.clear()
+            self.ranges.clear()
             self.progress = False
             region = self.sweep(before)
             if region is before or not self.progress:

@@ -43,6 +43,10 @@ def _ordered_bounds(m: Match) -> bool:
     return bool(m.c1 <= m.c2)
 
 
+def _apart(m: Match) -> bool:
+    return bool(m.c1 < m.c2)  # equal zeros may have different signs
+
+
 EXTREMES: tuple[Rule, ...] = (
     rule("maximum-lowest", maximum(x, lowest), x),
     rule("minimum-highest", minimum(x, highest), x),
@@ -55,7 +59,9 @@ EXTREMES: tuple[Rule, ...] = (
     rule("maximum-constants", maximum(maximum(x, c1), c2), maximum(x, maximum(c1, c2))),
     rule("minimum-constants", minimum(minimum(x, c1), c2), minimum(x, minimum(c1, c2))),
     rule("clamp-from-extremes", minimum(maximum(x, c1), c2), clamp(c1, x, c2),
-         where=_ordered_bounds, single=True, kinds=INTEGER),
+         where=_ordered_bounds, single=True),
+    rule("clamp-from-extremes-turned", maximum(minimum(x, c2), c1), clamp(c1, x, c2),
+         where=_apart, single=True),
     rule("clamp-twice", clamp(c1, clamp(c1, x, c2), c2), clamp(c1, x, c2)),
 )  # fmt: skip
 

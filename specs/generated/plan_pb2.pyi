@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 a2745ea0caab66424b2b7f096a0a384183915e066bbe5256e3c7c5239a25ae6f); do not edit.
+# Generated from specs/plan.proto (sha256 02d8e368e7d1512202b58b52608d2f58da6c6522ef6f5093a108069f8cec1212); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -204,26 +204,30 @@ class Step(_message.Message):
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., branch_if_false: _Optional[_Union[BranchIfFalse, _Mapping]] = ..., jump: _Optional[_Union[Jump, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ...) -> None: ...
 
 class MemorySummary(_message.Message):
-    __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "order_bound_bytes", "order_proof", "scratch_bytes")
+    __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "scratch_bytes", "placement_proof", "peak_step", "order_bound_bytes", "order_proof")
     ARGUMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONSTANT_BYTES_FIELD_NUMBER: _ClassVar[int]
     TEMPORARY_BYTES_FIELD_NUMBER: _ClassVar[int]
     ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOWER_BOUND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_PROOF_FIELD_NUMBER: _ClassVar[int]
+    PEAK_STEP_FIELD_NUMBER: _ClassVar[int]
     ORDER_BOUND_BYTES_FIELD_NUMBER: _ClassVar[int]
     ORDER_PROOF_FIELD_NUMBER: _ClassVar[int]
-    SCRATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
     argument_bytes: int
     output_bytes: int
     constant_bytes: int
     temporary_bytes: int
     arena_bytes: int
     lower_bound_bytes: int
+    scratch_bytes: int
+    placement_proof: str
+    peak_step: int
     order_bound_bytes: int
     order_proof: str
-    scratch_bytes: int
-    def __init__(self, argument_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., constant_bytes: _Optional[int] = ..., temporary_bytes: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., lower_bound_bytes: _Optional[int] = ..., order_bound_bytes: _Optional[int] = ..., order_proof: _Optional[str] = ..., scratch_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, argument_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., constant_bytes: _Optional[int] = ..., temporary_bytes: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., lower_bound_bytes: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., placement_proof: _Optional[str] = ..., peak_step: _Optional[int] = ..., order_bound_bytes: _Optional[int] = ..., order_proof: _Optional[str] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "notes")
