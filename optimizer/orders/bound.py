@@ -7,40 +7,21 @@ operand lies that nobody has to read later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..certify import Forced, OrderBound, Tasks
+from ..certify import Task as Certified
 from .graph import TaskGraph, bits
 
 
-@dataclass(frozen=True)
-class Forced:
-    """A bound, and the task at which all orders need it; None: when all tasks have run.
-
-    values: what is alive there in all orders, what the task makes included.
-    overwritten: those of them that may lie where others do.
-    inside: bytes that the task needs alone.
-    """
-
-    bytes: int
-    task: int | None
-    values: tuple[int, ...]
-    overwritten: tuple[int, ...] = ()
-    inside: int = 0
-
-
-def forced_live(graph: TaskGraph) -> Forced:
-    """The highest bound over all tasks and the end."""
-    ends = tuple(value for value, kept in enumerate(graph.kept) if kept)
-    best = Forced(graph.end_bytes, None, ends)
+def forced_live(graph: TaskGraph) -> OrderBound:
+    """The highest bound over all tasks and the end, with what is alive there."""
+    best, where = graph.end_bytes, None
     ancestors, descendants = graph.ancestors, graph.descendants
     sizes, users = graph.sizes, graph.users
-    # Of each value: who is an ancestor of all that ... is asked for each task, so by sets of tasks.
     makers = [(number, task.makes) for number, task in enumerate(graph.tasks) if graph.made[number]]
     end = 1 << len(graph.tasks)
     for number, task in enumerate(graph.tasks):
         later = descendants[number] | end
-        needed = later | 1 << number
-        above = ancestors[number]
+        needed, above = later | 1 << number, ancestors[number]
         live = graph.made[number]
         for maker, values in makers:
             if above >> maker & 1:
@@ -52,16 +33,37 @@ def forced_live(graph: TaskGraph) -> Forced:
         live -= sum(sizes[value] for value in taken)
         early = sum(sizes[value] for value in dead & task.gone if value not in taken)
         live = max(live, live - early + task.inside)
-        if live > best.bytes:
-            values = tuple(
-                value
-                for maker in bits(above)
-                for value in graph.tasks[maker].makes
-                if users[value] & needed and sizes[value]
-            )
-            made = tuple(value for value in task.makes if sizes[value])
-            best = Forced(live, number, (*values, *made), tuple(sorted(taken)), task.inside)
-    return best
+        if live > best:
+            best, where = live, number
+    return OrderBound(where, tuple(_forced(graph, where)), best)
+
+
+def _forced(graph: TaskGraph, where: int | None) -> list[Forced]:
+    """What is alive at a task, or at the end, in all orders."""
+    if where is None:
+        return [Forced(value, "returned") for value, kept in enumerate(graph.kept) if kept]
+    needed = graph.descendants[where] | 1 << where | 1 << len(graph.tasks)
+    passing = [
+        Forced(value, "passes")
+        for maker in bits(graph.ancestors[where])
+        for value in graph.tasks[maker].makes
+        if graph.users[value] & needed
+    ]
+    return passing + [Forced(value, "made here") for value in graph.tasks[where].makes]
+
+
+def certified(graph: TaskGraph) -> Tasks:
+    """The graph as the data that `check_order_bound` takes."""
+    returned = frozenset(value for value, kept in enumerate(graph.kept) if kept)
+    return Tasks(
+        tuple(
+            Certified(task.reads, task.makes, tuple(bits(before)), task.inside, task.over, task.gone)
+            for task, before in zip(graph.tasks, graph.before, strict=True)
+        ),
+        tuple(graph.sizes),
+        returned,
+        at_end=graph.end_bytes - sum(graph.sizes[value] for value in returned),
+    )
 
 
 def _taken(graph: TaskGraph, number: int, dead: set[int]) -> set[int]:

@@ -10,9 +10,10 @@ from typing import ClassVar
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module, Op, Region
 from ...hlo.verify import FUSED, Level
+from ..certify import check_order_bound
 from ..measure import Measure, Scratch, measure, measure_body
 from ..orders.beam import beam_order
-from ..orders.bound import forced_live
+from ..orders.bound import certified, forced_live
 from ..orders.depth_first import depth_first_order
 from ..orders.divide import WORK, search
 from ..orders.graph import Pairs, Role, TaskGraph, task_graph
@@ -136,7 +137,10 @@ class _Orderer:
         """The order of the lowest memory by `judge`; cheap strategies first, and no more of them
         when the bound is met."""
         region = graph.region
-        forced = forced_live(_least(graph, unproven)).bytes
+        least = _least(graph, unproven)
+        certificate = forced_live(least)
+        check_order_bound(certified(least), certificate)
+        forced = certificate.bytes
         best, lowest = region, judge(region)
         known: list[int] = []
 
@@ -156,7 +160,7 @@ class _Orderer:
             if lowest.total_bytes <= forced:
                 return Ordered(best, lowest, lowest.total_bytes, BY_BOUND)
             judged(strategy(graph))
-        floor = forced_live(graph).bytes
+        floor = forced_live(graph).bytes if unproven else forced
         if graph.peak(known) > floor:
             judged(beam_order(graph, floor))
         searched = search(graph, known, floor, self.work)

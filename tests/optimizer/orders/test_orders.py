@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from girih.hlo.errors import CompilerBug
+from girih.optimizer.certify import Forced, check_order_bound
 from girih.optimizer.orders.beam import beam_order
-from girih.optimizer.orders.bound import forced_live
+from girih.optimizer.orders.bound import certified, forced_live
 from girih.optimizer.orders.depth_first import depth_first_order
 from girih.optimizer.orders.divide import parts_of, search
 from girih.optimizer.orders.graph import Task, bits
@@ -91,6 +93,26 @@ def test_the_bound_names_what_is_alive():
         Task(OP, (2,), (3,)),
     ]
     bound = forced_live(graph_of(tasks, [8, 4, 1, 16], [3]))
-    assert (bound.bytes, bound.task, bound.values) == (17, 3, (2, 3))
+    assert (bound.bytes, bound.task) == (17, 3)
+    assert bound.forced == (Forced(2, "passes"), Forced(3, "made here"))
     bound = forced_live(graph_of(tasks, [8, 4, 1, 12], [3]))
-    assert (bound.bytes, bound.task, bound.values, bound.inside) == (15, 2, (0, 1, 2), 2)
+    assert (bound.bytes, bound.task) == (15, 2)
+    assert bound.forced == (Forced(0, "passes"), Forced(1, "passes"), Forced(2, "made here"))
+
+
+def test_certificates_of_bounds_are_checked_and_mutants_are_rejected():
+    chance = random.Random(3)
+    rejected = 0
+    for _ in range(100):
+        graph = random_graph(chance, 12)
+        bound, tasks = forced_live(graph), certified(graph)
+        check_order_bound(tasks, bound)
+        more = next((v for v in range(len(graph.values)) if v not in dict(bound.forced)), None)
+        mutants = [bound._replace(bytes=bound.bytes + 1)]
+        if more is not None:
+            mutants.append(bound._replace(forced=(*bound.forced, Forced(more, "passes"))))
+        for mutant in mutants:
+            with pytest.raises(CompilerBug):
+                check_order_bound(tasks, mutant)
+            rejected += 1
+    assert rejected > 150
