@@ -69,7 +69,9 @@ def measure(
     return measure_schedule(schedule(module, in_tiles, hinders), scratch)
 
 
-def measure_alone(op: Op, scratch: Scratch | None = None, hinders: Hinders | None = None) -> Measure:
+def measure_alone(
+    op: Op, scratch: Scratch | None = None, hinders: Hinders | None = None
+) -> Measure:
     """The memory of one operation of control flow, its results included, where all that it reads
     lies elsewhere and stays."""
     return measure_schedule(schedule_alone(op, hinders or hinders_of(False)), scratch)

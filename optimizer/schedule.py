@@ -110,9 +110,7 @@ class Schedule:
         self.labels[label] = len(self.steps)
 
 
-def schedule(
-    module: Module, in_tiles: bool = False, hinders: Hinders | None = None
-) -> Schedule:
+def schedule(module: Module, in_tiles: bool = False, hinders: Hinders | None = None) -> Schedule:
     """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control.
 
     in_tiles: the target's tile functions write results where operands lie, too.
@@ -452,7 +450,8 @@ def hindrances(
     of an argument came before what replaces it."""
     results = Results(body, in_order)
     return [
-        results.hindrance({argument}, body.results[index], hinders) for argument, index, _ in carries
+        results.hindrance({argument}, body.results[index], hinders)
+        for argument, index, _ in carries
     ]
 
 

@@ -65,9 +65,7 @@ def search(graph: TaskGraph, order: list[int], floor: int, work: int = WORK) -> 
     return Searched(best, peak, bound, states)
 
 
-def _walked(
-    graph: TaskGraph, ways: list[list[int]]
-) -> tuple[list[tuple[int, int]], list[int]]:
+def _walked(graph: TaskGraph, ways: list[list[int]]) -> tuple[list[tuple[int, int]], list[int]]:
     """What has run and lives where each part begins, and the part's peak."""
     done = live = 0
     starts: list[tuple[int, int]] = []

@@ -379,7 +379,11 @@ def _task(
     captured = {roots.get(v, v) for body in op.regions for v in body.captures()}
     there = {roots.get(value, value) for value in needs}
     counted = [v for v in operands if v in known and v not in free and v in there]
-    reads = tuple(known[v] for v in dict.fromkeys(roots.get(v, v) for v in needs) if v in known and v not in free)
+    reads = tuple(
+        known[v]
+        for v in dict.fromkeys(roots.get(v, v) for v in needs)
+        if v in known and v not in free
+    )
     makes = tuple(known[value] for value in op.results)
     single = [value for value in counted if operands.count(value) == 1 and value not in captured]
     loop, nested = op.name == "while", op.name in CONTROL_BODIES

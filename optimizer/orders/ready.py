@@ -35,7 +35,5 @@ def least_net_order(graph: TaskGraph) -> list[int]:
     there is none, the one that needs least (LPMF)."""
     return ready_order(
         graph,
-        lambda moved, live, peak: (
-            (0, moved.live - live) if moved.need <= peak else (1, moved.need)
-        ),
+        lambda moved, live, peak: (0, moved.live - live) if moved.need <= peak else (1, moved.need),
     )
