@@ -407,9 +407,7 @@ def hindrances(body: Region, carries: Sequence[Carry], hinders: Hinders) -> list
     allow it. A loop takes it over as the start of the same carried value; branches, if each of them
     could, or returns it as it is."""
     results = Results(body)
-    return [
-        results.hindrance({argument}, body.results[index], hinders) for argument, index, _ in carries
-    ]
+    return [results.hindrance([old], body.results[index], hinders) for old, index, _ in carries]
 
 
 class Results:
