@@ -32,6 +32,7 @@ from .passes.inline import Inline
 from .passes.kernel_epilogues import KernelEpilogues
 from .passes.kernel_prologues import KernelPrologues
 from .passes.legalize_quantized import LegalizeQuantized
+from .passes.loops import Loops
 from .passes.mask_bounded import MaskBounded
 from .passes.matmul_precision import MatmulPrecision
 from .passes.narrow import Narrow
@@ -83,6 +84,7 @@ def simplify_pipeline(
         simplify,
         Narrow(ledger=ledger),
         FoldConstants(options.fold_bytes, ledger=ledger),
+        Loops(ledger=ledger),
         simplify,  # constants that came from iotas make rules fire that could not before
         Externalize(),
         FoldWeights(ledger=ledger),

@@ -449,10 +449,7 @@ def hindrances(
     could, or returns it as it is. in_order: as the operations stand; False: as if all other readers
     of an argument came before what replaces it."""
     results = Results(body, in_order)
-    return [
-        results.hindrance({argument}, body.results[index], hinders)
-        for argument, index, _ in carries
-    ]
+    return [results.hindrance([old], body.results[index], hinders) for old, index, _ in carries]
 
 
 class Results:

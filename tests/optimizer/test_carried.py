@@ -186,14 +186,18 @@ def random_body(draw: Any, b: Any, i: Any, lines: Any, stack: Any, depth: int) -
             flag = b.compare("LT", i, b.constant(draw(st.integers(0, 3)), COUNT))
             regions = []
             for _ in range(2):
-                def branch(c: Any, old: Any = stack, values: Any = tuple(pool)) -> Any:
+
+                def branch(
+                    c: Any, old: Any = stack, values: Any = tuple(pool), kept: Any = one
+                ) -> Any:
                     found, new = random_body(draw, c, i, values, old, depth - 1)
-                    return [draw(st.sampled_from([*found, one])), new]
+                    return [draw(st.sampled_from([*found, kept])), new]
 
                 regions.append(build_region([], branch))
             made, stack = b.op("if", [flag], {}, regions, (LINE, STACK)).results
             pool.append(made)
         else:
+
             def body(c: Any, j: Any, *carried: Any) -> Any:
                 found, new = random_body(draw, c, j, carried[:-1], carried[-1], depth - 1)
                 return [*found[: len(carried) - 1], new]
