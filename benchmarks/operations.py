@@ -20,11 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-DUMPS = tempfile.TemporaryDirectory()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={DUMPS.name} --xla_dump_hlo_pass_re=fusion"
-)
+os.environ["XLA_FLAGS"] = f"--xla_dump_to={tempfile.mkdtemp()} --xla_dump_hlo_pass_re=fusion"
 
 import jax
 from jax.extend.backend import get_backend
@@ -39,6 +36,7 @@ from girih.compiler import import_model
 from girih.hlo.graph import Module, Region
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
 
+DUMPS = Path(os.environ["XLA_FLAGS"].split()[0].partition("=")[2])
 RESULTS = Path(__file__).resolve().parent / "results"
 DEEP = ("bert-base", "gpt2", "gpt2-decode", "llama", "t5-small", "vit-b16")
 OURS_TRIVIAL = {"constant", "weight", "reshape", "tuple", "get_tuple_element",
@@ -85,11 +83,11 @@ def of_xla(text: str) -> int:
 
 def compile_with_xla(text: str) -> str:
     """HLO text of the program just before fusion."""
-    before = set(Path(DUMPS.name).iterdir())
+    before = set(DUMPS.iterdir())
     backend: Any = get_backend("cpu")
     devices = xla_client.DeviceList(tuple(jax.devices("cpu")[:1]))
     backend.compile_and_load(text, devices, xla_client.CompileOptions())
-    new = [path for path in Path(DUMPS.name).iterdir() if path not in before]
+    new = [path for path in DUMPS.iterdir() if path not in before]
     (dump,) = (path for path in new if path.name.endswith(".before_fusion.txt"))
     result = dump.read_text()
     for path in new:

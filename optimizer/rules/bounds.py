@@ -113,8 +113,6 @@ def clamp_in_range(op: Op, b: Rewriter) -> Value | None:
         return None
     if op.name == "clamp":
         low, x, high = op.operands
-        if any(value.type is not op.type for value in op.operands):
-            return None
         least, most = interval(x, b)
         inside = interval(low, b)[1] <= least and most <= interval(high, b)[0]
         return x if inside else None

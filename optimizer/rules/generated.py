@@ -90,6 +90,7 @@ def _example(
         elif variable.kind == "static":
             count = type.size
             numbers_of = np.resize(np.array([1, 2, 3, 4, 0, 5, 6, 1]), count).reshape(type.dims)
+            numbers_of = numbers_of + 2 * len(values)  # other ones for each variable
             values[variable.name] = b.constant(numbers_of, type_of(variable))
     fires = where is None or bool(where(Match(values, _Constants())))  # type: ignore[arg-type]
     if any(literal_missing(node, type.element) for node in literals(pattern)):

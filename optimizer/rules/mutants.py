@@ -20,7 +20,19 @@ from typing import Any
 from ...hlo.ops import find
 from ..rule import Rule
 from .check import check_rule
-from .formula import Apply, Literal, Node, Variable, neg_one, one, two, variables, zero
+from .formula import (
+    Apply,
+    Literal,
+    Node,
+    Variable,
+    false,
+    neg_one,
+    one,
+    true,
+    two,
+    variables,
+    zero,
+)
 from .language import rule
 
 OTHER_COMPARISON = {
@@ -69,7 +81,10 @@ def _of_formula(given: Rule) -> Iterator[Rule]:
 def _other_formulas(node: Node, pattern: Node) -> Iterator[Node]:
     """The formula with operands flipped, a literal changed, or another variable, at one place."""
     if isinstance(node, Literal):
-        yield from (other for other in (zero, one, two, neg_one) if other.name != node.name)
+        if node.name in (true.name, false.name):
+            yield false if node.name == true.name else true
+        else:
+            yield from (other for other in (zero, one, two, neg_one) if other.name != node.name)
         return
     if isinstance(node, Variable):
         for other in variables(pattern):
@@ -79,7 +94,8 @@ def _other_formulas(node: Node, pattern: Node) -> Iterator[Node]:
             yield Apply("negate", (node,))
         return
     assert isinstance(node, Apply)
-    if len(node.children) == 2 and not find(node.operation).commutative:
+    commutes = find(node.operation).commutative or _is_symmetric(node)
+    if len(node.children) == 2 and not commutes:
         if node.children[0] != node.children[1]:
             yield Apply(node.operation, node.children[::-1], node.attributes)
     elif node.operation == "select":
@@ -89,6 +105,12 @@ def _other_formulas(node: Node, pattern: Node) -> Iterator[Node]:
         for other in _other_formulas(child, pattern):
             children = (*node.children[:place], other, *node.children[place + 1 :])
             yield Apply(node.operation, children, node.attributes)
+
+
+def _is_symmetric(node: Apply) -> bool:
+    return node.operation == "compare" and dict(node.attributes)["comparison_direction"] in (
+        "EQ", "NE"
+    )  # fmt: skip
 
 
 # Structural rules.
@@ -139,7 +161,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
         yield f"other sign in `{ast.unparse(node)}`", _other_sign
     elif isinstance(node, ast.Call) and _flippable(node):
         yield f"flipped `{ast.unparse(node)[:60]}`", _flip
-    elif isinstance(node, ast.Constant) and type(node.value) is int:
+    elif isinstance(node, ast.Constant) and type(node.value) is int and node.value < 8:
         yield f"{node.value} became {node.value + 1}", _count_up
 
 
