@@ -294,6 +294,14 @@ class Rewriter(Builder):
         (result,) = self.build(op.name, operands, op.attributes, op.regions, types)
         return result
 
+    def existing(self, name: str, *operands: Value, type: Type | None = None) -> Value | None:
+        """The result of such an operation, where one that is computed before has it."""
+        types = None if type is None else (type,)
+        op = make_op(name, operands, None, (), types, (), self.check)
+        key = self.engine.keys.op(op) if self.engine.merge else None
+        known = None if key is None else self.table.get(key)
+        return known[0] if known else None
+
     def splat(self, value: Any, type: TensorType) -> Value:
         """A constant whose elements all equal `value`."""
         return self.constant(Dense.splat(value, type))

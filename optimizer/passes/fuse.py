@@ -98,6 +98,9 @@ class _Fuser:
         self.homes: dict[Op, set[Group]] = {}
         self.groups: list[Group] = []
         self.leaves: dict[Value, frozenset[Value]] = {}
+        self.producers: dict[Value, Group] = {}
+        self.reads: dict[Group, list[Value]] = {}
+        self.ends: dict[Group, int] = {}
 
     def run(self) -> Region:
         for op in self.region.ops:
@@ -409,37 +412,67 @@ class _Fuser:
     # 3. Several roots.
 
     def merge(self) -> None:
-        producers = {root: group for group in self.groups for root in group.roots}
-        changed = True
-        while changed:
-            changed = False
-            inputs = {group: self.inputs(group) for group in self.groups}
-            for group in self.groups:
-                if group.kind != "loop":
-                    continue
-                for value in inputs[group]:
-                    producer = producers.get(value)
-                    if (
-                        producer is None
-                        or producer is group
-                        or producer.kind != "loop"
-                        or producer.dims != group.dims
-                        or len(producer.members) + len(group.members) > MAXIMUM_MEMBERS
-                        or not self.same_element(value, group)
-                        or self.reaches_around(producer, group, inputs, producers)
-                    ):
-                        continue
-                    for member in producer.members:
-                        self.homes[member].discard(producer)
-                        self.join(member, group)
-                    group.roots = producer.roots + group.roots
-                    for root in producer.roots:
-                        producers[root] = group
-                    self.groups.remove(producer)
-                    changed = True
-                    break
-                if changed:
-                    break
+        """Loops that read what other loops make join them, as long as any can. Only a group that
+        has changed, and who reads what it makes, is looked at again."""
+        self.producers = {root: group for group in self.groups for root in group.roots}
+        self.reads = {group: self.inputs(group) for group in self.groups}
+        self.ends = {
+            group: max(map(self.position.__getitem__, group.members)) for group in self.groups
+        }
+        number = {group: index for index, group in enumerate(self.groups)}
+        readers: dict[Value, set[Group]] = {}
+        for group in self.groups:
+            for value in self.reads[group]:
+                readers.setdefault(value, set()).add(group)
+        waiting = list(range(len(self.groups)))
+        queued, gone = set(waiting), set[Group]()
+        while waiting:
+            index = heapq.heappop(waiting)
+            queued.discard(index)
+            group = self.groups[index]
+            producer = None if group in gone else self.mergeable(group)
+            if producer is None:
+                continue
+            gone.add(producer)
+            self.absorb(producer, group)
+            for value in self.reads[group]:
+                readers.setdefault(value, set()).add(group)
+            again = {group}.union(*(readers.get(root, ()) for root in group.roots))
+            for other in again - gone:
+                if number[other] not in queued:
+                    queued.add(number[other])
+                    heapq.heappush(waiting, number[other])
+        self.groups = [group for group in self.groups if group not in gone]
+
+    def mergeable(self, group: Group) -> Group | None:
+        """A loop whose values the loop `group` reads, and that may become one with it."""
+        if group.kind != "loop":
+            return None
+        for value in self.reads[group]:
+            producer = self.producers.get(value)
+            if (
+                producer is not None
+                and producer is not group
+                and producer.kind == "loop"
+                and producer.dims == group.dims
+                and len(producer.members) + len(group.members) <= MAXIMUM_MEMBERS
+                and self.same_element(value, group)
+                and not self.reaches_around(producer, group)
+            ):
+                return producer
+        return None
+
+    def absorb(self, producer: Group, group: Group) -> None:
+        """`producer` becomes a part of `group`."""
+        for member in producer.members:
+            self.homes[member].discard(producer)
+            self.join(member, group)
+        group.roots = producer.roots + group.roots
+        for root in producer.roots:
+            self.producers[root] = group
+        self.ends[group] = max(self.ends[group], self.ends.pop(producer))
+        del self.reads[producer]
+        self.reads[group] = self.inputs(group)
 
     def inputs(self, group: Group) -> list[Value]:
         found: dict[Value, None] = {}
@@ -472,16 +505,11 @@ class _Fuser:
                 stack.append(user.result)
         return True
 
-    def reaches_around(
-        self,
-        producer: Group,
-        consumer: Group,
-        inputs: dict[Group, list[Value]],
-        producers: dict[Value, Group],
-    ) -> bool:
+    def reaches_around(self, producer: Group, consumer: Group) -> bool:
         """Whether a third group or operation stands between the two."""
+        producers = self.producers
         start = min(self.position[op] for op in producer.members)
-        stack = [value for value in inputs[consumer] if producers.get(value) is not producer]
+        stack = [value for value in self.reads[consumer] if producers.get(value) is not producer]
         seen: set[object] = set()
         while stack:
             value = stack.pop()
@@ -495,10 +523,10 @@ class _Fuser:
             if node in seen:
                 continue
             seen.add(node)
-            if group is None and self.position[op] < start:
-                continue
+            if (self.position[op] if group is None else self.ends[group]) < start:
+                continue  # it stands before all that the producer computes
             if group is not None:
-                stack += inputs.get(group) or self.inputs(group)
+                stack += self.reads[group]
             else:
                 stack += op.operands
                 for body in op.regions:
@@ -510,7 +538,6 @@ class _Fuser:
     def rebuild(self) -> Region:
         self.new: dict[Value, Value] = {}
         self.ops: list[Op] = []
-        self.producers = {root: group for group in self.groups for root in group.roots}
         self.done: set[object] = set()
         for op in self.region.ops:
             if op.definition.effects or op.definition.pattern == "control":
@@ -529,7 +556,7 @@ class _Fuser:
             if op is None or op not in self.position or current in self.new:
                 continue
             group = self.producers.get(current)
-            wanted = self.inputs(group) if group else [*op.operands]
+            wanted = self.reads[group] if group else [*op.operands]
             if group is None:
                 for body in op.regions:
                     wanted += body.captures()
