@@ -120,7 +120,7 @@ def _other_formulas(node: Node, pattern: Node) -> Iterator[Node]:
         if node.children[0] != node.children[1]:
             yield Apply(node.operation, node.children[::-1], node.attributes)
     elif node.operation == "select":
-        condition, left, right = node.children[:3]
+        condition, left, right = (node.children[i] for i in range(3))
         yield Apply("select", (condition, right, left), node.attributes)
     for place, child in enumerate(node.children):
         for other in _other_formulas(child, pattern):
