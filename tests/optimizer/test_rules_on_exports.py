@@ -77,3 +77,17 @@ def test_gradient_of_an_embedding_keeps_its_scatter() -> None:
     before, after, _ = simplified(jax.grad(loss), table, tokens)
     assert [op.name for op in after.body.walk()].count("scatter") == 1
     assert_equal(before, after, table, tokens)
+
+
+def test_counters_of_loops_have_ranges() -> None:
+    """A counter as an index: JAX adds the size of the dim where it is below zero."""
+
+    def total(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 12, lambda i, carry: jnp.sin(carry) + x[i], x[0])
+
+    x = np.arange(48, dtype=np.float32).reshape(12, 4)
+    before, after, ledger = simplified(total, x)
+    assert ledger.hits["compare-decided"]
+    (loop,) = (op for op in after.body.walk() if op.name == "while")
+    assert not [op for op in loop.regions[1].ops if op.name in ("compare", "select")]
+    assert_equal(before, after, x)
