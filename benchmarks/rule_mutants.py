@@ -21,7 +21,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("rules", nargs="*", help="names of rules; default: all")
     chosen = parser.parse_args().rules
     begin = time.process_time()
