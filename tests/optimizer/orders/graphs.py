@@ -36,7 +36,9 @@ def random_graph(chance: random.Random, count: int) -> TaskGraph:
     sizes: list[int] = []
     for number in range(count):
         pool = range(len(sizes))
-        reads = tuple(sorted(chance.sample(pool, min(len(pool), chance.choice((0, 1, 1, 2, 2, 3))))))
+        reads = tuple(
+            sorted(chance.sample(pool, min(len(pool), chance.choice((0, 1, 1, 2, 2, 3)))))
+        )
         makes = tuple(range(len(sizes), len(sizes) + chance.choice((1, 1, 1, 2))))
         sizes += [chance.randint(0, 5) for _ in makes]
         over = []
