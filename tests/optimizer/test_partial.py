@@ -61,5 +61,5 @@ def test_each_result_alone(activated, others):
 
 
 def test_what_has_one_result_stays_whole():
-    (op,) = [op for op in build_module([SIDE], lambda b, x: [b("sine", x)]).body.ops]
+    (op,) = build_module([SIDE], lambda b, x: [b("sine", x)]).body.ops
     assert partial(op, 0) is op
