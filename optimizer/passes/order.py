@@ -64,9 +64,9 @@ class Order:
             ORDER_BOUND: max(found.bound - found.measure.output_bytes, 0),
             ORDER_PROOF: found.proof,
         }
-        if all(functions[name] is old for name, old in module.functions.items()):
-            if attributes == module.attributes:
-                return module
+        same = all(functions[name] is old for name, old in module.functions.items())
+        if same and attributes == module.attributes:
+            return module
         return replace(module, functions=functions, attributes=attributes)
 
 
@@ -126,12 +126,11 @@ class _Orderer:
         spare = [unproven.get(op, 0) for op in region.ops]
         graph = task_graph(ordered, pairs, self.hinders, self.scratch, role)
         below = {op: above for op, above in zip(ordered.ops, spare, strict=True) if above}
-        if judge is None:
 
-            def judge(region: Region) -> Measure:
-                return measure_body(region, role == "loop", self.scratch, self.hinders)
+        def turn(region: Region) -> Measure:
+            return measure_body(region, role == "loop", self.scratch, self.hinders)
 
-        return self.best(graph, judge, below)
+        return self.best(graph, judge or turn, below)
 
     def best(self, graph: TaskGraph, judge: Judge, unproven: Mapping[Op, int]) -> Ordered:
         """The order of the lowest memory by `judge`; cheap strategies first, and no more of them
