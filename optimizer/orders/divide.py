@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .exact import best_moves
 from .graph import TaskGraph, bits
 
-WORK = 120_000  # moves that are looked at
+WORK = 600_000  # moves that are looked at
 
 
 class Searched(NamedTuple):

@@ -26,6 +26,7 @@ from .require_static import require_static
 STRATEGIES: tuple[Callable[[TaskGraph], list[int]], ...] = (
     source_order, list_order, least_net_order, depth_first_order,
 )  # fmt: skip
+LITTLE = 0.001  # where no more than this can be gained, less work is worth it
 BY_BOUND, BY_EXHAUSTION = "proven by bound", "proven by exhaustion"
 
 
@@ -162,7 +163,8 @@ class _Orderer:
         floor = forced_live(graph).bytes if unproven else forced
         if graph.peak(known) > floor:
             judged(beam_order(graph, floor))
-        searched = search(graph, known, floor, self.work)
+        little = graph.peak(known) <= floor * (1 + LITTLE)
+        searched = search(graph, known, floor, self.work // 8 if little else self.work)
         judged(searched.order)
         if lowest.total_bytes <= forced:
             return Ordered(best, lowest, lowest.total_bytes, BY_BOUND)
