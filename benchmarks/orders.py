@@ -2,8 +2,8 @@
 
     python benchmarks/orders.py [name ...]
 
-12 random wirings (Watts-Strogatz graphs of 32 nodes, 4 neighbours, rewired by 0.75; 1 and 3 stages),
-training steps of benchmarks/models/training.py, and wide training steps of about 600 and 2,200
+12 random wirings (Watts-Strogatz graphs of 32 nodes, 4 neighbours, rewired by 0.75; 1 and 3
+stages), training steps of benchmarks/models/training.py, and wide training steps of about 600 and 2,200
 operations. Bytes are those of the arena and of outputs that replace no argument; "bound" is what
 no order can be below. Seconds are of the processor. Results go to benchmarks/results/orders.json.
 """
@@ -103,7 +103,9 @@ def main() -> None:
         if not names or name in names:
             rows.append(program(name, fused(build(), connected=name in TRAINING)))
             print(name, "done", flush=True)
-    table = Table("program", *("tasks", "as written", "found", "bound", "gap %", "seconds", "proof"))
+    table = Table(
+        "program", *("tasks", "as written", "found", "bound", "gap %", "seconds", "proof")
+    )
     for row in rows:
         gap = 100 * (row["bytes"] / row["bound_bytes"] - 1)
         table.add_row(
