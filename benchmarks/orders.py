@@ -3,9 +3,10 @@
     python benchmarks/orders.py [name ...]
 
 12 random wirings (Watts-Strogatz graphs of 32 nodes, 4 neighbours, rewired by 0.75; 1 and 3
-stages), training steps of benchmarks/models/training.py, and wide training steps of about 600 and 2,200
-operations. Bytes are those of the arena and of outputs that replace no argument; "bound" is what
-no order can be below. Seconds are of the processor. Results go to benchmarks/results/orders.json.
+stages), training steps of benchmarks/models/training.py, and deep training steps of about 600 and
+2,200 operations. Bytes are those of the arena and of outputs that replace no argument; "bound" is
+what no order can be below. Seconds are of the processor. Results go to
+benchmarks/results/orders.json.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from girih.options import Options
 from girih.tests.optimizer.orders.graphs import random_wiring
 
 RESULTS = Path(__file__).resolve().parent / "results"
-WIDE: dict[str, Callable[[], Any]] = {
+DEEP: dict[str, Callable[[], Any]] = {
     "600 operations": lambda: transformer(layers=10, width=64, vocabulary=256),
     "2,200 operations": lambda: transformer(layers=40, width=64, vocabulary=256),
     "2,200 operations, checkpoints": lambda: transformer(
@@ -99,7 +100,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     if not names or "wirings" in names:
         rows += [wiring(stages, seed) for stages in (1, 3) for seed in range(6)]
-    for name, build in {**TRAINING, **WIDE}.items():
+    for name, build in {**TRAINING, **DEEP}.items():
         if not names or name in names:
             rows.append(program(name, fused(build(), connected=name in TRAINING)))
             print(name, "done", flush=True)
