@@ -7,6 +7,7 @@ given later, by memory.py, from the live ranges that `live_ranges` finds here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -114,9 +115,10 @@ def schedule(module: Module, in_tiles: bool = False, hinders: Hinders | None = N
     """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control.
 
     in_tiles: the target's tile functions write results where operands lie, too.
-    hinders: `hinders_of(in_tiles)`, where many orders of the same operations are scheduled.
+    hinders: `hinders_of(in_tiles)`, where many orders of a program of fixed sizes are scheduled.
     """
-    require_static(module)
+    if hinders is None:
+        require_static(module)
     return _Scheduler(hinders or hinders_of(in_tiles)).run(module)
 
 
@@ -234,11 +236,12 @@ class _Scheduler:
                 donated, hindrances(body, donated, self.hinders), strict=True
             )
         }
+        replaced = {output.replaces for output in self.out.outputs}
         return [
             f"{leaf.path} is donated, but its {buffer.bytes:,} bytes are not overwritten: "
             f"{reasons.get(index) or 'no result takes its place'}"
             for index, (leaf, buffer) in enumerate(zip(given, self.out.inputs, strict=False))
-            if leaf.donated and not any(output.replaces is buffer for output in self.out.outputs)
+            if leaf.donated and buffer not in replaced
         ]
 
     # Regions.
@@ -461,7 +464,7 @@ class Results:
         self.names: dict[Value, list[Value]] = {}
         for value, source in self.roots.items():
             self.names.setdefault(source, []).append(value)
-        self.results = [self.roots.get(value, value) for value in region.results]
+        self.results = Counter(self.roots.get(value, value) for value in region.results)
         self.position = {op: number for number, op in enumerate(region.ops)}
 
     def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
@@ -471,7 +474,7 @@ class Results:
         op = root.op
         if op is None or op not in self.position:
             return "the result is no value that is computed here"
-        if self.results.count(root) > 1:
+        if self.results[root] > 1:
             return f"{op.place}what replaces it is returned twice"
         if op.name in ("constant", "weight"):
             return f"{op.place}what replaces it comes from '{op.name}'"
@@ -504,7 +507,7 @@ def _branch(body: Region, old: Collection[Value], result: Value, hinders: Hinder
     found = Results(body)
     value = body.results[result.index]
     kept = found.roots.get(value, value) in old
-    if kept and found.results.count(found.roots.get(value, value)) == 1:
+    if kept and found.results[found.roots.get(value, value)] == 1:
         return ""
     return found.hindrance(old, value, hinders)
 
