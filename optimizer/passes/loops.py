@@ -150,8 +150,9 @@ class _Loops:
     def number(self, value: Value) -> Any:
         """Equal for the same value, and for equal constants."""
         owner = value.op
-        known = constant_of(value) is not None and owner is not None
-        return self.keys.of(owner, ()) if known else value
+        if owner is None or constant_of(value) is None:
+            return value
+        return self.keys.of(owner, ())
 
     def merge(
         self, region: Region, stands: dict[Value, Value], table: dict[Any, tuple[Value, ...]]

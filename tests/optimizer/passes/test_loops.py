@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import girih
 from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.graph import Module, Value
-from girih.hlo.types import F32, I1, TensorType, element_type
+from girih.hlo.types import F32, I1, TOKEN, TensorType, element_type
 from girih.hlo.verify import verify
 from girih.optimizer.licence import Ledger
 from girih.optimizer.passes.loops import Loops
@@ -202,6 +202,17 @@ def test_carried_values_that_are_the_same_are_carried_once() -> None:
     assert len(op.results) == 3 and ledger.hits["loops-same"] == 1
 
 
+def test_what_is_the_same_in_the_first_turn_alone_is_carried_apart() -> None:
+    def build(b: Any, x: Value) -> Any:
+        def body(b: Any, i: Value, p: Value, q: Value, r: Value, s: Value) -> Any:
+            return [b("tanh", p), b("negate", q), b("add", r, p), b("add", s, q)]
+
+        return loop(b, [x, x, x, x], body, 20)
+
+    after, ledger = rewritten(build_module([LINE], build), X)
+    assert not ledger.hits["loops-same"]
+
+
 def branches(b: Any, number: Value, *bodies: Any) -> tuple[Value, ...]:
     regions = [build_region([], body) for body in bodies]
     types = [value.type for value in regions[0].results]
@@ -243,6 +254,38 @@ def test_large_branches_stay_and_share_what_is_common() -> None:
         after, ledger = rewritten(module, np.bool_(flag), x)
         assert [op.name for op in after.body.ops] == ["tanh", "if"]
         assert len(after.body.ops[1].results) == 2 and ledger.hits["loops-common"] == 1
+
+
+def test_a_loop_in_all_branches_stays_in_them() -> None:
+    def build(b: Any, p: Value, x: Value) -> Any:
+        def one(c: Any) -> Any:
+            return [loop(c, [x], doubled, 20)[1]]
+
+        return branches(b, p, one, one)
+
+    after, _ = rewritten(build_module([FLAG, LINE], build), np.bool_(True), X)
+    assert names(after).count("while") == 2
+
+
+def test_effects_keep_their_order() -> None:
+    """An infeed in a loop or in branches happens as often, and in the order, as before."""
+    token = TOKEN
+
+    def build(b: Any, p: Value, t: Value) -> Any:
+        def body(b: Any, i: Value, t: Value) -> Any:
+            return [b.op("outfeed", [i, t], {}, (), (token,)).results[0]]
+
+        after = loop(b, [t], body, 2)[1]
+
+        def one(c: Any) -> Any:
+            number = c.constant(7, COUNT)
+            return [c.op("outfeed", [number, after], {}, (), (token,)).results[0]]
+
+        return branches(b, p, one, one)
+
+    module = build_module([FLAG, token], build)
+    after = Loops()(module)
+    assert names(after).count("outfeed") == 4 and "if" in names(after)
 
 
 def test_nothing_to_do_is_the_same_module() -> None:
