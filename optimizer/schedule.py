@@ -18,6 +18,9 @@ from .overwriting import fills, may_overwrite, tiles_may_overwrite
 from .passes.require_static import require_static
 from .regions import CONTROL_BODIES, aliases
 
+COPIED_BYTES = 4096  # carried values up to this may be copied in every turn of a loop
+ALTERNATED_OPERATIONS = 256  # that a loop's body has at most where two turns of it are steps
+SOURCES = frozenset({"constant", "weight"})
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
 
 
@@ -319,7 +322,6 @@ class _Scheduler:
     def loop(
         self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
     ) -> None:
-        condition, body = op.regions
         outer = self.captured(op)
         given = [self.buffers.get(operand) for operand in op.operands]
         carried: list[Buffer] = []
@@ -347,20 +349,59 @@ class _Scheduler:
                 self.out.add(CopyStep(source, buffer))
             carried.append(buffer)
         before, self.pinned = self.pinned, self.pinned | set(carried) | outer
-        begin, end = Label(), Label()
+        apart = self.alternating(op.regions[1], carried)
+        begin, middle, end = Label(), Label(), Label()
         self.out.mark(begin)
-        self.buffers.update(zip(condition.arguments, carried, strict=True))
-        self.region(condition, {})
-        self.fill(condition.results)
-        self.out.add(BranchStep(self.buffers[condition.results[0]], end))
-        self.buffers.update(zip(body.arguments, carried, strict=True))
-        pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
-        self.region(body, self.overwritten(body, pairs))
-        self.deliver(body.results, carried)
+        if apart:  # two turns, from one memory to the other and back: a copy after the last, if any
+            others = [Buffer("arena", b.type) if b in apart else b for b in carried]
+            self.pinned = self.pinned | set(others)
+            self.turn(op, carried, others, end)
+            self.turn(op, others, carried, middle)
+        else:
+            others = carried
+            self.turn(op, carried, carried, end)
         self.out.add(JumpStep(begin, back=True))
+        self.out.mark(middle)
+        for source, target in zip(others, carried, strict=True):
+            if source is not target:
+                self.out.add(CopyStep(source, target))
         self.out.mark(end)
         self.pinned = before
         self.buffers.update(zip(op.results, carried, strict=True))
+
+    def alternating(self, body: Region, carried: Sequence[Buffer]) -> set[Buffer]:
+        """The memory of carried values that would be copied in every turn, since what replaces them
+        is computed while they are read."""
+        size = len(body.ops)
+        if size > ALTERNATED_OPERATIONS or any(op.name == "while" for op in body.walk()):
+            return set()
+        pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
+        results = Results(body)
+        return {
+            buffer
+            for (_, number, buffer), why in zip(
+                pairs, hindrances(body, pairs, self.hinders), strict=True
+            )
+            if why and buffer.bytes > COPIED_BYTES and results.computed(number)
+        }
+
+    def turn(self, op: Op, given: Sequence[Buffer], new: Sequence[Buffer], end: Label) -> None:
+        """One turn of a loop, from the carried values' memory to that of the next ones."""
+        condition, body = op.regions
+        self.buffers.update(zip(condition.arguments, given, strict=True))
+        self.region(condition, {})
+        self.fill(condition.results)
+        self.out.add(BranchStep(self.buffers[condition.results[0]], end))
+        self.buffers.update(zip(body.arguments, given, strict=True))
+        pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, new, strict=True))]
+        wanted = self.overwritten(body, [p for p in pairs if p[2] in given])
+        roots = alias_roots(body)
+        for _, number, buffer in pairs:
+            if buffer not in given:  # memory of its own: nothing hinders
+                value = body.results[number]
+                wanted[roots.get(value, value)] = buffer
+        self.region(body, wanted)
+        self.deliver(body.results, new)
 
     def captured(self, op: Op) -> set[Buffer]:
         """The memory that an operation's regions read of those around them."""
@@ -397,7 +438,7 @@ class _Scheduler:
             if root.op in inside
             and wanted.count(root) == 1
             and root.op is not None
-            and root.op.name not in ("constant", "weight")
+            and root.op.name not in SOURCES
         }
 
 
@@ -422,6 +463,13 @@ class Results:
         self.results = [self.roots.get(value, value) for value in region.results]
         self.position = {op: number for number, op in enumerate(region.ops)}
 
+    def computed(self, number: int) -> bool:
+        """Whether one kernel of the region makes the result, and nothing else returns it."""
+        root = self.results[number]
+        op = root.op
+        own = op is not None and op in self.position and self.results.count(root) == 1
+        return own and op is not None and not (op.name in CONTROL_BODIES | SOURCES or fills(op))
+
     def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
         """Why a result cannot lie where `old` does, an argument or captured value by all its names;
         "" where it can."""
@@ -431,7 +479,7 @@ class Results:
             return "the result is no value that is computed here"
         if self.results.count(root) > 1:
             return f"{op.place}what replaces it is returned twice"
-        if op.name in ("constant", "weight"):
+        if op.name in SOURCES:
             return f"{op.place}what replaces it comes from '{op.name}'"
         names = [*old, *(name for value in old for name in self.names.get(value, ()))]
         own = []

@@ -220,3 +220,32 @@ def test_random_loops(data: Any):
         return counted(b, [*start, b.constant(0.5, STACK)], body, data.draw(st.integers(0, 4)))
 
     check(build_module([LINE, LINE], build), line(), line()[::-1] * np.float32(0.5))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 5, 6])
+def test_what_replaces_a_value_while_it_is_read_alternates_between_two_places(limit: int):
+    """A product reads the whole of it: nothing is copied in a turn."""
+    kind = TensorType((64, 64), F32)
+
+    def build(b: Any, x: Any, w: Any, n: Any) -> Any:
+        def body(b: Any, v: Any, i: Any, rows: Any) -> Any:
+            new = b("tanh", b("dot_general", v, w, lhs_contracting_dimensions=(1,), type=kind,
+                              rhs_contracting_dimensions=(0,)))  # fmt: skip
+            total = b.reduce("add", v, b.constant(0.0, TensorType((), F32)), (0,))
+            zero = b.constant(0, COUNT)
+            rows = b("dynamic_update_slice", rows, b.reshape(total, (1, 64)), i, zero)
+            return [new, b("add", i, b.constant(1, COUNT)), rows]
+
+        kinds = [kind, COUNT, kind]
+
+        def condition(b: Any, v: Any, i: Any, rows: Any) -> Any:
+            return [b.compare("LT", i, n)]
+
+        regions = (build_region(kinds, condition), build_region(kinds, body))
+        start = [x, b.constant(0, COUNT), b.constant(0.0, kind)]
+        return b.op("while", start, {}, regions, kinds).results
+
+    module = build_module([kind, kind, COUNT], build)
+    assert not copies_in_loops(steps_of(module))
+    x = np.sin(np.arange(4096, dtype=np.float32)).reshape(64, 64)
+    check(module, x, x.T * np.float32(0.01), np.int32(limit))
