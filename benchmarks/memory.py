@@ -55,12 +55,8 @@ def measure(name: str, passes: bool) -> dict[str, Any]:
     progress("")
     seconds = time.perf_counter() - begin
     memory, plan = program.memory, program.plan
-    replaced = sum(buffer.bytes for buffer in plan.buffers if buffer.HasField("replaces"))
     donated = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs[0]))
-    total = (
-        memory.argument_bytes + memory.output_bytes - replaced + memory.constant_bytes
-        + memory.arena_bytes + memory.scratch_bytes
-    )  # fmt: skip
+    total = memory.total_bytes
     xla = xla_total(step, inputs)
     if passes:
         for stage, spent in stages.items():
@@ -71,10 +67,10 @@ def measure(name: str, passes: bool) -> dict[str, Any]:
         "xla_bytes": xla,
         "ratio": total / xla,
         "arena_bytes": memory.arena_bytes,
-        "scratch_bytes": memory.scratch_bytes,
+        "scratch_bytes": memory.scratch_bytes * memory.workers,
         "constant_bytes": memory.constant_bytes,
         "donated_bytes": donated,
-        "not_overwritten_bytes": donated - replaced,
+        "not_overwritten_bytes": donated - memory.replaced_bytes,
         "kernels": len(plan.steps),
         "moved_bytes": sum(s.run.bytes for s in plan.steps),
         "compile_seconds": seconds,

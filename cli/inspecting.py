@@ -77,6 +77,9 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
     ]
     facts = [(name, fact) for name, fact in facts if fact != ""]
     facts += [(name.replace("_", " "), show.size(v)) for name, v in variant["memory"].items()]
+    order = variant["order"]
+    if order["proof"]:
+        facts.append(("order", _order_text(order)))
     show.facts(facts, title=f"\nvariant {target}")
     listed = sorted(variant["kernels"], key=lambda k: -max(k["flops"], k["bytes"]))[:kernels]
     if listed:
@@ -106,6 +109,13 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
         if kernel["approximate"]:
             words = ", ".join(kernel["approximate"])
             show.console.print(f"may be approximate: {words} in {kernel['name']}")
+
+
+def _order_text(order: dict[str, Any]) -> str:
+    """What is known of the order of the steps: `any needs 1.0 MB, this 2.0 % more: ...`."""
+    bound, gap = order["bound_bytes"], order["gap_bytes"]
+    more = f"{100 * gap / bound:.2g} % more" if bound else show.size(gap)
+    return f"any needs {show.size(bound)}, this {more if gap else 'no more'}: {order['proof']}"
 
 
 def _launch_row(launch: dict[str, Any]) -> tuple[str, ...]:
@@ -213,6 +223,11 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
         "weight_bytes": sum(array.nbytes for array in variant.weights.values()),
         "steps": len(plan.steps),
         "memory": {field.name: getattr(plan.memory, field.name) for field in fields(Memory)},
+        "order": {
+            "bound_bytes": plan.memory.order_bound_bytes,
+            "gap_bytes": max(plan.memory.lower_bound_bytes - plan.memory.order_bound_bytes, 0),
+            "proof": plan.memory.order_proof,
+        },
         "kernels": [
             {
                 "name": kernel.name,

@@ -120,7 +120,7 @@ def lowering_pipeline(
     passes += [KernelEpilogues(), KernelPrologues()]
     if backend.formulas:
         passes.append(Approximate(backend.formulas, NUMERICS[options.numerics], ledger))
-    passes.append(Order())
+    passes.append(Order(backend.in_tiles))
     if backend.packing is not None and options.pack_weights:
         passes.append(Encode(backend.packing))
     return tuple(passes)

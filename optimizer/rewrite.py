@@ -81,6 +81,7 @@ class Engine:
         self.stable: set[Region] = set()  # regions on which a sweep changed nothing
         self.progress = False  # whether this sweep did anything after which rules may apply
         self.scalars: dict[Value, Any] = {}
+        self.ranges: dict[Value, tuple[int, int]] = {}  # what `rules/ranges.py` has proven
         # Operations that stand for others since the last sweep; the next one rebuilds them.
         self.origins: dict[Op, tuple[Origin, ...]] = {}
 
@@ -93,6 +94,7 @@ class Engine:
             self.users.clear()
             self.static.clear()
             self.scalars.clear()
+            self.ranges.clear()
             self.progress = False
             region = self.sweep(before)
             if region is before or not self.progress:
@@ -291,6 +293,14 @@ class Rewriter(Builder):
         types = None if type is None else (type,)
         (result,) = self.build(op.name, operands, op.attributes, op.regions, types)
         return result
+
+    def existing(self, name: str, *operands: Value, type: Type | None = None) -> Value | None:
+        """The result of such an operation, where one that is computed before has it."""
+        types = None if type is None else (type,)
+        op = make_op(name, operands, None, (), types, (), self.check)
+        key = self.engine.keys.op(op) if self.engine.merge else None
+        known = None if key is None else self.table.get(key)
+        return known[0] if known else None
 
     def splat(self, value: Any, type: TensorType) -> Value:
         """A constant whose elements all equal `value`."""

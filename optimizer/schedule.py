@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
@@ -21,6 +22,10 @@ from .regions import CONTROL_BODIES, aliases
 COPIED_BYTES = 4096  # carried values up to this may be copied in every turn of a loop
 ALTERNATED_OPERATIONS = 256  # that a loop's body has at most where two turns of it are steps
 SOURCES = frozenset({"constant", "weight"})
+
+# Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.
+ORDER_BOUND, ORDER_PROOF = "girih.order_bound", "girih.order_proof"
+
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
 
 
@@ -99,6 +104,8 @@ class Schedule:
     constants: dict[str, Dense] = field(default_factory=dict)  # by weight name
     weights: list[str] = field(default_factory=list)  # used, in order of first use
     notes: list[str] = field(default_factory=list)  # donated memory that no result takes over
+    order_bound: int = 0  # bytes of the arena that any order of the operations needs
+    order_proof: str = ""  # how it is known that no order is better, or that it is not; "": unknown
 
     def add(self, step: Step) -> None:
         self.steps.append(step)
@@ -107,32 +114,75 @@ class Schedule:
         self.labels[label] = len(self.steps)
 
 
-def schedule(module: Module, in_tiles: bool = False) -> Schedule:
+def schedule(module: Module, in_tiles: bool = False, hinders: Hinders | None = None) -> Schedule:
     """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control.
 
     in_tiles: the target's tile functions write results where operands lie, too.
+    hinders: `hinders_of(in_tiles)`, where many orders of the same operations are scheduled.
     """
     require_static(module)
-    return _Scheduler(module, in_tiles).run()
+    return _Scheduler(hinders or hinders_of(in_tiles)).run(module)
+
+
+def schedule_alone(op: Op, hinders: Hinders) -> Schedule:
+    """The steps of one operation of control flow whose operands and captures lie elsewhere."""
+    return _Scheduler(hinders).alone(op)
+
+
+def schedule_body(region: Region, carries: bool, hinders: Hinders) -> Schedule:
+    """The steps of one turn of a region of control flow: all that it takes lies elsewhere.
+
+    carries: its results go where its arguments lie, as in the body of a loop.
+    """
+    return _Scheduler(hinders).turn(region, carries)
+
+
+def hinders_of(in_tiles: bool) -> Hinders:
+    """Why a result may not lie where an operand does, on a target whose tile functions write there
+    or do not; each answer is computed once."""
+
+    @cache
+    def hinders(op: Op, operand: int, result: int) -> str:
+        if op.name == "kernel_call" and not in_tiles:
+            return "whose results lie apart from what it reads on this target"
+        may = tiles_may_overwrite if op.name == "kernel_call" else may_overwrite
+        return "" if may(op, operand, result) else "which needs it until that is written"
+
+    return hinders
 
 
 class _Scheduler:
-    def __init__(self, module: Module, in_tiles: bool) -> None:
-        self.module = module
-        self.in_tiles = in_tiles
+    def __init__(self, hinders: Hinders) -> None:
+        self.hinders = hinders
         self.out = Schedule()
         self.buffers: dict[Value, Buffer] = {}
+        # Until which operation of the current region any value in an arena buffer is used.
+        self.ends: dict[Buffer, int] = {}
         self.weights: dict[str, Buffer] = {}
         self.pinned: set[Buffer] = set()  # belong to an enclosing region: never overwritten
         self.fills: dict[Value, Op] = {}  # values that a kernel fills where they are needed
 
-    def run(self) -> Schedule:
-        body = self.module.body
+    def alone(self, op: Op) -> Schedule:
+        return self.turn(Region((), (op,), op.results), carries=False)
+
+    def turn(self, region: Region, carries: bool) -> Schedule:
+        taken = [*region.arguments, *region.captures()]
+        self.buffers = {value: Buffer("input", value.tensor) for value in taken}
+        if not carries:
+            self.region(region, {})
+            return self.out
+        carried = [self.buffers[argument] for argument in region.arguments]
+        self.region(region, self.overwritten(region, _pairs(region, carried)))
+        self.deliver(region.results, carried)
+        return self.out
+
+    def run(self, module: Module) -> Schedule:
+        body = module.body
         for index, argument in enumerate(body.arguments):
             buffer = Buffer("input", argument.tensor, index)
             self.buffers[argument] = buffer
             self.out.inputs.append(buffer)
-        donated = self.donated(body)
+        donated = self.donated(module)
         self.region(body, self.overwritten(body, donated))
         self.fill(body.results)
         taken: set[Buffer] = set()
@@ -149,13 +199,15 @@ class _Scheduler:
                 output = Buffer("output", value.tensor, index)
                 self.out.add(CopyStep(buffer, output))
                 self.out.outputs.append(output)
-        self.out.notes = self.lost(body, donated)
+        self.out.notes = self.lost(module, donated)
+        self.out.order_bound = module.attributes.get(ORDER_BOUND, 0)
+        self.out.order_proof = module.attributes.get(ORDER_PROOF, "")
         return self.out
 
-    def donated(self, body: Region) -> list[Carry]:
+    def donated(self, module: Module) -> list[Carry]:
         """The arguments whose memory the caller gave up for a result, and that result's memory,
         which may be the same."""
-        signature = self.module.signature
+        signature, body = module.signature, module.body
         if signature is None:
             return []
         found: list[Carry] = []
@@ -165,12 +217,6 @@ class _Scheduler:
                 memory = Buffer("output", body.results[result].tensor, result, replaces=given)
                 found.append((body.arguments[index], result, memory))
         return found
-
-    def hinders(self, op: Op, operand: int, result: int) -> str:
-        if op.name == "kernel_call" and not self.in_tiles:
-            return "whose results lie apart from what it reads on this target"
-        may = tiles_may_overwrite if op.name == "kernel_call" else may_overwrite
-        return "" if may(op, operand, result) else "which needs it until that is written"
 
     def overwritten(self, body: Region, carries: Sequence[Carry]) -> dict[Value, Buffer]:
         """Values that are computed straight into the buffer of the argument that they replace."""
@@ -182,9 +228,9 @@ class _Scheduler:
             if not reason
         }
 
-    def lost(self, body: Region, donated: Sequence[Carry]) -> list[str]:
+    def lost(self, module: Module, donated: Sequence[Carry]) -> list[str]:
         """A sentence for each donated argument whose memory no result takes over."""
-        signature = self.module.signature
+        signature, body = module.signature, module.body
         given = () if signature is None else signature.arguments
         reasons = {
             argument.index: reason
@@ -204,10 +250,12 @@ class _Scheduler:
     def region(self, region: Region, wanted: Mapping[Value, Buffer]) -> None:
         """Steps of a region's operations; `wanted` names buffers for some of its values."""
         last = last_uses(region)
+        outside, self.ends = self.ends, {}
         for position, op in enumerate(region.ops):
-            self.fill(_read(op))
+            for buffer, value in self.fill(read_first(op)):
+                self.ends[buffer] = last.get(value, -1)
             if op.name == "while":
-                self.loop(op, position, last, wanted)
+                self.loop(op, position, wanted)
             elif op.name in ("if", "case"):
                 self.branch(op, wanted)
             elif op.name == "constant":
@@ -218,16 +266,28 @@ class _Scheduler:
                 for operand, result in zip(op.operands, op.results, strict=True):
                     self.buffers[result] = self.buffers[operand]
             elif fills(op) and op.result not in wanted:
-                self.fills[op.result] = op
+                self.await_fill(op.result, op)
             else:
-                self.single(op, position, last, wanted)
+                self.single(op, position, wanted)
+            for result in op.results:
+                if (buffer := self.buffers.get(result)) is not None:
+                    self.ends[buffer] = max(self.ends.get(buffer, -1), last[result])
+        self.ends = outside
 
-    def fill(self, values: Iterable[Value]) -> None:
+    def await_fill(self, value: Value, op: Op) -> None:
+        """The value is to be filled by `op`, anew where steps of a region are made twice."""
+        self.fills[value] = op
+        self.buffers.pop(value, None)
+
+    def fill(self, values: Iterable[Value]) -> list[tuple[Buffer, Value]]:
         """Steps for those of the values that are filled where they are first read."""
+        filled: list[tuple[Buffer, Value]] = []
         for value in values:
             if value in self.fills and value not in self.buffers:
-                self.buffers[value] = Buffer("arena", value.tensor)
-                self.out.add(RunStep(self.fills[value], [], [self.buffers[value]]))
+                buffer = self.buffers[value] = Buffer("arena", value.tensor)
+                self.out.add(RunStep(self.fills[value], [], [buffer]))
+                filled.append((buffer, value))
+        return filled
 
     def deliver(self, values: Sequence[Value], targets: Sequence[Buffer]) -> None:
         """A region's results where they belong, all at once: through temporaries if they swap."""
@@ -250,9 +310,7 @@ class _Scheduler:
         for step in filled:
             self.out.add(step)
 
-    def single(
-        self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
-    ) -> None:
+    def single(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
         operands = [self.buffers[value] for value in op.operands]
         results: list[Buffer] = []
         for result in op.results:
@@ -260,7 +318,7 @@ class _Scheduler:
                 raise UnsupportedError(f"{op.place}{op.name}: {result.type} results cannot run")
             buffer = wanted.get(result)
             if buffer is None:
-                buffer = self.in_place(op, result, position, last, results)
+                buffer = self.in_place(op, result, position, results)
             if buffer is None:
                 buffer = Buffer("arena", result.type)
             self.buffers[result] = buffer
@@ -268,12 +326,7 @@ class _Scheduler:
         self.out.add(RunStep(op, operands, results))
 
     def in_place(
-        self,
-        op: Op,
-        result: Value,
-        position: int,
-        last: Mapping[Value, int],
-        taken: Sequence[Buffer],
+        self, op: Op, result: Value, position: int, taken: Sequence[Buffer]
     ) -> Buffer | None:
         """An operand's buffer that nobody reads any more and that `op` may overwrite."""
         for number, operand in enumerate(op.operands):
@@ -282,14 +335,8 @@ class _Scheduler:
                 buffer.place == "arena"
                 and buffer not in taken
                 and buffer.bytes == result.tensor.bytes
-                and all(
-                    last.get(value, -2) <= position
-                    for value, other in self.buffers.items()
-                    if other is buffer
-                )
-                and not any(
-                    other is not operand and self.buffers[other] is buffer for other in op.operands
-                )
+                and self.ends.get(buffer, -1) <= position
+                and sum(self.buffers[other] is buffer for other in op.operands) == 1
                 and not self.hinders(op, number, result.index)
                 and buffer not in self.pinned
             ):
@@ -302,7 +349,7 @@ class _Scheduler:
             own = Op(op.definition, (), op.attributes, (), op.result_types, op.origin)
             body = Region((), (own,), own.results)
             fill = make_op("fusion", (), {"kind": "loop"}, (body,), None, op.origin, check=False)
-            self.fills[op.result] = fill
+            self.await_fill(op.result, fill)
             return
         name = f"constant:{dense.digest.hex()}:{dense.type}"
         if name not in self.weights:
@@ -319,9 +366,7 @@ class _Scheduler:
 
     # Control flow.
 
-    def loop(
-        self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
-    ) -> None:
+    def loop(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
         outer = self.captured(op)
         given = [self.buffers.get(operand) for operand in op.operands]
         carried: list[Buffer] = []
@@ -332,11 +377,7 @@ class _Scheduler:
                 and source not in outer  # read anew in every turn
                 and source not in self.pinned
                 and result not in wanted
-                and all(
-                    last.get(value, -2) <= position
-                    for value, other in self.buffers.items()
-                    if other is source
-                )
+                and self.ends.get(source, -1) <= position
                 and given.count(source) == 1
             )
             if source is not None and reusable:
@@ -355,11 +396,11 @@ class _Scheduler:
         if apart:  # two turns, from one memory to the other and back: a copy after the last, if any
             others = [Buffer("arena", b.type) if b in apart else b for b in carried]
             self.pinned = self.pinned | set(others)
-            self.turn(op, carried, others, end)
-            self.turn(op, others, carried, middle)
+            self.iterate(op, carried, others, end)
+            self.iterate(op, others, carried, middle)
         else:
             others = carried
-            self.turn(op, carried, carried, end)
+            self.iterate(op, carried, carried, end)
         self.out.add(JumpStep(begin, back=True))
         self.out.mark(middle)
         for source, target in zip(others, carried, strict=True):
@@ -375,7 +416,7 @@ class _Scheduler:
         size = len(body.ops)
         if size > ALTERNATED_OPERATIONS or any(op.name == "while" for op in body.walk()):
             return set()
-        pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
+        pairs = _pairs(body, carried)
         results = Results(body)
         return {
             buffer
@@ -385,7 +426,7 @@ class _Scheduler:
             if why and buffer.bytes > COPIED_BYTES and results.computed(number)
         }
 
-    def turn(self, op: Op, given: Sequence[Buffer], new: Sequence[Buffer], end: Label) -> None:
+    def iterate(self, op: Op, given: Sequence[Buffer], new: Sequence[Buffer], end: Label) -> None:
         """One turn of a loop, from the carried values' memory to that of the next ones."""
         condition, body = op.regions
         self.buffers.update(zip(condition.arguments, given, strict=True))
@@ -393,7 +434,7 @@ class _Scheduler:
         self.fill(condition.results)
         self.out.add(BranchStep(self.buffers[condition.results[0]], end))
         self.buffers.update(zip(body.arguments, given, strict=True))
-        pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, new, strict=True))]
+        pairs = _pairs(body, new)
         wanted = self.overwritten(body, [p for p in pairs if p[2] in given])
         roots = alias_roots(body)
         for _, number, buffer in pairs:
@@ -442,20 +483,28 @@ class _Scheduler:
         }
 
 
-def hindrances(body: Region, carries: Sequence[Carry], hinders: Hinders) -> list[str]:
+def _pairs(body: Region, carried: Sequence[Buffer]) -> list[Carry]:
+    """A loop's body replaces each carried value by the result of the same number."""
+    return [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
+
+
+def hindrances(
+    body: Region, carries: Sequence[Carry], hinders: Hinders, in_order: bool = True
+) -> list[str]:
     """For each argument, why the result that replaces it cannot be computed straight into its
     memory, "" where it can: all its readers have to come before, or be the operation itself and
     allow it. A loop takes it over as the start of the same carried value; branches, if each of them
-    could, or returns it as it is."""
-    results = Results(body)
+    could, or returns it as it is. in_order: as the operations stand; False: as if all other readers
+    of an argument came before what replaces it."""
+    results = Results(body, in_order)
     return [results.hindrance([old], body.results[index], hinders) for old, index, _ in carries]
 
 
 class Results:
     """A region's results: what they are made of, and what may lie where something else does."""
 
-    def __init__(self, region: Region) -> None:
-        self.region = region
+    def __init__(self, region: Region, in_order: bool = True) -> None:
+        self.region, self.in_order = region, in_order
         self.roots = alias_roots(region)
         self.names: dict[Value, list[Value]] = {}
         for value, source in self.roots.items():
@@ -488,7 +537,7 @@ class Results:
                 return "it is returned as it is"
             if user is op:
                 own.append(number)
-            elif self.position[user] > self.position[op] and not aliases(user):
+            elif self.in_order and self.position[user] > self.position[op] and not aliases(user):
                 return (
                     f"{user.place}{_kernel(user)} reads it, when what replaces it is computed "
                     f"already ({op.place}{_kernel(op)})"
@@ -547,23 +596,23 @@ def last_uses(region: Region) -> dict[Value, int]:
     return last
 
 
-def _read(op: Op) -> Iterator[Value]:
+def read_first(op: Op) -> Iterator[Value]:
     """The values that have to be there when an operation begins; what a loop starts with has not,
     where it can be filled, and neither has what a region returns."""
     if op.name != "while":
         yield from op.operands
     if op.name in CONTROL_BODIES:
         for inner in (inner for region in op.regions for inner in region.ops):
-            yield from _read(inner)
+            yield from read_first(inner)
 
 
-def live_ranges(plan: Schedule) -> dict[Buffer, tuple[int, int]]:
-    """First and last step of every arena buffer, loops counted as one: what is live where a loop
-    begins and is touched inside stays live to its end."""
+def live_ranges(plan: Schedule, place: str = "arena") -> dict[Buffer, tuple[int, int]]:
+    """First and last step of every buffer of a place, loops counted as one: what is live where a
+    loop begins and is touched inside stays live to its end."""
     ranges: dict[Buffer, tuple[int, int]] = {}
     for number, step in enumerate(plan.steps):
         for buffer in touched(step):
-            if buffer.place == "arena":
+            if buffer.place == place:
                 first, _ = ranges.get(buffer, (number, number))
                 ranges[buffer] = (first, number)
     loops = [

@@ -208,7 +208,8 @@ def _reduce_examples() -> Iterator[Example]:
     )
 
 
-@structural("reduce-of-reduce", "reduce", licence=REASSOCIATES, examples=_reduce_examples)
+@structural("reduce-of-reduce", "reduce", licence=REASSOCIATES, examples=_reduce_examples,
+            single=True)  # fmt: skip
 def reduce_of_reduce(op: Op, b: Rewriter) -> Value | None:
     """reduce(reduce x) -> reduce x over both sets of dimensions"""
     inner = made_by(op.operands[0], "reduce")
@@ -230,7 +231,7 @@ def _negate_examples() -> Iterator[Example]:
 
 
 @structural("reduce-of-negate", "reduce", licence=IGNORES_ZERO_SIGN, examples=_negate_examples,
-            lowers="negated elements", sums=True)  # fmt: skip
+            lowers="negated elements", sums=True, single=True)  # fmt: skip
 def reduce_of_negate(op: Op, b: Rewriter) -> Value | None:
     """sum(-x) -> -sum(x)"""
     inner = made_by(op.operands[0], "negate")
@@ -246,7 +247,7 @@ def _scaled_examples() -> Iterator[Example]:
 
 
 @structural("reduce-of-scaled", "reduce", licence=REASSOCIATES | IGNORES_ZERO_SIGN,
-            examples=_scaled_examples, lowers="multiplied elements")  # fmt: skip
+            examples=_scaled_examples, lowers="multiplied elements", single=True)  # fmt: skip
 def reduce_of_scaled(op: Op, b: Rewriter) -> Value | None:
     """sum(x * c) -> sum(x) * c"""
     inner = made_by(op.operands[0], "multiply")

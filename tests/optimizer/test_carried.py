@@ -233,6 +233,9 @@ def test_what_replaces_a_value_while_it_is_read_alternates_between_two_places(li
                               rhs_contracting_dimensions=(0,)))  # fmt: skip
             total = b.reduce("add", v, b.constant(0.0, TensorType((), F32)), (0,))
             zero = b.constant(0, COUNT)
+            half = b.constant(0.5, kind)  # large, so that it is filled in every turn
+            new = b("dot_general", new, half, lhs_contracting_dimensions=(1,), type=kind,
+                    rhs_contracting_dimensions=(0,))  # fmt: skip
             rows = b("dynamic_update_slice", rows, b.reshape(total, (1, 64)), i, zero)
             return [new, b("add", i, b.constant(1, COUNT)), rows]
 

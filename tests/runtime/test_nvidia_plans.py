@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from girih.hlo.errors import UserError
-from girih.runtime.devices.launches import CALL, SCRATCH, Choose, Mapped, Work, decode
+from girih.runtime.devices.launches import ARENA, CALL, SCRATCH, Choose, Mapped, Work, decode
 from girih.runtime.devices.timeline import peak
 from girih.specs.generated import plan_pb2
 
@@ -43,6 +43,19 @@ def test_what_a_plan_says():
     assert isinstance(box, Mapped) and box.where == (CALL, 0) and box.box.dims == (16, 32)
     assert work.dead == ((128, 64),)
     assert program.scratch_bytes == 64 and program.inputs == (1024, 4)
+
+
+def test_scratch_in_the_arena():
+    plan = mapped().plan
+    plan.steps[0].run.scratch.buffer = 3
+    program = decode(plan, {})
+    work = program.steps[0]
+    assert isinstance(work, Work) and program.scratch_bytes == 0
+    assert work.launches[0].parameters[3] == work.scratch == (ARENA, 128)
+    for buffer, bytes in ((0, 64), (3, 65)):  # no arena; too small
+        plan.steps[0].run.scratch.buffer, plan.kernels[0].scratch_bytes = buffer, bytes
+        with pytest.raises(UserError, match="malformed"):
+            decode(plan, {})
 
 
 def test_offsets_add_up():
