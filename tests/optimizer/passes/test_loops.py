@@ -213,6 +213,59 @@ def test_what_is_the_same_in_the_first_turn_alone_is_carried_apart() -> None:
     assert not ledger.hits["loops-same"]
 
 
+ROWS = TensorType((12, 4), F32)
+
+
+def stacked(b: Any, x: Value, change: str = "") -> Any:
+    """Two stacks of a loop, of t and of t * (1 - t), and a second loop that reads their rows."""
+    zero, one = b.constant(0, COUNT), b.constant(1.0, LINE)
+
+    def put(c: Any, stack: Value, row: Value, i: Value) -> Value:
+        return c("dynamic_update_slice", stack, c.reshape(row, (1, 4)), i, zero)
+
+    def write(c: Any, i: Value, v: Value, left: Value, right: Value) -> list[Value]:
+        t = c("tanh", v)
+        other = c("multiply", t, v if change == "two leaves" else c("subtract", one, t))
+        if change == "read":
+            row = c("dynamic_slice", right, zero, zero, slice_sizes=(1, 4))
+            t = c("add", t, c.reshape(row, (4,)))
+        place = c("minimum", i, c.constant(9, COUNT)) if change == "place" else i
+        return [c("add", v, t), put(c, left, t, i), put(c, right, other, place)]
+
+    start = [x, b.constant(0.0, ROWS), b.constant(2.0, ROWS)]
+    turns = 11 if change == "short" else 12
+    _, last, left, right = loop(b, start, write, turns)
+
+    def read(c: Any, i: Value, v: Value) -> list[Value]:
+        back = c("subtract", c.constant(11, COUNT), i)
+        parts = (c("dynamic_slice", s, back, zero, slice_sizes=(1, 4)) for s in (left, right))
+        first, second = (c.reshape(part, (4,)) for part in parts)
+        return [c("add", c("multiply", v, first), second)]
+
+    return [last, loop(b, [last], read, 12)[1]]
+
+
+def test_a_stack_that_another_one_determines_is_computed_where_it_is_read() -> None:
+    after, ledger = rewritten(build_module([LINE], stacked), X)
+    assert ledger.hits["loops-derive"] == 1
+    first = next(op for op in after.body.ops if op.name == "while")
+    assert [value.type for value in first.results] == [COUNT, LINE, ROWS]
+    again, ledger = rewritten(after, X)
+    assert ledger.hits["loops-sink"] == 0
+    found = [op for op in again.body.ops if op.name in ("multiply", "subtract")]
+    assert not found  # in the second loop, of a row
+
+
+@pytest.mark.parametrize("change", ["two leaves", "read", "place", "short"])
+def test_a_stack_that_is_more_than_a_formula_stays(change: str) -> None:
+    """Its rows need two others, are read in the loop, lie elsewhere, or are not all written."""
+    module = build_module([LINE], lambda b, x: stacked(b, x, change))
+    after, ledger = rewritten(module, X)
+    assert not ledger.hits["loops-derive"]
+    first = next(op for op in after.body.ops if op.name == "while")
+    assert [value.type for value in first.results].count(ROWS) == 2
+
+
 def branches(b: Any, number: Value, *bodies: Any) -> tuple[Value, ...]:
     regions = [build_region([], body) for body in bodies]
     types = [value.type for value in regions[0].results]
