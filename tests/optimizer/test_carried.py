@@ -17,7 +17,7 @@ from girih.optimizer.passes.order import Order
 from girih.optimizer.schedule import CopyStep, JumpStep, RunStep, schedule
 
 COUNT, FLAG = TensorType((), I32), TensorType((), I1)
-LINE, STACK = TensorType((512,), F32), TensorType((8, 512), F32)
+LINE, STACK = TensorType((2048,), F32), TensorType((8, 2048), F32)
 
 
 def steps_of(module: Any) -> Any:
@@ -43,7 +43,7 @@ def check(module: Any, *inputs: Any) -> Any:
 
 
 def line() -> Any:
-    return np.linspace(-1, 1, 512, dtype=np.float32)
+    return np.linspace(-1, 1, 2048, dtype=np.float32)
 
 
 def counted(b: Any, start: Any, body: Any, limit: int = 4) -> Any:
@@ -61,7 +61,7 @@ def counted(b: Any, start: Any, body: Any, limit: int = 4) -> Any:
 
 
 def put(b: Any, stack: Any, row: Any, i: Any) -> Any:
-    return b("dynamic_update_slice", stack, b.reshape(row, (1, 512)), i, b.constant(0, COUNT))
+    return b("dynamic_update_slice", stack, b.reshape(row, (1, 2048)), i, b.constant(0, COUNT))
 
 
 def test_what_starts_with_one_splat_is_filled_where_it_is_carried():
@@ -167,19 +167,24 @@ def test_a_donated_argument_goes_through_control_flow(inside: str):
         assert np.shares_memory(new, given_up)
 
 
+KINDS = ("tanh", "add", "reverse", "reverse", "row", "put")
+
+
 def random_body(draw: Any, b: Any, i: Any, lines: Any, stack: Any, depth: int) -> tuple[Any, Any]:
     """Carried values after random updates, moves, branches and inner loops."""
     pool = list(lines)
     for _ in range(draw(st.integers(1, 5))):
-        kind = draw(st.sampled_from(["tanh", "add", "row", "put", "if", "while"][: 4 + 2 * depth]))
+        kind = draw(st.sampled_from([*KINDS, *["if", "while"][: 2 * depth]]))
         one, two = draw(st.sampled_from(pool)), draw(st.sampled_from(pool))
         if kind == "tanh":
             pool.append(b("tanh", one))
+        elif kind == "reverse":  # not where its operand lies
+            pool.append(b("reverse", b("tanh", one), dimensions=(0,)))
         elif kind == "add":
             pool.append(b("subtract", one, two))
         elif kind == "row":
-            row = b("dynamic_slice", stack, i, b.constant(0, COUNT), slice_sizes=(1, 512))
-            pool.append(b.reshape(row, (512,)))
+            row = b("dynamic_slice", stack, i, b.constant(0, COUNT), slice_sizes=(1, 2048))
+            pool.append(b.reshape(row, (2048,)))
         elif kind == "put":
             stack = put(b, stack, one, i)
         elif kind == "if":
