@@ -320,6 +320,18 @@ def test_a_loop_in_all_branches_stays_in_them() -> None:
     assert names(after).count("while") == 2
 
 
+def test_a_loop_in_a_branch_that_is_taken_keeps_its_values() -> None:
+    def build(b: Any, x: Value, n: Value) -> Any:
+        turns = build_region([], lambda c: [loop(c, [x], doubled, n)[1]])
+        other = build_region([], lambda c: [c("negate", x)])
+        return [b("case", b.constant(0, COUNT), type=LINE, regions=(turns, other))]
+
+    module = build_module([LINE, COUNT], build)
+    for count in (0, 3):
+        after, _ = rewritten(module, X, np.int32(count))
+        assert "case" not in names(after) and "while" in names(after)
+
+
 def test_effects_keep_their_order() -> None:
     """An infeed in a loop or in branches happens as often, and in the order, as before."""
     token = TOKEN
