@@ -309,7 +309,8 @@ class _Loops:
         for inner in first.ops:
             pure = self.keys.of(inner, inner.operands) is not None
             alike = pure and inner.name not in CONTROL_BODIES
-            if alike and everywhere.issuperset(inner.results) and local.isdisjoint(inner.operands):
+            given = {stands.get(value, value) for value in inner.operands}
+            if alike and everywhere.issuperset(inner.results) and local.isdisjoint(given):
                 shared.append(inner)
                 local.difference_update(inner.results)
         rows = [[stands.get(v, v) for v in region.results] for region in op.regions]
@@ -322,12 +323,14 @@ class _Loops:
         for inner in reversed(shared):
             if inner.name not in SOURCES or any(value in wanted for value in inner.results):
                 taken.append(inner)
-                wanted.update(inner.operands)
+                wanted.update(stands.get(value, value) for value in inner.operands)
         if not taken and not equal:
             return None
         values: dict[Value, Value] = {}
         for inner in reversed(taken):
-            _append(inner, values, ops)
+            given = [stands.get(value, value) for value in inner.operands]
+            _append(inner.with_operands(given), values, ops)
+            values.update(zip(inner.results, ops[-1].results, strict=True))
         self.record("common", op)
         gone = {old: values[new] for old, new in stands.items() if new in values}
 

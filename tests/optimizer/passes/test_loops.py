@@ -309,6 +309,20 @@ def test_large_branches_stay_and_share_what_is_common() -> None:
         assert len(after.body.ops[1].results) == 2 and ledger.hits["loops-common"] == 1
 
 
+def test_what_branches_share_may_be_there_twice() -> None:
+    def build(b: Any, p: Value, x: Value) -> Any:
+        def one(c: Any) -> Any:
+            first, second = (c("tanh", c("add", x, c.constant(1.0, WIDE))) for _ in range(2))
+            return [c("multiply", first, second), c("add", second, x)]
+
+        return branches(b, p, one, lambda c: [*one(c)[::-1]])
+
+    module = build_module([FLAG, WIDE], build)
+    x = np.linspace(-1, 1, 4096, dtype=np.float32).reshape(64, 64)
+    after, _ = rewritten(module, np.bool_(True), x)
+    assert names(after).count("tanh") == 1
+
+
 def test_a_loop_in_all_branches_stays_in_them() -> None:
     def build(b: Any, p: Value, x: Value) -> Any:
         def one(c: Any) -> Any:
