@@ -38,6 +38,7 @@ class Measure:
     peak_step: the first step at which `arena_bytes` are live.
     at_peak: the arena buffers that live then, the largest first.
     scratch_bytes: what the kernel of that step needs beside them.
+    live: bytes of the arena that live at each step.
     """
 
     schedule: Schedule
@@ -49,6 +50,7 @@ class Measure:
     peak_step: int
     at_peak: tuple[Buffer, ...]
     scratch_bytes: int
+    live: tuple[int, ...]
 
     @property
     def total_bytes(self) -> int:
@@ -118,6 +120,7 @@ def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure
         step,
         tuple(sorted(there, key=lambda buffer: -buffer.bytes)),
         needs[step] if needs else 0,
+        tuple(live),
     )
 
 

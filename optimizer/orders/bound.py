@@ -57,7 +57,9 @@ def certified(graph: TaskGraph) -> Tasks:
     returned = frozenset(value for value, kept in enumerate(graph.kept) if kept)
     return Tasks(
         tuple(
-            Certified(task.reads, task.makes, tuple(bits(before)), task.inside, task.over, task.gone)
+            Certified(
+                task.reads, task.makes, tuple(bits(before)), task.inside, task.over, task.gone
+            )
             for task, before in zip(graph.tasks, graph.before, strict=True)
         ),
         tuple(graph.sizes),
