@@ -17,6 +17,7 @@ from girih.optimizer.certify import (
     Peak,
     Task,
     Tasks,
+    Why,
     check_order_bound,
     check_plan,
     peak_of,
@@ -154,7 +155,9 @@ def test_every_changed_bound_is_rejected(planned):
         rounded = max(-(-buffer.bytes // 64), 1) * 64
         if number in peak.buffers:
             rest = tuple(n for n in peak.buffers if n != number)
-            rejected(plan, results, lent, "claims a bound", Peak(peak.step, rest, peak.bytes - rounded))
+            rejected(
+                plan, results, lent, "claims a bound", Peak(peak.step, rest, peak.bytes - rounded)
+            )
             rejected(plan, results, lent, "add up", Peak(peak.step, rest, peak.bytes))
         more = Peak(peak.step, (*peak.buffers, number), peak.bytes + rounded)
         rejected(plan, results, lent, f"buffer {number} is not needed|add up", more)
@@ -282,7 +285,9 @@ def least_peak(graph):
 
 def reached(graph, number, forward):
     makers = {v: n for n, task in enumerate(graph.tasks) for v in task.makes}
-    edges = {(makers[v], n) for n, task in enumerate(graph.tasks) for v in task.reads if v in makers}
+    edges = {
+        (makers[v], n) for n, task in enumerate(graph.tasks) for v in task.reads if v in makers
+    }
     found, size = {number}, 0
     while size != len(found):
         size = len(found)
@@ -322,7 +327,8 @@ def test_order_bounds_hold_and_each_change_is_rejected(seed):
         wrong = [bound._replace(bytes=bound.bytes + 1), bound._replace(task=len(graph.tasks))]
         listed = {one.value for one in bound.forced}
         for value in range(len(graph.sizes)):
-            reasons = ["passes", "made here", "returned"] + ["kept"] * (value not in listed)
+            reasons: list[Why] = ["passes", "made here", "returned"]
+            reasons += ["kept"] * (value not in listed)
             size = graph.sizes[value]
             for why in reasons:
                 more = (*bound.forced, Forced(value, why))
