@@ -30,6 +30,7 @@ from ..hlo.graph import (
 from ..hlo.interpret import Interpreter
 from ..hlo.ops import find
 from ..hlo.types import TensorType, Type
+from .counters import counters, ranges, turns
 from .fold import Folder
 from .keys import Keys
 from .licence import DEFAULT_LICENCES, Ledger, Licence
@@ -326,9 +327,13 @@ class Rewriter(Builder):
             values.update(zip(op.results, substitute.results, strict=True))
             return
         regions: Sequence[Region] = op.regions
+        operands = [values.get(value, value) for value in op.operands]
+        if op.definition.name == "while":
+            loop = op.with_operands(operands)
+            found = counters(loop)
+            self.engine.ranges.update(ranges(loop, found, turns(loop, found)))
         if regions and not op.definition.sealed:
             regions = [self.engine.sweep(region) for region in regions]
-        operands = [values.get(value, value) for value in op.operands]
         fresh = op.with_operands(operands, regions)
         origin = self.engine.origins.pop(op, None)
         if origin is not None:

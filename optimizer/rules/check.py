@@ -35,7 +35,7 @@ def check_rule(rule: Rule, rounds: int = 2) -> list[str]:
     """
     problems = []
     fired = 0
-    for example in (*rule.examples(), *_used_elsewhere(rule), *_others(rule)):
+    for example in programs_for(rule):
         fired += bool(example.fires)
         problem = check_example(rule, example, rounds)
         if problem:
@@ -78,7 +78,14 @@ def check_example(rule: Rule, example: Example, rounds: int = 2) -> str:
     return ""
 
 
-# Other programs.
+# Programs.
+
+
+def programs_for(rule: Rule) -> Iterator[Example]:
+    """All programs that a rule is checked on: its own examples first."""
+    yield from rule.examples()
+    yield from _used_elsewhere(rule)
+    yield from _others(rule)
 
 
 def _used_elsewhere(rule: Rule, most: int = 6) -> Iterator[Example]:

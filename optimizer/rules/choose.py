@@ -11,6 +11,7 @@ from ...hlo.types import F32, I32, TensorType
 from ..licence import ASSUMES_FINITE, IGNORES_ZERO_SIGN
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
+from .common import made_by
 from .formula import (
     ANY,
     BOOL,
@@ -154,10 +155,12 @@ def compare_extreme(op: Op, b: Rewriter) -> Value | None:
     x, y = op.operands
     if extreme is None or op.attributes.get("compare_type") == "TOTALORDER":
         return None
-    if isinstance(x.owner, Op) and x.owner.name == extreme:
+    if made_by(x, extreme) is not None:
         return None  # its own, or another one that it could go back and forth with
     known = b.existing(extreme, x, y)
-    return None if known is None else b.like(op, known, y)
+    if known is None or made_by(known, extreme) is None:
+        return None  # it became something else, such as a constant
+    return b.like(op, known, y)
 
 
 RULES: tuple[Rule, ...] = EXTREMES + SELECTION + COMPARISON + LOGIC + (compare_extreme,)

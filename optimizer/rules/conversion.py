@@ -84,8 +84,6 @@ def convert_of_convert(op: Op, b: Rewriter) -> Value | None:
     kinds = {first.kind, second.kind, third.kind}
     if not kinds <= {"bool", "int", "uint", "float"} or not holds(second, first):
         return None
-    if third.is_bool and not first.is_bool:
-        return None
     if (first.is_float or second.is_float) and third.is_integer and not holds(third, first):
         return None  # floats out of range become the nearest integer, integers wrap around
     return b.convert(source, third)

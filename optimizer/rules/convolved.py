@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...hlo.graph import Op, Value
-from ...hlo.types import F32, TensorType
+from ...hlo.types import BF16, F32, TensorType
 from ..licence import REASSOCIATES
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
@@ -36,6 +36,9 @@ def _product_examples() -> Iterator[Example]:
     dot_types = [f32(2, 4, 5, 3), f32(1, 1, 3, 4)]
     yield example("one by one", dot_types, of())
     yield example("strided", dot_types, of(window_strides=(2, 1)), fires=False)
+    ones = {"window_strides": (1, 1), "lhs_dilation": (1, 1), "padding": ((0, 0), (0, 0)),
+            "rhs_dilation": (2, 3), "window_reversal": (True, True)}  # fmt: skip
+    yield example("one by one, all said", dot_types, of(**ones))
     yield example("padded", dot_types, of(padding=((0, 1), (0, 0))), fires=False)
     yield example("spread", dot_types, of(lhs_dilation=(2, 1)), fires=False)
     grouped = [f32(2, 4, 5, 6), f32(1, 1, 3, 4)]
@@ -65,8 +68,6 @@ def convolution_is_product(op: Op, b: Rewriter) -> Value | None:
         return None
     image = [x.dims[d] for d in op.input_spatial_dimensions]
     area = [kernel.dims[d] for d in op.kernel_spatial_dimensions]
-    if 0 in image:
-        return None
     whole = image == area and not (any(op.window_reversal) and max(area, default=1) > 1)
     if not whole and (max(area) != 1 or any(step != 1 for step in op.window_strides)):
         return None
@@ -101,11 +102,14 @@ def convolution_is_product(op: Op, b: Rewriter) -> Value | None:
 
 
 def _concat_examples() -> Iterator[Example]:
-    def joined(dim: int = 1, features: int = 4, **numbers: Any) -> Any:
+    def joined(
+        dim: int = 1, features: int = 4, parts: int = 1, again: bool = False, **numbers: Any
+    ) -> Any:
         def build(b: Any, x: Value, y: Value) -> Value:
-            values = b("concatenate", x, y, dimension=dim)
-            line = b("iota", type=f32(features * values.dims[1] * 9), iota_dimension=0)
-            kernel = b.reshape(line, (features, values.dims[1], 3, 3))
+            values = b("concatenate", x, y, *[x] * again, dimension=dim)
+            inputs = values.dims[1] // parts
+            kind = TensorType((features * inputs * 9,), x.element)
+            kernel = b.reshape(b("iota", type=kind, iota_dimension=0), (features, inputs, 3, 3))
             return convolution(b, values, b("subtract", kernel, b.constant(64.0, kernel.tensor)),
                                **numbers)  # fmt: skip
 
@@ -114,6 +118,15 @@ def _concat_examples() -> Iterator[Example]:
     image = f32(1, 16, 5, 5)
     yield example("two", [image, f32(1, 17, 5, 5)], joined())
     yield example("padded", [image, image], joined(padding=((1, 1), (0, 2))))
+    yield example("three", [image, f32(1, 16, 5, 5)], joined(again=True))
+    yield example("three with more results", [image, f32(1, 16, 5, 5)],
+                  joined(again=True, features=20, padding=((1, 1), (1, 1))))  # fmt: skip
+    yield example("three with many results", [image, f32(1, 16, 5, 5)],
+                  joined(again=True, features=25, padding=((1, 1), (1, 1))),
+                  fires=False)  # fmt: skip
+    halves = TensorType((1, 16, 5, 5), BF16)
+    yield example("narrow numbers", [halves, halves], joined(), fires=False)
+    yield example("groups", [image, image], joined(parts=2, feature_group_count=2), fires=False)
     yield example("thin part", [image, f32(1, 15, 5, 5)], joined(), fires=False)
     yield example("batch", [image, image], joined(dim=0), fires=False)
     yield example("many results", [image, image], joined(features=99, padding=((1, 1), (1, 1))),

@@ -67,8 +67,6 @@ def _examples() -> Iterator[Example]:
 def gather_by_row(op: Op, b: Rewriter) -> Value | None:
     """gather(x, concatenate(iota, i)) -> gather(x, i) in batches [iota counts a whole dim of x]"""
     x, indices = op.operands
-    if op.index_vector_dim == indices.rank or len(op.start_index_map) < 2:
-        return None
     if not (x.tensor.is_static and indices.tensor.is_static):
         return None
     collapsed, batching = list(op.collapsed_slice_dims), list(op.operand_batching_dims)
@@ -89,7 +87,7 @@ def gather_by_row(op: Op, b: Rewriter) -> Value | None:
     dims = [indices.dims[axis] for axis in outer]
     dims.insert(last, 1)
     parts = [b.reshape(index_part(op, number, b), dims) for number in left]
-    index = parts[0] if len(parts) == 1 else b("concatenate", *parts, dimension=last)
+    index = b("concatenate", *parts, dimension=last)
     attributes = {
         **op.attributes,
         "collapsed_slice_dims": tuple(collapsed),

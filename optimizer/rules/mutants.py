@@ -17,9 +17,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ...hlo.graph import Function, Module
 from ...hlo.ops import find
-from ..rule import Rule
-from .check import check_rule
+from ...hlo.text import print_module
+from ..rewrite import Engine
+from ..rule import Example, Rule
+from .check import ALL, check_rule, programs_for
 from .formula import (
     Apply,
     Literal,
@@ -55,6 +58,24 @@ def is_caught(mutant: Rule) -> bool:
         return True
 
 
+def alters(mutant: Rule, given: Rule) -> bool:
+    """Whether a mutant does something else than its rule on any program of the check.
+
+    What does not is a condition that others imply, or one that no program gets to.
+    """
+    programs = programs_for(given)
+    return any(_outcome(mutant, example) != _outcome(given, example) for example in programs)
+
+
+def _outcome(rule: Rule, example: Example) -> str:
+    module = Module({"main": Function("main", example.region)})
+    try:
+        region = Engine(module, [rule], ALL).simplify(example.region)
+    except Exception as error:  # any, as above
+        return f"{type(error).__name__}"
+    return print_module(module.with_main(region))
+
+
 # Rules of formulas.
 
 
@@ -67,7 +88,7 @@ def _of_formula(given: Rule) -> Iterator[Rule]:
             found = rule(f"{given.name}: {name}", pattern, wrong, **{**made, **changed})
         except ValueError:
             return  # refused when it is written: its sides have no common type
-        yield replace(found, examples=given.examples)
+        yield replace(found, examples=given.examples, single=given.single)
 
     for key in ("where", "single"):
         if made[key]:
@@ -99,7 +120,7 @@ def _other_formulas(node: Node, pattern: Node) -> Iterator[Node]:
         if node.children[0] != node.children[1]:
             yield Apply(node.operation, node.children[::-1], node.attributes)
     elif node.operation == "select":
-        condition, left, right = node.children
+        condition, left, right = (node.children[i] for i in range(3))
         yield Apply("select", (condition, right, left), node.attributes)
     for place, child in enumerate(node.children):
         for other in _other_formulas(child, pattern):
@@ -149,9 +170,10 @@ def _other_functions(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Funct
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
     if isinstance(node, ast.If) and _leaves(node.body) and not node.orelse:
-        tests = node.test.values if _is_or(node.test) else [node.test]
+        tests = _disjuncts(node.test)
         for number, test in enumerate(tests):
-            if ast.unparse(test).endswith("is_static"):
+            text = ast.unparse(test)
+            if ".is_static" in text.replace("b.is_static(", ""):
                 continue  # other programs are refused before any rule sees them
             yield f"dropped `{ast.unparse(test)}`", functools.partial(_drop, number=number)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -165,8 +187,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
         yield f"{node.value} became {node.value + 1}", _count_up
 
 
-def _is_or(test: ast.expr) -> bool:
-    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
+def _disjuncts(test: ast.expr) -> list[ast.expr]:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        return test.values
+    return [test]
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
@@ -180,7 +204,7 @@ def _leaves(body: list[ast.stmt]) -> bool:
 
 
 def _drop(node: Any, number: int) -> None:
-    if _is_or(node.test):
+    if len(_disjuncts(node.test)) > 1:
         node.test.values[number] = ast.Constant(False)
     else:
         node.test = ast.Constant(False)

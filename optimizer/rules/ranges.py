@@ -8,6 +8,7 @@ import numpy as np
 
 from ...hlo.graph import Op, Value
 from ...hlo.types import ElementType, TensorType
+from ..counters import RULES
 from ..rewrite import Rewriter
 from .common import made_by, map_of_ones
 
@@ -138,19 +139,6 @@ def _meet(one: Range, other: Range) -> Range:
     return (low, high) if low <= high else one
 
 
-def _add(x: Range, y: Range) -> Range:
-    return x[0] + y[0], x[1] + y[1]
-
-
-def _subtract(x: Range, y: Range) -> Range:
-    return x[0] - y[1], x[1] - y[0]
-
-
-def _multiply(x: Range, y: Range) -> Range:
-    corners = [i * j for i in x for j in y]
-    return min(corners), max(corners)
-
-
 def _divide(x: Range, y: Range) -> Range | None:
     if y[0] <= 0:
         return None
@@ -163,21 +151,6 @@ def _remainder(x: Range, y: Range) -> Range | None:
         return None
     most = y[1] - 1
     return max(x[0], -most) if x[0] < 0 else 0, min(x[1], most) if x[1] > 0 else 0
-
-
-def _clamp(low: Range, x: Range, high: Range) -> Range:
-    return (
-        min(max(x[0], low[0]), high[0]),
-        min(max(x[1], low[1]), high[1]),
-    )
-
-
-def _maximum(x: Range, y: Range) -> Range:
-    return max(x[0], y[0]), max(x[1], y[1])
-
-
-def _minimum(x: Range, y: Range) -> Range:
-    return min(x[0], y[0]), min(x[1], y[1])
 
 
 def _and(x: Range, y: Range) -> Range | None:
@@ -201,20 +174,13 @@ def _shift_right(x: Range, y: Range) -> Range | None:
 
 
 _ARITHMETIC: dict[str, Any] = {
-    "add": _add,
-    "subtract": _subtract,
-    "multiply": _multiply,
+    **RULES,
     "divide": _divide,
     "remainder": _remainder,
-    "clamp": _clamp,
-    "maximum": _maximum,
-    "minimum": _minimum,
     "and": _and,
     "or": _or,
     "shift_right_logical": _shift_right,
     "shift_right_arithmetic": _shift_right,
-    "negate": lambda x: (-x[1], -x[0]),
-    "convert": lambda x: x,
 }
 
 

@@ -91,9 +91,7 @@ def _reshape_examples() -> Iterator[Example]:
 def reduce_of_reshape(op: Op, b: Rewriter) -> Value | None:
     """reduce(reshape x) -> reshape reduce(x) [whole groups of dimensions are reduced]"""
     inner = made_by(op.operands[0], "reshape")
-    if inner is None or not inner.type.is_static or inner.type.size == 0 or len(op.results) != 1:
-        return None
-    if plain(op, b) is None:
+    if inner is None or not inner.type.is_static or inner.type.size == 0 or plain(op, b) is None:
         return None
     source, gone = inner.operands[0], set(op.dimensions)
     dims: list[int] = []
@@ -347,6 +345,16 @@ def _window_examples() -> Iterator[Example]:
     yield example("maximum", [A], lambda b, x: window(b, "maximum", x, window_dimensions=(1, 1, 1)))
     yield example("sum", [A], lambda b, x: window(b, "add", x, window_dimensions=(1, 1, 1)))
     yield example(
+        "said to step by one", [A],
+        lambda b, x: window(b, "add", x, window_dimensions=(1, 1, 1), window_strides=(1, 1, 1),
+                            base_dilations=(1, 1, 1), padding=((0, 0),) * 3),
+    )  # fmt: skip
+    yield example(
+        "stretched", [TensorType((3,), F32)],
+        lambda b, x: window(b, "add", x, window_dimensions=(3,), base_dilations=(2,)),
+        fires=False,
+    )  # fmt: skip
+    yield example(
         "strided",
         [A],
         lambda b, x: window(b, "add", x, window_dimensions=(1, 1, 1), window_strides=(1, 2, 1)),
@@ -359,11 +367,10 @@ def window_of_one(op: Op, b: Rewriter) -> Value | None:
     """reduce_window over single elements -> x"""
     if any(size != 1 for size in op.window_dimensions) or plain(op, b) is None:
         return None
-    if op.results[0].type is not op.operands[0].type or any(s != 1 for s in op.window_strides):
+    if any(low or high for low, high in op.padding):
         return None
-    if any(low or high for low, high in op.padding) or any(d != 1 for d in op.base_dilations):
-        return None
-    return op.operands[0]
+    same = op.results[0].type is op.operands[0].type  # strides and dilations do nothing then
+    return op.operands[0] if same else None
 
 
 RULES: tuple[Rule, ...] = (

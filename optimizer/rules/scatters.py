@@ -141,7 +141,7 @@ def _examples() -> Iterator[Example]:
     pairs = {"update_window_dims": (), "inserted_window_dims": (0, 1), "index_vector_dim": 1,
              "scatter_dims_to_operand_dims": (0, 1)}  # fmt: skip
 
-    def paired(b: Any, i: Value, u: Value, first: Value | None = None, **changed: Any) -> Value:
+    def paired(b: Any, i: Value, u: Value, first: Any = None, **changed: Any) -> Value:
         count = b("iota", type=ROW_INDEX, iota_dimension=0) if first is None else first
         index = b("concatenate", count, i, dimension=1)
         return scatter(b, filled(b), index, u, "add", **{**pairs, **changed})
@@ -198,7 +198,7 @@ def scatter_once(op: Op, b: Rewriter) -> Value | None:
         return None
     x, indices, updates = op.operands
     number = b.scalar(x)
-    if number is None or not updates.tensor.size or op.results[0].type is not x.type:
+    if number is None or op.results[0].type is not x.type:
         return None
     window = _window(op, b)
     body = monoid(op.regions[0])

@@ -179,7 +179,7 @@ def _sum_examples() -> Iterator[Example]:
 def add_of_updates(op: Op, b: Rewriter) -> Value | None:
     """update(0, u, i) + update(0, v, i) -> update(0, u + v, i)"""
     first, second = (made_by(value, "dynamic_update_slice") for value in op.operands)
-    if first is None or second is None or first is second:
+    if first is None or second is None:
         return None
     same = first.operands[2:] == second.operands[2:]
     if not same or first.operands[1].type is not second.operands[1].type:

@@ -45,25 +45,25 @@ TAKES = {
 }
 
 
-@pytest.mark.parametrize("name", TAKES)
-@pytest.mark.parametrize("dims", [(8, 32), (2, 4, 16)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [*((name, (8, 32)) for name in TAKES), ("fill", (2, 4, 16)), ("clip", (2, 4, 16))],
+)
 def test_gradient_of_cross_entropy_needs_no_scatter(name: str, dims: tuple[int, ...]) -> None:
-    if name in ("counted", "one by one") and len(dims) > 2:
-        pytest.skip("takes along the second of two dims")
-
     def loss(x: Any, y: Any) -> Any:
         return -TAKES[name](jax.nn.log_softmax(x), y).mean()
 
+    *rows, classes = dims
     random = np.random.default_rng(0)
     x = random.standard_normal(dims, np.float32)
-    labels = random.integers(0, dims[-1], dims[:-1], np.int32)
-    labels.reshape(-1)[:3] = -1, 0, dims[-1] - 1
+    labels = random.integers(0, classes, rows, np.int32)
+    labels.reshape(-1)[:3] = -1, 0, classes - 1
     before, after, ledger = simplified(jax.value_and_grad(loss), x, labels)
     assert not [op for op in after.body.walk() if op.name == "scatter"]
     assert ledger.hits["scatter-once"] == 1
     assert_equal(before, after, x, labels)
     outside = labels.copy()
-    outside.reshape(-1)[:4] = -dims[-1], -dims[-1] - 1, dims[-1], 1 << 30  # dropped by a scatter
+    outside.reshape(-1)[:4] = -classes, -classes - 1, classes, 1 << 30  # dropped by a scatter
     assert_equal(before, after, x, outside)
 
 
@@ -77,3 +77,17 @@ def test_gradient_of_an_embedding_keeps_its_scatter() -> None:
     before, after, _ = simplified(jax.grad(loss), table, tokens)
     assert [op.name for op in after.body.walk()].count("scatter") == 1
     assert_equal(before, after, table, tokens)
+
+
+def test_counters_of_loops_have_ranges() -> None:
+    """A counter as an index: JAX adds the size of the dim where it is below zero."""
+
+    def total(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 12, lambda i, carry: jnp.sin(carry) + x[i], x[0])
+
+    x = np.arange(48, dtype=np.float32).reshape(12, 4)
+    before, after, ledger = simplified(total, x)
+    assert ledger.hits["compare-decided"]
+    (loop,) = (op for op in after.body.walk() if op.name == "while")
+    assert not [op for op in loop.regions[1].ops if op.name in ("compare", "select")]
+    assert_equal(before, after, x)
