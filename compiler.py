@@ -182,13 +182,52 @@ def _compile(
         passes = pipeline_for(backend, options)
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
         simulate = target.partition(":")[0] == SIMULATED
+
+        def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Program:
+            return _packed(simple, lowered, backend, options, say, simulate, own_notes)
+
         with blamed_on(options.disable):
-            return _packed(simple, fused, backend, options, say, simulate)
+            limit = options.memory_limit
+            return pack(fused) if limit is None else _within(limit, fused, backend, pack, say)
+
+
+def _within(
+    limit: int,
+    fused: Module,
+    backend: Backend,
+    pack: Callable[[Module, Sequence[str]], Program],
+    say: Progress,
+) -> Program:
+    """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be."""
+    from .hlo.errors import CompilerBug
+    from .optimizer.limit import need, note, within
+    from .optimizer.measure import measure
+
+    before = measure(fused, backend.in_tiles)
+    beside = 0  # scratch of workers and gaps between buffers: known once there is a plan
+    for _ in range(3):
+        say("fit")
+        fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
+        program = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
+        if program.memory.total_bytes <= limit:
+            return program
+        beside = program.memory.total_bytes - need(fitted.measure).total
+    raise CompilerBug(
+        f"max_memory: the plan needs {program.memory.total_bytes} bytes, more than {limit}"
+    )
 
 
 def _packed(
-    simple: Module, fused: Module, backend: Backend, options: Options, say: Progress, simulate: bool
+    simple: Module,
+    fused: Module,
+    backend: Backend,
+    options: Options,
+    say: Progress,
+    simulate: bool,
+    own_notes: Sequence[str] = (),
 ) -> Program:
+    """The program of a lowered module. own_notes: of what the user has asked for, which `strict`
+    does not refuse."""
     from .optimizer.meanwhile import computed
     from .optimizer.passes.encode import stored_module, used_weights
     from .optimizer.schedule import schedule
@@ -211,6 +250,7 @@ def _packed(
         plan, image = backend.build(steps, (*notes, *steps.notes))
     if options.strict:
         _refuse_notes(plan)
+    plan.notes.extend(own_notes)
     cubins = backend.assemble(image) if backend.assemble is not None else {}
     say("package")
     constants = {name: dense.array for name, dense in steps.constants.items()}

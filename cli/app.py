@@ -125,6 +125,14 @@ def compile_command(
             "bfloat16, which rounds their operands.",
         ),
     ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--max-memory",
+            help="The most memory that one call at a time may take: 800MB, 2GiB. What would need "
+            "more is computed again, or the compilation fails.",
+        ),
+    ] = None,
     measure: Annotated[
         int,
         typer.Option(
@@ -173,6 +181,7 @@ def compile_command(
     from .compiling import compile_source
 
     chosen = [f"matmul_precision={matmul_precision}"] if matmul_precision else []
+    chosen += [f"max_memory={max_memory}"] if max_memory is not None else []
     chosen += [f"measure={measure}"] if measure else []
     chosen += [f"tuning={tuning}"] if tuning else []
     chosen += ["locked=true"] if locked else []

@@ -222,7 +222,7 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
         "cubins": {name: len(code) for name, code in sorted(variant.cubins.items())},
         "weight_bytes": sum(array.nbytes for array in variant.weights.values()),
         "steps": len(plan.steps),
-        "memory": {field.name: getattr(plan.memory, field.name) for field in fields(Memory)},
+        "memory": {name: getattr(plan.memory, name) for name in _stored_bytes(plan)},
         "order": {
             "bound_bytes": plan.memory.order_bound_bytes,
             "gap_bytes": max(plan.memory.lower_bound_bytes - plan.memory.order_bound_bytes, 0),
@@ -246,6 +246,12 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
         ],
         "notes": list(plan.notes),
     }
+
+
+def _stored_bytes(plan: Any) -> list[str]:
+    """The names of `Memory` that a plan stores; the others follow from it."""
+    names = plan.memory.DESCRIPTOR.fields_by_name
+    return [field.name for field in fields(Memory) if field.name in names]
 
 
 def _describe_launch(launch: Any) -> dict[str, Any]:

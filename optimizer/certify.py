@@ -41,7 +41,7 @@ class Peak(NamedTuple):
 
 
 def peak_of(plan: plan_pb2.Plan) -> Peak:
-    """The certificate that a plan stores: its peak step, and who lives there by the stored lives."""
+    """The certificate that a plan stores: its peak step, and who lives there by stored lives."""
     step = plan.memory.peak_step
     live = [n for n, buffer in enumerate(plan.buffers) if _arena(buffer) and _lives(buffer, step)]
     return Peak(step, tuple(live), sum(_bytes(plan, number) for number in live))
@@ -76,6 +76,9 @@ class _Needs:
         self, plan: plan_pb2.Plan, results: Mapping[int, int], lent: Sequence[LentPlace]
     ) -> None:
         self.plan, self.lent = plan, lent
+        self.places: dict[tuple[int, int], list[int]] = {}
+        for number, place in enumerate(lent):
+            self.places.setdefault((place.owner, place.offset), []).append(number)
         self.reads = [0] * len(plan.steps)
         self.writes = [0] * len(plan.steps)
         for number, step in enumerate(plan.steps):
@@ -102,17 +105,15 @@ class _Needs:
 
     def value(self, step: int, argument: plan_pb2.Argument) -> int:
         """What an argument of a step is."""
-        for number, place in enumerate(self.lent):
-            if (place.owner, place.offset) == (argument.buffer, argument.offset) and (
-                place.first <= step <= place.last
-            ):
+        buffer, offset = argument.buffer, argument.offset
+        for number in self.places.get((buffer, offset), ()):
+            if self.lent[number].first <= step <= self.lent[number].last:
                 return len(self.plan.buffers) + number
-        if argument.offset or argument.buffer >= len(self.plan.buffers):
+        if offset or buffer >= len(self.plan.buffers):
             raise CompilerBug(
-                f"step {step} points at byte {argument.offset} of buffer {argument.buffer}, where "
-                "nothing lives"
+                f"step {step} points at byte {offset} of buffer {buffer}, where nothing lives"
             )
-        return argument.buffer
+        return buffer
 
     def following(self, number: int) -> list[int]:
         """The steps that may come next; the number of steps is the end."""
@@ -287,7 +288,7 @@ def _check_bound(plan: plan_pb2.Plan, needs: _Needs, peak: Peak) -> None:
     if len(set(peak.buffers)) != len(peak.buffers) or total != peak.bytes:
         raise CompilerBug(f"the buffers at step {peak.step} do not add up to {peak.bytes} bytes")
     memory = plan.memory
-    # What a search has excluded lies above the live bytes; it has no certificate but its repetition.
+    # What a search has excluded is above the live bytes, and certified by nothing but a new search.
     exhausted = memory.placement_proof != "proven by bound" and memory.lower_bound_bytes > total
     if memory.lower_bound_bytes != total and not exhausted:
         raise CompilerBug(
@@ -385,50 +386,46 @@ def check_order_bound(graph: Tasks, bound: OrderBound) -> None:
         raise CompilerBug(f"the bound at {where} counts a value twice")
     if bound.task is not None and not 0 <= bound.task < len(graph.tasks):
         raise CompilerBug(f"the bound names {where}, which is not there")
-    before, after = (set[int](), set[int]()) if bound.task is None else _around(graph, bound.task)
+    around = None if bound.task is None else _around(graph, bound.task)
     for forced in bound.forced:
-        if not _is_forced(graph, bound.task, forced, before, after):
+        if not _is_forced(graph, around, forced):
             raise CompilerBug(f"value {forced.value} is not '{forced.why}' at {where}")
     live = sum(graph.sizes[value] for value in values)
-    if bound.task is None:
-        live += graph.at_end
-    else:
-        live = _while_running(graph, bound.task, values, live, after)
+    live = live + graph.at_end if around is None else _while_running(graph, around, values, live)
     if bound.bytes > live:
         raise CompilerBug(f"{live} bytes are forced at {where}, not {bound.bytes}")
 
 
-def _is_forced(
-    graph: Tasks, task: int | None, forced: Forced, before: set[int], after: set[int]
-) -> bool:
+class _Around(NamedTuple):
+    """A task; the tasks that have to run before it; the values that those which have to run after
+    it read, or that are returned; who makes each value."""
+
+    task: int
+    before: set[int]
+    later: set[int]
+    makers: Mapping[int, int]
+
+
+def _is_forced(graph: Tasks, around: _Around | None, forced: Forced) -> bool:
     value, why = forced
     if not 0 <= value < len(graph.sizes):
         return False
     if why == "kept":
         return value in graph.kept
-    if why == "returned" or task is None:
-        return why == "returned" and task is None and value in graph.returned
-    maker = _maker(graph, value)
+    if around is None:
+        return why == "returned" and value in graph.returned
+    maker = around.makers.get(value)
     if why == "made here":
-        return maker == task
-    needed = value in graph.returned or any(
-        value in graph.tasks[other].reads for other in (task, *after)
-    )
-    return why == "passes" and needed and (maker is None or maker in before)
+        return maker == around.task
+    needed = value in around.later or value in graph.tasks[around.task].reads
+    return why == "passes" and needed and (maker is None or maker in around.before)
 
 
-def _while_running(
-    graph: Tasks, number: int, values: Sequence[int], live: int, after: set[int]
-) -> int:
+def _while_running(graph: Tasks, around: _Around, values: Sequence[int], live: int) -> int:
     """Of `live` bytes of values what a task needs at least: without what may lie in operands that
     nothing after it reads, and with what is inside."""
-    task = graph.tasks[number]
-    dying = {
-        value
-        for value in task.reads
-        if value not in graph.kept | graph.returned
-        and not any(value in graph.tasks[other].reads for other in after)
-    }
+    task = graph.tasks[around.task]
+    dying = {value for value in task.reads if value not in graph.kept | around.later}
     choices = {
         made: [v for v in operands if v in dying and v in values]
         for made, operands in task.over
@@ -436,7 +433,9 @@ def _while_running(
     }
     for made, operands in choices.items():
         if any(graph.sizes[made] != graph.sizes[value] for value in operands):
-            raise CompilerBug(f"task {number} cannot put value {made} in place of another size")
+            raise CompilerBug(
+                f"task {around.task} cannot put value {made} in place of another size"
+            )
     taken = _matched(choices)
     live -= sum(graph.sizes[value] for value in taken)
     early = sum(graph.sizes[v] for v in values if v in dying & task.gone and v not in taken)
@@ -461,12 +460,7 @@ def _matched(choices: Mapping[int, Sequence[int]]) -> set[int]:
     return set(place_of)
 
 
-def _maker(graph: Tasks, value: int) -> int | None:
-    return next((n for n, task in enumerate(graph.tasks) if value in task.makes), None)
-
-
-def _around(graph: Tasks, number: int) -> tuple[set[int], set[int]]:
-    """The tasks that have to run before a task, and those that have to run after it."""
+def _around(graph: Tasks, number: int) -> _Around:
     makers = {value: n for n, task in enumerate(graph.tasks) for value in task.makes}
     earlier: list[list[int]] = []
     later: list[list[int]] = [[] for _ in graph.tasks]
@@ -475,7 +469,8 @@ def _around(graph: Tasks, number: int) -> tuple[set[int], set[int]]:
         earlier.append(sources)
         for source in sources:
             later[source].append(n)
-    return _reached(earlier, number), _reached(later, number)
+    read = {value for n in _reached(later, number) for value in graph.tasks[n].reads}
+    return _Around(number, _reached(earlier, number), read | graph.returned, makers)
 
 
 def _reached(edges: Sequence[Sequence[int]], number: int) -> set[int]:

@@ -4,9 +4,9 @@ needed, instead of being kept over the steps that need most.
 A *move* ends the life of a value after one use and computes it again before the next one: its
 kernel is repeated, or the part of it that makes this one result (partial.py). What that reads has
 to be there: it lives then anyway, is small enough to be kept, or is computed again as well, to a
-depth of twelve. Moves are chosen by predicted time for each byte and step that is above the limit, and
-every one is judged by the schedule that it leads to. A repeated kernel is the same kernel, so no
-result changes.
+depth of twelve. Moves are chosen by predicted time for each byte and step that is above the limit,
+and every one is judged by the schedule that it leads to. A repeated kernel is the same kernel, so
+no result changes.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class _Part(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """A section in a niche: the buffers that can lie on its ground, as bits, and the height at which
-    it goes on if none does, 0 if it has not the bytes for that."""
+    """A section in a niche: the buffers that can lie on its ground, as bits, and the height at
+    which it goes on if none does, 0 if it has not the bytes for that."""
 
     section: int
     height: int
@@ -269,8 +269,7 @@ class _Search:
                             score == fewest and choice is not None and height < choice[1]
                         ):
                             fewest, choice = score, (section, height, candidates, above)
-        if choice is None:
-            raise AssertionError("a part has a niche")
+        assert choice is not None  # a lowest run is a niche
         return _Part(begin, end, heights, spare, left), _Choice(*choice)
 
     def above(self, others: int, height: int, wall: int) -> int:

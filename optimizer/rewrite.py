@@ -309,6 +309,7 @@ class Rewriter(Builder):
 
     def inline(self, region: Region, operands: Sequence[Value]) -> tuple[Value, ...]:
         """The results of a region's operations on `operands`: fresh copies, simplified."""
+        self.replacing = None  # the copies are not what the old region has there
         values = dict(zip(region.arguments, operands, strict=True))
         for op in region.ops:
             copy = copied(op, values)

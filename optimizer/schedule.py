@@ -7,6 +7,7 @@ given later, by memory.py, from the live ranges that `live_ranges` finds here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,10 @@ from ..hlo.types import TensorType
 from .overwriting import fills, may_overwrite, tiles_may_overwrite
 from .passes.require_static import require_static
 from .regions import CONTROL_BODIES, aliases
+
+COPIED_BYTES = 4096  # carried values up to this may be copied in every turn of a loop
+ALTERNATED_OPERATIONS = 256  # that a loop's body has at most where two turns of it are steps
+SOURCES = frozenset({"constant", "weight"})
 
 # Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.
 ORDER_BOUND, ORDER_PROOF = "girih.order_bound", "girih.order_proof"
@@ -114,9 +119,10 @@ def schedule(module: Module, in_tiles: bool = False, hinders: Hinders | None = N
     """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control.
 
     in_tiles: the target's tile functions write results where operands lie, too.
-    hinders: `hinders_of(in_tiles)`, where many orders of the same operations are scheduled.
+    hinders: `hinders_of(in_tiles)`, where many orders of a program of fixed sizes are scheduled.
     """
-    require_static(module)
+    if hinders is None:
+        require_static(module)
     return _Scheduler(hinders or hinders_of(in_tiles)).run(module)
 
 
@@ -234,11 +240,12 @@ class _Scheduler:
                 donated, hindrances(body, donated, self.hinders), strict=True
             )
         }
+        replaced = {output.replaces for output in self.out.outputs}
         return [
             f"{leaf.path} is donated, but its {buffer.bytes:,} bytes are not overwritten: "
             f"{reasons.get(index) or 'no result takes its place'}"
             for index, (leaf, buffer) in enumerate(zip(given, self.out.inputs, strict=False))
-            if leaf.donated and not any(output.replaces is buffer for output in self.out.outputs)
+            if leaf.donated and buffer not in replaced
         ]
 
     # Regions.
@@ -262,13 +269,18 @@ class _Scheduler:
                 for operand, result in zip(op.operands, op.results, strict=True):
                     self.buffers[result] = self.buffers[operand]
             elif fills(op) and op.result not in wanted:
-                self.fills[op.result] = op
+                self.await_fill(op.result, op)
             else:
                 self.single(op, position, wanted)
             for result in op.results:
                 if (buffer := self.buffers.get(result)) is not None:
                     self.ends[buffer] = max(self.ends.get(buffer, -1), last[result])
         self.ends = outside
+
+    def await_fill(self, value: Value, op: Op) -> None:
+        """The value is to be filled by `op`, anew where steps of a region are made twice."""
+        self.fills[value] = op
+        self.buffers.pop(value, None)
 
     def fill(self, values: Iterable[Value]) -> list[tuple[Buffer, Value]]:
         """Steps for those of the values that are filled where they are first read."""
@@ -340,7 +352,7 @@ class _Scheduler:
             own = Op(op.definition, (), op.attributes, (), op.result_types, op.origin)
             body = Region((), (own,), own.results)
             fill = make_op("fusion", (), {"kind": "loop"}, (body,), None, op.origin, check=False)
-            self.fills[op.result] = fill
+            self.await_fill(op.result, fill)
             return
         name = f"constant:{dense.digest.hex()}:{dense.type}"
         if name not in self.weights:
@@ -358,7 +370,6 @@ class _Scheduler:
     # Control flow.
 
     def loop(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
-        condition, body = op.regions
         outer = self.captured(op)
         given = [self.buffers.get(operand) for operand in op.operands]
         carried: list[Buffer] = []
@@ -382,19 +393,59 @@ class _Scheduler:
                 self.out.add(CopyStep(source, buffer))
             carried.append(buffer)
         before, self.pinned = self.pinned, self.pinned | set(carried) | outer
-        begin, end = Label(), Label()
+        apart = self.alternating(op.regions[1], carried)
+        begin, middle, end = Label(), Label(), Label()
         self.out.mark(begin)
-        self.buffers.update(zip(condition.arguments, carried, strict=True))
-        self.region(condition, {})
-        self.fill(condition.results)
-        self.out.add(BranchStep(self.buffers[condition.results[0]], end))
-        self.buffers.update(zip(body.arguments, carried, strict=True))
-        self.region(body, self.overwritten(body, _pairs(body, carried)))
-        self.deliver(body.results, carried)
+        if apart:  # two turns, from one memory to the other and back: a copy after the last, if any
+            others = [Buffer("arena", b.type) if b in apart else b for b in carried]
+            self.pinned = self.pinned | set(others)
+            self.iterate(op, carried, others, end)
+            self.iterate(op, others, carried, middle)
+        else:
+            others = carried
+            self.iterate(op, carried, carried, end)
         self.out.add(JumpStep(begin, back=True))
+        self.out.mark(middle)
+        for source, target in zip(others, carried, strict=True):
+            if source is not target:
+                self.out.add(CopyStep(source, target))
         self.out.mark(end)
         self.pinned = before
         self.buffers.update(zip(op.results, carried, strict=True))
+
+    def alternating(self, body: Region, carried: Sequence[Buffer]) -> set[Buffer]:
+        """The memory of carried values that would be copied in every turn, since what replaces them
+        is computed while they are read."""
+        size = len(body.ops)
+        if size > ALTERNATED_OPERATIONS or any(op.name == "while" for op in body.walk()):
+            return set()
+        pairs = _pairs(body, carried)
+        results = Results(body)
+        return {
+            buffer
+            for (_, number, buffer), why in zip(
+                pairs, hindrances(body, pairs, self.hinders), strict=True
+            )
+            if why and buffer.bytes > COPIED_BYTES and results.computed(number)
+        }
+
+    def iterate(self, op: Op, given: Sequence[Buffer], new: Sequence[Buffer], end: Label) -> None:
+        """One turn of a loop, from the carried values' memory to that of the next ones."""
+        condition, body = op.regions
+        self.buffers.update(zip(condition.arguments, given, strict=True))
+        self.region(condition, {})
+        self.fill(condition.results)
+        self.out.add(BranchStep(self.buffers[condition.results[0]], end))
+        self.buffers.update(zip(body.arguments, given, strict=True))
+        pairs = _pairs(body, new)
+        wanted = self.overwritten(body, [p for p in pairs if p[2] in given])
+        roots = alias_roots(body)
+        for _, number, buffer in pairs:
+            if buffer not in given:  # memory of its own: nothing hinders
+                value = body.results[number]
+                wanted[roots.get(value, value)] = buffer
+        self.region(body, wanted)
+        self.deliver(body.results, new)
 
     def captured(self, op: Op) -> set[Buffer]:
         """The memory that an operation's regions read of those around them."""
@@ -431,7 +482,7 @@ class _Scheduler:
             if root.op in inside
             and wanted.count(root) == 1
             and root.op is not None
-            and root.op.name not in ("constant", "weight")
+            and root.op.name not in SOURCES
         }
 
 
@@ -461,8 +512,15 @@ class Results:
         self.names: dict[Value, list[Value]] = {}
         for value, source in self.roots.items():
             self.names.setdefault(source, []).append(value)
-        self.results = [self.roots.get(value, value) for value in region.results]
+        self.results = Counter(self.roots.get(value, value) for value in region.results)
         self.position = {op: number for number, op in enumerate(region.ops)}
+
+    def computed(self, number: int) -> bool:
+        """Whether one kernel of the region makes the result, and nothing else returns it."""
+        root = self.results[number]
+        op = root.op
+        own = op is not None and op in self.position and self.results.count(root) == 1
+        return own and op is not None and not (op.name in CONTROL_BODIES | SOURCES or fills(op))
 
     def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
         """Why a result cannot lie where `old` does, an argument or captured value by all its names;
@@ -471,9 +529,9 @@ class Results:
         op = root.op
         if op is None or op not in self.position:
             return "the result is no value that is computed here"
-        if self.results.count(root) > 1:
+        if self.results[root] > 1:
             return f"{op.place}what replaces it is returned twice"
-        if op.name in ("constant", "weight"):
+        if op.name in SOURCES:
             return f"{op.place}what replaces it comes from '{op.name}'"
         names = [*old, *(name for value in old for name in self.names.get(value, ()))]
         own = []
@@ -504,7 +562,7 @@ def _branch(body: Region, old: Collection[Value], result: Value, hinders: Hinder
     found = Results(body)
     value = body.results[result.index]
     kept = found.roots.get(value, value) in old
-    if kept and found.results.count(found.roots.get(value, value)) == 1:
+    if kept and found.results[found.roots.get(value, value)] == 1:
         return ""
     return found.hindrance(old, value, hinders)
 

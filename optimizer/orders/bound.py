@@ -7,6 +7,8 @@ operand lies that nobody has to read later.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..certify import Forced, OrderBound, Tasks
 from ..certify import Task as Certified
 from .graph import TaskGraph, bits
@@ -15,19 +17,12 @@ from .graph import TaskGraph, bits
 def forced_live(graph: TaskGraph) -> OrderBound:
     """The highest bound over all tasks and the end, with what is alive there."""
     best, where = graph.end_bytes, None
-    ancestors, descendants = graph.ancestors, graph.descendants
-    sizes, users = graph.sizes, graph.users
-    makers = [(number, task.makes) for number, task in enumerate(graph.tasks) if graph.made[number]]
+    descendants, sizes, users = graph.descendants, graph.sizes, graph.users
+    passing = _passing(graph)
     end = 1 << len(graph.tasks)
     for number, task in enumerate(graph.tasks):
         later = descendants[number] | end
-        needed, above = later | 1 << number, ancestors[number]
-        live = graph.made[number]
-        for maker, values in makers:
-            if above >> maker & 1:
-                for value in values:
-                    if users[value] & needed:
-                        live += sizes[value]
+        live = graph.made[number] + passing[number]
         dead = {value for value in task.reads if not users[value] & later}
         taken = _taken(graph, number, dead)
         live -= sum(sizes[value] for value in taken)
@@ -36,6 +31,25 @@ def forced_live(graph: TaskGraph) -> OrderBound:
         if live > best:
             best, where = live, number
     return OrderBound(where, tuple(_forced(graph, where)), best)
+
+
+def _passing(graph: TaskGraph) -> list[int]:
+    """For each task the bytes that its ancestors make and it, its descendants or the end read."""
+    count = len(graph.tasks)
+    live = np.zeros(count, np.int64)
+    for maker, task in enumerate(graph.tasks):
+        for value in task.makes:
+            if graph.sizes[value]:
+                between = graph.descendants[maker]
+                if not graph.kept[value]:
+                    before = graph.users[value]
+                    for user in bits(graph.users[value]):
+                        before |= graph.ancestors[user]
+                    between &= before
+                packed = np.frombuffer(between.to_bytes(-(-count // 8), "little"), np.uint8)
+                there = np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
+                live[there] += graph.sizes[value]
+    return live.tolist()
 
 
 def _forced(graph: TaskGraph, where: int | None) -> list[Forced]:

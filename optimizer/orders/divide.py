@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .exact import best_moves
-from .graph import TaskGraph
+from .graph import TaskGraph, bits
 
-WORK = 120_000  # moves that are looked at
+WORK = 600_000  # moves that are looked at
 
 
 class Searched(NamedTuple):
@@ -47,7 +47,10 @@ def search(graph: TaskGraph, order: list[int], floor: int, work: int = WORK) -> 
     lazy = graph.lazy
     moves = [number for number in order if not lazy >> number & 1]
     parts = parts_of(graph)
-    ways = [[number for number in moves if part >> number & 1] for part in parts]
+    home = {number: index for index, part in enumerate(parts) for number in bits(part)}
+    ways: list[list[int]] = [[] for _ in parts]
+    for number in moves:
+        ways[home[number]].append(number)
     starts, peaks = _walked(graph, ways)
     floor = max(floor, graph.end_bytes)
     bound, states, left = floor, 0, work

@@ -337,19 +337,45 @@ def _donate(
         (region.arguments[argument], result, Buffer("input", region.results[result].tensor))
         for argument, result in pairs
     ]
-    free: set[Value] = set()
-    for carry, reason in zip(
-        carries, hindrances(region, carries, hinders, in_order=False), strict=True
-    ):
+    wanted: list[tuple[int, int, Value]] = []  # a task, those that have to run before, its value
+    earlier = _closed(before, range(len(before)))
+    reasons = hindrances(region, carries, hinders, in_order=False)
+    for carry, reason in zip(carries, reasons, strict=True):
         value = roots.get(region.results[carry[1]], region.results[carry[1]])
         if reason or value.op is None:
             continue
         maker = number[value.op]
-        waits_for = sum(1 << n for n in readers.get(carry[0], ()) if n != maker)
-        if not _leads_to(maker, waits_for, before):
-            before[maker] |= waits_for
+        waits = [reader for reader in readers.get(carry[0], ()) if reader != maker]
+        if not any(earlier[reader] >> maker & 1 for reader in waits):
+            wanted.append((maker, sum(1 << reader for reader in waits), value))
+    alone = list(before)
+    for maker, waits, _ in wanted:
+        before[maker] |= waits
+    if _acyclic(before):
+        return {value for *_, value in wanted}
+    before[:] = alone
+    free: set[Value] = set()
+    for maker, waits, value in wanted:
+        if not _leads_to(maker, waits, before):
+            before[maker] |= waits
             free.add(value)
     return free
+
+
+def _acyclic(before: Sequence[int]) -> bool:
+    """Whether there is an order in which all tasks come after those they wait for."""
+    after: list[list[int]] = [[] for _ in before]
+    for number, mask in enumerate(before):
+        for other in bits(mask):
+            after[other].append(number)
+    missing = [mask.bit_count() for mask in before]
+    ready = [number for number, count in enumerate(missing) if not count]
+    for number in ready:
+        for other in after[number]:
+            missing[other] -= 1
+            if not missing[other]:
+                ready.append(other)
+    return len(ready) == len(before)
 
 
 def _leads_to(start: int, ends: int, before: Sequence[int]) -> bool:

@@ -7,7 +7,7 @@ carried values that never change or that nothing needs (`optimizer/rules/control
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from ..keys import Keys
 from ..licence import BITWISE, Ledger
 from ..regions import CONTROL_BODIES, rewritten
 from ..rewrite import copied
+from ..stacks import CHEAPLY, formula, repeated, rows
 
 SOURCES = frozenset({"constant", "weight", "iota"})
 CHEAP = frozenset({"constant", "broadcast_in_dim", "reshape"})  # beside elementwise operations
@@ -61,7 +62,10 @@ class _Loops:
         self.options = options
         self.keys = Keys()
         self.values: dict[Value, Value] = {}  # what became of a value
-        loop: tuple[Change, ...] = (self.same, self.known, self.hoist, self.unroll)
+        self.after: list[Op] = []  # what follows the loop that is placed
+        loop: tuple[Change, ...] = (
+            self.same, self.known, self.sink, self.hoist, self.unroll, self.derive,
+        )  # fmt: skip
         branches: tuple[Change, ...] = (self.common, self.choose)
         self.changes = {"while": loop, "if": branches, "case": branches}
 
@@ -90,6 +94,8 @@ class _Loops:
                 left = changed[0]
         if left is not None:
             ops.append(left)
+        ops += self.after
+        self.after.clear()
         self.values.update((a, b) for a, b in zip(old, results, strict=True) if a is not b)
 
     def renamed(self, values: Sequence[Value]) -> list[Value]:
@@ -126,21 +132,11 @@ class _Loops:
         if len(kept) == len(classes) or not kept:
             return None
         self.record("same", op)
-        regions = []
-        for region in op.regions:
-            own = arguments([region.arguments[index].type for index in kept])
-            fresh = dict(zip(kept, own, strict=True))
-            outer = {
-                argument: op.operands[index] if index in fixed else fresh[classes[index]]
-                for index, argument in enumerate(region.arguments)
-            }
-            new = rewritten(region, outer, lambda *_: False, own)
-            results = new.results if region is not body else [new.results[i] for i in kept]
-            regions.append(Region(own, new.ops, results))
-        made = Op(
-            op.definition, [op.operands[i] for i in kept], op.attributes, regions,
-            [op.results[i].type for i in kept], op.origin,
-        )  # fmt: skip
+
+        def stand(index: int, fresh: Mapping[int, Value]) -> Value:
+            return op.operands[index] if index in fixed else fresh[classes[index]]
+
+        made = _without(op, kept, stand)
         became = dict(zip(kept, made.results, strict=True))
         return made, [
             op.operands[index] if index in fixed else became[classes[index]]
@@ -150,8 +146,9 @@ class _Loops:
     def number(self, value: Value) -> Any:
         """Equal for the same value, and for equal constants."""
         owner = value.op
-        known = constant_of(value) is not None and owner is not None
-        return self.keys.of(owner, ()) if known else value
+        if owner is None or constant_of(value) is None:
+            return value
+        return self.keys.of(owner, ())
 
     def merge(
         self, region: Region, stands: dict[Value, Value], table: dict[Any, tuple[Value, ...]]
@@ -183,6 +180,69 @@ class _Loops:
         body = rewritten(op.regions[1], {}, change)
         made = op.with_operands(op.operands, (op.regions[0], body))
         return made, made.results
+
+    def sink(self, op: Op, ops: list[Op]) -> Changed | None:
+        """With cheap formulas of a stack computed for the rows that are read: the stack that they
+        would give needs no memory."""
+        body = op.regions[1]
+        uses = body.uses
+        found = {
+            value: made for value in body.captures()
+            if all(user is not None and user.name == "dynamic_slice" and number == 0
+                   for user, number in uses[value])
+            and (made := formula(value, lambda leaf: leaf.op is None or leaf.op.name not in CHEAPLY,
+                                 lambda _: True)) is not None
+            and made[0].dims == value.dims
+        }  # fmt: skip
+        if not found:
+            return None
+
+        def change(b: Builder, inner: Op, mapping: dict[Value, Value]) -> bool:
+            if not inner.operands or inner.operands[0] not in found:
+                return False
+            leaf, steps = found[inner.operands[0]]
+            starts = [mapping.get(value, value) for value in inner.operands[1:]]
+            sizes = inner.slice_sizes
+            with b.at(inner.origin):
+                row = b("dynamic_slice", leaf, *starts, slice_sizes=sizes)
+            mapping[inner.result] = repeated(steps, leaf, row, tuple(sizes), b.ops)
+            self.record("sink", inner)
+            return True
+
+        made = op.with_operands(op.operands, (op.regions[0], rewritten(body, {}, change)))
+        return made, made.results
+
+    def derive(self, op: Op, ops: list[Op]) -> Changed | None:
+        """Without stacks that are a cheap formula of another one, which follows the loop."""
+        found = counters(op)
+        body = op.regions[1]
+        written = rows(op, found, turns(op, found))
+        of: dict[Value, int] = {}
+        for number, row in written.items():
+            of.setdefault(row, number)
+        inside = set(body.ops)
+        derived = {
+            number: made for number, row in written.items()
+            if of[row] == number
+            and (made := formula(row, of.__contains__, inside.__contains__)) is not None
+            and made[0].dims == row.dims
+        }  # fmt: skip
+        if not derived:
+            return None
+        self.record("derive", op)
+        kept = [index for index in range(len(op.operands)) if index not in derived]
+        updates = {value.op for n, value in enumerate(body.results) if n in derived}
+        made = _without(
+            op, kept, lambda index, fresh: fresh.get(index, op.operands[index]),
+            [update for update in updates if update is not None],
+        )  # fmt: skip
+        results = dict(zip(kept, made.results, strict=True))
+        position = {value: at for at, inner in enumerate(body.ops) for value in inner.results}
+        for number in sorted(derived, key=lambda number: position[written[number]]):
+            leaf, steps = derived[number]
+            stack = results[of[leaf]]
+            results[number] = repeated(steps, leaf, stack, op.results[number].dims, self.after)
+        return made, [results[index] for index in range(len(op.operands))]
 
     def hoist(self, op: Op, ops: list[Op]) -> Changed | None:
         """Without what is the same in every turn, where keeping it needs few bytes."""
@@ -249,7 +309,8 @@ class _Loops:
         for inner in first.ops:
             pure = self.keys.of(inner, inner.operands) is not None
             alike = pure and inner.name not in CONTROL_BODIES
-            if alike and everywhere.issuperset(inner.results) and local.isdisjoint(inner.operands):
+            given = {stands.get(value, value) for value in inner.operands}
+            if alike and everywhere.issuperset(inner.results) and local.isdisjoint(given):
                 shared.append(inner)
                 local.difference_update(inner.results)
         rows = [[stands.get(v, v) for v in region.results] for region in op.regions]
@@ -262,12 +323,14 @@ class _Loops:
         for inner in reversed(shared):
             if inner.name not in SOURCES or any(value in wanted for value in inner.results):
                 taken.append(inner)
-                wanted.update(inner.operands)
+                wanted.update(stands.get(value, value) for value in inner.operands)
         if not taken and not equal:
             return None
         values: dict[Value, Value] = {}
         for inner in reversed(taken):
-            _append(inner, values, ops)
+            given = [stands.get(value, value) for value in inner.operands]
+            _append(inner.with_operands(given), values, ops)
+            values.update(zip(inner.results, ops[-1].results, strict=True))
         self.record("common", op)
         gone = {old: values[new] for old, new in stands.items() if new in values}
 
@@ -328,6 +391,28 @@ class _Loops:
         direction = {"comparison_direction": "EQ"}
         kind = selector.tensor.with_element(I1)
         return _made("compare", (selector, constant.result), op, ops, direction, kind)
+
+
+def _without(
+    op: Op,
+    kept: Sequence[int],
+    stand: Callable[[int, Mapping[int, Value]], Value],
+    gone: Collection[Op] = (),
+) -> Op:
+    """The loop with these carried values alone, and without some operations of its body. `stand`
+    says what takes the place of an argument, from the new arguments by their old numbers."""
+    regions = []
+    for region in op.regions:
+        own = arguments([region.arguments[index].type for index in kept])
+        fresh = dict(zip(kept, own, strict=True))
+        outer = {argument: stand(index, fresh) for index, argument in enumerate(region.arguments)}
+        new = rewritten(region, outer, lambda _, inner, __: inner in gone, own)
+        body = region is op.regions[1]
+        results = [new.results[index] for index in kept] if body else new.results
+        regions.append(Region(own, new.ops, results))
+    types = [op.results[index].type for index in kept]
+    operands = [op.operands[index] for index in kept]
+    return Op(op.definition, operands, op.attributes, regions, types, op.origin)
 
 
 def _classes(keys: Sequence[Any]) -> list[int]:

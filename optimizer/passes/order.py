@@ -26,14 +26,17 @@ from .require_static import require_static
 STRATEGIES: tuple[Callable[[TaskGraph], list[int]], ...] = (
     source_order, list_order, least_net_order, depth_first_order,
 )  # fmt: skip
+LITTLE = 0.001  # where no more than this can be gained, less work is worth it
 BY_BOUND, BY_EXHAUSTION = "proven by bound", "proven by exhaustion"
+NOT_PROVEN = "not proven, stopped after {} states"
 
 
 @dataclass(frozen=True)
 class Order:
     """FUSED -> FUSED: every region of control flow, and the entry, in its best order.
 
-    What any order of the entry needs, and how that is known, are attributes of the module.
+    What any order of the entry needs that overwrites the donated arguments which can be, and how
+    that is known, are attributes of the module.
     in_tiles, scratch: see `optimizer/measure.py`. work: moves that a search looks at, at most.
     """
 
@@ -64,9 +67,9 @@ class Order:
             ORDER_BOUND: max(found.bound - found.measure.output_bytes, 0),
             ORDER_PROOF: found.proof,
         }
-        if all(functions[name] is old for name, old in module.functions.items()):
-            if attributes == module.attributes:
-                return module
+        same = all(functions[name] is old for name, old in module.functions.items())
+        if same and attributes == module.attributes:
+            return module
         return replace(module, functions=functions, attributes=attributes)
 
 
@@ -126,12 +129,11 @@ class _Orderer:
         spare = [unproven.get(op, 0) for op in region.ops]
         graph = task_graph(ordered, pairs, self.hinders, self.scratch, role)
         below = {op: above for op, above in zip(ordered.ops, spare, strict=True) if above}
-        if judge is None:
 
-            def judge(region: Region) -> Measure:
-                return measure_body(region, role == "loop", self.scratch, self.hinders)
+        def turn(region: Region) -> Measure:
+            return measure_body(region, role == "loop", self.scratch, self.hinders)
 
-        return self.best(graph, judge, below)
+        return self.best(graph, judge or turn, below)
 
     def best(self, graph: TaskGraph, judge: Judge, unproven: Mapping[Op, int]) -> Ordered:
         """The order of the lowest memory by `judge`; cheap strategies first, and no more of them
@@ -158,20 +160,26 @@ class _Orderer:
 
         for strategy in STRATEGIES:
             if lowest.total_bytes <= forced:
-                return Ordered(best, lowest, lowest.total_bytes, BY_BOUND)
+                break
             judged(strategy(graph))
+        if lowest.total_bytes == forced:
+            return Ordered(best, lowest, forced, BY_BOUND)
+        if lowest.total_bytes < forced:  # as written, where it pays not to overwrite an argument
+            return Ordered(best, lowest, graph.end_bytes, NOT_PROVEN.format(0))
         floor = forced_live(graph).bytes if unproven else forced
         if graph.peak(known) > floor:
             judged(beam_order(graph, floor))
-        searched = search(graph, known, floor, self.work)
+        little = graph.peak(known) <= floor * (1 + LITTLE)
+        searched = search(graph, known, floor, self.work // 8 if little else self.work)
         judged(searched.order)
-        if lowest.total_bytes <= forced:
-            return Ordered(best, lowest, lowest.total_bytes, BY_BOUND)
+        if lowest.total_bytes == forced:
+            return Ordered(best, lowest, forced, BY_BOUND)
         bound = max(forced, searched.bound - max(unproven.values(), default=0))
         if lowest.total_bytes == bound:
             return Ordered(best, lowest, bound, BY_EXHAUSTION)
-        states = f"not proven, stopped after {searched.states} states"
-        return Ordered(best, lowest, min(bound, lowest.total_bytes), states)
+        if lowest.total_bytes < bound:
+            bound = graph.end_bytes
+        return Ordered(best, lowest, bound, NOT_PROVEN.format(searched.states))
 
 
 def _least(graph: TaskGraph, unproven: Mapping[Op, int]) -> TaskGraph:

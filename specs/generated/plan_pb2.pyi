@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 02d8e368e7d1512202b58b52608d2f58da6c6522ef6f5093a108069f8cec1212); do not edit.
+# Generated from specs/plan.proto (sha256 a9af18d4a2de070e1fb6e9ec3a9c745b661a0f932e6fa007df26f3c64e008841); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

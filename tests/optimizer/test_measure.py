@@ -77,10 +77,11 @@ class Programmer:
 
     def branch(self, b: Builder, x: Any) -> Any:
         flag = b.constant(self.chance.random() < 0.5, TensorType((), I1))
-        ways = [
-            build_region([], lambda b: [b("reverse", b("tanh", x), dimensions=(d,))])
-            for d in (0, 1)
-        ]
+
+        def way(turned: int) -> Region:
+            return build_region([], lambda b: [b("reverse", b("tanh", x), dimensions=(turned,))])
+
+        ways = [way(0), way(1)]
         return b.op("if", [flag], {}, ways, [x.type]).results[0]
 
 

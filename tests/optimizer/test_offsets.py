@@ -98,9 +98,7 @@ def test_a_search_that_may_not_look_says_that_nothing_is_known():
 @pytest.mark.parametrize("alignment", [64, 256, 4096])
 @pytest.mark.parametrize("seed", range(15))
 def test_offsets_are_aligned_and_apart(seed, alignment):
-    items = [
-        Interval(*i) for i in random_intervals(seed, count=40, sizes=3 * alignment, steps=40)
-    ]
+    items = [Interval(*i) for i in random_intervals(seed, count=40, sizes=3 * alignment, steps=40)]
     placement = place(items, alignment)
     assert all(offset % alignment == 0 for offset in placement.offsets)
     assert not overlaps(items, placement.offsets)

@@ -34,9 +34,11 @@ def random_graph(chance: random.Random, count: int) -> TaskGraph:
     """Tasks of one or two results, some in place, some with memory of their own inside."""
     tasks: list[Task] = []
     sizes: list[int] = []
-    for number in range(count):
+    for _ in range(count):
         pool = range(len(sizes))
-        reads = tuple(sorted(chance.sample(pool, min(len(pool), chance.choice((0, 1, 1, 2, 2, 3))))))
+        reads = tuple(
+            sorted(chance.sample(pool, min(len(pool), chance.choice((0, 1, 1, 2, 2, 3)))))
+        )
         makes = tuple(range(len(sizes), len(sizes) + chance.choice((1, 1, 1, 2))))
         sizes += [chance.randint(0, 5) for _ in makes]
         over = []
@@ -48,8 +50,6 @@ def random_graph(chance: random.Random, count: int) -> TaskGraph:
         gone = frozenset(v for v in reads if inside and chance.random() < 0.3)
         tasks.append(Task(OP, reads, makes, inside, tuple(over), gone))
     kept = [value for value in range(len(sizes)) if chance.random() < 0.15]
-    later = list(range(count))
-    chance.shuffle(later)  # as readers of an argument wait for nothing but come before its end
     waits = [0] * count
     if chance.random() < 0.3 and count > 2:
         first, second = sorted(chance.sample(range(count), 2))

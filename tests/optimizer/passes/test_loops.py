@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import girih
 from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.graph import Module, Value
-from girih.hlo.types import F32, I1, TensorType, element_type
+from girih.hlo.types import F32, I1, TOKEN, TensorType, element_type
 from girih.hlo.verify import verify
 from girih.optimizer.licence import Ledger
 from girih.optimizer.passes.loops import Loops
@@ -202,6 +202,70 @@ def test_carried_values_that_are_the_same_are_carried_once() -> None:
     assert len(op.results) == 3 and ledger.hits["loops-same"] == 1
 
 
+def test_what_is_the_same_in_the_first_turn_alone_is_carried_apart() -> None:
+    def build(b: Any, x: Value) -> Any:
+        def body(b: Any, i: Value, p: Value, q: Value, r: Value, s: Value) -> Any:
+            return [b("tanh", p), b("negate", q), b("add", r, p), b("add", s, q)]
+
+        return loop(b, [x, x, x, x], body, 20)
+
+    after, ledger = rewritten(build_module([LINE], build), X)
+    assert not ledger.hits["loops-same"]
+
+
+ROWS = TensorType((12, 4), F32)
+
+
+def stacked(b: Any, x: Value, change: str = "") -> Any:
+    """Two stacks of a loop, of t and of t * (1 - t), and a second loop that reads their rows."""
+    zero, one = b.constant(0, COUNT), b.constant(1.0, LINE)
+
+    def put(c: Any, stack: Value, row: Value, i: Value) -> Value:
+        return c("dynamic_update_slice", stack, c.reshape(row, (1, 4)), i, zero)
+
+    def write(c: Any, i: Value, v: Value, left: Value, right: Value) -> list[Value]:
+        t = c("tanh", v)
+        other = c("multiply", t, v if change == "two leaves" else c("subtract", one, t))
+        if change == "read":
+            row = c("dynamic_slice", right, zero, zero, slice_sizes=(1, 4))
+            t = c("add", t, c.reshape(row, (4,)))
+        place = c("minimum", i, c.constant(9, COUNT)) if change == "place" else i
+        return [c("add", v, t), put(c, left, t, i), put(c, right, other, place)]
+
+    start = [x, b.constant(0.0, ROWS), b.constant(2.0, ROWS)]
+    turns = 11 if change == "short" else 12
+    _, last, left, right = loop(b, start, write, turns)
+
+    def read(c: Any, i: Value, v: Value) -> list[Value]:
+        back = c("subtract", c.constant(11, COUNT), i)
+        parts = (c("dynamic_slice", s, back, zero, slice_sizes=(1, 4)) for s in (left, right))
+        first, second = (c.reshape(part, (4,)) for part in parts)
+        return [c("add", c("multiply", v, first), second)]
+
+    return [last, loop(b, [last], read, 12)[1]]
+
+
+def test_a_stack_that_another_one_determines_is_computed_where_it_is_read() -> None:
+    after, ledger = rewritten(build_module([LINE], stacked), X)
+    assert ledger.hits["loops-derive"] == 1
+    first = next(op for op in after.body.ops if op.name == "while")
+    assert [value.type for value in first.results] == [COUNT, LINE, ROWS]
+    again, ledger = rewritten(after, X)
+    assert ledger.hits["loops-sink"] == 0
+    found = [op for op in again.body.ops if op.name in ("multiply", "subtract")]
+    assert not found  # in the second loop, of a row
+
+
+@pytest.mark.parametrize("change", ["two leaves", "read", "place", "short"])
+def test_a_stack_that_is_more_than_a_formula_stays(change: str) -> None:
+    """Its rows need two others, are read in the loop, lie elsewhere, or are not all written."""
+    module = build_module([LINE], lambda b, x: stacked(b, x, change))
+    after, ledger = rewritten(module, X)
+    assert not ledger.hits["loops-derive"]
+    first = next(op for op in after.body.ops if op.name == "while")
+    assert [value.type for value in first.results].count(ROWS) == 2
+
+
 def branches(b: Any, number: Value, *bodies: Any) -> tuple[Value, ...]:
     regions = [build_region([], body) for body in bodies]
     types = [value.type for value in regions[0].results]
@@ -243,6 +307,64 @@ def test_large_branches_stay_and_share_what_is_common() -> None:
         after, ledger = rewritten(module, np.bool_(flag), x)
         assert [op.name for op in after.body.ops] == ["tanh", "if"]
         assert len(after.body.ops[1].results) == 2 and ledger.hits["loops-common"] == 1
+
+
+def test_what_branches_share_may_be_there_twice() -> None:
+    def build(b: Any, p: Value, x: Value) -> Any:
+        def one(c: Any) -> Any:
+            first, second = (c("tanh", c("add", x, c.constant(1.0, WIDE))) for _ in range(2))
+            return [c("multiply", first, second), c("add", second, x)]
+
+        return branches(b, p, one, lambda c: [*one(c)[::-1]])
+
+    module = build_module([FLAG, WIDE], build)
+    x = np.linspace(-1, 1, 4096, dtype=np.float32).reshape(64, 64)
+    after, _ = rewritten(module, np.bool_(True), x)
+    assert names(after).count("tanh") == 1
+
+
+def test_a_loop_in_all_branches_stays_in_them() -> None:
+    def build(b: Any, p: Value, x: Value) -> Any:
+        def one(c: Any) -> Any:
+            return [loop(c, [x], doubled, 20)[1]]
+
+        return branches(b, p, one, one)
+
+    after, _ = rewritten(build_module([FLAG, LINE], build), np.bool_(True), X)
+    assert names(after).count("while") == 2
+
+
+def test_a_loop_in_a_branch_that_is_taken_keeps_its_values() -> None:
+    def build(b: Any, x: Value, n: Value) -> Any:
+        turns = build_region([], lambda c: [loop(c, [x], doubled, n)[1]])
+        other = build_region([], lambda c: [c("negate", x)])
+        return [b("case", b.constant(0, COUNT), type=LINE, regions=(turns, other))]
+
+    module = build_module([LINE, COUNT], build)
+    for count in (0, 3):
+        after, _ = rewritten(module, X, np.int32(count))
+        assert "case" not in names(after) and "while" in names(after)
+
+
+def test_effects_keep_their_order() -> None:
+    """An infeed in a loop or in branches happens as often, and in the order, as before."""
+    token = TOKEN
+
+    def build(b: Any, p: Value, t: Value) -> Any:
+        def body(b: Any, i: Value, t: Value) -> Any:
+            return [b.op("outfeed", [i, t], {}, (), (token,)).results[0]]
+
+        after = loop(b, [t], body, 2)[1]
+
+        def one(c: Any) -> Any:
+            number = c.constant(7, COUNT)
+            return [c.op("outfeed", [number, after], {}, (), (token,)).results[0]]
+
+        return branches(b, p, one, one)
+
+    module = build_module([FLAG, token], build)
+    after = Loops()(module)
+    assert names(after).count("outfeed") == 4 and "if" in names(after)
 
 
 def test_nothing_to_do_is_the_same_module() -> None:

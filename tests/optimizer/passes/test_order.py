@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import girih
+from girih.cli.inspecting import inspect_bundle
 from girih.hlo.build import build_module, build_region
 from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, I32, TensorType
@@ -91,3 +93,13 @@ def test_bodies_of_loops_are_ordered():
     assert before > 8 * BIG.bytes and after <= 4 * BIG.bytes
     x = np.arange(64, dtype=np.float32)
     np.testing.assert_array_equal(interpret(module, [x])[0], interpret(ordered, [x])[0])
+
+
+def test_the_plan_tells_what_is_proven_and_inspect_prints_it(tmp_path, capsys):
+    program = girih.compile(build_module([SMALL], looped))
+    memory = program.plan.memory
+    assert memory.order_proof == "proven by bound"
+    assert memory.order_bound_bytes == memory.lower_bound_bytes
+    program.save(tmp_path / "looped.girih")
+    inspect_bundle(tmp_path / "looped.girih", kernels=3, members=False, as_json=False)
+    assert "this no more: proven by bound" in capsys.readouterr().out
