@@ -549,6 +549,40 @@ def convert(
     convert_bundle(bundle, output, version, as_json)
 
 
+explain_app = typer.Typer(no_args_is_help=True, help="Why a program is as it is.")
+app.add_typer(explain_app, name="explain")
+
+
+@explain_app.command(name="memory")
+def explain_memory_command(
+    bundle: BundlePath,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", help="The variant; by default the one that runs here."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with the picture and all values, too."),
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Show so many values.")] = 12,
+    as_json: Json = False,
+) -> None:
+    """Show where a program's memory goes: over its steps, and at the peak value by value.
+
+    Each value at the peak has its size, the line that makes it, the use that keeps it alive, and
+    what computing it again would take; then follows what would lower the peak.
+
+    Examples:
+
+      girih explain memory model.girih
+
+      girih explain memory model.girih --html memory.html
+    """
+    from .explaining import explain_memory
+
+    explain_memory(bundle, target, html, rows, as_json)
+
+
 cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")
 app.add_typer(cache_app, name="cache")
 CacheFolder = Annotated[

@@ -249,6 +249,10 @@ class Planner:
         parallel = facts.parallel and facts.tiles > 1 and time > SERIAL_MICROSECONDS
         run.kernel = entry.index
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
+        run.operands = len(reads)
+        if isinstance(step, RunStep) and step.op.origin and len(entry.origins) > 1:
+            place = step.op.origin[0]
+            run.origin.file, run.origin.line, run.origin.name = place
         run.tiles, run.parallel = facts.tiles, parallel
         run.flops, run.bytes = facts.flops, moved
         run.wait = hazards.step(reads, writes)

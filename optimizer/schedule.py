@@ -517,9 +517,10 @@ class Results:
 
     def computed(self, number: int) -> bool:
         """Whether one kernel of the region makes the result, and nothing else returns it."""
-        root = self.results[number]
+        result = self.region.results[number]
+        root = self.roots.get(result, result)
         op = root.op
-        own = op is not None and op in self.position and self.results.count(root) == 1
+        own = op is not None and op in self.position and self.results[root] == 1
         return own and op is not None and not (op.name in CONTROL_BODIES | SOURCES or fills(op))
 
     def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
