@@ -18,6 +18,7 @@ from .options import Options
 
 if TYPE_CHECKING:
     from .backends import Backend
+    from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .runtime.bundle import Parts
     from .runtime.program import Program
@@ -172,6 +173,7 @@ def _compile(
     read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
 ) -> Program:
     from .backends import SIMULATED, find
+    from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
     from .optimizer.pipeline import blamed_on, pipeline_for
 
@@ -179,12 +181,13 @@ def _compile(
     backend.begin()
     module = read()
     with collection_paused():
-        passes = pipeline_for(backend, options)
+        ledger = Ledger()
+        passes = pipeline_for(backend, options, ledger)
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
         simulate = target.partition(":")[0] == SIMULATED
 
         def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Program:
-            return _packed(simple, lowered, backend, options, say, simulate, own_notes)
+            return _packed(simple, lowered, backend, options, say, simulate, ledger, own_notes)
 
         with blamed_on(options.disable):
             limit = options.memory_limit
@@ -224,6 +227,7 @@ def _packed(
     options: Options,
     say: Progress,
     simulate: bool,
+    ledger: Ledger,
     own_notes: Sequence[str] = (),
 ) -> Program:
     """The program of a lowered module. own_notes: of what the user has asked for, which `strict`
@@ -271,7 +275,8 @@ def _packed(
                 "numerics": options.numerics,
                 "machine": backend.machine,
                 "matmul_precision": options.matmul_precision,
-            }
+            },
+            "rewrites": ledger.report(),
         },
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,32 @@ def inspect_bundle(path: Path, kernels: int, members: bool, as_json: bool) -> No
             rows,
             title=f"\n{len(rows)} of {len(tuned)} measured choices, the slowest first",
         )
+    rewrites = data["provenance"].get("rewrites")
+    if rewrites and (listed := _rules(rewrites)):
+        show.table(
+            ("rule", ">hits", "lines"),
+            listed[:kernels],
+            title=f"\n{min(kernels, len(listed))} of {len(listed)} rules and passes that rewrote "
+            f"operations, by hits; licences used: {rewrites.get('licences', '')}",
+        )
     if members:
         show.table(
             ("member", ">size"),
             [(name, show.size(size)) for name, size in data["members"].items()],
             title="\nmembers",
         )
+
+
+def _rules(rewrites: Any) -> list[tuple[str, int, str]]:
+    """Which rules fired how often and where, the most frequent first."""
+    try:
+        rows = [
+            (str(name), int(rule["hits"]), ", ".join(map(os.path.basename, rule["lines"])))
+            for name, rule in rewrites["rules"].items()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the bundle's provenance is malformed: {error!r}") from error
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
 def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:

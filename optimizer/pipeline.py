@@ -126,11 +126,14 @@ def lowering_pipeline(
     return tuple(passes)
 
 
-def pipeline_for(backend: Backend, options: Options) -> Pipeline:
-    """All passes of a compilation."""
-    simplify = simplify_pipeline(options)
+def pipeline_for(backend: Backend, options: Options, ledger: Ledger | None = None) -> Pipeline:
+    """All passes of a compilation. ledger: is told which rules fire where; a rule that needs more
+    than the options allow is a CompilerBug in any case."""
+    ledger = Ledger() if ledger is None else ledger
+    ledger.allowed = NUMERICS[options.numerics]
+    simplify = simplify_pipeline(options, ledger)
     references = UseReferences(backend.lacks), *simplify
-    return Pipeline(simplify, references, lowering_pipeline(backend, options))
+    return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger))
 
 
 @dataclass(frozen=True)
