@@ -202,22 +202,26 @@ def _within(
     say: Progress,
 ) -> Program:
     """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be."""
-    from .hlo.errors import CompilerBug
+    from .hlo.errors import MemoryLimitError
     from .optimizer.limit import need, note, within
     from .optimizer.measure import measure
 
     before = measure(fused, backend.in_tiles)
     beside = 0  # scratch of workers and gaps between buffers: known once there is a plan
-    for _ in range(3):
+    needed = 0
+    for _ in range(4):
         say("fit")
         fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
         program = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
-        if program.memory.total_bytes <= limit:
+        needed = program.memory.total_bytes
+        if needed <= limit:
             return program
-        beside = program.memory.total_bytes - need(fitted.measure).total
-    raise CompilerBug(
-        f"max_memory: the plan needs {program.memory.total_bytes} bytes, more than {limit}"
-    )
+        beside = max(beside, needed - need(fitted.measure).total)
+    raise MemoryLimitError(
+        f"max_memory: {limit:,} bytes are too few for this schedule as it is laid out, which needs "
+        f"{needed:,}; allow as many",
+        limit, needed, impossible=False,
+    )  # fmt: skip
 
 
 def _packed(
