@@ -18,6 +18,7 @@ from .options import Options
 
 if TYPE_CHECKING:
     from .backends import Backend
+    from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .runtime.bundle import Parts
     from .runtime.program import Program
@@ -172,6 +173,7 @@ def _compile(
     read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
 ) -> Program:
     from .backends import SIMULATED, find
+    from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
     from .optimizer.pipeline import blamed_on, pipeline_for
 
@@ -179,16 +181,61 @@ def _compile(
     backend.begin()
     module = read()
     with collection_paused():
-        passes = pipeline_for(backend, options)
+        ledger = Ledger()
+        passes = pipeline_for(backend, options, ledger)
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
         simulate = target.partition(":")[0] == SIMULATED
+
+        def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Program:
+            return _packed(simple, lowered, backend, options, say, simulate, ledger, own_notes)
+
         with blamed_on(options.disable):
-            return _packed(simple, fused, backend, options, say, simulate)
+            limit = options.memory_limit
+            return pack(fused) if limit is None else _within(limit, fused, backend, pack, say)
+
+
+def _within(
+    limit: int,
+    fused: Module,
+    backend: Backend,
+    pack: Callable[[Module, Sequence[str]], Program],
+    say: Progress,
+) -> Program:
+    """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be."""
+    from .hlo.errors import MemoryLimitError
+    from .optimizer.limit import need, note, within
+    from .optimizer.measure import measure
+
+    before = measure(fused, backend.in_tiles)
+    beside = 0  # scratch of workers and gaps between buffers: known once there is a plan
+    needed = 0
+    for _ in range(4):
+        say("fit")
+        fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
+        program = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
+        needed = program.memory.total_bytes
+        if needed <= limit:
+            return program
+        beside = max(beside, needed - need(fitted.measure).total)
+    raise MemoryLimitError(
+        f"max_memory: {limit:,} bytes are too few for this schedule as it is laid out, which needs "
+        f"{needed:,}; allow as many",
+        limit, needed, impossible=False,
+    )  # fmt: skip
 
 
 def _packed(
-    simple: Module, fused: Module, backend: Backend, options: Options, say: Progress, simulate: bool
+    simple: Module,
+    fused: Module,
+    backend: Backend,
+    options: Options,
+    say: Progress,
+    simulate: bool,
+    ledger: Ledger,
+    own_notes: Sequence[str] = (),
 ) -> Program:
+    """The program of a lowered module. own_notes: of what the user has asked for, which `strict`
+    does not refuse."""
     from .optimizer.meanwhile import computed
     from .optimizer.passes.encode import stored_module, used_weights
     from .optimizer.schedule import schedule
@@ -211,6 +258,7 @@ def _packed(
         plan, image = backend.build(steps, (*notes, *steps.notes))
     if options.strict:
         _refuse_notes(plan)
+    plan.notes.extend(own_notes)
     cubins = backend.assemble(image) if backend.assemble is not None else {}
     say("package")
     constants = {name: dense.array for name, dense in steps.constants.items()}
@@ -231,7 +279,8 @@ def _packed(
                 "numerics": options.numerics,
                 "machine": backend.machine,
                 "matmul_precision": options.matmul_precision,
-            }
+            },
+            "rewrites": ledger.report(),
         },
     )
 

@@ -88,10 +88,10 @@ class _Needs:
                 inputs = len(arguments) - results.get(number, 0)
                 for value in arguments[:inputs]:
                     self.reads[number] |= 1 << value
-                if step.run.HasField("scratch"):
-                    arguments.append(self.value(number, step.run.scratch))
                 for value in arguments[inputs:]:
                     self.writes[number] |= 1 << value
+                if step.run.HasField("scratch"):
+                    self.writes[number] |= 1 << self.value(number, step.run.scratch)
             elif action == "branch_if_false":
                 self.reads[number] = 1 << self.value(number, step.branch_if_false.condition)
             elif action == "switch":

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Flag
+from typing import Any
 
+from ..hlo.errors import CompilerBug
 from ..hlo.graph import Op
 
 
@@ -35,21 +37,40 @@ DEFAULT_LICENCES = IGNORES_ZERO_SIGN | REASSOCIATES
 
 @dataclass
 class Ledger:
-    """Which rules fired, how often, for which lines of the user's program, under which licences."""
+    """Which rules fired, how often, for which lines of the user's program, under which licences.
+
+    allowed: the licences that the program gives; None where nobody asks. A rule that made use of
+    more is a CompilerBug.
+    """
 
     hits: Counter[str] = field(default_factory=Counter)
     places: dict[str, Counter[str]] = field(default_factory=dict)
     licences: Licence = BITWISE  # what was really made use of
     folded_elements: int = 0  # elements read and written by constant folding
+    allowed: Licence | None = None
     exhausted: int = 0  # how often a chain of rules was cut off: a pair of rules undoes itself
 
     def record(self, rule: str, needs: Licence, op: Op) -> None:
         """Note that `rule` rewrote `op`, having made use of the licences `needs`."""
+        if self.allowed is not None and needs & ~self.allowed:
+            raise CompilerBug(
+                f"{op.place}rule '{rule}' has rewritten {op.name}, which needs {needs}, but the "
+                f"program allows {self.allowed}"
+            )
         self.hits[rule] += 1
         self.licences |= needs
         place = op.origin[0] if op.origin else None
         line = f"{place.file}:{place.line}" if place and place.file else "unknown"
         self.places.setdefault(rule, Counter())[line] += 1
+
+    def report(self) -> dict[str, Any]:
+        """The licences that were used, and each rule's hits with the lines that it hit most often,
+        as JSON values."""
+        rules = {
+            name: {"hits": count, "lines": [line for line, _ in _most(self.places[name])]}
+            for name, count in _most(self.hits, len(self.hits))
+        }
+        return {"licences": str(self.licences), "rules": rules}
 
     def table(self) -> str:
         """One line per rule: name, hits, the lines of the program with most hits."""
@@ -59,3 +80,8 @@ class Ledger:
             shown = ", ".join(f"{line} ({hits})" for line, hits in lines)
             rows.append(f"{name:40} {count:6}  {shown}")
         return "\n".join(rows)
+
+
+def _most(counts: Counter[str], number: int = 3) -> list[tuple[str, int]]:
+    """The highest counts; of equal ones the first by name."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]

@@ -241,12 +241,20 @@ class Planner:
         else:
             raise CompilerBug(f"{step} runs no kernel")
         facts = entry.facts
-        time = facts.flops / FLOPS_PER_MICROSECOND + facts.bytes / BYTES_PER_MICROSECOND
+        moved = facts.bytes
+        updates = isinstance(step, RunStep) and step.op.name == "dynamic_update_slice"
+        if updates and reads[0] is writes[0]:  # the rest of what is updated stays where it is
+            moved += reads[1].bytes - reads[0].bytes - writes[0].bytes
+        time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
         parallel = facts.parallel and facts.tiles > 1 and time > SERIAL_MICROSECONDS
         run.kernel = entry.index
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
+        run.operands = len(reads)
+        if isinstance(step, RunStep) and step.op.origin and len(entry.origins) > 1:
+            place = step.op.origin[0]
+            run.origin.file, run.origin.line, run.origin.name = place
         run.tiles, run.parallel = facts.tiles, parallel
-        run.flops, run.bytes = facts.flops, facts.bytes
+        run.flops, run.bytes = facts.flops, moved
         run.wait = hazards.step(reads, writes)
 
     def summarise(self, placement: Placement) -> None:
@@ -260,6 +268,8 @@ class Planner:
         memory.arena_bytes = placement.arena_bytes
         memory.placement_proof = placement.proof
         memory.peak_step = placement.peak_step
+        memory.order_bound_bytes = schedule.order_bound
+        memory.order_proof = schedule.order_proof
         memory.scratch_bytes = max(
             (e.facts.scratch_bytes for e in self.kernels.values() if not e.facts.launches),
             default=0,

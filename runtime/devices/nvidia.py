@@ -17,13 +17,13 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from ...specs.generated import plan_pb2
+from ..timeline import memory_need
 from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, View, borrow
 from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, Event, NvidiaContext
 from .launches import Choose, Step, Work, check_device, decode
 from .resources import Memory, Stream, finally_do
-from .timeline import memory_need
 
 
 class NvidiaVariant:
@@ -88,9 +88,17 @@ class NvidiaVariant:
 
     def too_large(self, error: OutOfMemory) -> UserError:
         """The error for a device that is too small, with what the program needs."""
+        program = self.program
+        parts = {
+            "weights": program.weight_bytes,
+            "temporaries": self.plan.memory.arena_bytes,
+            "scratch": program.scratch_bytes,
+            "arguments": sum(program.inputs),
+            "results": sum(program.outputs),
+        }
         return UserError(
             f"the GPU has no {error.size / 1e6:.1f} MB left: {error.free / 1e6:.1f} MB of "
-            f"{error.total / 1e6:.1f} MB are free. {memory_need(self.plan, self.program)}"
+            f"{error.total / 1e6:.1f} MB are free. {memory_need(self.plan, parts)}"
         )
 
 

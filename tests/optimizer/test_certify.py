@@ -328,7 +328,8 @@ def test_order_bounds_hold_and_each_change_is_rejected(seed):
         listed = {one.value for one in bound.forced}
         for value in range(len(graph.sizes)):
             reasons: list[Why] = ["passes", "made here", "returned"]
-            reasons += ["kept"] * (value not in listed)
+            if value not in listed:
+                reasons.append("kept")
             size = graph.sizes[value]
             for why in reasons:
                 more = (*bound.forced, Forced(value, why))

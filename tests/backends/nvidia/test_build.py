@@ -71,8 +71,11 @@ def test_plan_and_module(tmp_path: Path) -> None:
 
 def test_scratch_lies_in_the_arena() -> None:
     def body(b: Builder, x: Value, w: Value) -> list[Value]:
-        by_column = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
-        return [b("dot_general", x, w, **by_column, type=TensorType((512, 512), I32))]
+        product = b(
+            "dot_general", x, w, type=TensorType((512, 512), I32),
+            lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
+        )  # fmt: skip
+        return [product]
 
     square = TensorType((512, 512), element_type("i8"))
     made = schedule(build_module([square, square], body))
