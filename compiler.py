@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .runtime.program import Program
 
 _ZIP = b"PK"
+FITTED = 4  # plans that are made for a limit before it is given up
 Progress = Callable[[str], None]
 
 
@@ -199,22 +200,21 @@ def _within(
     say: Progress,
 ) -> Program:
     """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be."""
-    from .hlo.errors import CompilerBug
-    from .optimizer.limit import need, note, within
+    from .optimizer.limit import need, not_found, note, within
     from .optimizer.measure import measure
 
     before = measure(fused, backend.in_tiles)
-    beside = 0  # scratch of workers and gaps between buffers: known once there is a plan
-    for _ in range(3):
+    beside = 0  # scratch, gaps between buffers, rest of a page: known once there is a plan
+    allocated: list[int] = []
+    while len(allocated) < FITTED:
         say("fit")
         fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
         program = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
-        if program.memory.total_bytes <= limit:
+        allocated.append(program.memory.allocated_bytes)
+        if allocated[-1] <= limit:
             return program
-        beside = program.memory.total_bytes - need(fitted.measure).total
-    raise CompilerBug(
-        f"max_memory: the plan needs {program.memory.total_bytes} bytes, more than {limit}"
-    )
+        beside = allocated[-1] - need(fitted.measure).total
+    raise not_found(limit, min(allocated))
 
 
 def _packed(
