@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .runtime.program import Program
 
 _ZIP = b"PK"
+FITTED = 4  # plans that are made for a limit before it is given up
 Progress = Callable[[str], None]
 
 
@@ -202,26 +203,21 @@ def _within(
     say: Progress,
 ) -> Program:
     """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be."""
-    from .hlo.errors import MemoryLimitError
-    from .optimizer.limit import need, note, within
+    from .optimizer.limit import need, not_found, note, within
     from .optimizer.measure import measure
 
     before = measure(fused, backend.in_tiles)
-    beside = 0  # scratch of workers and gaps between buffers: known once there is a plan
-    needed = 0
-    for _ in range(4):
+    beside = 0  # scratch, gaps between buffers, rest of a page: known once there is a plan
+    allocated: list[int] = []
+    while len(allocated) < FITTED:
         say("fit")
         fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
         program = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
-        needed = program.memory.total_bytes
-        if needed <= limit:
+        allocated.append(program.memory.allocated_bytes)
+        if allocated[-1] <= limit:
             return program
-        beside = max(beside, needed - need(fitted.measure).total)
-    raise MemoryLimitError(
-        f"max_memory: {limit:,} bytes are too few for this schedule as it is laid out, which needs "
-        f"{needed:,}; allow as many",
-        limit, needed, impossible=False,
-    )  # fmt: skip
+        beside = max(beside, allocated[-1] - need(fitted.measure).total)
+    raise not_found(limit, min(allocated))
 
 
 def _packed(
