@@ -18,6 +18,7 @@ from .options import Options
 
 if TYPE_CHECKING:
     from .backends import Backend
+    from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .runtime.bundle import Parts
     from .runtime.program import Program
@@ -172,22 +173,50 @@ def _compile(
     read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
 ) -> Program:
     from .backends import SIMULATED, find
+    from .backends.programs import digest_of, open_programs
+    from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
-    from .optimizer.pipeline import blamed_on, pipeline_for
+    from .optimizer.pipeline import NUMERICS, blamed_on, pipeline_for
+    from .runtime.parts import copied_parts
 
     backend = find(target, options, tuner)
     backend.begin()
     module = read()
+    simulate = target.partition(":")[0] == SIMULATED
+    cache = open_programs(options.cache)
+    digest = None if cache is None else digest_of(module, backend, options)
+    if cache is not None and digest is not None:
+        parts = cache.load(digest, module)
+        if parts is not None and backend.name in parts.variants:
+            say("package")
+            return _program(parts, backend.name, options, simulate)
     with collection_paused():
-        passes = pipeline_for(backend, options)
+        ledger = Ledger(allowed=NUMERICS[options.numerics])
+        passes = pipeline_for(backend, options, ledger)
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
-        simulate = target.partition(":")[0] == SIMULATED
         with blamed_on(options.disable):
-            return _packed(simple, fused, backend, options, say, simulate)
+            program = _packed(simple, fused, backend, options, say, simulate, ledger)
+    if cache is not None and digest is not None:
+        cache.store(digest, module, copied_parts(program.parts))
+    return program
+
+
+def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Program:
+    """The program of parts that the cache has kept."""
+    from .runtime.program import Program
+
+    driver = simulated_gpu(target) if simulate else None
+    return Program(parts, target, threads=options.threads, pin=options.pin, driver=driver)
 
 
 def _packed(
-    simple: Module, fused: Module, backend: Backend, options: Options, say: Progress, simulate: bool
+    simple: Module,
+    fused: Module,
+    backend: Backend,
+    options: Options,
+    say: Progress,
+    simulate: bool,
+    ledger: Ledger,
 ) -> Program:
     from .optimizer.meanwhile import computed
     from .optimizer.passes.encode import stored_module, used_weights
@@ -231,7 +260,8 @@ def _packed(
                 "numerics": options.numerics,
                 "machine": backend.machine,
                 "matmul_precision": options.matmul_precision,
-            }
+            },
+            "rewrites": ledger.to_json(),
         },
     )
 

@@ -255,6 +255,9 @@ def inspect(
         int, typer.Option("--kernels", help="How many kernels to list; 0 lists none.")
     ] = 12,
     members: Annotated[bool, typer.Option("--members", help="List the file's members.")] = False,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="List the rules that rewrote the program.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a bundle holds: entry points, sizes, kernels, memory. Runs nothing of it.
@@ -267,7 +270,7 @@ def inspect(
     """
     from .inspecting import inspect_bundle
 
-    inspect_bundle(bundle, kernels, members, as_json)
+    inspect_bundle(bundle, kernels, members, as_json, rules)
 
 
 @app.command()

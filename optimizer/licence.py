@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Flag
+from typing import Any
 
-from ..hlo.graph import Op
+from ..hlo.errors import CompilerBug
+from ..hlo.graph import EXACT, Op
 
 
 class Licence(Flag):
@@ -33,23 +35,47 @@ ASSUMES_FINITE = Licence.ASSUMES_FINITE
 DEFAULT_LICENCES = IGNORES_ZERO_SIGN | REASSOCIATES
 
 
+_LINES = 3  # of each rule that a document lists
+
+
 @dataclass
 class Ledger:
-    """Which rules fired, how often, for which lines of the user's program, under which licences."""
+    """Which rules fired, how often, for which lines of the user's program, under which licences.
+
+    allowed: the licences of the compilation; None: whatever each pass allows.
+    """
 
     hits: Counter[str] = field(default_factory=Counter)
     places: dict[str, Counter[str]] = field(default_factory=dict)
     licences: Licence = BITWISE  # what was really made use of
     folded_elements: int = 0  # elements read and written by constant folding
     exhausted: int = 0  # how often a chain of rules was cut off: a pair of rules undoes itself
+    allowed: Licence | None = None
 
     def record(self, rule: str, needs: Licence, op: Op) -> None:
-        """Note that `rule` rewrote `op`, having made use of the licences `needs`."""
+        """Note that `rule` rewrote `op`, having made use of the licences `needs`; CompilerBug
+        where these go beyond what is allowed for the compilation or for this operation."""
+        allowed = BITWISE if EXACT in op.attributes else self.allowed
+        if allowed is not None and needs & ~allowed:
+            raise CompilerBug(
+                f"{op.place}rule '{rule}' rewrote {op.name} under {needs}, but only {allowed} is "
+                "allowed there"
+            )
         self.hits[rule] += 1
         self.licences |= needs
         place = op.origin[0] if op.origin else None
         line = f"{place.file}:{place.line}" if place and place.file else "unknown"
         self.places.setdefault(rule, Counter())[line] += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """For a bundle: the licences really used, and each rule with its hits and the lines of the
+        program with most of them."""
+        rules = {}
+        for name, count in sorted(self.hits.items()):
+            lines = sorted(self.places[name].items(), key=lambda item: (-item[1], item[0]))
+            rules[name] = {"hits": count, "lines": dict(lines[:_LINES])}
+        used = [part.name for part in Licence if part & self.licences]
+        return {"licences": used, "rules": rules}
 
     def table(self) -> str:
         """One line per rule: name, hits, the lines of the program with most hits."""

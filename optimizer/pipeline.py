@@ -124,11 +124,12 @@ def lowering_pipeline(
     return tuple(passes)
 
 
-def pipeline_for(backend: Backend, options: Options) -> Pipeline:
-    """All passes of a compilation."""
-    simplify = simplify_pipeline(options)
+def pipeline_for(backend: Backend, options: Options, ledger: Ledger | None = None) -> Pipeline:
+    """All passes of a compilation; the ledger is told which rules fire where."""
+    ledger = Ledger(allowed=NUMERICS[options.numerics]) if ledger is None else ledger
+    simplify = simplify_pipeline(options, ledger)
     references = UseReferences(backend.lacks), *simplify
-    return Pipeline(simplify, references, lowering_pipeline(backend, options))
+    return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger))
 
 
 @dataclass(frozen=True)
