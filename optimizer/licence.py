@@ -42,7 +42,8 @@ _LINES = 3  # of each rule that a document lists
 class Ledger:
     """Which rules fired, how often, for which lines of the user's program, under which licences.
 
-    allowed: the licences of the compilation; None: whatever each pass allows.
+    allowed: the licences of the compilation; None: whatever each pass allows. limit: how many
+    times rules may fire, for finding faults; None: without end. `last` is the last that did.
     """
 
     hits: Counter[str] = field(default_factory=Counter)
@@ -51,6 +52,13 @@ class Ledger:
     folded_elements: int = 0  # elements read and written by constant folding
     exhausted: int = 0  # how often a chain of rules was cut off: a pair of rules undoes itself
     allowed: Licence | None = None
+    limit: int | None = None
+    last: tuple[str, Op] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no rule may fire any more."""
+        return self.limit is not None and self.hits.total() >= self.limit
 
     def record(self, rule: str, needs: Licence, op: Op) -> None:
         """Note that `rule` rewrote `op`, having made use of the licences `needs`; CompilerBug
@@ -62,6 +70,7 @@ class Ledger:
                 "allowed there"
             )
         self.hits[rule] += 1
+        self.last = rule, op
         self.licences |= needs
         place = op.origin[0] if op.origin else None
         line = f"{place.file}:{place.line}" if place and place.file else "unknown"
