@@ -201,6 +201,18 @@ def _compile(
     return program
 
 
+def compile_lowered(module: Module, target: str, options: Options) -> Program:
+    """A program of a module that all passes have gone over, or of a part of one: its kernels
+    as they are."""
+    from .backends import SIMULATED, find
+    from .optimizer.licence import Ledger
+
+    backend = find(target, options)
+    backend.begin()
+    simulate = target.partition(":")[0] == SIMULATED
+    return _packed(module, module, backend, options, lambda stage: None, simulate, Ledger())
+
+
 def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Program:
     """The program of parts that the cache has kept."""
     from .runtime.program import Program

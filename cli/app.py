@@ -372,6 +372,41 @@ def dump(
     dump_source(source, after, output, target, settings or [], as_json)
 
 
+@app.command()
+def bisect(
+    source: Source,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", help="Inputs as for run; others are drawn with the seed."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the inputs that are made up.")] = 0,
+    tolerance: Annotated[
+        float,
+        typer.Option("--tolerance", help="Largest difference, as part of the largest result."),
+    ] = 1e-3,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the smallest program that shows it."
+        ),
+    ] = None,
+    target: Target = "cpu",
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Find the pass, rule, operation or kernel that makes results differ from float64.
+
+    Examples:
+
+      girih bisect model.pt2
+
+      girih bisect model.mlir -i x.npy --tolerance 1e-4 -o fault.girih
+    """
+    from .bisecting import bisect_source
+
+    bisect_source(source, target, settings or [], inputs or [], seed, tolerance, output, as_json)
+
+
 @app.command(name="export")
 def export_command(
     source: Source,

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,9 @@ def unchanged_sources(monkeypatch):
     monkeypatch.setattr(programs, "_compiler", lambda: "c0ffee")
 
 
-def saved(folder: Path, source=MODEL, target="cpu", **options) -> tuple[bytes, list[str]]:
+def saved(
+    folder: Path, source: Any = MODEL, target: Any = "cpu", **options: Any
+) -> tuple[bytes, list[str]]:
     """The bundle's bytes, and the stages that ran."""
     stages: list[str] = []
     chosen = girih.Options(cache=str(folder / "cache"), **options)
