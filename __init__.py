@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
     from .hlo.distributed import ParallelResults, interpret_parallel
-    from .hlo.errors import CompilerBug, ExportBlockers, ImportBlockers, UnsupportedError, UserError
+    from .hlo.errors import (
+        CompilerBug,
+        ExportBlockers,
+        ImportBlockers,
+        MemoryLimitError,
+        UnsupportedError,
+        UserError,
+    )
     from .hlo.graph import Module
     from .hlo.interpret import interpret
     from .jitted import jit
@@ -36,6 +43,7 @@ _ROOMS = {
     "ParallelResults": ".hlo.distributed",
     "Program": ".runtime.program",
     "UnsupportedError": ".hlo.errors",
+    "MemoryLimitError": ".hlo.errors",
     "UserError": ".hlo.errors",
     "auto": ".frontends.kernel.values",
     "cdiv": ".frontends.kernel.names",
@@ -57,6 +65,7 @@ __all__ = [
     "ExportBlockers",
     "ImportBlockers",
     "Kernel",
+    "MemoryLimitError",
     "Module",
     "Options",
     "ParallelResults",

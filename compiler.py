@@ -176,7 +176,7 @@ def _compile(
     from .backends.programs import digest_of, open_programs
     from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
-    from .optimizer.pipeline import NUMERICS, blamed_on, pipeline_for
+    from .optimizer.pipeline import blamed_on, pipeline_for
     from .runtime.parts import copied_parts
 
     backend = find(target, options, tuner)
@@ -191,14 +191,52 @@ def _compile(
             say("package")
             return _program(parts, backend.name, options, simulate)
     with collection_paused():
-        ledger = Ledger(allowed=NUMERICS[options.numerics])
+        ledger = Ledger()
         passes = pipeline_for(backend, options, ledger)
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
+
+        def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Program:
+            return _packed(simple, lowered, backend, options, say, simulate, ledger, own_notes)
+
         with blamed_on(options.disable):
-            program = _packed(simple, fused, backend, options, say, simulate, ledger)
+            limit = options.memory_limit
+            if limit is None:
+                program = pack(fused)
+            else:
+                program = _within(limit, fused, backend, pack, say)
     if cache is not None and digest is not None:
         cache.store(digest, module, copied_parts(program.parts))
     return program
+
+
+def _within(
+    limit: int,
+    fused: Module,
+    backend: Backend,
+    pack: Callable[[Module, Sequence[str]], Program],
+    say: Progress,
+) -> Program:
+    """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be."""
+    from .hlo.errors import MemoryLimitError
+    from .optimizer.limit import need, note, within
+    from .optimizer.measure import measure
+
+    before = measure(fused, backend.in_tiles)
+    beside = 0  # scratch of workers and gaps between buffers: known once there is a plan
+    needed = 0
+    for _ in range(4):
+        say("fit")
+        fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
+        program = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
+        needed = program.memory.total_bytes
+        if needed <= limit:
+            return program
+        beside = max(beside, needed - need(fitted.measure).total)
+    raise MemoryLimitError(
+        f"max_memory: {limit:,} bytes are too few for this schedule as it is laid out, which needs "
+        f"{needed:,}; allow as many",
+        limit, needed, impossible=False,
+    )  # fmt: skip
 
 
 def compile_lowered(module: Module, target: str, options: Options) -> Program:
@@ -229,7 +267,10 @@ def _packed(
     say: Progress,
     simulate: bool,
     ledger: Ledger,
+    own_notes: Sequence[str] = (),
 ) -> Program:
+    """The program of a lowered module. own_notes: of what the user has asked for, which `strict`
+    does not refuse."""
     from .optimizer.meanwhile import computed
     from .optimizer.passes.encode import stored_module, used_weights
     from .optimizer.schedule import schedule
@@ -252,6 +293,7 @@ def _packed(
         plan, image = backend.build(steps, (*notes, *steps.notes))
     if options.strict:
         _refuse_notes(plan)
+    plan.notes.extend(own_notes)
     cubins = backend.assemble(image) if backend.assemble is not None else {}
     say("package")
     constants = {name: dense.array for name, dense in steps.constants.items()}
@@ -273,7 +315,7 @@ def _packed(
                 "machine": backend.machine,
                 "matmul_precision": options.matmul_precision,
             },
-            "rewrites": ledger.to_json(),
+            "rewrites": ledger.report(),
         },
     )
 

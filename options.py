@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from numbers import Integral
 
 from .hlo.errors import UserError
@@ -34,6 +36,10 @@ class Options:
         "off", nowhere; or the path of a folder. It never changes the result.
     fold_bytes: constants up to this size are computed when compiling.
     pack_weights: store contraction weights in the order that kernels read them.
+    max_memory: the most memory that one call at a time may take, in bytes, or text with a unit
+        ("800 MB", "2GiB"; kB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB of 1024):
+        arguments, results of their own, constants, arena and scratch. Values are computed again
+        where that spares enough; MemoryLimitError where it does not. None: no limit.
     measure: how many variants of a kernel, the best predicted first, are timed on this machine to
         take the fastest; 0: none. No kernel is begun after 30 s. The bundle keeps the choices.
     tuning: where choices were kept: a bundle, or a `tuning.json`; None: the source, if it is a
@@ -52,6 +58,7 @@ class Options:
     cache: str | None = None
     fold_bytes: int = 1 << 16
     pack_weights: bool = True
+    max_memory: int | str | None = None
     measure: int = 0
     tuning: str | None = None
     locked: bool = False
@@ -70,18 +77,49 @@ class Options:
             raise OptionError(f"matmul_precision must be one of {known}: {self.matmul_precision!r}")
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads must be at least 1: {self.threads}")
+        if self.max_memory is not None:
+            bytes_of(self.max_memory)
         for name in ("measure", "fold_bytes"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must be at least 0: {getattr(self, name)}")
+
+    @property
+    def memory_limit(self) -> int | None:
+        """`max_memory` in bytes."""
+        return None if self.max_memory is None else bytes_of(self.max_memory)
 
 
 class OptionError(UserError, ValueError):
     """An option has a value that it cannot have."""
 
 
+_UNITS = {
+    "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+}  # fmt: skip
+
+
+def bytes_of(size: int | str) -> int:
+    """A number of bytes, or text such as "2GiB", as bytes; OptionError for anything else."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size, re.ASCII)
+        if match is None or match[2] not in _UNITS:
+            units = ", ".join(unit for unit in _UNITS if unit)
+            raise OptionError(f"max_memory: write a number and one of {units}, not {size!r}")
+        if "." in match[1] and not match[2].strip("B"):
+            raise OptionError(f"max_memory: bytes are a whole number, not {size!r}")
+        count = int(Decimal(match[1]) * _UNITS[match[2]])
+    else:
+        count = int(size)
+    if count <= 0:
+        raise OptionError(f"max_memory must be more than 0 bytes, not {size!r}")
+    return count
+
+
 _WORDS = {
     "str": "text", "str | None": "text or None", "bool": "bool, True or False",
     "int": "whole number", "int | None": "whole number or None",
+    "int | str | None": "number of bytes, or text such as '2GiB', or None",
     "tuple[str, ...]": "tuple of names, such as ('simplify',)",
 }  # fmt: skip
 
@@ -96,4 +134,6 @@ def _is(value: object, kind: str) -> bool:
         return all(isinstance(one, str) for one in value)
     if kind == "bool" or isinstance(value, bool):
         return kind == "bool" and isinstance(value, bool)
+    if kind.startswith("int | str"):
+        return isinstance(value, (Integral, str))
     return isinstance(value, Integral if kind.startswith("int") else (str, os.PathLike))

@@ -125,6 +125,14 @@ def compile_command(
             "bfloat16, which rounds their operands.",
         ),
     ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--max-memory",
+            help="The most memory that one call at a time may take: 800MB, 2GiB. What would need "
+            "more is computed again, or the compilation fails.",
+        ),
+    ] = None,
     measure: Annotated[
         int,
         typer.Option(
@@ -173,6 +181,7 @@ def compile_command(
     from .compiling import compile_source
 
     chosen = [f"matmul_precision={matmul_precision}"] if matmul_precision else []
+    chosen += [f"max_memory={max_memory}"] if max_memory is not None else []
     chosen += [f"measure={measure}"] if measure else []
     chosen += [f"tuning={tuning}"] if tuning else []
     chosen += ["locked=true"] if locked else []
@@ -386,9 +395,7 @@ def bisect(
     ] = 1e-3,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Write the smallest program that shows it."
-        ),
+        typer.Option("--output", "-o", help="Write the smallest program that shows it."),
     ] = None,
     target: Target = "cpu",
     settings: Settings = None,
@@ -576,6 +583,40 @@ def convert(
     from .converting import convert_bundle
 
     convert_bundle(bundle, output, version, as_json)
+
+
+explain_app = typer.Typer(no_args_is_help=True, help="Why a program is as it is.")
+app.add_typer(explain_app, name="explain")
+
+
+@explain_app.command(name="memory")
+def explain_memory_command(
+    bundle: BundlePath,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", help="The variant; by default the one that runs here."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with the picture and all values, too."),
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Show so many values.")] = 12,
+    as_json: Json = False,
+) -> None:
+    """Show where a program's memory goes: over its steps, and at the peak value by value.
+
+    Each value at the peak has its size, the line that makes it, the use that keeps it alive, and
+    what computing it again would take; then follows what would lower the peak.
+
+    Examples:
+
+      girih explain memory model.girih
+
+      girih explain memory model.girih --html memory.html
+    """
+    from .explaining import explain_memory
+
+    explain_memory(bundle, target, html, rows, as_json)
 
 
 cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")

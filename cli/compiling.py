@@ -182,7 +182,7 @@ def _option_value(name: str, kind: str, text: str) -> Any:
         if text not in ("true", "false"):
             raise UserError(f"--set {name}: true or false, not {text!r}")
         return text == "true"
-    if kind.startswith("int"):
+    if kind.startswith("int") and "str" not in kind:
         if not text.isdecimal():
             raise UserError(f"--set {name}: a whole number, not {text!r}")
         return int(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -63,12 +64,32 @@ def inspect_bundle(
             rows,
             title=f"\n{len(rows)} of {len(tuned)} measured choices, the slowest first",
         )
+    rewrites = data["provenance"].get("rewrites")
+    if rewrites and (listed := _rules(rewrites)):
+        show.table(
+            ("rule", ">hits", "lines"),
+            listed[:kernels],
+            title=f"\n{min(kernels, len(listed))} of {len(listed)} rules and passes that rewrote "
+            f"operations, by hits; licences used: {rewrites.get('licences', '')}",
+        )
     if members:
         show.table(
             ("member", ">size"),
             [(name, show.size(size)) for name, size in data["members"].items()],
             title="\nmembers",
         )
+
+
+def _rules(rewrites: Any) -> list[tuple[str, int, str]]:
+    """Which rules fired how often and where, the most frequent first."""
+    try:
+        rows = [
+            (str(name), int(rule["hits"]), ", ".join(map(os.path.basename, rule["lines"])))
+            for name, rule in rewrites["rules"].items()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the bundle's provenance is malformed: {error!r}") from error
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
 def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
@@ -81,6 +102,9 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
     ]
     facts = [(name, fact) for name, fact in facts if fact != ""]
     facts += [(name.replace("_", " "), show.size(v)) for name, v in variant["memory"].items()]
+    order = variant["order"]
+    if order["proof"]:
+        facts.append(("order", _order_text(order)))
     show.facts(facts, title=f"\nvariant {target}")
     listed = sorted(variant["kernels"], key=lambda k: -max(k["flops"], k["bytes"]))[:kernels]
     if listed:
@@ -112,6 +136,13 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
             show.console.print(f"may be approximate: {words} in {kernel['name']}")
 
 
+def _order_text(order: dict[str, Any]) -> str:
+    """What is known of the order of the steps: `any needs 1.0 MB, this 2.0 % more: ...`."""
+    bound, gap = order["bound_bytes"], order["gap_bytes"]
+    more = f"{100 * gap / bound:.2g} % more" if bound else show.size(gap)
+    return f"any needs {show.size(bound)}, this {more if gap else 'no more'}: {order['proof']}"
+
+
 def _launch_row(launch: dict[str, Any]) -> tuple[str, ...]:
     extents = ("x".join(map(str, launch[name])) for name in ("grid", "block", "cluster"))
     return *extents, show.size(launch["shared_bytes"]), " ".join(launch["arguments"])
@@ -131,11 +162,11 @@ def _show_rules(rewrites: Any) -> None:
         return
     try:
         rows = [
-            (name, rule["hits"], ", ".join(f"{line} ({n})" for line, n in rule["lines"].items()))
+            (name, rule["hits"], ", ".join(rule["lines"]))
             for name, rule in rewrites["rules"].items()
         ]
         rows.sort(key=lambda row: (-row[1], row[0]))
-        used = ", ".join(rewrites["licences"]) or "none: every bit is kept"
+        used = rewrites["licences"]
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(f"provenance.json: its rewrites are malformed ({error!r})") from error
     title = f"\n{len(rows)} rules; licences used: {used}"
@@ -234,7 +265,12 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
         "cubins": {name: len(code) for name, code in sorted(variant.cubins.items())},
         "weight_bytes": sum(array.nbytes for array in variant.weights.values()),
         "steps": len(plan.steps),
-        "memory": {field.name: getattr(plan.memory, field.name) for field in fields(Memory)},
+        "memory": {name: getattr(plan.memory, name) for name in _stored_bytes(plan)},
+        "order": {
+            "bound_bytes": plan.memory.order_bound_bytes,
+            "gap_bytes": max(plan.memory.lower_bound_bytes - plan.memory.order_bound_bytes, 0),
+            "proof": plan.memory.order_proof,
+        },
         "kernels": [
             {
                 "name": kernel.name,
@@ -253,6 +289,12 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
         ],
         "notes": list(plan.notes),
     }
+
+
+def _stored_bytes(plan: Any) -> list[str]:
+    """The names of `Memory` that a plan stores; the others follow from it."""
+    names = plan.memory.DESCRIPTOR.fields_by_name
+    return [field.name for field in fields(Memory) if field.name in names]
 
 
 def _describe_launch(launch: Any) -> dict[str, Any]:

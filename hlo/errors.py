@@ -18,6 +18,19 @@ class UnsupportedError(UserError):
     """A program that is valid, but that this version cannot import, compile or run."""
 
 
+class MemoryLimitError(UserError):
+    """A program needs more memory than its limit allows.
+
+    limit_bytes: that limit. needed_bytes: of the best plan that was found, or, if `impossible`,
+    what no plan of these kernels can be below.
+    """
+
+    def __init__(self, message: str, limit_bytes: int, needed_bytes: int, impossible: bool) -> None:
+        super().__init__(message)
+        self.limit_bytes, self.needed_bytes = limit_bytes, needed_bytes
+        self.impossible = impossible
+
+
 class VerifyError(UserError):
     """A program breaks a clause of the specification (`concatenate.C2: ...`)."""
 

@@ -227,7 +227,7 @@ class Region:
     The arguments are made with the region: `Region.build` hands them to the code that needs them.
     """
 
-    __slots__ = ("arguments", "ops", "results", "_uses")
+    __slots__ = ("arguments", "ops", "results", "_uses", "_captures")
 
     def __init__(
         self, arguments: Sequence[Value], ops: Sequence[Op], results: Sequence[Value]
@@ -240,6 +240,7 @@ class Region:
         self.ops: tuple[Op, ...] = tuple(ops)
         self.results: tuple[Value, ...] = tuple(results)
         self._uses: dict[Value, list[tuple[Op | None, int]]] | None = None
+        self._captures: tuple[Value, ...] | None = None
 
     @property
     def argument_types(self) -> tuple[Type, ...]:
@@ -268,23 +269,18 @@ class Region:
             self._uses = uses
         return self._uses
 
-    def captures(self) -> list[Value]:
+    def captures(self) -> tuple[Value, ...]:
         """Values used inside that are defined outside, each once, in order of first use."""
-        defined: set[Value] = set(self.arguments)
-        found: dict[Value, None] = {}
-        for op in self.ops:
-            for value in op.operands:
-                if value not in defined:
-                    found[value] = None
-            for region in op.regions:
-                for value in region.captures():
-                    if value not in defined:
-                        found[value] = None
-            defined.update(op.results)
-        for value in self.results:
-            if value not in defined:
-                found[value] = None
-        return list(found)
+        if self._captures is None:
+            defined: set[Value] = set(self.arguments)
+            found: dict[Value, None] = {}
+            for op in self.ops:
+                used = [*op.operands, *(v for region in op.regions for v in region.captures())]
+                found.update(dict.fromkeys(value for value in used if value not in defined))
+                defined.update(op.results)
+            found.update(dict.fromkeys(value for value in self.results if value not in defined))
+            self._captures = tuple(found)
+        return self._captures
 
     def walk(self) -> Iterator[Op]:
         """Every operation, those of nested regions before their owner."""

@@ -37,11 +37,12 @@ class Keys:
 
     def op(self, op: Op) -> Key | None:
         """The key of an operation; None if it must not be merged with an equal one."""
+        return self.of(op, op.operands)
+
+    def of(self, op: Op, operands: tuple[Value, ...]) -> Key | None:
+        """The same for the operation on other operands."""
         if op.definition.name in NEVER_MERGED or self.has_effects(op):
             return None
-        return self._op_key(op, op.operands)
-
-    def _op_key(self, op: Op, operands: tuple[Any, ...]) -> Key:
         if op.definition.commutative and len(operands) == 2:
             first, second = operands
             if id(first) > id(second):

@@ -35,23 +35,21 @@ ASSUMES_FINITE = Licence.ASSUMES_FINITE
 DEFAULT_LICENCES = IGNORES_ZERO_SIGN | REASSOCIATES
 
 
-_LINES = 3  # of each rule that a document lists
-
-
 @dataclass
 class Ledger:
     """Which rules fired, how often, for which lines of the user's program, under which licences.
 
-    allowed: the licences of the compilation; None: whatever each pass allows. limit: how many
-    times rules may fire, for finding faults; None: without end. `last` is the last that did.
+    allowed: the licences that the program gives; None where nobody asks. A rule that made use of
+    more, or any on an operation that has to stay exact, is a CompilerBug. limit: how many times
+    rules may fire, for finding faults; None: without end. `last` is the last that did.
     """
 
     hits: Counter[str] = field(default_factory=Counter)
     places: dict[str, Counter[str]] = field(default_factory=dict)
     licences: Licence = BITWISE  # what was really made use of
     folded_elements: int = 0  # elements read and written by constant folding
-    exhausted: int = 0  # how often a chain of rules was cut off: a pair of rules undoes itself
     allowed: Licence | None = None
+    exhausted: int = 0  # how often a chain of rules was cut off: a pair of rules undoes itself
     limit: int | None = None
     last: tuple[str, Op] | None = None
 
@@ -66,8 +64,8 @@ class Ledger:
         allowed = BITWISE if EXACT in op.attributes else self.allowed
         if allowed is not None and needs & ~allowed:
             raise CompilerBug(
-                f"{op.place}rule '{rule}' rewrote {op.name} under {needs}, but only {allowed} is "
-                "allowed there"
+                f"{op.place}rule '{rule}' has rewritten {op.name}, which needs {needs}, but the "
+                f"program allows {allowed}"
             )
         self.hits[rule] += 1
         self.last = rule, op
@@ -76,15 +74,14 @@ class Ledger:
         line = f"{place.file}:{place.line}" if place and place.file else "unknown"
         self.places.setdefault(rule, Counter())[line] += 1
 
-    def to_json(self) -> dict[str, Any]:
-        """For a bundle: the licences really used, and each rule with its hits and the lines of the
-        program with most of them."""
-        rules = {}
-        for name, count in sorted(self.hits.items()):
-            lines = sorted(self.places[name].items(), key=lambda item: (-item[1], item[0]))
-            rules[name] = {"hits": count, "lines": dict(lines[:_LINES])}
-        used = [part.name for part in Licence if part & self.licences]
-        return {"licences": used, "rules": rules}
+    def report(self) -> dict[str, Any]:
+        """The licences that were used, and each rule's hits with the lines that it hit most often,
+        as JSON values."""
+        rules = {
+            name: {"hits": count, "lines": [line for line, _ in _most(self.places[name])]}
+            for name, count in _most(self.hits, len(self.hits))
+        }
+        return {"licences": str(self.licences), "rules": rules}
 
     def table(self) -> str:
         """One line per rule: name, hits, the lines of the program with most hits."""
@@ -94,3 +91,8 @@ class Ledger:
             shown = ", ".join(f"{line} ({hits})" for line, hits in lines)
             rows.append(f"{name:40} {count:6}  {shown}")
         return "\n".join(rows)
+
+
+def _most(counts: Counter[str], number: int = 3) -> list[tuple[str, int]]:
+    """The highest counts; of equal ones the first by name."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]

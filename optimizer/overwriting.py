@@ -44,6 +44,11 @@ def may_overwrite(op: Op, operand: int, result: int) -> bool:
     return True
 
 
+def fills(op: Op) -> bool:
+    """Whether it is a kernel that reads nothing: it may run where its result is needed instead."""
+    return op.name == "fusion" and op.kind == "loop" and not op.operands and len(op.results) == 1
+
+
 def tiles_may_overwrite(kernel: Op, operand: int, result: int) -> bool:
     """The same for a tile function, where a target reads a window when the first operation on it
     runs, or later, but not behind the stores that follow all of them.

@@ -32,6 +32,7 @@ from .passes.inline import Inline
 from .passes.kernel_epilogues import KernelEpilogues
 from .passes.kernel_prologues import KernelPrologues
 from .passes.legalize_quantized import LegalizeQuantized
+from .passes.loops import Loops
 from .passes.mask_bounded import MaskBounded
 from .passes.matmul_precision import MatmulPrecision
 from .passes.narrow import Narrow
@@ -83,6 +84,7 @@ def simplify_pipeline(
         simplify,
         Narrow(ledger=ledger),
         FoldConstants(options.fold_bytes, ledger=ledger),
+        Loops(ledger=ledger),
         simplify,  # constants that came from iotas make rules fire that could not before
         Externalize(),
         FoldWeights(ledger=ledger),
@@ -118,15 +120,17 @@ def lowering_pipeline(
     passes += [KernelEpilogues(), KernelPrologues()]
     if backend.formulas:
         passes.append(Approximate(backend.formulas, NUMERICS[options.numerics], ledger))
-    passes.append(Order())
+    passes.append(Order(backend.in_tiles))
     if backend.packing is not None and options.pack_weights:
         passes.append(Encode(backend.packing))
     return tuple(passes)
 
 
 def pipeline_for(backend: Backend, options: Options, ledger: Ledger | None = None) -> Pipeline:
-    """All passes of a compilation; the ledger is told which rules fire where."""
-    ledger = Ledger(allowed=NUMERICS[options.numerics]) if ledger is None else ledger
+    """All passes of a compilation. ledger: is told which rules fire where; a rule that needs more
+    than the options allow is a CompilerBug in any case."""
+    ledger = Ledger() if ledger is None else ledger
+    ledger.allowed = NUMERICS[options.numerics]
     simplify = simplify_pipeline(options, ledger)
     references = UseReferences(backend.lacks), *simplify
     return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger))

@@ -17,6 +17,7 @@ from ..hlo.ops.tile import TILE_OPS
 from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
+from .certify import LentPlace, check_plan
 from .lending import Lent, lend
 from .memory import ALIGNMENT, Interval, Placement, place
 from .schedule import (
@@ -34,6 +35,7 @@ from .schedule import (
 # What a plan needs of its runtime, as little as it can: a newer minor version adds something, a
 # newer major one changes what is there, such as the tables that workers of all programs share.
 PLAN_FORMAT, WITH_FUNCTIONS, WITH_LAUNCHES, WITH_STEPS = "1.0", "1.1", "1.2", "1.3"
+WITH_SCRATCH = "1.4"  # the runs of a GPU say where their scratch lies
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
 FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
@@ -77,14 +79,15 @@ class Planner:
         self.kernels: dict[str, KernelEntry] = {}
         self.numbers: dict[Buffer, int] = {}
         self.offsets: dict[Buffer, int] = {}
-        self.ranges: dict[Buffer, tuple[int, int]] = {}
+        self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
         self.lent: dict[Buffer, Lent] = {}
+        self.scratch: dict[int, Buffer] = {}  # by step
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
 
     def run(self) -> Any:
         """The plan; its kernels have no entries yet. UnsupportedError lists all missing kernels."""
         runs = self.collect()
-        placement = self.place()
+        placement = self.place(runs)
         self.steps(runs)
         plan = self.plan
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
@@ -93,6 +96,7 @@ class Planner:
         for entry in self.kernels.values():
             self.describe(entry)
         self.summarise(placement)
+        check_plan(plan, self.results(), self.lent_places())
         return plan
 
     # Kernels.
@@ -172,11 +176,14 @@ class Planner:
                 self.plan.buffers[known].replaces = buffer.replaces.index
         return known
 
-    def place(self) -> Placement:
-        every = live_ranges(self.schedule)
-        self.lent = lend(self.schedule, every)
-        self.ranges = {buffer: life for buffer, life in every.items() if buffer not in self.lent}
-        buffers = list(self.ranges)
+    def place(self, runs: dict[int, KernelEntry]) -> Placement:
+        self.ranges = live_ranges(self.schedule)
+        self.lent = lend(self.schedule, self.ranges)
+        for number, entry in runs.items():
+            if entry.facts.launches and entry.facts.scratch_bytes:
+                scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
+                self.scratch[number], self.ranges[scratch] = scratch, (number, number)
+        buffers = [buffer for buffer in self.ranges if buffer not in self.lent]
         placement = place([Interval(b.bytes, *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
@@ -185,7 +192,22 @@ class Planner:
         owner, offset = self.lent.get(buffer, (buffer, 0))
         return plan_pb2.Argument(buffer=self.number(owner), offset=offset)
 
+    def lent_places(self) -> list[LentPlace]:
+        """The lent buffers as the checker takes them."""
+        return [
+            LentPlace(self.number(owner), offset, buffer.bytes, *self.ranges[buffer])
+            for buffer, (owner, offset) in self.lent.items()
+        ]
+
     # Steps.
+
+    def results(self) -> dict[int, int]:
+        """Of each step that runs a kernel, how many of its arguments it writes."""
+        return {
+            number: len(step.results) if isinstance(step, RunStep) else 1
+            for number, step in enumerate(self.schedule.steps)
+            if isinstance(step, RunStep | CopyStep)
+        }
 
     def steps(self, runs: dict[int, KernelEntry]) -> None:
         starts = set(self.schedule.labels.values())
@@ -207,6 +229,9 @@ class Planner:
                 message.jump.target = labels[step.target]
             else:
                 self.kernel_step(message.run, step, runs[number], hazards)
+                if number in self.scratch:
+                    message.run.scratch.CopyFrom(self.argument(self.scratch[number]))
+                    self.require(WITH_SCRATCH)
 
     def kernel_step(self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards) -> None:
         if isinstance(step, RunStep):
@@ -216,12 +241,20 @@ class Planner:
         else:
             raise CompilerBug(f"{step} runs no kernel")
         facts = entry.facts
-        time = facts.flops / FLOPS_PER_MICROSECOND + facts.bytes / BYTES_PER_MICROSECOND
+        moved = facts.bytes
+        updates = isinstance(step, RunStep) and step.op.name == "dynamic_update_slice"
+        if updates and reads[0] is writes[0]:  # the rest of what is updated stays where it is
+            moved += reads[1].bytes - reads[0].bytes - writes[0].bytes
+        time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
         parallel = facts.parallel and facts.tiles > 1 and time > SERIAL_MICROSECONDS
         run.kernel = entry.index
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
+        run.operands = len(reads)
+        if isinstance(step, RunStep) and step.op.origin and len(entry.origins) > 1:
+            place = step.op.origin[0]
+            run.origin.file, run.origin.line, run.origin.name = place
         run.tiles, run.parallel = facts.tiles, parallel
-        run.flops, run.bytes = facts.flops, facts.bytes
+        run.flops, run.bytes = facts.flops, moved
         run.wait = hazards.step(reads, writes)
 
     def summarise(self, placement: Placement) -> None:
@@ -233,8 +266,13 @@ class Planner:
         memory.temporary_bytes = placement.live_bytes
         memory.lower_bound_bytes = placement.bound_bytes
         memory.arena_bytes = placement.arena_bytes
+        memory.placement_proof = placement.proof
+        memory.peak_step = placement.peak_step
+        memory.order_bound_bytes = schedule.order_bound
+        memory.order_proof = schedule.order_proof
         memory.scratch_bytes = max(
-            (entry.facts.scratch_bytes for entry in self.kernels.values()), default=0
+            (e.facts.scratch_bytes for e in self.kernels.values() if not e.facts.launches),
+            default=0,
         )
 
 

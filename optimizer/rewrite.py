@@ -30,6 +30,7 @@ from ..hlo.graph import (
 from ..hlo.interpret import Interpreter
 from ..hlo.ops import find
 from ..hlo.types import TensorType, Type
+from .counters import counters, ranges, turns
 from .fold import Folder
 from .keys import Keys
 from .licence import DEFAULT_LICENCES, Ledger, Licence
@@ -81,6 +82,7 @@ class Engine:
         self.stable: set[Region] = set()  # regions on which a sweep changed nothing
         self.progress = False  # whether this sweep did anything after which rules may apply
         self.scalars: dict[Value, Any] = {}
+        self.ranges: dict[Value, tuple[int, int]] = {}  # what `rules/ranges.py` has proven
         # Operations that stand for others since the last sweep; the next one rebuilds them.
         self.origins: dict[Op, tuple[Origin, ...]] = {}
 
@@ -93,6 +95,7 @@ class Engine:
             self.users.clear()
             self.static.clear()
             self.scalars.clear()
+            self.ranges.clear()
             self.progress = False
             region = self.sweep(before)
             if region is before or not self.progress:
@@ -292,12 +295,21 @@ class Rewriter(Builder):
         (result,) = self.build(op.name, operands, op.attributes, op.regions, types)
         return result
 
+    def existing(self, name: str, *operands: Value, type: Type | None = None) -> Value | None:
+        """The result of such an operation, where one that is computed before has it."""
+        types = None if type is None else (type,)
+        op = make_op(name, operands, None, (), types, (), self.check)
+        key = self.engine.keys.op(op) if self.engine.merge else None
+        known = None if key is None else self.table.get(key)
+        return known[0] if known else None
+
     def splat(self, value: Any, type: TensorType) -> Value:
         """A constant whose elements all equal `value`."""
         return self.constant(Dense.splat(value, type))
 
     def inline(self, region: Region, operands: Sequence[Value]) -> tuple[Value, ...]:
         """The results of a region's operations on `operands`: fresh copies, simplified."""
+        self.replacing = None  # the copies are not what the old region has there
         values = dict(zip(region.arguments, operands, strict=True))
         for op in region.ops:
             copy = copied(op, values)
@@ -315,9 +327,13 @@ class Rewriter(Builder):
             values.update(zip(op.results, substitute.results, strict=True))
             return
         regions: Sequence[Region] = op.regions
+        operands = [values.get(value, value) for value in op.operands]
+        if op.definition.name == "while":
+            loop = op.with_operands(operands)
+            found = counters(loop)
+            self.engine.ranges.update(ranges(loop, found, turns(loop, found)))
         if regions and not op.definition.sealed:
             regions = [self.engine.sweep(region) for region in regions]
-        operands = [values.get(value, value) for value in op.operands]
         fresh = op.with_operands(operands, regions)
         origin = self.engine.origins.pop(op, None)
         if origin is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..hlo.build import Builder
@@ -19,7 +19,8 @@ Rewrite = Callable[[Op, "Rewriter"], Replacement]
 
 
 class Example(NamedTuple):
-    """A small program for a rule. `fires` says whether the rule must rewrite it or must not.
+    """A small program for a rule. `fires` says whether the rule must rewrite it, must not, or may
+    (None).
 
     `inputs` are numpy arrays for the arguments; None lets the check draw hostile ones.
     """
@@ -27,7 +28,7 @@ class Example(NamedTuple):
     name: str
     region: Region
     inputs: tuple[Any, ...] | None = None
-    fires: bool = True
+    fires: bool | None = True
 
 
 def example(
@@ -56,7 +57,8 @@ class Rule:
     an order that is the implementation's own, so that any licence is checked on such values.
     `local` rules look at which results are used: what they make stands for no equal operation.
     `makers`: unless one of these operations makes an operand, the rule does not apply; empty where
-    nothing is known of that.
+    nothing is known of that. `single`: the rule does not apply where what makes the root's operands
+    has other users. `made_from`: what `rule(...)` was called with, for rules of formulas.
     """
 
     name: str
@@ -70,6 +72,8 @@ class Rule:
     sums: bool = False
     local: bool = False
     makers: frozenset[str] = frozenset()
+    single: bool = False
+    made_from: Mapping[str, Any] = field(default_factory=dict)
 
     def needs(self, op: Op) -> Licence:
         """The licence that rewriting `op` needs: none where no float or complex is involved."""
@@ -92,6 +96,7 @@ def structural(
     sums: bool = False,
     local: bool = False,
     makers: Iterable[str] = (),
+    single: bool = False,
 ) -> Callable[[Rewrite], Rule]:
     """Decorator: the function below it is a rule; its docstring's first line is the formula."""
 
@@ -100,7 +105,7 @@ def structural(
         shown = text[0] if text else ""
         return Rule(
             name, roots, function, licence, examples, lowers, ulps, shown, sums, local,
-            frozenset(makers),
+            frozenset(makers), single,
         )  # fmt: skip
 
     return make

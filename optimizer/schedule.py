@@ -7,16 +7,25 @@ given later, by memory.py, from the live ranges that `live_ranges` finds here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
-from .overwriting import may_overwrite, tiles_may_overwrite
+from .overwriting import fills, may_overwrite, tiles_may_overwrite
 from .passes.require_static import require_static
-from .regions import aliases
+from .regions import CONTROL_BODIES, aliases
+
+COPIED_BYTES = 4096  # carried values up to this may be copied in every turn of a loop
+ALTERNATED_OPERATIONS = 256  # that a loop's body has at most where two turns of it are steps
+SOURCES = frozenset({"constant", "weight"})
+
+# Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.
+ORDER_BOUND, ORDER_PROOF = "girih.order_bound", "girih.order_proof"
 
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
 
@@ -96,6 +105,8 @@ class Schedule:
     constants: dict[str, Dense] = field(default_factory=dict)  # by weight name
     weights: list[str] = field(default_factory=list)  # used, in order of first use
     notes: list[str] = field(default_factory=list)  # donated memory that no result takes over
+    order_bound: int = 0  # bytes of the arena that any order of the operations needs
+    order_proof: str = ""  # how it is known that no order is better, or that it is not; "": unknown
 
     def add(self, step: Step) -> None:
         self.steps.append(step)
@@ -104,32 +115,78 @@ class Schedule:
         self.labels[label] = len(self.steps)
 
 
-def schedule(module: Module, in_tiles: bool = False) -> Schedule:
+def schedule(module: Module, in_tiles: bool = False, hinders: Hinders | None = None) -> Schedule:
     """The steps of the module's entry; UnsupportedError for symbolic dims and unknown control.
 
     in_tiles: the target's tile functions write results where operands lie, too.
+    hinders: `hinders_of(in_tiles)`, where many orders of a program of fixed sizes are scheduled.
     """
-    require_static(module)
-    return _Scheduler(module, in_tiles).run()
+    if hinders is None:
+        require_static(module)
+    return _Scheduler(hinders or hinders_of(in_tiles)).run(module)
+
+
+def schedule_alone(op: Op, hinders: Hinders) -> Schedule:
+    """The steps of one operation of control flow whose operands and captures lie elsewhere."""
+    return _Scheduler(hinders).alone(op)
+
+
+def schedule_body(region: Region, carries: bool, hinders: Hinders) -> Schedule:
+    """The steps of one turn of a region of control flow: all that it takes lies elsewhere.
+
+    carries: its results go where its arguments lie, as in the body of a loop.
+    """
+    return _Scheduler(hinders).turn(region, carries)
+
+
+def hinders_of(in_tiles: bool) -> Hinders:
+    """Why a result may not lie where an operand does, on a target whose tile functions write there
+    or do not; each answer is computed once."""
+
+    @cache
+    def hinders(op: Op, operand: int, result: int) -> str:
+        if op.name == "kernel_call" and not in_tiles:
+            return "whose results lie apart from what it reads on this target"
+        may = tiles_may_overwrite if op.name == "kernel_call" else may_overwrite
+        return "" if may(op, operand, result) else "which needs it until that is written"
+
+    return hinders
 
 
 class _Scheduler:
-    def __init__(self, module: Module, in_tiles: bool) -> None:
-        self.module = module
-        self.in_tiles = in_tiles
+    def __init__(self, hinders: Hinders) -> None:
+        self.hinders = hinders
         self.out = Schedule()
         self.buffers: dict[Value, Buffer] = {}
+        # Until which operation of the current region any value in an arena buffer is used.
+        self.ends: dict[Buffer, int] = {}
         self.weights: dict[str, Buffer] = {}
         self.pinned: set[Buffer] = set()  # belong to an enclosing region: never overwritten
+        self.fills: dict[Value, Op] = {}  # values that a kernel fills where they are needed
 
-    def run(self) -> Schedule:
-        body = self.module.body
+    def alone(self, op: Op) -> Schedule:
+        return self.turn(Region((), (op,), op.results), carries=False)
+
+    def turn(self, region: Region, carries: bool) -> Schedule:
+        taken = [*region.arguments, *region.captures()]
+        self.buffers = {value: Buffer("input", value.tensor) for value in taken}
+        if not carries:
+            self.region(region, {})
+            return self.out
+        carried = [self.buffers[argument] for argument in region.arguments]
+        self.region(region, self.overwritten(region, _pairs(region, carried)))
+        self.deliver(region.results, carried)
+        return self.out
+
+    def run(self, module: Module) -> Schedule:
+        body = module.body
         for index, argument in enumerate(body.arguments):
             buffer = Buffer("input", argument.tensor, index)
             self.buffers[argument] = buffer
             self.out.inputs.append(buffer)
-        donated = self.donated(body)
+        donated = self.donated(module)
         self.region(body, self.overwritten(body, donated))
+        self.fill(body.results)
         taken: set[Buffer] = set()
         for index, value in enumerate(body.results):
             buffer = self.buffers[value]
@@ -144,13 +201,15 @@ class _Scheduler:
                 output = Buffer("output", value.tensor, index)
                 self.out.add(CopyStep(buffer, output))
                 self.out.outputs.append(output)
-        self.out.notes = self.lost(body, donated)
+        self.out.notes = self.lost(module, donated)
+        self.out.order_bound = module.attributes.get(ORDER_BOUND, 0)
+        self.out.order_proof = module.attributes.get(ORDER_PROOF, "")
         return self.out
 
-    def donated(self, body: Region) -> list[Carry]:
+    def donated(self, module: Module) -> list[Carry]:
         """The arguments whose memory the caller gave up for a result, and that result's memory,
         which may be the same."""
-        signature = self.module.signature
+        signature, body = module.signature, module.body
         if signature is None:
             return []
         found: list[Carry] = []
@@ -160,12 +219,6 @@ class _Scheduler:
                 memory = Buffer("output", body.results[result].tensor, result, replaces=given)
                 found.append((body.arguments[index], result, memory))
         return found
-
-    def hinders(self, op: Op, operand: int, result: int) -> str:
-        if op.name == "kernel_call" and not self.in_tiles:
-            return "whose results lie apart from what it reads on this target"
-        may = tiles_may_overwrite if op.name == "kernel_call" else may_overwrite
-        return "" if may(op, operand, result) else "which needs it until that is written"
 
     def overwritten(self, body: Region, carries: Sequence[Carry]) -> dict[Value, Buffer]:
         """Values that are computed straight into the buffer of the argument that they replace."""
@@ -177,9 +230,9 @@ class _Scheduler:
             if not reason
         }
 
-    def lost(self, body: Region, donated: Sequence[Carry]) -> list[str]:
+    def lost(self, module: Module, donated: Sequence[Carry]) -> list[str]:
         """A sentence for each donated argument whose memory no result takes over."""
-        signature = self.module.signature
+        signature, body = module.signature, module.body
         given = () if signature is None else signature.arguments
         reasons = {
             argument.index: reason
@@ -187,11 +240,12 @@ class _Scheduler:
                 donated, hindrances(body, donated, self.hinders), strict=True
             )
         }
+        replaced = {output.replaces for output in self.out.outputs}
         return [
             f"{leaf.path} is donated, but its {buffer.bytes:,} bytes are not overwritten: "
             f"{reasons.get(index) or 'no result takes its place'}"
             for index, (leaf, buffer) in enumerate(zip(given, self.out.inputs, strict=False))
-            if leaf.donated and not any(output.replaces is buffer for output in self.out.outputs)
+            if leaf.donated and buffer not in replaced
         ]
 
     # Regions.
@@ -199,24 +253,67 @@ class _Scheduler:
     def region(self, region: Region, wanted: Mapping[Value, Buffer]) -> None:
         """Steps of a region's operations; `wanted` names buffers for some of its values."""
         last = last_uses(region)
+        outside, self.ends = self.ends, {}
         for position, op in enumerate(region.ops):
+            for buffer, value in self.fill(read_first(op)):
+                self.ends[buffer] = last.get(value, -1)
             if op.name == "while":
-                self.loop(op, position, last, wanted)
+                self.loop(op, position, wanted)
             elif op.name in ("if", "case"):
                 self.branch(op, wanted)
             elif op.name == "constant":
-                self.constant(op, wanted)
+                self.constant(op)
             elif op.name == "weight":
                 self.weight(op)
             elif aliases(op):
                 for operand, result in zip(op.operands, op.results, strict=True):
                     self.buffers[result] = self.buffers[operand]
+            elif fills(op) and op.result not in wanted:
+                self.await_fill(op.result, op)
             else:
-                self.single(op, position, last, wanted)
+                self.single(op, position, wanted)
+            for result in op.results:
+                if (buffer := self.buffers.get(result)) is not None:
+                    self.ends[buffer] = max(self.ends.get(buffer, -1), last[result])
+        self.ends = outside
 
-    def single(
-        self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
-    ) -> None:
+    def await_fill(self, value: Value, op: Op) -> None:
+        """The value is to be filled by `op`, anew where steps of a region are made twice."""
+        self.fills[value] = op
+        self.buffers.pop(value, None)
+
+    def fill(self, values: Iterable[Value]) -> list[tuple[Buffer, Value]]:
+        """Steps for those of the values that are filled where they are first read."""
+        filled: list[tuple[Buffer, Value]] = []
+        for value in values:
+            if value in self.fills and value not in self.buffers:
+                buffer = self.buffers[value] = Buffer("arena", value.tensor)
+                self.out.add(RunStep(self.fills[value], [], [buffer]))
+                filled.append((buffer, value))
+        return filled
+
+    def deliver(self, values: Sequence[Value], targets: Sequence[Buffer]) -> None:
+        """A region's results where they belong, all at once: through temporaries if they swap."""
+        moves: list[tuple[Buffer, Buffer]] = []
+        filled: list[RunStep] = []
+        for value, target in zip(values, targets, strict=True):
+            if value in self.fills and value not in self.buffers:
+                filled.append(RunStep(self.fills[value], [], [target]))
+            elif self.buffers[value] is not target:
+                moves.append((self.buffers[value], target))
+        while moves:
+            sources = {source for source, _ in moves}
+            source, target = next((m for m in moves if m[1] not in sources), moves[0])
+            if target in sources:  # a cycle: what is overwritten is kept
+                kept = Buffer("arena", target.type)
+                self.out.add(CopyStep(target, kept))
+                moves = [(kept if s is target else s, t) for s, t in moves]
+            self.out.add(CopyStep(source, target))
+            moves = [move for move in moves if move[1] is not target]
+        for step in filled:
+            self.out.add(step)
+
+    def single(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
         operands = [self.buffers[value] for value in op.operands]
         results: list[Buffer] = []
         for result in op.results:
@@ -224,7 +321,7 @@ class _Scheduler:
                 raise UnsupportedError(f"{op.place}{op.name}: {result.type} results cannot run")
             buffer = wanted.get(result)
             if buffer is None:
-                buffer = self.in_place(op, result, position, last, results)
+                buffer = self.in_place(op, result, position, results)
             if buffer is None:
                 buffer = Buffer("arena", result.type)
             self.buffers[result] = buffer
@@ -232,12 +329,7 @@ class _Scheduler:
         self.out.add(RunStep(op, operands, results))
 
     def in_place(
-        self,
-        op: Op,
-        result: Value,
-        position: int,
-        last: Mapping[Value, int],
-        taken: Sequence[Buffer],
+        self, op: Op, result: Value, position: int, taken: Sequence[Buffer]
     ) -> Buffer | None:
         """An operand's buffer that nobody reads any more and that `op` may overwrite."""
         for number, operand in enumerate(op.operands):
@@ -246,29 +338,21 @@ class _Scheduler:
                 buffer.place == "arena"
                 and buffer not in taken
                 and buffer.bytes == result.tensor.bytes
-                and all(
-                    last.get(value, -2) <= position
-                    for value, other in self.buffers.items()
-                    if other is buffer
-                )
-                and not any(
-                    other is not operand and self.buffers[other] is buffer for other in op.operands
-                )
+                and self.ends.get(buffer, -1) <= position
+                and sum(self.buffers[other] is buffer for other in op.operands) == 1
                 and not self.hinders(op, number, result.index)
                 and buffer not in self.pinned
             ):
                 return buffer
         return None
 
-    def constant(self, op: Op, wanted: Mapping[Value, Buffer]) -> None:
+    def constant(self, op: Op) -> None:
         dense: Dense = op.attributes["value"]
         if dense.is_splat and dense.type.bytes > INLINE_SPLAT_BYTES:
             own = Op(op.definition, (), op.attributes, (), op.result_types, op.origin)
             body = Region((), (own,), own.results)
             fill = make_op("fusion", (), {"kind": "loop"}, (body,), None, op.origin, check=False)
-            buffer = wanted.get(op.result) or Buffer("arena", dense.type)
-            self.buffers[op.result] = buffer
-            self.out.add(RunStep(fill, [], [buffer]))
+            self.await_fill(op.result, fill)
             return
         name = f"constant:{dense.digest.hex()}:{dense.type}"
         if name not in self.weights:
@@ -285,62 +369,88 @@ class _Scheduler:
 
     # Control flow.
 
-    def loop(
-        self, op: Op, position: int, last: Mapping[Value, int], wanted: Mapping[Value, Buffer]
-    ) -> None:
-        condition, body = op.regions
-        outer = {self.buffers[value] for region in op.regions for value in region.captures()}
+    def loop(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
+        outer = self.captured(op)
+        given = [self.buffers.get(operand) for operand in op.operands]
         carried: list[Buffer] = []
-        for operand, result in zip(op.operands, op.results, strict=True):
-            source = self.buffers[operand]
-            reusable = (
+        for operand, source, result in zip(op.operands, given, op.results, strict=True):
+            reusable = source is not None and (
                 source.place == "arena"
                 and source not in carried
                 and source not in outer  # read anew in every turn
                 and source not in self.pinned
                 and result not in wanted
-                and all(
-                    last.get(value, -2) <= position
-                    for value, other in self.buffers.items()
-                    if other is source
-                )
-                and sum(self.buffers[other] is source for other in op.operands) == 1
+                and self.ends.get(source, -1) <= position
+                and given.count(source) == 1
             )
-            if reusable:
+            if source is not None and reusable:
                 carried.append(source)
                 continue
             buffer = wanted.get(result) or Buffer("arena", result.tensor)
-            self.out.add(CopyStep(source, buffer))
+            if operand in self.fills:  # straight into the memory of each carried value
+                self.out.add(RunStep(self.fills[operand], [], [buffer]))
+            elif source is not None and source is not buffer:
+                self.out.add(CopyStep(source, buffer))
             carried.append(buffer)
         before, self.pinned = self.pinned, self.pinned | set(carried) | outer
-        begin, end = Label(), Label()
+        apart = self.alternating(op.regions[1], carried)
+        begin, middle, end = Label(), Label(), Label()
         self.out.mark(begin)
-        self.buffers.update(zip(condition.arguments, carried, strict=True))
-        self.region(condition, {})
-        self.out.add(BranchStep(self.buffers[condition.results[0]], end))
-        self.buffers.update(zip(body.arguments, carried, strict=True))
-        pairs = [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
-        self.region(body, self.overwritten(body, pairs))
-        self.carry(body, carried)
+        if apart:  # two turns, from one memory to the other and back: a copy after the last, if any
+            others = [Buffer("arena", b.type) if b in apart else b for b in carried]
+            self.pinned = self.pinned | set(others)
+            self.iterate(op, carried, others, end)
+            self.iterate(op, others, carried, middle)
+        else:
+            others = carried
+            self.iterate(op, carried, carried, end)
         self.out.add(JumpStep(begin, back=True))
+        self.out.mark(middle)
+        for source, target in zip(others, carried, strict=True):
+            if source is not target:
+                self.out.add(CopyStep(source, target))
         self.out.mark(end)
         self.pinned = before
         self.buffers.update(zip(op.results, carried, strict=True))
 
-    def carry(self, body: Region, carried: Sequence[Buffer]) -> None:
-        """Copies of the results into the carried buffers, through temporaries if they swap."""
-        later: list[CopyStep] = []
-        for index, value in enumerate(body.results):
-            source, target = self.buffers[value], carried[index]
-            if source is target:
-                continue
-            if source in carried:
-                temporary = Buffer("arena", value.tensor)
-                self.out.add(CopyStep(source, temporary))
-                source = temporary
-            later.append(CopyStep(source, target))
-        for step in later:
-            self.out.add(step)
+    def alternating(self, body: Region, carried: Sequence[Buffer]) -> set[Buffer]:
+        """The memory of carried values that would be copied in every turn, since what replaces them
+        is computed while they are read."""
+        size = len(body.ops)
+        if size > ALTERNATED_OPERATIONS or any(op.name == "while" for op in body.walk()):
+            return set()
+        pairs = _pairs(body, carried)
+        results = Results(body)
+        return {
+            buffer
+            for (_, number, buffer), why in zip(
+                pairs, hindrances(body, pairs, self.hinders), strict=True
+            )
+            if why and buffer.bytes > COPIED_BYTES and results.computed(number)
+        }
+
+    def iterate(self, op: Op, given: Sequence[Buffer], new: Sequence[Buffer], end: Label) -> None:
+        """One turn of a loop, from the carried values' memory to that of the next ones."""
+        condition, body = op.regions
+        self.buffers.update(zip(condition.arguments, given, strict=True))
+        self.region(condition, {})
+        self.fill(condition.results)
+        self.out.add(BranchStep(self.buffers[condition.results[0]], end))
+        self.buffers.update(zip(body.arguments, given, strict=True))
+        pairs = _pairs(body, new)
+        wanted = self.overwritten(body, [p for p in pairs if p[2] in given])
+        roots = alias_roots(body)
+        for _, number, buffer in pairs:
+            if buffer not in given:  # memory of its own: nothing hinders
+                value = body.results[number]
+                wanted[roots.get(value, value)] = buffer
+        self.region(body, wanted)
+        self.deliver(body.results, new)
+
+    def captured(self, op: Op) -> set[Buffer]:
+        """The memory that an operation's regions read of those around them."""
+        values = (value for region in op.regions for value in region.captures())
+        return {self.buffers[value] for value in values if value in self.buffers}
 
     def branch(self, op: Op, wanted: Mapping[Value, Buffer]) -> None:
         results = [wanted.get(r) or Buffer("arena", r.tensor) for r in op.results]
@@ -351,16 +461,11 @@ class _Scheduler:
             self.out.add(BranchStep(selector, labels[1]))
         else:
             self.out.add(SwitchStep(selector, labels))
-        before, self.pinned = self.pinned, self.pinned | set(results)
-        self.pinned = self.pinned | {
-            self.buffers[value] for region in op.regions for value in region.captures()
-        }
+        before, self.pinned = self.pinned, self.pinned | set(results) | self.captured(op)
         for region, label in zip(op.regions, labels, strict=True):
             self.out.mark(label)
             self.region(region, self.branch_targets(region, results))
-            for value, target in zip(region.results, results, strict=True):
-                if self.buffers[value] is not target:
-                    self.out.add(CopyStep(self.buffers[value], target))
+            self.deliver(region.results, results)
             if region is not op.regions[-1]:
                 self.out.add(JumpStep(end))
         self.out.mark(end)
@@ -377,49 +482,90 @@ class _Scheduler:
             if root.op in inside
             and wanted.count(root) == 1
             and root.op is not None
-            and root.op.name not in ("constant", "weight", "while", "if", "case")
+            and root.op.name not in SOURCES
         }
 
 
-def hindrances(body: Region, carries: Sequence[Carry], hinders: Hinders) -> list[str]:
+def _pairs(body: Region, carried: Sequence[Buffer]) -> list[Carry]:
+    """A loop's body replaces each carried value by the result of the same number."""
+    return [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
+
+
+def hindrances(
+    body: Region, carries: Sequence[Carry], hinders: Hinders, in_order: bool = True
+) -> list[str]:
     """For each argument, why the result that replaces it cannot be computed straight into its
     memory, "" where it can: all its readers have to come before, or be the operation itself and
-    allow it."""
-    roots = alias_roots(body)
-    names: dict[Value, list[Value]] = {}
-    for value, source in roots.items():
-        names.setdefault(source, []).append(value)
-    results = [roots.get(value, value) for value in body.results]
-    position = {op: number for number, op in enumerate(body.ops)}
+    allow it. A loop takes it over as the start of the same carried value; branches, if each of them
+    could, or returns it as it is. in_order: as the operations stand; False: as if all other readers
+    of an argument came before what replaces it."""
+    results = Results(body, in_order)
+    return [results.hindrance([old], body.results[index], hinders) for old, index, _ in carries]
 
-    def reason(argument: Value, root: Value) -> str:
+
+class Results:
+    """A region's results: what they are made of, and what may lie where something else does."""
+
+    def __init__(self, region: Region, in_order: bool = True) -> None:
+        self.region, self.in_order = region, in_order
+        self.roots = alias_roots(region)
+        self.names: dict[Value, list[Value]] = {}
+        for value, source in self.roots.items():
+            self.names.setdefault(source, []).append(value)
+        self.results = Counter(self.roots.get(value, value) for value in region.results)
+        self.position = {op: number for number, op in enumerate(region.ops)}
+
+    def computed(self, number: int) -> bool:
+        """Whether one kernel of the region makes the result, and nothing else returns it."""
+        result = self.region.results[number]
+        root = self.roots.get(result, result)
         op = root.op
-        if op is None or op not in position:
+        own = op is not None and op in self.position and self.results[root] == 1
+        return own and op is not None and not (op.name in CONTROL_BODIES | SOURCES or fills(op))
+
+    def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
+        """Why a result cannot lie where `old` does, an argument or captured value by all its names;
+        "" where it can."""
+        root = self.roots.get(result, result)
+        op = root.op
+        if op is None or op not in self.position:
             return "the result is no value that is computed here"
-        if results.count(root) > 1:
+        if self.results[root] > 1:
             return f"{op.place}what replaces it is returned twice"
-        if op.name in ("constant", "weight", "while", "if", "case"):
+        if op.name in SOURCES:
             return f"{op.place}what replaces it comes from '{op.name}'"
+        names = [*old, *(name for value in old for name in self.names.get(value, ()))]
         own = []
-        for user, number in (
-            u for n in (argument, *names.get(argument, ())) for u in body.uses.get(n, ())
-        ):
+        for user, number in (use for name in names for use in self.region.uses.get(name, ())):
             if user is None:
                 return "it is returned as it is"
             if user is op:
                 own.append(number)
-            elif position[user] > position[op] and not aliases(user):
+            elif self.in_order and self.position[user] > self.position[op] and not aliases(user):
                 return (
                     f"{user.place}{_kernel(user)} reads it, when what replaces it is computed "
                     f"already ({op.place}{_kernel(op)})"
                 )
         if not own:
             return ""
+        if op.name in ("if", "case") and set(own) == {-1}:
+            return next(filter(None, (_branch(b, names, root, hinders) for b in op.regions)), "")
         alone = len(own) == 1 and own[0] >= 0
-        why = hinders(op, own[0], root.index) if alone else "which reads it more than once"
+        if op.name == "while":
+            why = "" if alone and own[0] == root.index else "which needs it in every turn"
+        else:
+            why = hinders(op, own[0], root.index) if alone else "which reads it more than once"
         return why and f"{op.place}what replaces it comes from {_kernel(op)}, {why}"
 
-    return [reason(argument, results[index]) for argument, index, _ in carries]
+
+def _branch(body: Region, old: Collection[Value], result: Value, hinders: Hinders) -> str:
+    """Why the branch's result of that number cannot lie where `old` does, "" where it can."""
+    found = Results(body)
+    value = body.results[result.index]
+    kept = found.roots.get(value, value) in old
+    if kept and found.results[found.roots.get(value, value)] == 1:
+        return ""
+    return found.hindrance(old, value, hinders)
 
 
 def _kernel(op: Op) -> str:
@@ -454,13 +600,23 @@ def last_uses(region: Region) -> dict[Value, int]:
     return last
 
 
-def live_ranges(plan: Schedule) -> dict[Buffer, tuple[int, int]]:
-    """First and last step of every arena buffer, loops counted as one: what is live where a loop
-    begins and is touched inside stays live to its end."""
+def read_first(op: Op) -> Iterator[Value]:
+    """The values that have to be there when an operation begins; what a loop starts with has not,
+    where it can be filled, and neither has what a region returns."""
+    if op.name != "while":
+        yield from op.operands
+    if op.name in CONTROL_BODIES:
+        for inner in (inner for region in op.regions for inner in region.ops):
+            yield from read_first(inner)
+
+
+def live_ranges(plan: Schedule, place: str = "arena") -> dict[Buffer, tuple[int, int]]:
+    """First and last step of every buffer of a place, loops counted as one: what is live where a
+    loop begins and is touched inside stays live to its end."""
     ranges: dict[Buffer, tuple[int, int]] = {}
     for number, step in enumerate(plan.steps):
         for buffer in touched(step):
-            if buffer.place == "arena":
+            if buffer.place == place:
                 first, _ = ranges.get(buffer, (number, number))
                 ranges[buffer] = (first, number)
     loops = [

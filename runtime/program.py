@@ -53,7 +53,16 @@ class Memory:
     temporary_bytes: int  # the highest sum of live temporaries
     arena_bytes: int  # what one context allocates for temporaries
     lower_bound_bytes: int  # no plan of this step order can need a smaller arena
-    scratch_bytes: int  # per worker
+    scratch_bytes: int  # per worker, beside the arena; 0 on a GPU, whose scratch is in the arena
+    replaced_bytes: int  # of outputs that have the memory of arguments, where these are donated
+    workers: int  # of one call
+
+    @property
+    def total_bytes(self) -> int:
+        """All memory of one call at a time, where what can be donated is."""
+        outputs = self.output_bytes - self.replaced_bytes
+        own = self.arena_bytes + self.scratch_bytes * self.workers
+        return self.argument_bytes + outputs + self.constant_bytes + own
 
 
 class Program:
@@ -412,8 +421,16 @@ class Program:
     @functools.cached_property
     def memory(self) -> Memory:
         """Exact byte counts."""
-        summary = self._plan.memory
-        return Memory(**{field.name: getattr(summary, field.name) for field in fields(Memory)})
+        summary, own = self._plan.memory, ("replaced_bytes", "workers")
+        return Memory(
+            **{
+                one.name: getattr(summary, one.name)
+                for one in fields(Memory)
+                if one.name not in own
+            },
+            replaced_bytes=sum(b.bytes for b in self._plan.buffers if b.HasField("replaces")),
+            workers=self._device.workers,
+        )
 
     @property
     def module(self) -> Module:

@@ -92,8 +92,9 @@ class Reduce(OpDefinition, name="reduce"):
         axes = tuple(o.dimensions)
         kept = [axis for axis in range(inputs[0].ndim) if axis not in axes]
         shape = [inputs[0].shape[axis] for axis in kept]
+        summed = math.prod(inputs[0].shape[axis] for axis in axes)
         lines = [
-            np.transpose(x, (*axes, *kept)).reshape(-1, *shape).astype(dtype, copy=False)
+            np.transpose(x, (*axes, *kept)).reshape(summed, *shape).astype(dtype, copy=False)
             for x, dtype in zip(inputs, wanted, strict=True)
         ]
         starts = [

@@ -10,6 +10,7 @@ a group is whatever has a tile function (`write.writable`) and is predicted to b
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -213,6 +214,10 @@ def _copied(group: Group) -> tuple[Sequence[Value], Sequence[Op], Sequence[Value
     return region.arguments, region.ops, region.results
 
 
+# Minus the gain, the numbers of consumer and producer, both, and the node that they would become.
+_Move = tuple[float, tuple[int, int], _Node, _Node, _Node]
+
+
 class _Queue:
     """The moves of one region."""
 
@@ -222,7 +227,9 @@ class _Queue:
         self.homes: dict[Op, _Node] = {}
         self.numbers: dict[Op, int] = {}
         self.nodes: list[_Node] = []
-        self.judged: dict[tuple[frozenset[Op], frozenset[Op]], tuple[float, _Node | None]] = {}
+        self.moves: list[_Move] = []
+        self.order: dict[_Node, int] = {}
+        self.known_readers: dict[Op, list[_Node]] = {}
 
     def run(self) -> Region:
         for op in self.region.ops:
@@ -232,46 +239,67 @@ class _Queue:
                     self.homes[op] = node
                     self.nodes.append(node)
         self.peak = self.values_at_the_peak()
-        while self.best_move():
-            pass
+        for node in self.nodes:
+            self.register(node)
+        for node in self.nodes:
+            self.propose(node)
+        while self.moves:
+            self.move(heapq.heappop(self.moves))
         return self.rebuild()
 
     # Moves.
 
-    def best_move(self) -> bool:
-        """Make the move of the largest gain; False if none gains."""
-        best: tuple[float, _Node, _Node, _Node] | None = None
-        for consumer in self.nodes:
-            for producer in (*self.producers(consumer), *self.siblings(consumer)):
-                gain, merged = self.judgement(producer, consumer)
-                if merged is not None and gain > 0 and (best is None or gain > best[0]):
-                    best = gain, producer, consumer, merged
-        if best is None:
-            return False
-        _, producer, consumer, merged = best
+    def register(self, node: _Node) -> None:
+        """Tell what the node reads and which number it has; equal gains go to lower numbers."""
+        self.order[node] = len(self.order)
+        for source in node.sources:
+            self.known_readers.setdefault(source, []).append(node)
+
+    def propose(self, consumer: _Node) -> None:
+        """Queue the moves of a node with those that it reads from, or reads the same as."""
+        for producer in (*self.producers(consumer), *self.siblings(consumer)):
+            self.queue(producer, consumer)
+
+    def queue(self, producer: _Node, consumer: _Node) -> None:
+        gain, merged = self.judgement(producer, consumer)
+        if merged is not None and gain > 0:
+            rank = self.order[consumer], self.order[producer]
+            heapq.heappush(self.moves, (-gain, rank, producer, consumer, merged))
+
+    def move(self, best: _Move) -> None:
+        """Make the move of the largest gain, if both nodes are still there."""
+        _, _, producer, consumer, merged = best
+        if not self.alive(producer) or not self.alive(consumer):
+            return
         if self.reaches_around(set(merged.members)):
-            # Another move has put something between the two since they were judged.
-            self.judged[frozenset(producer.members), frozenset(consumer.members)] = 0.0, None
-            return True
-        self.nodes = [n for n in self.nodes if n is not producer and n is not consumer]
-        self.nodes.append(merged)
+            return  # another move has put something between the two since they were judged
         for op in merged.members:
             self.homes[op] = merged
-        return True
+        self.nodes = [n for n in self.nodes if n is not producer and n is not consumer]
+        self.nodes.append(merged)
+        self.register(merged)
+        self.propose(merged)
+        readers = (n for op in merged.members for n in self.known_readers.get(op, ()))
+        for reader in dict.fromkeys(readers):
+            if reader is not merged and self.alive(reader):
+                self.queue(merged, reader)
+        for other in self.nodes:
+            if merged in self.siblings(other, (merged,)):
+                self.queue(merged, other)
+
+    def alive(self, node: _Node) -> bool:
+        """Whether the node has not become a part of another one."""
+        return self.homes[node.members[-1]] is node
 
     def judgement(self, producer: _Node, consumer: _Node) -> tuple[float, _Node | None]:
-        """The seconds that both as one node would gain, and that node; judged once."""
-        key = frozenset(producer.members), frozenset(consumer.members)
-        if key not in self.judged:
-            merged = None
-            if self.worth_judging(producer, consumer):
-                merged = self.merged(producer, consumer)
-            gain = 0.0
-            if merged is not None:
-                time = self.believed(producer, consumer, merged.time)
-                gain = producer.time + consumer.time - time
-            self.judged[key] = gain, merged
-        return self.judged[key]
+        """The seconds that both as one node would gain, and that node."""
+        if not self.worth_judging(producer, consumer):
+            return 0.0, None
+        merged = self.merged(producer, consumer)
+        if merged is None:
+            return 0.0, None
+        time = self.believed(producer, consumer, merged.time)
+        return producer.time + consumer.time - time, merged
 
     def worth_judging(self, producer: _Node, consumer: _Node) -> bool:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
@@ -304,15 +332,14 @@ class _Queue:
             for value in op.results
             if ends.get(value) != len(self.region.ops)
         ]
-        live = [0] * (len(self.region.ops) + 1)
+        changes = [0] * (len(self.region.ops) + 2)
         for first, last, value in stored:
-            for number in range(first, last + 1):
-                live[number] += value.tensor.bytes
+            changes[first] += value.tensor.bytes
+            changes[last + 1] -= value.tensor.bytes
+        live = list(itertools.accumulate(changes))
         most = NEAR_THE_PEAK * max(live)
-        full = {number for number, bytes in enumerate(live) if bytes >= most}
-        return {
-            value for first, last, value in stored if not full.isdisjoint(range(first, last + 1))
-        }
+        full = list(itertools.accumulate((bytes >= most for bytes in live), initial=0))
+        return {value for first, last, value in stored if full[last + 1] > full[first]}
 
     def between(self, producer: _Node, consumer: _Node) -> set[Value]:
         """The values that the consumer reads of what the producer makes."""
@@ -346,16 +373,17 @@ class _Queue:
                 found[node] = None
         return list(found)
 
-    def siblings(self, node: _Node) -> list[_Node]:
-        """Earlier nodes that read one of the same tensors and give results of the same dims: where
-        a kernel costs much to begin, one is better than two."""
+    def siblings(self, node: _Node, among: Sequence[_Node] | None = None) -> list[_Node]:
+        """Earlier nodes, of all or `among` some, that read one of the same tensors and give results
+        of the same dims: where a kernel costs much to begin, one is better than two."""
         if self.settings.machine.blocks is None:
             return []
         first = self.position[node.members[0]]
         return [
             other
-            for other in self.nodes
-            if other.dims == node.dims
+            for other in (self.nodes if among is None else among)
+            if other is not node
+            and other.dims == node.dims
             and self.position[other.members[0]] < first
             and any(value.rank for value in node.inputs & other.inputs)
             and not self.between(other, node)

@@ -7,7 +7,9 @@ sweeps over each region:
 1. every contraction takes the elementwise operations that follow it, as far as one value leaves
    (its epilogue);
 2. in reverse order, every elementwise, index and reduce operation is computed inside its consumers
-   if that is legal and cheap, else it becomes the root of a group of its own;
+   if that is legal and cheap, else it becomes the root of a group of its own. What several need
+   is computed in each of them while that takes less time than to store it, by the bytes that both
+   move, and while it reads at most two large values;
 3. groups of equal dims that feed each other at the same element become one group with several
    roots.
 
@@ -28,6 +30,7 @@ from ...hlo.verify import FUSED, INLINED, Level
 from ..fusable import (
     CONTRACTIONS,
     COSTLY,
+    EXPENSIVE,
     FOLLOWED,
     FREE,
     VIEWS,
@@ -40,7 +43,10 @@ from ..fusable import (
 from ..regions import aliases, extract, in_order_of_demand, map_bodies, rename
 
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
-MAXIMUM_CHAIN = 4  # elementwise operations in a row that may be computed twice
+MAXIMUM_LEAVES = 2  # large values that a chain may read where it is computed again
+LARGE = 4  # a value is large beside another one that is less than so many times its size
+WORK_PER_BYTE = 2.0  # additions in the time of moving one byte of main memory
+WORK_OF_EXPENSIVE, WORK_OF_COSTLY = 12.0, 4.0  # additions in the time of one of these operations
 SMALL_FULL_REDUCTION = 1 << 14  # elements; larger ones are split over workers
 
 
@@ -56,6 +62,15 @@ class Group:
     @property
     def dims(self) -> tuple[int, ...]:
         return self.roots[0].dims
+
+
+def own_work(op: Op) -> float:
+    """What an element of an operation costs, in additions."""
+    if op.name in EXPENSIVE:
+        return WORK_OF_EXPENSIVE
+    if op.name in COSTLY:
+        return WORK_OF_COSTLY
+    return 0.25 if op.definition.pattern == "index" else 1.0
 
 
 @dataclass(frozen=True)
@@ -82,12 +97,17 @@ class _Fuser:
         self.position = {op: number for number, op in enumerate(region.ops)}
         self.homes: dict[Op, set[Group]] = {}
         self.groups: list[Group] = []
-        self.chain: dict[Op, int] = {}
+        self.leaves: dict[Value, frozenset[Value]] = {}
+        self.producers: dict[Value, Group] = {}
+        self.reads: dict[Group, list[Value]] = {}
+        self.ends: dict[Group, int] = {}
 
     def run(self) -> Region:
         for op in self.region.ops:
             if op.name in CONTRACTIONS and op not in self.homes:
                 self.contract(op)
+        for op in self.region.ops:
+            self.follow(op)
         for op in reversed(self.region.ops):
             if op not in self.homes and fusable(op):
                 self.place(op)
@@ -335,49 +355,124 @@ class _Fuser:
             return True
         if op.name in FREE and op.definition.pattern == "index":
             return True
-        if op.definition.pattern == "reduce" or op.name in COSTLY or op.name in FOLLOWED - FREE:
+        if op.definition.pattern == "reduce" or op.name in FOLLOWED - FREE:
             return False
-        users = {user for user, _ in self.uses.get(op.result, ()) if user is not None}
-        chain = 1 + max((self.chain.get(user, 0) for user in users), default=0)
-        if chain > MAXIMUM_CHAIN or len(homes) > 3:
-            return False
-        self.chain[op] = chain
-        return True
+        leaves = self.leaves[op.result]
+        if op.result in leaves:
+            return False  # it is stored for somebody who cannot compute it, or reads too much
+        # A store brings the line that it writes into the cache first.
+        stored = op.result.tensor.bytes * (2 + len(homes)) + sum(
+            leaf.tensor.bytes for leaf in leaves
+        )
+        read = sum(
+            leaf.tensor.bytes
+            for home in homes
+            for leaf in leaves
+            if not any(user in home.members for user, _ in self.uses.get(leaf, ()))
+        )
+        return read + self.work(op) * (len(homes) - 1) / WORK_PER_BYTE <= stored
+
+    def follow(self, op: Op) -> None:
+        """What computing the results of `op` in one more kernel would read; the results themselves
+        where they are stored, or would read too much. Known of all that comes before."""
+        for result in op.results:
+            self.leaves[result] = frozenset({result})
+        chained = op.definition.pattern == "elementwise" or op.name in FREE
+        if not chained or not fusable(op) or op in self.homes or self.is_stored(op):
+            return
+        read = frozenset(leaf for v in op.operands for leaf in self.leaves.get(v, (v,)))
+        size = op.result.tensor.bytes
+        if sum(leaf.tensor.bytes * LARGE > size for leaf in read) <= MAXIMUM_LEAVES:
+            self.leaves[op.result] = read
+
+    def work(self, op: Op) -> float:
+        """Additions for computing a result in one more kernel, from what is stored."""
+        additions, stack, seen = 0.0, [op], {op}
+        while stack:
+            current = stack.pop()
+            additions += own_work(current) * current.result.tensor.size
+            for value in current.operands:
+                source = value.op
+                if source and source not in seen and value not in self.leaves.get(value, (value,)):
+                    seen.add(source)
+                    stack.append(source)
+        return additions
+
+    def is_stored(self, op: Op) -> bool:
+        """Whether somebody needs a result who cannot compute it."""
+        return any(
+            user is None
+            or number < 0
+            or not (fusable(user) or user.name in CONTRACTIONS)
+            or (user.name in CONTRACTIONS and op.name not in VIEWS and not widens(op))
+            for result in op.results
+            for user, number in self.uses.get(result, ())
+        )
 
     # 3. Several roots.
 
     def merge(self) -> None:
-        producers = {root: group for group in self.groups for root in group.roots}
-        changed = True
-        while changed:
-            changed = False
-            inputs = {group: self.inputs(group) for group in self.groups}
-            for group in self.groups:
-                if group.kind != "loop":
-                    continue
-                for value in inputs[group]:
-                    producer = producers.get(value)
-                    if (
-                        producer is None
-                        or producer is group
-                        or producer.kind != "loop"
-                        or producer.dims != group.dims
-                        or len(producer.members) + len(group.members) > MAXIMUM_MEMBERS
-                        or not self.same_element(value, group)
-                        or self.reaches_around(producer, group, inputs, producers)
-                    ):
-                        continue
-                    for member in producer.members:
-                        self.homes[member].discard(producer)
-                        self.join(member, group)
-                    group.roots = producer.roots + group.roots
-                    for root in producer.roots:
-                        producers[root] = group
-                    self.groups.remove(producer)
-                    changed = True
-                    break
-                if changed:
-                    break
+        """Loops that read what other loops make join them, as long as any can. Only a group that
+        has changed, and who reads what it makes, is looked at again."""
+        self.producers = {root: group for group in self.groups for root in group.roots}
+        self.reads = {group: self.inputs(group) for group in self.groups}
+        self.ends = {
+            group: max(map(self.position.__getitem__, group.members)) for group in self.groups
+        }
+        number = {group: index for index, group in enumerate(self.groups)}
+        readers: dict[Value, set[Group]] = {}
+        for group in self.groups:
+            for value in self.reads[group]:
+                readers.setdefault(value, set()).add(group)
+        waiting = list(range(len(self.groups)))
+        queued, gone = set(waiting), set[Group]()
+        while waiting:
+            index = heapq.heappop(waiting)
+            queued.discard(index)
+            group = self.groups[index]
+            producer = None if group in gone else self.mergeable(group)
+            if producer is None:
+                continue
+            gone.add(producer)
+            self.absorb(producer, group)
+            for value in self.reads[group]:
+                readers.setdefault(value, set()).add(group)
+            again = {group}.union(*(readers.get(root, ()) for root in group.roots))
+            for other in again - gone:
+                if number[other] not in queued:
+                    queued.add(number[other])
+                    heapq.heappush(waiting, number[other])
+        self.groups = [group for group in self.groups if group not in gone]
+
+    def mergeable(self, group: Group) -> Group | None:
+        """A loop whose values the loop `group` reads, and that may become one with it."""
+        if group.kind != "loop":
+            return None
+        for value in self.reads[group]:
+            producer = self.producers.get(value)
+            if (
+                producer is not None
+                and producer is not group
+                and producer.kind == "loop"
+                and producer.dims == group.dims
+                and len(producer.members) + len(group.members) <= MAXIMUM_MEMBERS
+                and self.same_element(value, group)
+                and not self.reaches_around(producer, group)
+            ):
+                return producer
+        return None
+
+    def absorb(self, producer: Group, group: Group) -> None:
+        """`producer` becomes a part of `group`."""
+        for member in producer.members:
+            self.homes[member].discard(producer)
+            self.join(member, group)
+        group.roots = producer.roots + group.roots
+        for root in producer.roots:
+            self.producers[root] = group
+        self.ends[group] = max(self.ends[group], self.ends.pop(producer))
+        del self.reads[producer]
+        self.reads[group] = self.inputs(group)
 
     def inputs(self, group: Group) -> list[Value]:
         found: dict[Value, None] = {}
@@ -410,16 +505,11 @@ class _Fuser:
                 stack.append(user.result)
         return True
 
-    def reaches_around(
-        self,
-        producer: Group,
-        consumer: Group,
-        inputs: dict[Group, list[Value]],
-        producers: dict[Value, Group],
-    ) -> bool:
+    def reaches_around(self, producer: Group, consumer: Group) -> bool:
         """Whether a third group or operation stands between the two."""
+        producers = self.producers
         start = min(self.position[op] for op in producer.members)
-        stack = [value for value in inputs[consumer] if producers.get(value) is not producer]
+        stack = [value for value in self.reads[consumer] if producers.get(value) is not producer]
         seen: set[object] = set()
         while stack:
             value = stack.pop()
@@ -433,10 +523,10 @@ class _Fuser:
             if node in seen:
                 continue
             seen.add(node)
-            if group is None and self.position[op] < start:
-                continue
+            if (self.position[op] if group is None else self.ends[group]) < start:
+                continue  # it stands before all that the producer computes
             if group is not None:
-                stack += inputs.get(group) or self.inputs(group)
+                stack += self.reads[group]
             else:
                 stack += op.operands
                 for body in op.regions:
@@ -448,7 +538,6 @@ class _Fuser:
     def rebuild(self) -> Region:
         self.new: dict[Value, Value] = {}
         self.ops: list[Op] = []
-        self.producers = {root: group for group in self.groups for root in group.roots}
         self.done: set[object] = set()
         for op in self.region.ops:
             if op.definition.effects or op.definition.pattern == "control":
@@ -467,7 +556,7 @@ class _Fuser:
             if op is None or op not in self.position or current in self.new:
                 continue
             group = self.producers.get(current)
-            wanted = self.inputs(group) if group else [*op.operands]
+            wanted = self.reads[group] if group else [*op.operands]
             if group is None:
                 for body in op.regions:
                     wanted += body.captures()

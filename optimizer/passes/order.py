@@ -1,39 +1,76 @@
-"""order: of several small strategies for a region's operations, the lowest simulated peak wins."""
+"""order: of several strategies for a region's operations, the one whose schedule needs least memory
+wins; then a search, which ends in an order or in a proof that there is no better one."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ...hlo.graph import Module, Op, Region, Value
-from ...hlo.types import TensorType
+from ...hlo.errors import UnsupportedError
+from ...hlo.graph import Module, Op, Region
 from ...hlo.verify import FUSED, Level
-from ..regions import aliases, map_bodies
+from ..certify import check_order_bound
+from ..measure import Measure, Scratch, measure, measure_body
+from ..orders.beam import beam_order
+from ..orders.bound import certified, forced_live
+from ..orders.depth_first import depth_first_order
+from ..orders.divide import WORK, search
+from ..orders.graph import Pairs, Role, TaskGraph, task_graph
+from ..orders.ready import least_net_order, list_order
+from ..orders.source import source_order
+from ..regions import map_bodies
+from ..schedule import ORDER_BOUND, ORDER_PROOF, Hinders, hinders_of
+from .require_static import require_static
 
-EXTERNAL = frozenset({"constant", "weight"})  # no bytes of the arena
+STRATEGIES: tuple[Callable[[TaskGraph], list[int]], ...] = (
+    source_order, list_order, least_net_order, depth_first_order,
+)  # fmt: skip
+LITTLE = 0.001  # where no more than this can be gained, less work is worth it
+BY_BOUND, BY_EXHAUSTION = "proven by bound", "proven by exhaustion"
+NOT_PROVEN = "not proven, stopped after {} states"
 
 
 @dataclass(frozen=True)
 class Order:
-    """FUSED -> FUSED: every region of control flow, and the entry, in its best order."""
+    """FUSED -> FUSED: every region of control flow, and the entry, in its best order.
+
+    What any order of the entry needs that overwrites the donated arguments which can be, and how
+    that is known, are attributes of the module.
+    in_tiles, scratch: see `optimizer/measure.py`. work: moves that a search looks at, at most.
+    """
+
+    in_tiles: bool = False
+    scratch: Scratch | None = None
+    work: int = WORK
 
     name: ClassVar[str] = "order"
     takes: ClassVar[Level] = FUSED
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        functions = {}
+        if not _static(module):
+            return module  # no schedule can be made of it: that tells why
+        orderer = _Orderer(hinders_of(self.in_tiles), self.scratch, self.work)
+        functions = dict(module.functions)
         for name, function in module.functions.items():
-            pairs = donations(module) if name == module.entry else []
-            functions[name] = function.with_body(order_region(function.body, pairs))
-        if all(functions[name] is old for name, old in module.functions.items()):
+            if name != module.entry:
+                functions[name] = function.with_body(orderer.region(function.body, "other").region)
+
+        def judge(region: Region) -> Measure:
+            return measure(module.with_main(region), self.in_tiles, self.scratch, orderer.hinders)
+
+        found = orderer.region(module.body, "entry", donations(module), judge)
+        functions[module.entry] = module.main.with_body(found.region)
+        attributes = {
+            **module.attributes,
+            ORDER_BOUND: max(found.bound - found.measure.output_bytes, 0),
+            ORDER_PROOF: found.proof,
+        }
+        same = all(functions[name] is old for name, old in module.functions.items())
+        if same and attributes == module.attributes:
             return module
-        return module.with_functions(functions)
-
-
-Pairs = Sequence[tuple[int, int]]  # (argument, result that takes over its memory)
+        return replace(module, functions=functions, attributes=attributes)
 
 
 def donations(module: Module) -> list[tuple[int, int]]:
@@ -47,190 +84,109 @@ def donations(module: Module) -> list[tuple[int, int]]:
     ]
 
 
-def order_region(region: Region, pairs: Pairs = ()) -> Region:
-    """The region, and the bodies of its control flow, in the order of the lowest peak; itself if
-    that is its own order."""
-    region = map_bodies(region, _order_body)
-    graph = _Graph(region)
-    best, lowest = list(region.ops), graph.peak(region.ops)
-    for strategy in STRATEGIES:
-        ops = strategy(graph)
-        peak = graph.peak(ops)
-        if peak < lowest:
-            best, lowest = ops, peak
-    best = readers_first(graph, best, pairs)
-    if best == list(region.ops):
-        return region
-    return Region(region.arguments, best, region.results)
+def _static(module: Module) -> bool:
+    try:
+        require_static(module)
+    except UnsupportedError:
+        return False
+    return True
 
 
-def _order_body(op: Op, body: Region) -> Region:
-    """A loop's body replaces each carried value by the result of the same number."""
-    carries = op.name == "while" and len(body.results) == len(op.operands)
-    return order_region(body, [(i, i) for i in range(len(op.operands))] if carries else ())
+@dataclass(frozen=True)
+class Ordered:
+    """A region in its best order, the memory of that, what no order can be below, and how that is
+    known."""
+
+    region: Region
+    measure: Measure
+    bound: int
+    proof: str
 
 
-class _Graph:
-    """What orders are made and judged by: who needs whom, and how many bytes each value holds."""
-
-    def __init__(self, region: Region) -> None:
-        self.region = region
-        self.root: dict[Value, Value] = {}
-        for op in region.ops:
-            if aliases(op):
-                for operand, result in zip(op.operands, op.results, strict=True):
-                    self.root[result] = self.root.get(operand, operand)
-        self.reads = {op: self.inputs(op) for op in region.ops}
-        self.makes = {
-            op: [
-                value for value in op.results if value not in self.root and op.name not in EXTERNAL
-            ]
-            for op in region.ops
-        }
-        self.made = {value for values in self.makes.values() for value in values}
-        self.kept = {self.root.get(value, value) for value in region.results}
-        self.users: dict[Value, set[Op]] = {}
-        for op, values in self.reads.items():
-            for value in values:
-                self.users.setdefault(value, set()).add(op)
-
-    def inputs(self, op: Op) -> list[Value]:
-        found = [*op.operands, *(v for body in op.regions for v in body.captures())]
-        return list(dict.fromkeys(self.root.get(value, value) for value in found))
-
-    def bytes(self, value: Value) -> int:
-        sized = isinstance(value.type, TensorType) and value.type.is_static
-        return value.type.bytes if sized else 0  # pyright: ignore[reportAttributeAccessIssue]
-
-    def peak(self, ops: Sequence[Op]) -> int:
-        """Highest sum of live bytes where each value dies after its last reader."""
-        left = {value: len(self.users.get(value, ())) for value in self.made}
-        live = peak = 0
-        for op in ops:
-            live += sum(self.bytes(value) for value in self.makes[op])
-            peak = max(peak, live)
-            for value in (*self.reads[op], *self.makes[op]):
-                if value not in self.made:
-                    continue
-                if value in self.reads[op]:
-                    left[value] -= 1
-                if left[value] == 0 and value not in self.kept:
-                    live -= self.bytes(value)
-        return peak
+Judge = Callable[[Region], Measure]
 
 
-def list_order(graph: _Graph) -> list[Op]:
-    """Of all ready operations, the one that frees most and makes least comes first."""
-    position = {op: number for number, op in enumerate(graph.region.ops)}
-    source = {value: op for op in graph.region.ops for value in op.results}
-    # Aliases count as readers of what they rename, so that order among them is kept.
-    waits: dict[Op, set[Op]] = {op: set() for op in position}
-    for op in position:
-        waits[op] = {source[value] for value in _needed(op) if value in source}
-    effects = [op for op in position if op.definition.effects]
-    for before, after in zip(effects, effects[1:], strict=False):
-        waits[after].add(before)
-    followers: dict[Op, list[Op]] = {op: [] for op in position}
-    for op, others in waits.items():
-        for other in others:
-            followers[other].append(op)
-    missing = {op: len(others) for op, others in waits.items()}
-    left = {value: len(graph.users.get(value, ())) for value in graph.made}
+class _Orderer:
+    def __init__(self, hinders: Hinders, scratch: Scratch | None, work: int) -> None:
+        self.hinders, self.scratch, self.work = hinders, scratch, work
 
-    def score(op: Op) -> int:
-        freed = sum(
-            graph.bytes(value)
-            for value in graph.reads[op]
-            if value in graph.made and left[value] == 1 and value not in graph.kept
-        )
-        return sum(graph.bytes(value) for value in graph.makes[op]) - freed
+    def region(
+        self, region: Region, role: Role, pairs: Pairs = (), judge: Judge | None = None
+    ) -> Ordered:
+        """The best order of a region, the bodies of its control flow first; itself if that is its
+        own order."""
+        unproven: dict[Op, int] = {}  # bytes by which bodies may be above the best
 
-    heap = [(score(op), position[op], op) for op, count in missing.items() if count == 0]
-    heapq.heapify(heap)
-    done: list[Op] = []
-    placed: set[Op] = set()
-    while heap:
-        old, number, op = heapq.heappop(heap)
-        if op in placed:
-            continue
-        now = score(op)
-        if now < old:
-            heapq.heappush(heap, (now, number, op))
-            continue
-        placed.add(op)
-        done.append(op)
-        for value in graph.reads[op]:
-            if value in left:
-                left[value] -= 1
-                if left[value] == 1:
-                    # Its last reader now frees it: let the queue see the better score.
-                    for user in graph.users[value]:
-                        if user not in placed and missing[user] == 0:
-                            heapq.heappush(heap, (score(user), position[user], user))
-        for follower in followers[op]:
-            missing[follower] -= 1
-            if missing[follower] == 0:
-                heapq.heappush(heap, (score(follower), position[follower], follower))
-    return done
+        def change(op: Op, body: Region) -> Region:
+            carries = op.name == "while" and body.result_types == op.result_types
+            own = [(index, index) for index in range(len(op.operands))] if carries else []
+            found = self.region(body, "loop" if carries else "other", own)
+            above = found.measure.total_bytes - found.bound
+            unproven[op] = max(unproven.get(op, 0), above)
+            return found.region
 
+        ordered = map_bodies(region, change)
+        spare = [unproven.get(op, 0) for op in region.ops]
+        graph = task_graph(ordered, pairs, self.hinders, self.scratch, role)
+        below = {op: above for op, above in zip(ordered.ops, spare, strict=True) if above}
 
-def readers_first(graph: _Graph, ops: list[Op], pairs: Pairs) -> list[Op]:
-    """The same order, but who reads an argument comes before what replaces it, where that can be:
-    then the replacement is computed in the argument's own memory."""
-    position = {op: number for number, op in enumerate(ops)}
-    source = {value: op for op in ops for value in op.results}
-    waits: dict[Op, set[Op]] = {op: {source[v] for v in _needed(op) if v in source} for op in ops}
-    region = graph.region
-    for argument_index, result_index in pairs:
-        argument = region.arguments[argument_index]
-        result = region.results[result_index]
-        maker = source.get(graph.root.get(result, result))
-        if maker is None:
-            continue
-        for reader in graph.users.get(argument, ()):
-            if reader is maker or position[reader] < position[maker]:
-                continue
-            if not _reaches(maker, reader, waits):
-                waits[maker].add(reader)
-    return _topological(ops, position, waits)
+        def turn(region: Region) -> Measure:
+            return measure_body(region, role == "loop", self.scratch, self.hinders)
 
+        return self.best(graph, judge or turn, below)
 
-def _needed(op: Op) -> list[Value]:
-    return [*op.operands, *(value for body in op.regions for value in body.captures())]
+    def best(self, graph: TaskGraph, judge: Judge, unproven: Mapping[Op, int]) -> Ordered:
+        """The order of the lowest memory by `judge`; cheap strategies first, and no more of them
+        when the bound is met."""
+        region = graph.region
+        least = _least(graph, unproven)
+        certificate = forced_live(least)
+        check_order_bound(certified(least), certificate)
+        forced = certificate.bytes
+        best, lowest = region, judge(region)
+        known: list[int] = []
+
+        def judged(order: list[int]) -> None:
+            nonlocal best, lowest, known
+            peak = graph.peak(order)
+            if not known or peak < graph.peak(known):
+                known = order
+            if peak < lowest.total_bytes:
+                ops = graph.ops(order)
+                found = Region(region.arguments, ops, region.results)
+                measured = judge(found)
+                if measured.total_bytes < lowest.total_bytes:
+                    best, lowest = found, measured
+
+        for strategy in STRATEGIES:
+            if lowest.total_bytes <= forced:
+                break
+            judged(strategy(graph))
+        if lowest.total_bytes == forced:
+            return Ordered(best, lowest, forced, BY_BOUND)
+        if lowest.total_bytes < forced:  # as written, where it pays not to overwrite an argument
+            return Ordered(best, lowest, graph.end_bytes, NOT_PROVEN.format(0))
+        floor = forced_live(graph).bytes if unproven else forced
+        if graph.peak(known) > floor:
+            judged(beam_order(graph, floor))
+        little = graph.peak(known) <= floor * (1 + LITTLE)
+        searched = search(graph, known, floor, self.work // 8 if little else self.work)
+        judged(searched.order)
+        if lowest.total_bytes == forced:
+            return Ordered(best, lowest, forced, BY_BOUND)
+        bound = max(forced, searched.bound - max(unproven.values(), default=0))
+        if lowest.total_bytes == bound:
+            return Ordered(best, lowest, bound, BY_EXHAUSTION)
+        if lowest.total_bytes < bound:
+            bound = graph.end_bytes
+        return Ordered(best, lowest, bound, NOT_PROVEN.format(searched.states))
 
 
-def _reaches(start: Op, end: Op, waits: dict[Op, set[Op]]) -> bool:
-    """Whether `end` has to come after `start`."""
-    stack, seen = [end], {end}
-    while stack:
-        op = stack.pop()
-        if op is start:
-            return True
-        for other in waits[op] - seen:
-            seen.add(other)
-            stack.append(other)
-    return False
-
-
-def _topological(ops: Sequence[Op], position: dict[Op, int], waits: dict[Op, set[Op]]) -> list[Op]:
-    """Everything after what it waits for, else as it was."""
-    done: list[Op] = []
-    placed: set[Op] = set()
-    for first in ops:
-        stack = [first]
-        while stack:
-            op = stack[-1]
-            if op in placed:
-                stack.pop()
-                continue
-            missing = sorted((o for o in waits[op] if o not in placed), key=position.__getitem__)
-            if missing:
-                stack += missing[::-1]
-            else:
-                placed.add(op)
-                done.append(op)
-                stack.pop()
-    return done
-
-
-STRATEGIES: tuple[Callable[[_Graph], list[Op]], ...] = (list_order,)
+def _least(graph: TaskGraph, unproven: Mapping[Op, int]) -> TaskGraph:
+    """The graph, where bodies of control flow need what they need in any order of theirs."""
+    if not unproven:
+        return graph
+    tasks = [
+        task._replace(inside=max(task.inside - unproven.get(task.op, 0), 0)) for task in graph.tasks
+    ]
+    return replace(graph, tasks=tasks)

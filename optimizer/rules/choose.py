@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from ...hlo.build import Builder
+from ...hlo.graph import Op, Value
+from ...hlo.types import F32, I32, TensorType
 from ..licence import ASSUMES_FINITE, IGNORES_ZERO_SIGN
-from ..rule import Rule
+from ..rewrite import Rewriter
+from ..rule import Example, Rule, example, structural
+from .common import made_by
 from .formula import (
     ANY,
     BOOL,
@@ -43,6 +51,10 @@ def _ordered_bounds(m: Match) -> bool:
     return bool(m.c1 <= m.c2)
 
 
+def _apart(m: Match) -> bool:
+    return bool(m.c1 < m.c2)  # equal zeros may have different signs
+
+
 EXTREMES: tuple[Rule, ...] = (
     rule("maximum-lowest", maximum(x, lowest), x),
     rule("minimum-highest", minimum(x, highest), x),
@@ -55,7 +67,9 @@ EXTREMES: tuple[Rule, ...] = (
     rule("maximum-constants", maximum(maximum(x, c1), c2), maximum(x, maximum(c1, c2))),
     rule("minimum-constants", minimum(minimum(x, c1), c2), minimum(x, minimum(c1, c2))),
     rule("clamp-from-extremes", minimum(maximum(x, c1), c2), clamp(c1, x, c2),
-         where=_ordered_bounds, single=True, kinds=INTEGER),
+         where=_ordered_bounds, single=True),
+    rule("clamp-from-extremes-turned", maximum(minimum(x, c2), c1), clamp(c1, x, c2),
+         where=_apart, single=True),
     rule("clamp-twice", clamp(c1, clamp(c1, x, c2), c2), clamp(c1, x, c2)),
 )  # fmt: skip
 
@@ -118,4 +132,35 @@ LOGIC: tuple[Rule, ...] = (
     rule("not-not", ~~x, x, kinds=BITS),
 )
 
-RULES: tuple[Rule, ...] = EXTREMES + SELECTION + COMPARISON + LOGIC
+EXTREME_OF = {"GT": "maximum", "LT": "minimum"}
+
+
+def _extreme_examples() -> Iterator[Example]:
+    for direction, extreme, fires in (
+        ("GT", "maximum", True), ("LT", "minimum", True), ("GE", "maximum", False),
+        ("GT", "minimum", False),
+    ):  # fmt: skip
+        for type in (TensorType((5,), F32), TensorType((5,), I32)):
+
+            def body(b: Builder, x: Value, y: Value, d: str = direction, e: str = extreme) -> Any:
+                return [b(e, x, y), b.compare(d, x, y)]
+
+            yield example(f"{direction} and {extreme} of {type}", [type, type], body, fires=fires)
+
+
+@structural("compare-extreme", "compare", examples=_extreme_examples, lowers="values that are read")
+def compare_extreme(op: Op, b: Rewriter) -> Value | None:
+    """compare(x > y) -> compare(max(x, y) > y) [that maximum is computed anyway]"""
+    extreme = EXTREME_OF.get(op.comparison_direction)
+    x, y = op.operands
+    if extreme is None or op.attributes.get("compare_type") == "TOTALORDER":
+        return None
+    if made_by(x, extreme) is not None:
+        return None  # its own, or another one that it could go back and forth with
+    known = b.existing(extreme, x, y)
+    if known is None or made_by(known, extreme) is None:
+        return None  # it became something else, such as a constant
+    return b.like(op, known, y)
+
+
+RULES: tuple[Rule, ...] = EXTREMES + SELECTION + COMPARISON + LOGIC + (compare_extreme,)

@@ -160,7 +160,7 @@ def _transpose_of_dot_examples() -> Iterator[Example]:
 
 
 @structural("transpose-of-dot", "transpose", examples=_transpose_of_dot_examples,
-            lowers="transposes", sums=True)  # fmt: skip
+            lowers="transposes", sums=True, single=True)  # fmt: skip
 def transpose_of_dot(op: Op, b: Rewriter) -> Value | None:
     """transpose(dot(x, y)) -> dot(y, x) [free dimensions of the two sides swap as blocks]"""
     inner = made_by(op.operands[0], "dot_general")

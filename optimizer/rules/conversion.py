@@ -63,7 +63,7 @@ def _pair_examples() -> Iterator[Example]:
                 b.convert(b.convert(x, second), third),
             ),
         )
-    lossy = ((F32, BF16, F32), (I32, F32, I32), (I32, I8, I32), (F64, F32, F16))
+    lossy = ((F32, BF16, F32), (I32, F32, I32), (I32, I8, I32), (F64, F32, F16), (I8, F32, UI8))
     for first, second, third in lossy:
         yield example(
             f"{first} {second} {third}",
@@ -84,10 +84,8 @@ def convert_of_convert(op: Op, b: Rewriter) -> Value | None:
     kinds = {first.kind, second.kind, third.kind}
     if not kinds <= {"bool", "int", "uint", "float"} or not holds(second, first):
         return None
-    if third.is_bool and not first.is_bool:
-        return None
-    if first.is_float and third.is_integer:
-        return None  # what happens to values out of range may depend on the type between
+    if (first.is_float or second.is_float) and third.is_integer and not holds(third, first):
+        return None  # floats out of range become the nearest integer, integers wrap around
     return b.convert(source, third)
 
 

@@ -185,7 +185,7 @@ def _output_examples() -> Iterator[Example]:
 
 
 @structural("transpose-of-convolution", "transpose", examples=_output_examples,
-            lowers="transposes", sums=True)  # fmt: skip
+            lowers="transposes", sums=True, single=True)  # fmt: skip
 def transpose_of_convolution(op: Op, b: Rewriter) -> Value | None:
     """transpose(convolution) -> convolution with other output dimension numbers"""
     inner = made_by(op.operands[0], "convolution")

@@ -253,9 +253,14 @@ def rule(
     text = f"{pattern} -> {replacement}"
     every = all(makers for _, makers in variants)
     made = frozenset(made for _, makers in variants for _, made in makers if every)
+    made_from = {
+        "pattern": pattern, "replacement": replacement, "licence": licence, "kinds": kinds,
+        "where": where, "ulps": ulps, "lowers": lowers, "single": single,
+    }  # fmt: skip
     return Rule(
-        name, (pattern.operation,), rewrite, licence, examples, lowers, ulps, text, makers=made
-    )
+        name, (pattern.operation,), rewrite, licence, examples, lowers, ulps, text, makers=made,
+        single=single, made_from=made_from,
+    )  # fmt: skip
 
 
 def _alone(pattern: Apply, root: Op, b: Rewriter) -> bool:

@@ -91,9 +91,7 @@ def _reshape_examples() -> Iterator[Example]:
 def reduce_of_reshape(op: Op, b: Rewriter) -> Value | None:
     """reduce(reshape x) -> reshape reduce(x) [whole groups of dimensions are reduced]"""
     inner = made_by(op.operands[0], "reshape")
-    if inner is None or not inner.type.is_static or inner.type.size == 0 or len(op.results) != 1:
-        return None
-    if plain(op, b) is None:
+    if inner is None or not inner.type.is_static or inner.type.size == 0 or plain(op, b) is None:
         return None
     source, gone = inner.operands[0], set(op.dimensions)
     dims: list[int] = []
@@ -208,7 +206,8 @@ def _reduce_examples() -> Iterator[Example]:
     )
 
 
-@structural("reduce-of-reduce", "reduce", licence=REASSOCIATES, examples=_reduce_examples)
+@structural("reduce-of-reduce", "reduce", licence=REASSOCIATES, examples=_reduce_examples,
+            single=True)  # fmt: skip
 def reduce_of_reduce(op: Op, b: Rewriter) -> Value | None:
     """reduce(reduce x) -> reduce x over both sets of dimensions"""
     inner = made_by(op.operands[0], "reduce")
@@ -230,7 +229,7 @@ def _negate_examples() -> Iterator[Example]:
 
 
 @structural("reduce-of-negate", "reduce", licence=IGNORES_ZERO_SIGN, examples=_negate_examples,
-            lowers="negated elements", sums=True)  # fmt: skip
+            lowers="negated elements", sums=True, single=True)  # fmt: skip
 def reduce_of_negate(op: Op, b: Rewriter) -> Value | None:
     """sum(-x) -> -sum(x)"""
     inner = made_by(op.operands[0], "negate")
@@ -246,7 +245,7 @@ def _scaled_examples() -> Iterator[Example]:
 
 
 @structural("reduce-of-scaled", "reduce", licence=REASSOCIATES | IGNORES_ZERO_SIGN,
-            examples=_scaled_examples, lowers="multiplied elements")  # fmt: skip
+            examples=_scaled_examples, lowers="multiplied elements", single=True)  # fmt: skip
 def reduce_of_scaled(op: Op, b: Rewriter) -> Value | None:
     """sum(x * c) -> sum(x) * c"""
     inner = made_by(op.operands[0], "multiply")
@@ -346,6 +345,16 @@ def _window_examples() -> Iterator[Example]:
     yield example("maximum", [A], lambda b, x: window(b, "maximum", x, window_dimensions=(1, 1, 1)))
     yield example("sum", [A], lambda b, x: window(b, "add", x, window_dimensions=(1, 1, 1)))
     yield example(
+        "said to step by one", [A],
+        lambda b, x: window(b, "add", x, window_dimensions=(1, 1, 1), window_strides=(1, 1, 1),
+                            base_dilations=(1, 1, 1), padding=((0, 0),) * 3),
+    )  # fmt: skip
+    yield example(
+        "stretched", [TensorType((3,), F32)],
+        lambda b, x: window(b, "add", x, window_dimensions=(3,), base_dilations=(2,)),
+        fires=False,
+    )  # fmt: skip
+    yield example(
         "strided",
         [A],
         lambda b, x: window(b, "add", x, window_dimensions=(1, 1, 1), window_strides=(1, 2, 1)),
@@ -358,11 +367,10 @@ def window_of_one(op: Op, b: Rewriter) -> Value | None:
     """reduce_window over single elements -> x"""
     if any(size != 1 for size in op.window_dimensions) or plain(op, b) is None:
         return None
-    if op.results[0].type is not op.operands[0].type or any(s != 1 for s in op.window_strides):
+    if any(low or high for low, high in op.padding):
         return None
-    if any(low or high for low, high in op.padding) or any(d != 1 for d in op.base_dilations):
-        return None
-    return op.operands[0]
+    same = op.results[0].type is op.operands[0].type  # strides and dilations do nothing then
+    return op.operands[0] if same else None
 
 
 RULES: tuple[Rule, ...] = (

@@ -130,7 +130,7 @@ LOOSE = REASSOCIATES | IGNORES_ZERO_SIGN
 
 
 @structural("scale-into-weight", "multiply", licence=LOOSE, examples=_scale_examples,
-            lowers="multiplications", sums=True, ulps=2)  # fmt: skip
+            lowers="multiplications", sums=True, ulps=2, single=True)  # fmt: skip
 def scale_into_weight(op: Op, b: Rewriter) -> Value | None:
     """dot(x, w) * s -> dot(x, w * s), conv alike [w and s are known when the bundle is built]"""
     for value, factor in (op.operands, op.operands[::-1]):
@@ -175,7 +175,8 @@ def _biased_examples() -> Iterator[Example]:
 
 
 @structural("scale-of-biased-contraction", "multiply", licence=LOOSE,
-            examples=_biased_examples, lowers="distance of scales", sums=True, ulps=2)  # fmt: skip
+            examples=_biased_examples, lowers="distance of scales", sums=True, ulps=2,
+            single=True)  # fmt: skip
 def scale_of_biased_contraction(op: Op, b: Rewriter) -> Value | None:
     """(dot(x, w) +- k1) * k2 -> dot(x, w) * k2 +- k1 * k2 [known when the bundle is built]"""
     for value, factor in (op.operands, op.operands[::-1]):

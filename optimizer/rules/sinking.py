@@ -67,7 +67,7 @@ def _broadcast_examples() -> Iterator[Example]:
 )
 def map_of_broadcasts(op: Op, b: Rewriter) -> Value | None:
     """f(broadcast x, broadcast y) -> broadcast f(x, y)"""
-    if op.definition.pattern != "elementwise" or not op.operands:
+    if not op.operands or not is_map(op) or not op.type.is_static:
         return None
     first = None
     for operand in op.operands:
@@ -82,7 +82,7 @@ def map_of_broadcasts(op: Op, b: Rewriter) -> Value | None:
             or inner.broadcast_dimensions != first.broadcast_dimensions
         ):
             return None
-    if first is None or not is_map(op) or not op.type.is_static:
+    if first is None:
         return None
     dims = first.operands[0].dims
     if op.type.size <= first.operands[0].tensor.size:
@@ -137,10 +137,10 @@ def _reshape_examples() -> Iterator[Example]:
 )
 def map_of_reshapes(op: Op, b: Rewriter) -> Value | None:
     """f(reshape x, ...) -> reshape f(x, ...) [every operand can be had in x's dimensions]"""
-    if op.definition.pattern != "elementwise":
+    if not is_map(op) or not op.type.is_static:
         return None
     first = next((made for v in op.operands if (made := made_by(v, "reshape"))), None)
-    if first is None or not is_map(op) or not op.type.is_static or op.type.size == 0:
+    if first is None or op.type.size == 0:
         return None
     dims = first.operands[0].dims
     if b.is_static(first.results[0]) and len(op.operands) > 1:
@@ -208,10 +208,10 @@ def _transpose_examples() -> Iterator[Example]:
 )
 def map_of_transposes(op: Op, b: Rewriter) -> Value | None:
     """f(transpose x, ...) -> transpose f(x, ...) [every operand can be had untransposed]"""
-    if op.definition.pattern != "elementwise":
+    if not is_map(op):
         return None
     first = next((made for v in op.operands if (made := made_by(v, "transpose"))), None)
-    if first is None or not is_map(op):
+    if first is None:
         return None
     permutation = first.permutation
     moved: list[Moved] = []

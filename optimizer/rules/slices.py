@@ -199,7 +199,8 @@ def _slice_map_examples() -> Iterator[Example]:
     yield example("all of it in pieces", [A], twice, fires=False)
 
 
-@structural("slice-of-map", "slice", examples=_slice_map_examples, lowers="computed elements")
+@structural("slice-of-map", "slice", examples=_slice_map_examples, lowers="computed elements",
+            single=True)  # fmt: skip
 def slice_of_map(op: Op, b: Rewriter) -> Value | None:
     """slice f(x, y) -> f(slice x, slice y) [no other use]"""
     owner = op.operands[0].owner

@@ -253,8 +253,10 @@ class Counter:
         return total
 
     def fits(self) -> Any:
-        """Which candidates an executor has room for."""
-        return True
+        """Which candidates an executor has room for: its scratch stays within the caches."""
+        return (
+            level_of(self.machine, self.footprint(), self.executors) < len(self.machine.levels) - 1
+        )
 
     def packs(self, op: Op) -> bool:
         """Whether the right side of a contraction is brought in order for each tile."""

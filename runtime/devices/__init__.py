@@ -47,6 +47,7 @@ class Device(NamedTuple):
     bind: Callable[[Any, Sequence[Array], Sequence[Array]], Callable[[], Any]]
     borrow: Callable[[Any], Any] | None = None
     run_on_device: Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]] | None = None
+    workers: int = 1  # that have scratch of their own
 
     @property
     def has_memory(self) -> bool:
@@ -90,7 +91,8 @@ def open_device(
         refuse = functools.partial(module.check_machine, plan)
         return Device(refuse, lambda *_: refuse(), lambda *_: refuse())
     opened = getattr(module, variant)(plan, image, weights, threads, pin)
-    return Device(opened.context, module.run, getattr(module, "bind", _binder(module.run)))
+    bind = getattr(module, "bind", _binder(module.run))
+    return Device(opened.context, module.run, bind, workers=getattr(opened, "threads", 1))
 
 
 def _first_gpu() -> Any:

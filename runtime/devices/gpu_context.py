@@ -332,8 +332,8 @@ class NvidiaContext:
         driver, stream = self.driver, self.stream.handle
         step = self.variant.program.steps[at]
         assert isinstance(step, Work)
-        if driver.simulated and self.variant.program.scratch_bytes:
-            driver.fill(bases[SCRATCH], self.variant.program.scratch_bytes, stream)
+        if driver.simulated and step.scratch_bytes:
+            driver.fill(bases[step.scratch.base] + step.scratch.offset, step.scratch_bytes, stream)
         counted, launches = Counted({}, {}), [cell.at(bases) for cell in self._cells[at]]
         begin = driver.record(stream, timed=True)
         if is_simulator(driver):
@@ -377,9 +377,8 @@ class NvidiaContext:
         ]
         if step.scratch_bytes:
             kind = f"{step.scratch_bytes} bytes"
-            found.append(
-                Window(bases[SCRATCH], step.scratch_bytes, "the kernel's scratch", kind, (), 0)
-            )
+            place = bases[step.scratch.base] + step.scratch.offset
+            found.append(Window(place, step.scratch_bytes, "the kernel's scratch", kind, (), 0))
         return found
 
     def _encode(self, launch: Started, bases: Sequence[int]) -> Any:

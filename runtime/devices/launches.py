@@ -72,14 +72,15 @@ class Array(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A step that runs a kernel on `arrays`, with `scratch_bytes` of its own; `dead`: (offset,
-    bytes) of the arena, not read after it."""
+    """A step that runs a kernel on `arrays`, with `scratch_bytes` of its own at `scratch`; `dead`:
+    (offset, bytes) of the arena, not read after it."""
 
     kernel: str
     origin: str  # "model.py:41", or ""
     launches: tuple[Started, ...]
     dead: tuple[tuple[int, int], ...]
     arrays: tuple[Array, ...]
+    scratch: Where
     scratch_bytes: int
 
 
@@ -107,7 +108,7 @@ class Program(NamedTuple):
     inputs: tuple[int, ...]  # bytes of each
     outputs: tuple[int, ...]
     results: tuple[Where, ...]  # where each result lies when all steps are done
-    scratch_bytes: int
+    scratch_bytes: int  # behind SCRATCH, for plans that do not say where scratch lies
 
 
 def decode(plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray]) -> Program:
@@ -155,6 +156,7 @@ class _Reader:
             targets = (step.target,) if isinstance(step, Jump) else targets
             if any(target > len(steps) for target in targets):
                 raise malformed("a jump leads out of its steps")
+        works = [step for step in steps if isinstance(step, Work)]
         return Program(
             steps,
             self.weights,
@@ -162,7 +164,7 @@ class _Reader:
             tuple(plan.buffers[index].bytes for index in plan.inputs),
             tuple(plan.buffers[index].bytes for index in plan.outputs),
             tuple(self.homes[index] for index in plan.outputs),
-            max((kernel.scratch_bytes for kernel in plan.kernels), default=0),
+            max((step.scratch_bytes for step in works if step.scratch.base == SCRATCH), default=0),
         )
 
     def home(self, buffer: plan_pb2.Buffer) -> Where:
@@ -206,7 +208,15 @@ class _Reader:
         if action == "run":
             kernel = self.plan.kernels[step.run.kernel]
             slots = [self.slot(argument) for argument in step.run.arguments]
-            launches = tuple(_launch(launch, slots, kernel) for launch in kernel.launches)
+            scratch = Where(SCRATCH, 0)
+            if step.run.HasField("scratch"):
+                scratch, room = self.slot(step.run.scratch)
+                if scratch.base != ARENA or room < kernel.scratch_bytes:
+                    raise malformed(
+                        f"the scratch of kernel {kernel.name} lies outside of the arena"
+                    )
+            own = scratch, kernel.scratch_bytes
+            launches = tuple(_launch(launch, slots, own, kernel) for launch in kernel.launches)
             origin = origin_text(kernel)
             arrays = tuple(
                 self.array(number, argument, where, room)
@@ -215,8 +225,7 @@ class _Reader:
                 )
             )
             return Work(
-                kernel.name, origin, launches, tuple(dead.get(index, ())), arrays,
-                kernel.scratch_bytes,
+                kernel.name, origin, launches, tuple(dead.get(index, ())), arrays, *own,
             )  # fmt: skip
         if action == "branch_if_false":
             where, room = self.slot(step.branch_if_false.condition)
@@ -258,7 +267,10 @@ class _Reader:
 
 
 def _launch(
-    launch: plan_pb2.Launch, slots: Sequence[tuple[Where, int]], kernel: plan_pb2.Kernel
+    launch: plan_pb2.Launch,
+    slots: Sequence[tuple[Where, int]],
+    scratch: tuple[Where, int],
+    kernel: plan_pb2.Kernel,
 ) -> Started:
     start = Start(
         launch.entry,
@@ -273,7 +285,7 @@ def _launch(
     fits &= _volume(start.cluster) <= limits.cluster
     if not fits or any(a % b for a, b in zip(start.grid, start.cluster, strict=True)):
         raise malformed(f"kernel {kernel.name} cannot be started in blocks of its size")
-    parameters = tuple(_parameter(one, slots, kernel) for one in launch.arguments)
+    parameters = tuple(_parameter(one, slots, scratch, kernel) for one in launch.arguments)
     sizes = {bytes: len, Where: lambda _: 8, Mapped: lambda _: 128}
     if sum(sizes[type(one)](one) for one in parameters) > _PARAMETER_BYTES:
         raise malformed(f"kernel {kernel.name} has too many parameters")
@@ -283,27 +295,27 @@ def _launch(
 def _parameter(
     argument: plan_pb2.LaunchArgument,
     slots: Sequence[tuple[Where, int]],
+    scratch: tuple[Where, int],
     kernel: plan_pb2.Kernel,
 ) -> Parameter:
     kind = argument.WhichOneof("value")
     if kind == "immediate":
         return argument.immediate
     if kind == "memory":
-        return _memory(argument.memory, slots, kernel)[0]
+        return _memory(argument.memory, slots, scratch, kernel)[0]
     if kind == "tensor_map":
-        return _tensor_map(argument.tensor_map, slots, kernel)
+        return _tensor_map(argument.tensor_map, slots, scratch, kernel)
     raise malformed(f"a parameter of kernel {kernel.name} has no value")
 
 
 def _memory(
     memory: plan_pb2.LaunchMemory,
     slots: Sequence[tuple[Where, int]],
+    scratch: tuple[Where, int],
     kernel: plan_pb2.Kernel,
 ) -> tuple[Where, int]:
     """Where a parameter points, and how many bytes are there."""
-    where, room = Where(SCRATCH, 0), kernel.scratch_bytes
-    if not memory.scratch:
-        where, room = slots[memory.slot]
+    where, room = scratch if memory.scratch else slots[memory.slot]
     if memory.offset > room:
         raise malformed(f"a parameter of kernel {kernel.name} points outside its memory")
     return Where(where.base, where.offset + memory.offset), room - memory.offset
@@ -312,9 +324,10 @@ def _memory(
 def _tensor_map(
     message: plan_pb2.LaunchTensorMap,
     slots: Sequence[tuple[Where, int]],
+    scratch: tuple[Where, int],
     kernel: plan_pb2.Kernel,
 ) -> Mapped:
-    where, room = _memory(message.memory, slots, kernel)
+    where, room = _memory(message.memory, slots, scratch, kernel)
     box = Box(
         message.element_type,
         tuple(message.dims),

@@ -1,11 +1,12 @@
 """Runs a plan on an NVIDIA GPU, or on a simulated one: whatever speaks `Driver`.
 
 A `NvidiaVariant` is immutable and shared: module and weights are loaded once, at the first call. A
-`NvidiaContext` (gpu_context.py) holds what one call at a time needs: a stream, the arena with the
-scratch of kernels behind it, and memory for arguments that come from the host. Launches follow each
-other on the stream; a branch waits for all of them, because the host reads its condition. Stretches
-without branches are graphs from the second call on: one each, which takes the addresses of a call.
-Copies from and to the host stand around them: few, and large ones hold up the host anyway.
+`NvidiaContext` (gpu_context.py) holds what one call at a time needs: a stream, the arena (behind it
+the scratch of kernels, where an old plan has none for them in it), and memory for arguments that
+come from the host. Launches follow each other on the stream; a branch waits for all of them,
+because the host reads its condition. Stretches without branches are graphs from the second call on:
+one each, which takes the addresses of a call. Copies from and to the host stand around them: few,
+and large ones hold up the host anyway.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from ...specs.generated import plan_pb2
+from ..timeline import memory_need
 from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, View, borrow
 from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, Event, NvidiaContext
 from .launches import Choose, Step, Work, check_device, decode
 from .resources import Memory, Stream, finally_do
-from .timeline import memory_need
 
 
 class NvidiaVariant:
@@ -87,9 +88,17 @@ class NvidiaVariant:
 
     def too_large(self, error: OutOfMemory) -> UserError:
         """The error for a device that is too small, with what the program needs."""
+        program = self.program
+        parts = {
+            "weights": program.weight_bytes,
+            "temporaries": self.plan.memory.arena_bytes,
+            "scratch": program.scratch_bytes,
+            "arguments": sum(program.inputs),
+            "results": sum(program.outputs),
+        }
         return UserError(
             f"the GPU has no {error.size / 1e6:.1f} MB left: {error.free / 1e6:.1f} MB of "
-            f"{error.total / 1e6:.1f} MB are free. {memory_need(self.plan, self.program)}"
+            f"{error.total / 1e6:.1f} MB are free. {memory_need(self.plan, parts)}"
         )
 
 

@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 93063f8e92a67ac68679c1b4076d1bce09329a10dd0be98c862c5328d10b4abf); do not edit.
+# Generated from specs/bundle.proto (sha256 dbfff1126772d4718fb02bef12407a64f4c870b1a5b8eb244a9f305fe5cf9e4a); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -231,24 +231,17 @@ class Rewrites(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Rewrite, _Mapping]] = ...) -> None: ...
     LICENCES_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
-    licences: _containers.RepeatedScalarFieldContainer[str]
+    licences: str
     rules: _containers.MessageMap[str, Rewrite]
-    def __init__(self, licences: _Optional[_Iterable[str]] = ..., rules: _Optional[_Mapping[str, Rewrite]] = ...) -> None: ...
+    def __init__(self, licences: _Optional[str] = ..., rules: _Optional[_Mapping[str, Rewrite]] = ...) -> None: ...
 
 class Rewrite(_message.Message):
     __slots__ = ("hits", "lines")
-    class LinesEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: int
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     HITS_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
     hits: int
-    lines: _containers.ScalarMap[str, int]
-    def __init__(self, hits: _Optional[int] = ..., lines: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, hits: _Optional[int] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Provenance(_message.Message):
     __slots__ = ("producer", "frontend", "versions", "options", "notes", "rewrites")

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 66c5f114d7b0e5042b6f03e6754a4a578ad82540e06b045faef3b379b07e6988); do not edit.
+# Generated from specs/plan.proto (sha256 97ccec81c3fdfb0dc5b3ab7c096ed0295612c66de6a60a3472bf61dabcf50cde); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -146,7 +146,7 @@ class Argument(_message.Message):
     def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait")
+    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait", "operands", "origin", "scratch")
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     TILES_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +154,9 @@ class Run(_message.Message):
     FLOPS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    OPERANDS_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_FIELD_NUMBER: _ClassVar[int]
     kernel: int
     arguments: _containers.RepeatedCompositeFieldContainer[Argument]
     tiles: int
@@ -161,7 +164,10 @@ class Run(_message.Message):
     flops: float
     bytes: float
     wait: bool
-    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ...) -> None: ...
+    operands: int
+    origin: PlanOrigin
+    scratch: Argument
+    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., operands: _Optional[int] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ...) -> None: ...
 
 class BranchIfFalse(_message.Message):
     __slots__ = ("condition", "target", "wait")
@@ -202,7 +208,7 @@ class Step(_message.Message):
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., branch_if_false: _Optional[_Union[BranchIfFalse, _Mapping]] = ..., jump: _Optional[_Union[Jump, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ...) -> None: ...
 
 class MemorySummary(_message.Message):
-    __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "scratch_bytes")
+    __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "scratch_bytes", "placement_proof", "peak_step", "order_bound_bytes", "order_proof")
     ARGUMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONSTANT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +216,10 @@ class MemorySummary(_message.Message):
     ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOWER_BOUND_BYTES_FIELD_NUMBER: _ClassVar[int]
     SCRATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_PROOF_FIELD_NUMBER: _ClassVar[int]
+    PEAK_STEP_FIELD_NUMBER: _ClassVar[int]
+    ORDER_BOUND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ORDER_PROOF_FIELD_NUMBER: _ClassVar[int]
     argument_bytes: int
     output_bytes: int
     constant_bytes: int
@@ -217,7 +227,11 @@ class MemorySummary(_message.Message):
     arena_bytes: int
     lower_bound_bytes: int
     scratch_bytes: int
-    def __init__(self, argument_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., constant_bytes: _Optional[int] = ..., temporary_bytes: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., lower_bound_bytes: _Optional[int] = ..., scratch_bytes: _Optional[int] = ...) -> None: ...
+    placement_proof: str
+    peak_step: int
+    order_bound_bytes: int
+    order_proof: str
+    def __init__(self, argument_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., constant_bytes: _Optional[int] = ..., temporary_bytes: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., lower_bound_bytes: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., placement_proof: _Optional[str] = ..., peak_step: _Optional[int] = ..., order_bound_bytes: _Optional[int] = ..., order_proof: _Optional[str] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "notes")

@@ -43,7 +43,7 @@ def rewrites(numerics: str) -> dict:
 
 def test_the_bundle_says_which_rules_fired_and_under_which_licences(tmp_path):
     narrow, wide = rewrites("bitwise"), rewrites("assumes-finite")
-    assert narrow["licences"] == [] and "ASSUMES_FINITE" in wide["licences"]
+    assert narrow["licences"] == "BITWISE" and "ASSUMES_FINITE" in wide["licences"]
     assert set(narrow["rules"]) < set(wide["rules"])
     for rule in wide["rules"].values():
         assert rule["hits"] >= 1 and 1 <= len(rule["lines"]) <= 3
@@ -60,7 +60,7 @@ def test_a_rule_beyond_its_licence_fails_the_build(monkeypatch):
         return offered(rules, licences | ASSUMES_FINITE)
 
     monkeypatch.setattr(rewrite, "_by_root", careless)
-    with pytest.raises(CompilerBug, match=r"rule '.*' rewrote .* under .*ASSUMES_FINITE"):
+    with pytest.raises(CompilerBug, match=r"rule '.*' has rewritten .*ASSUMES_FINITE"):
         rewrites("reassociates")
     assert rewrites("assumes-finite")["rules"]
 
@@ -71,7 +71,7 @@ def test_what_is_exact_takes_no_licence():
     ledger = Ledger(allowed=REASSOCIATES)
     ledger.record("fine", REASSOCIATES, op)
     ledger.record("fine", BITWISE, exact)
-    with pytest.raises(CompilerBug, match="only BITWISE"):
+    with pytest.raises(CompilerBug, match="allows BITWISE"):
         ledger.record("wrong", REASSOCIATES, exact)
     with pytest.raises(CompilerBug, match="'wrong'"):
         dataclasses.replace(ledger, allowed=BITWISE).record("wrong", REASSOCIATES, op)

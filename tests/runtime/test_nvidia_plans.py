@@ -10,8 +10,8 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from girih.hlo.errors import UserError
-from girih.runtime.devices.launches import CALL, SCRATCH, Choose, Mapped, Work, decode
-from girih.runtime.devices.timeline import peak
+from girih.runtime.devices.launches import ARENA, CALL, SCRATCH, Choose, Mapped, Work, decode
+from girih.runtime.timeline import Timeline
 from girih.specs.generated import plan_pb2
 
 from .gpu_fakes import PlanOf
@@ -43,6 +43,19 @@ def test_what_a_plan_says():
     assert isinstance(box, Mapped) and box.where == (CALL, 0) and box.box.dims == (16, 32)
     assert work.dead == ((128, 64),)
     assert program.scratch_bytes == 64 and program.inputs == (1024, 4)
+
+
+def test_scratch_in_the_arena():
+    plan = mapped().plan
+    plan.steps[0].run.scratch.buffer = 3
+    program = decode(plan, {})
+    work = program.steps[0]
+    assert isinstance(work, Work) and program.scratch_bytes == 0
+    assert work.launches[0].parameters[3] == work.scratch == (ARENA, 128)
+    for buffer, bytes in ((0, 64), (3, 65)):  # no arena; too small
+        plan.steps[0].run.scratch.buffer, plan.kernels[0].scratch_bytes = buffer, bytes
+        with pytest.raises(UserError, match="malformed"):
+            decode(plan, {})
 
 
 def test_offsets_add_up():
@@ -161,11 +174,13 @@ def test_damaged_plans_are_refused_or_understood():
 def test_where_temporaries_are_largest(sizes, expected):
     plan = plan_pb2.Plan(arena_alignment=256)
     lives = (0, 4), (1, 2), (2, 3), (4, 5)
+    plan.steps.extend([plan_pb2.Step()] * 6)
     for (first, last), size in zip(lives, sizes, strict=True):
         plan.buffers.add(place=plan_pb2.ARENA, bytes=size, first_step=first, last_step=last)
-    step, live = peak(plan)
-    assert (step, [buffer.bytes for buffer in live]) == expected
-    assert peak(plan_pb2.Plan()) == (0, [])
+    line = Timeline(plan)
+    live = sorted(row.buffer for row in line.rows())
+    assert (line.peak, [plan.buffers[number].bytes for number in live]) == expected
+    assert Timeline(plan_pb2.Plan()).live == [0]
 
 
 def test_every_weight_has_a_place_of_its_own():

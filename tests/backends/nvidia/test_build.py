@@ -15,7 +15,10 @@ from girih.backends.nvidia import target_of
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.target import ARCHITECTURES
 from girih.compiler import import_model
+from girih.hlo.build import Builder, build_module
 from girih.hlo.errors import UserError
+from girih.hlo.graph import Value
+from girih.hlo.types import I32, TensorType, element_type
 from girih.optimizer.pipeline import lowering_pipeline, run_pipeline, simplify_pipeline
 from girih.optimizer.schedule import Schedule, schedule
 from girih.options import Options
@@ -64,6 +67,24 @@ def test_plan_and_module(tmp_path: Path) -> None:
             slots = [a.memory.slot for a in launch.arguments if not a.memory.scratch]
             assert all(slot < arguments for slot in slots)
             assert all(extent > 0 for extent in (*launch.grid, *launch.block))
+
+
+def test_scratch_lies_in_the_arena() -> None:
+    def body(b: Builder, x: Value, w: Value) -> list[Value]:
+        product = b(
+            "dot_general", x, w, type=TensorType((512, 512), I32),
+            lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
+        )  # fmt: skip
+        return [product]
+
+    square = TensorType((512, 512), element_type("i8"))
+    made = schedule(build_module([square, square], body))
+    plan, _ = find("nvidia:sm_90a", Options(cache="off")).build(made, ())
+    runs = [step.run for step in plan.steps if plan.kernels[step.run.kernel].scratch_bytes]
+    assert runs and plan.format_version == "1.4" and plan.memory.scratch_bytes == 0
+    for run in runs:
+        buffer = plan.buffers[run.scratch.buffer]
+        assert buffer.bytes == plan.kernels[run.kernel].scratch_bytes <= plan.memory.arena_bytes
 
 
 def test_equal_input_gives_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

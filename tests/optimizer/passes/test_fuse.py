@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from girih.hlo.build import build_module, build_region
+from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
 from girih.hlo.text import canonical_op
 from girih.hlo.types import F32, I1, I32, TensorType
@@ -88,16 +89,45 @@ def test_softmax_over_the_first_dim_is_no_rows_kernel():
     assert kinds(fused(build_module([MATRIX], body))) == ["reduce", "loop"]
 
 
-def test_an_expensive_value_with_two_far_users_is_stored_once():
+def times(module: Module, name: str) -> int:
+    """How often an operation is computed."""
+    kernels = [op for op in module.body.ops if op.name == "fusion"]
+    return [inner.name for op in kernels for inner in op.regions[0].ops].count(name)
+
+
+@pytest.mark.parametrize(("depth", "computed"), [(1, 2), (2, 4), (3, 3), (8, 8)])
+def test_what_costs_more_than_to_store_it_is_computed_once(depth, computed):
     def body(b, x):
-        e = b("exponential", x)
+        e = x
+        for _ in range(depth):
+            e = b("exponential", e)
         return [b.transpose(e, (1, 0)), b("negate", b("add", e, x))]
 
-    module = fused(build_module([MATRIX], body))
-    inside = [
-        inner.name for op in module.body.ops if op.name == "fusion" for inner in op.regions[0].ops
-    ]
-    assert inside.count("exponential") == 1
+    assert times(fused(build_module([MATRIX], body)), "exponential") == computed
+
+
+@pytest.mark.parametrize(("inputs", "computed"), [(1, 0), (2, 2), (3, 2), (6, 6)])
+def test_what_reads_more_than_two_large_values_is_stored(inputs, computed):
+    def body(b, *xs):
+        total = xs[0]
+        for x in xs[1:]:
+            total = b("add", total, x)
+        return [
+            b.transpose(total, (1, 0)),
+            b.reduce("maximum", total, b.constant(0.0, SCALAR), (0,)),
+        ]
+
+    assert times(fused(build_module([MATRIX] * inputs, body)), "add") == computed
+
+
+def test_small_values_do_not_count_as_read():
+    def body(b, x, *rows):
+        for row in rows:
+            x = b("add", x, b.broadcast(row, x.dims, (1,)))
+        return [b.transpose(x, (1, 0)), b.reduce("maximum", x, b.constant(0.0, SCALAR), (0,))]
+
+    matrix, row = TensorType((64, 6), F32), TensorType((6,), F32)
+    assert times(fused(build_module([matrix, row, row, row], body)), "add") == 6
 
 
 def test_a_shared_cheap_value_is_computed_twice():

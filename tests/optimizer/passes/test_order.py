@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 
-from girih.hlo.build import build_module
+import girih
+from girih.cli.inspecting import inspect_bundle
+from girih.hlo.build import build_module, build_region
 from girih.hlo.interpret import interpret
-from girih.hlo.types import F32, TensorType
+from girih.hlo.types import F32, I32, TensorType
 from girih.hlo.verify import verify
-from girih.optimizer.passes.order import Order, _Graph, order_region
+from girih.optimizer.measure import measure
+from girih.optimizer.passes.order import Order
+from girih.optimizer.schedule import ORDER_BOUND, ORDER_PROOF
 
 BIG, SMALL = TensorType((64, 64), F32), TensorType((64,), F32)
+COUNT = TensorType((), I32)
 
 
 def wide(b, x):
@@ -27,16 +32,19 @@ def test_a_poor_order_is_mended():
     module = build_module([SMALL], wide)
     ordered = Order()(module)
     verify(ordered)
-    before = _Graph(module.body).peak(module.body.ops)
-    after = _Graph(ordered.body).peak(ordered.body.ops)
+    before, after = measure(module).total_bytes, measure(ordered).total_bytes
     assert before > 8 * BIG.bytes and after <= 4 * BIG.bytes
+    assert 3 * BIG.bytes <= ordered.attributes[ORDER_BOUND] <= measure(ordered).arena_bytes
     x = np.arange(64, dtype=np.float32)
     np.testing.assert_array_equal(interpret(module, [x])[0], interpret(ordered, [x])[0])
 
 
 def test_the_best_order_is_kept():
     module = build_module([SMALL], lambda b, x: [b("negate", b("tanh", x))])
-    assert Order()(module) is module
+    ordered = Order()(module)
+    assert ordered.body is module.body
+    assert ordered.attributes[ORDER_PROOF] == "proven by bound"
+    assert Order()(ordered) is ordered
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -51,11 +59,47 @@ def test_random_graphs(seed):
         return [pool[-1], pool[5]]
 
     module = build_module([SMALL], body)
-    region = order_region(module.body)
-    ordered = module.with_main(region)
+    ordered = Order()(module)
     verify(ordered)
-    graph = _Graph(module.body)
-    assert graph.peak(region.ops) <= graph.peak(module.body.ops)
+    assert measure(ordered).total_bytes <= measure(module).total_bytes
+    assert ordered.attributes[ORDER_BOUND] <= measure(ordered).arena_bytes
     x = np.linspace(-1, 1, 64, dtype=np.float32)
     for left, right in zip(interpret(module, [x]), interpret(ordered, [x]), strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+def test_a_search_without_work_proves_nothing():
+    found = Order(work=1)(build_module([SMALL], wide)).attributes[ORDER_PROOF]
+    assert found == "proven by bound" or found.startswith("not proven, stopped after")
+
+
+def turn(b, i, x):
+    y = b("add", wide(b, x)[0], x)
+    return [b("add", i, b.constant(1, COUNT)), y]
+
+
+def looped(b, x):
+    kinds = [COUNT, SMALL]
+    until = build_region(kinds, lambda b, i, x: [b.compare("LT", i, b.constant(3, COUNT))])
+    loop = [b.constant(0, COUNT), x]
+    return [b.op("while", loop, {}, (until, build_region(kinds, turn))).results[1]]
+
+
+def test_bodies_of_loops_are_ordered():
+    module = build_module([SMALL], looped)
+    ordered = Order()(module)
+    verify(ordered)
+    before, after = measure(module).total_bytes, measure(ordered).total_bytes
+    assert before > 8 * BIG.bytes and after <= 4 * BIG.bytes
+    x = np.arange(64, dtype=np.float32)
+    np.testing.assert_array_equal(interpret(module, [x])[0], interpret(ordered, [x])[0])
+
+
+def test_the_plan_tells_what_is_proven_and_inspect_prints_it(tmp_path, capsys):
+    program = girih.compile(build_module([SMALL], looped))
+    memory = program.plan.memory
+    assert memory.order_proof == "proven by bound"
+    assert memory.order_bound_bytes == memory.lower_bound_bytes
+    program.save(tmp_path / "looped.girih")
+    inspect_bundle(tmp_path / "looped.girih", kernels=3, members=False, as_json=False)
+    assert "this no more: proven by bound" in capsys.readouterr().out
