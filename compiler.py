@@ -174,25 +174,40 @@ def _compile(
     read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
 ) -> Program:
     from .backends import SIMULATED, find
+    from .backends.programs import digest_of, open_programs
     from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
     from .optimizer.pipeline import blamed_on, pipeline_for
+    from .runtime.parts import copied_parts
 
     backend = find(target, options, tuner)
     backend.begin()
     module = read()
+    simulate = target.partition(":")[0] == SIMULATED
+    cache = open_programs(options.cache)
+    digest = None if cache is None else digest_of(module, backend, options)
+    if cache is not None and digest is not None:
+        parts = cache.load(digest, module)
+        if parts is not None and backend.name in parts.variants:
+            say("package")
+            return _program(parts, backend.name, options, simulate)
     with collection_paused():
         ledger = Ledger()
         passes = pipeline_for(backend, options, ledger)
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
-        simulate = target.partition(":")[0] == SIMULATED
 
         def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Program:
             return _packed(simple, lowered, backend, options, say, simulate, ledger, own_notes)
 
         with blamed_on(options.disable):
             limit = options.memory_limit
-            return pack(fused) if limit is None else _within(limit, fused, backend, pack, say)
+            if limit is None:
+                program = pack(fused)
+            else:
+                program = _within(limit, fused, backend, pack, say)
+    if cache is not None and digest is not None:
+        cache.store(digest, module, copied_parts(program.parts))
+    return program
 
 
 def _within(
@@ -218,6 +233,26 @@ def _within(
             return program
         beside = max(beside, allocated[-1] - need(fitted.measure).total)
     raise not_found(limit, min(allocated))
+
+
+def compile_lowered(module: Module, target: str, options: Options) -> Program:
+    """A program of a module that all passes have gone over, or of a part of one: its kernels
+    as they are."""
+    from .backends import SIMULATED, find
+    from .optimizer.licence import Ledger
+
+    backend = find(target, options)
+    backend.begin()
+    simulate = target.partition(":")[0] == SIMULATED
+    return _packed(module, module, backend, options, lambda stage: None, simulate, Ledger())
+
+
+def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Program:
+    """The program of parts that the cache has kept."""
+    from .runtime.program import Program
+
+    driver = simulated_gpu(target) if simulate else None
+    return Program(parts, target, threads=options.threads, pin=options.pin, driver=driver)
 
 
 def _packed(
