@@ -22,6 +22,7 @@ import numpy as np
 from ..hlo.errors import UserError
 from ..hlo.wire import encode
 from ..options import Options
+from ..runtime.devices.cores import default_threads
 from .cpu.cache import FileCache, compiler_digest, open_cache, sources_digest
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def digest_of(module: Module, backend: Backend, options: Options) -> str | None:
         if field.name not in _NOT_IN_KEYS
     }
     chosen["machine"] = backend.machine
+    if options.max_memory is not None:  # the scratch of all workers counts
+        chosen["threads"] = options.threads or default_threads()
     state = hashlib.blake2b(digest_size=20)
     texts = (
         _FORMAT,
@@ -162,7 +165,7 @@ def _weights(module: Module) -> list[bytes]:
         array = weight.array
         about = f"{name}\0{weight.aliases!r}\0{array.dtype}\0{array.shape}\0".encode()
         state = hashlib.sha256(about)
-        state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        state.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
         return state.digest()
 
     with ThreadPoolExecutor(4, "girih-digests") as pool:
