@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .runtime.program import Program
 
 _ZIP = b"PK"
+FITTED = 4  # plans that are made for a limit before it is given up
 Progress = Callable[[str], None]
 
 
@@ -173,25 +174,40 @@ def _compile(
     read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
 ) -> Program:
     from .backends import SIMULATED, find
+    from .backends.programs import digest_of, open_programs
     from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
     from .optimizer.pipeline import blamed_on, pipeline_for
+    from .runtime.parts import copied_parts
 
     backend = find(target, options, tuner)
     backend.begin()
     module = read()
+    simulate = target.partition(":")[0] == SIMULATED
+    cache = open_programs(options.cache)
+    digest = None if cache is None else digest_of(module, backend, options)
+    if cache is not None and digest is not None:
+        parts = cache.load(digest, module)
+        if parts is not None and backend.name in parts.variants:
+            say("package")
+            return _program(parts, backend.name, options, simulate)
     with collection_paused():
         ledger = Ledger()
         passes = pipeline_for(backend, options, ledger)
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
-        simulate = target.partition(":")[0] == SIMULATED
 
         def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Program:
             return _packed(simple, lowered, backend, options, say, simulate, ledger, own_notes)
 
         with blamed_on(options.disable):
             limit = options.memory_limit
-            return pack(fused) if limit is None else _within(limit, fused, backend, pack, say)
+            if limit is None:
+                program = pack(fused)
+            else:
+                program = _within(limit, fused, backend, pack, say)
+    if cache is not None and digest is not None:
+        cache.store(digest, module, copied_parts(program.parts))
+    return program
 
 
 def _within(
@@ -202,26 +218,41 @@ def _within(
     say: Progress,
 ) -> Program:
     """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be."""
-    from .hlo.errors import MemoryLimitError
-    from .optimizer.limit import need, note, within
+    from .optimizer.limit import need, not_found, note, within
     from .optimizer.measure import measure
 
     before = measure(fused, backend.in_tiles)
-    beside = 0  # scratch of workers and gaps between buffers: known once there is a plan
-    needed = 0
-    for _ in range(4):
+    beside = 0  # scratch, gaps between buffers, rest of a page: known once there is a plan
+    allocated: list[int] = []
+    while len(allocated) < FITTED:
         say("fit")
         fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
         program = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
-        needed = program.memory.total_bytes
-        if needed <= limit:
+        allocated.append(program.memory.allocated_bytes)
+        if allocated[-1] <= limit:
             return program
-        beside = max(beside, needed - need(fitted.measure).total)
-    raise MemoryLimitError(
-        f"max_memory: {limit:,} bytes are too few for this schedule as it is laid out, which needs "
-        f"{needed:,}; allow as many",
-        limit, needed, impossible=False,
-    )  # fmt: skip
+        beside = max(beside, allocated[-1] - need(fitted.measure).total)
+    raise not_found(limit, min(allocated))
+
+
+def compile_lowered(module: Module, target: str, options: Options) -> Program:
+    """A program of a module that all passes have gone over, or of a part of one: its kernels
+    as they are."""
+    from .backends import SIMULATED, find
+    from .optimizer.licence import Ledger
+
+    backend = find(target, options)
+    backend.begin()
+    simulate = target.partition(":")[0] == SIMULATED
+    return _packed(module, module, backend, options, lambda stage: None, simulate, Ledger())
+
+
+def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Program:
+    """The program of parts that the cache has kept."""
+    from .runtime.program import Program
+
+    driver = simulated_gpu(target) if simulate else None
+    return Program(parts, target, threads=options.threads, pin=options.pin, driver=driver)
 
 
 def _packed(

@@ -27,6 +27,7 @@ class Backend:
     `suits`: whether its products go to the units of the largest grain.
     `in_tiles`: whether its tile functions write results where operands lie.
     `slow`: what an operation costs more than another element type would, "" as a rule.
+    `identity`: a text that says all of the target that code depends on, and the tools that make it.
     `formulas`: by which operations may be computed that are marked as approximate.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does."""
 
@@ -34,6 +35,7 @@ class Backend:
     build: Callable[[Schedule, tuple[str, ...]], tuple[Any, bytes]]
     packing: Callable[[Op], Any] | None = None
     model: Machine | None = None  # what the optimizer's cost model assumes; None: nothing is tiled
+    identity: str = ""
     machine: str = ""  # that machine's name, with a digest where it is no typical one
     choices: Choices | None = None
     accepts: Callable[[Op], bool] | None = None

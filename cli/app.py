@@ -264,6 +264,9 @@ def inspect(
         int, typer.Option("--kernels", help="How many kernels to list; 0 lists none.")
     ] = 12,
     members: Annotated[bool, typer.Option("--members", help="List the file's members.")] = False,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="List the rules that rewrote the program.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a bundle holds: entry points, sizes, kernels, memory. Runs nothing of it.
@@ -276,7 +279,7 @@ def inspect(
     """
     from .inspecting import inspect_bundle
 
-    inspect_bundle(bundle, kernels, members, as_json)
+    inspect_bundle(bundle, kernels, members, as_json, rules)
 
 
 @app.command()
@@ -376,6 +379,39 @@ def dump(
     from .compiling import dump_source
 
     dump_source(source, after, output, target, settings or [], as_json)
+
+
+@app.command()
+def bisect(
+    source: Source,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", help="Inputs as for run; others are drawn with the seed."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the inputs that are made up.")] = 0,
+    tolerance: Annotated[
+        float,
+        typer.Option("--tolerance", help="Largest difference, as part of the largest result."),
+    ] = 1e-3,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the smallest program that shows it."),
+    ] = None,
+    target: Target = "cpu",
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Find the pass, rule, operation or kernel that makes results differ from float64.
+
+    Examples:
+
+      girih bisect model.pt2
+
+      girih bisect model.mlir -i x.npy --tolerance 1e-4 -o fault.girih
+    """
+    from .bisecting import bisect_source
+
+    bisect_source(source, target, settings or [], inputs or [], seed, tolerance, output, as_json)
 
 
 @app.command(name="export")

@@ -15,6 +15,7 @@ from . import arrays, show
 if TYPE_CHECKING:
     from ..backends import Backend
     from ..hlo.graph import Module
+    from ..optimizer.pipeline import Pipeline
     from ..options import Options
 
 
@@ -115,6 +116,15 @@ def passed(
     backend = find(target, options, tuner_for(module, options))
     passes = pipeline_for(backend, options)
     return passes.run(module, disable=options.disable, stop_after=after)[1], backend
+
+
+def pipeline_of(module: Module, target: str, options: Options) -> Pipeline:
+    """The passes that a compilation of the module for `target` runs."""
+    from ..backends import find
+    from ..compiler import tuner_for
+    from ..optimizer.pipeline import pipeline_for
+
+    return pipeline_for(find(target, options, tuner_for(module, options)), options)
 
 
 def import_source(source: str) -> Module:

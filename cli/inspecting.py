@@ -16,7 +16,9 @@ from ..runtime.program import Memory
 from . import show
 
 
-def inspect_bundle(path: Path, kernels: int, members: bool, as_json: bool) -> None:
+def inspect_bundle(
+    path: Path, kernels: int, members: bool, as_json: bool, rules: bool = False
+) -> None:
     """Show a bundle's parts; no code of it is mapped."""
     bundle = Bundle(path, verify="lazy")
     data = describe(bundle)
@@ -43,6 +45,8 @@ def inspect_bundle(path: Path, kernels: int, members: bool, as_json: bool) -> No
         show.table(("", "name", "type", ""), rows, title=f"\nentry point {name}")
     for target, variant in data["variants"].items():
         _show_variant(target, variant, kernels)
+    if rules:
+        _show_rules(data["provenance"].get("rewrites"))
     if len(data["variants"]) > 1 or data["runs"]["target"] is None:
         runs = data["runs"]
         here = f"{runs['target']} runs here" if runs["target"] else "nothing runs here"
@@ -149,6 +153,24 @@ def _operations(names: list[str]) -> str:
     counts = {name: names.count(name) for name in names if name != "constant"}
     shown = [f"{name} x{count}" if count > 1 else name for name, count in counts.items()]
     return " ".join(shown[:4]) + (" ..." if len(shown) > 4 else "")
+
+
+def _show_rules(rewrites: Any) -> None:
+    """What rewrote the program, most hits first; UserError where the document is malformed."""
+    if rewrites is None:
+        show.console.print("\nthe bundle does not say which rules rewrote its program")
+        return
+    try:
+        rows = [
+            (name, rule["hits"], ", ".join(rule["lines"]))
+            for name, rule in rewrites["rules"].items()
+        ]
+        rows.sort(key=lambda row: (-row[1], row[0]))
+        used = rewrites["licences"]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"provenance.json: its rewrites are malformed ({error!r})") from error
+    title = f"\n{len(rows)} rules; licences used: {used}"
+    show.table(("rule", ">hits", "lines"), rows, title=title)
 
 
 def _choice_text(choice: dict[str, Any]) -> str:

@@ -19,8 +19,8 @@ from ..hlo.graph import Module, Op, Region, Value
 from ..hlo.tiling import trips
 from .measure import Measure, size_of
 from .partial import partial
-from .regions import CONTROL_BODIES, aliases, rename
-from .schedule import Buffer, RunStep, alias_roots
+from .regions import CONTROL_BODIES, alias_roots, aliases, rename
+from .schedule import Buffer, RunStep
 
 DEPTH = 12  # kernels in a row that are computed again for one value
 SMALL = 16  # so many times smaller than the value: rather kept than computed again

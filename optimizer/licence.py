@@ -8,7 +8,7 @@ from enum import Flag
 from typing import Any
 
 from ..hlo.errors import CompilerBug
-from ..hlo.graph import Op
+from ..hlo.graph import EXACT, Op
 
 
 class Licence(Flag):
@@ -40,7 +40,8 @@ class Ledger:
     """Which rules fired, how often, for which lines of the user's program, under which licences.
 
     allowed: the licences that the program gives; None where nobody asks. A rule that made use of
-    more is a CompilerBug.
+    more, or any on an operation that has to stay exact, is a CompilerBug. limit: how many times
+    rules may fire, for finding faults; None: without end. `last` is the last that did.
     """
 
     hits: Counter[str] = field(default_factory=Counter)
@@ -49,15 +50,25 @@ class Ledger:
     folded_elements: int = 0  # elements read and written by constant folding
     allowed: Licence | None = None
     exhausted: int = 0  # how often a chain of rules was cut off: a pair of rules undoes itself
+    limit: int | None = None
+    last: tuple[str, Op] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no rule may fire any more."""
+        return self.limit is not None and self.hits.total() >= self.limit
 
     def record(self, rule: str, needs: Licence, op: Op) -> None:
-        """Note that `rule` rewrote `op`, having made use of the licences `needs`."""
-        if self.allowed is not None and needs & ~self.allowed:
+        """Note that `rule` rewrote `op`, having made use of the licences `needs`; CompilerBug
+        where these go beyond what is allowed for the compilation or for this operation."""
+        allowed = BITWISE if EXACT in op.attributes else self.allowed
+        if allowed is not None and needs & ~allowed:
             raise CompilerBug(
                 f"{op.place}rule '{rule}' has rewritten {op.name}, which needs {needs}, but the "
-                f"program allows {self.allowed}"
+                f"program allows {allowed}"
             )
         self.hits[rule] += 1
+        self.last = rule, op
         self.licences |= needs
         place = op.origin[0] if op.origin else None
         line = f"{place.file}:{place.line}" if place and place.file else "unknown"

@@ -11,6 +11,8 @@ from .fit import Fitted, Judge, fit
 from .measure import Measure, size_of
 from .schedule import RunStep, touched
 
+SMALLER = "make the batch smaller"
+
 
 class Need(NamedTuple):
     """Bytes of a program by what they are for; `beside`: scratch of workers, and what alignment
@@ -84,6 +86,15 @@ def within(module: Module, limit: int, judge: Judge, beside: int = 0) -> Fitted:
     return fitted
 
 
+def not_found(limit: int, best: int) -> MemoryLimitError:
+    """The error where every plan that was made is above the limit; the best needs `best` bytes."""
+    return MemoryLimitError(
+        f"max_memory: no plan within {_bytes(limit)} was found; the best needs {_bytes(best)}; "
+        "allow that, or make the batch smaller",
+        limit, best, impossible=False,
+    )  # fmt: skip
+
+
 def note(fitted: Fitted, before: Measure) -> str:
     """What was done for a limit, in a sentence."""
     spared = before.arena_bytes - fitted.measure.arena_bytes
@@ -127,7 +138,8 @@ def _kernel(op: Op) -> str:
 def _remedies(module: Module, fitted: Fitted, have: Need, best: Need, limit: int) -> Iterator[str]:
     """The cheapest ways out, with what they cost."""
     yield f"Allow {_bytes(best.total)}, for {1e3 * fitted.seconds:.1f} ms a call"
-    yield _donate(module)
+    if (donate := _donate(module)) != SMALLER:
+        yield donate
     share = (limit - best.constants - best.beside) / max(best.total - best.constants, 1)
     yield f"compile for a batch of at most {max(share, 0):.0%} of this one, at no cost per element"
 
@@ -136,7 +148,7 @@ def _donate(module: Module) -> str:
     """The largest argument that could be given up for a result."""
     signature = module.signature
     if signature is None:
-        return "make the batch smaller"
+        return SMALLER
     body = module.body
     taken = {leaf.aliases for leaf in signature.arguments if leaf.donated}
     free = [v.type for n, v in enumerate(body.results) if n not in taken]
@@ -146,7 +158,7 @@ def _donate(module: Module) -> str:
         if not leaf.donated and value.type in free and value.tensor.bytes
     ]
     if not fitting:
-        return "make the batch smaller"
+        return SMALLER
     size, path = max(fitting)
     return f"donate {path}, which frees {megabytes(size)} at no cost"
 
@@ -156,7 +168,7 @@ def _bytes(size: int) -> str:
 
 
 def megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
 def _percent(size: int, bound: int) -> str:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from ..hlo.graph import Module, Op, Region
 from .lending import Lent, lend
 from .memory import rounded
+from .overwriting import Hinders, hinders_of
 from .schedule import (
     Buffer,
-    Hinders,
     RunStep,
     Schedule,
-    hinders_of,
     live_ranges,
     schedule,
     schedule_alone,

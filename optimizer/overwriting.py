@@ -1,13 +1,34 @@
-"""Which kernels may write a result where an operand lies."""
+"""Which kernels may write a result where an operand lies, and which results of a region may lie
+where what they replace does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 
-from ..hlo.graph import Op, Region
+from ..hlo.graph import Op, Region, Value
 from ..hlo.offsets import Offset, Offsets
 from ..hlo.ops.tile import MEMORY_OPS
 from .fusable import trailing_reduction
+from .regions import CONTROL_BODIES, alias_roots, aliases
+
+Hinders = Callable[[Op, int, int], str]  # why a result may not lie where an operand does, or ""
+SOURCES = frozenset({"constant", "weight"})
+
+
+def hinders_of(in_tiles: bool) -> Hinders:
+    """Why a result may not lie where an operand does, on a target whose tile functions write there
+    or do not; each answer is computed once."""
+
+    @cache
+    def hinders(op: Op, operand: int, result: int) -> str:
+        if op.name == "kernel_call" and not in_tiles:
+            return "whose results lie apart from what it reads on this target"
+        may = tiles_may_overwrite if op.name == "kernel_call" else may_overwrite
+        return "" if may(op, operand, result) else "which needs it until that is written"
+
+    return hinders
 
 
 def may_overwrite(op: Op, operand: int, result: int) -> bool:
@@ -112,3 +133,89 @@ def _apart(kernel: Op, window: list[Offset], sizes: tuple[int, ...]) -> bool:
             told.add(axis)
             reach += factor * (kernel.grid[axis] - 1)
     return told >= {axis for axis, count in enumerate(kernel.grid) if count > 1}
+
+
+def hindrances(
+    body: Region,
+    carries: Sequence[tuple[Value, int, object]],
+    hinders: Hinders,
+    in_order: bool = True,
+) -> list[str]:
+    """For each argument, why the result that replaces it cannot be computed straight into its
+    memory, "" where it can: all its readers have to come before, or be the operation itself and
+    allow it. A loop takes it over as the start of the same carried value; branches, if each of them
+    could, or returns it as it is. in_order: as the operations stand; False: as if all other readers
+    of an argument came before what replaces it."""
+    results = Results(body, in_order)
+    return [results.hindrance([old], body.results[index], hinders) for old, index, _ in carries]
+
+
+class Results:
+    """A region's results: what they are made of, and what may lie where something else does."""
+
+    def __init__(self, region: Region, in_order: bool = True) -> None:
+        self.region, self.in_order = region, in_order
+        self.roots = alias_roots(region)
+        self.names: dict[Value, list[Value]] = {}
+        for value, source in self.roots.items():
+            self.names.setdefault(source, []).append(value)
+        self.results = Counter(self.roots.get(value, value) for value in region.results)
+        self.position = {op: number for number, op in enumerate(region.ops)}
+
+    def computed(self, number: int) -> bool:
+        """Whether one kernel of the region makes the result, and nothing else returns it."""
+        result = self.region.results[number]
+        root = self.roots.get(result, result)
+        op = root.op
+        own = op is not None and op in self.position and self.results[root] == 1
+        return own and op is not None and not (op.name in CONTROL_BODIES | SOURCES or fills(op))
+
+    def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
+        """Why a result cannot lie where `old` does, an argument or captured value by all its names;
+        "" where it can."""
+        root = self.roots.get(result, result)
+        op = root.op
+        if op is None or op not in self.position:
+            return "the result is no value that is computed here"
+        if self.results[root] > 1:
+            return f"{op.place}what replaces it is returned twice"
+        if op.name in SOURCES:
+            return f"{op.place}what replaces it comes from '{op.name}'"
+        names = [*old, *(name for value in old for name in self.names.get(value, ()))]
+        own = []
+        for user, number in (use for name in names for use in self.region.uses.get(name, ())):
+            if user is None:
+                return "it is returned as it is"
+            if user is op:
+                own.append(number)
+            elif self.in_order and self.position[user] > self.position[op] and not aliases(user):
+                return (
+                    f"{user.place}{_kernel(user)} reads it, when what replaces it is computed "
+                    f"already ({op.place}{_kernel(op)})"
+                )
+        if not own:
+            return ""
+        if op.name in ("if", "case") and set(own) == {-1}:
+            return next(filter(None, (_branch(b, names, root, hinders) for b in op.regions)), "")
+        alone = len(own) == 1 and own[0] >= 0
+        if op.name == "while":
+            why = "" if alone and own[0] == root.index else "which needs it in every turn"
+        else:
+            why = hinders(op, own[0], root.index) if alone else "which reads it more than once"
+        return why and f"{op.place}what replaces it comes from {_kernel(op)}, {why}"
+
+
+def _branch(body: Region, old: Collection[Value], result: Value, hinders: Hinders) -> str:
+    """Why the branch's result of that number cannot lie where `old` does, "" where it can."""
+    found = Results(body)
+    value = body.results[result.index]
+    kept = found.roots.get(value, value) in old
+    if kept and found.results[found.roots.get(value, value)] == 1:
+        return ""
+    return found.hindrance(old, value, hinders)
+
+
+def _kernel(op: Op) -> str:
+    """What kind of kernel an operation is."""
+    kind = op.attributes.get("kind", op.attributes.get("kernel", ""))
+    return f"{op.name} '{kind}'" if kind else op.name

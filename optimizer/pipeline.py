@@ -159,6 +159,7 @@ class Pipeline:
         stop_after: str | None = None,
         dump: Path | None = None,
         check: bool = False,
+        on_module: Callable[[str, Pass, Module, Module], None] | None = None,
     ) -> tuple[Module, Module]:
         """The program that a bundle stores, and the one after all passes.
 
@@ -166,6 +167,8 @@ class Pipeline:
         stop_after: the pass after which to stop, "simplify" or "simplify:2".
         dump: a folder that gets the program's text after every pass that runs.
         check: verify the whole module after every pass, not its level alone.
+        on_module: called after each pass with a name that means this run alone, the pass, and the
+            module before and after it.
         """
         first, second = len(self.simplify), len(self.simplify) + len(self.references)
         simple = module
@@ -177,7 +180,9 @@ class Pipeline:
                 if names.isdisjoint(disable) and not needless:
                     if on_pass:
                         on_pass(step.name)
-                    module = _run(module, step, check)
+                    before, module = module, _run(module, step, check)
+                    if on_module:
+                        on_module(max(names, key=len), step, before, module)
                     if dump is not None:
                         dump.mkdir(parents=True, exist_ok=True)
                         (dump / f"{number:02d}-{step.name}.txt").write_text(f"{module}\n")

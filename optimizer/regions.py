@@ -46,6 +46,16 @@ def aliases(op: Op) -> bool:
     return op.name in ALIASING
 
 
+def alias_roots(region: Region) -> dict[Value, Value]:
+    """value -> the value whose bytes it shares, for aliasing operations of the region."""
+    roots: dict[Value, Value] = {}
+    for op in region.ops:
+        if aliases(op):
+            for operand, result in zip(op.operands, op.results, strict=True):
+                roots[result] = roots.get(operand, operand)
+    return roots
+
+
 def rename(region: Region, mapping: dict[Value, Value]) -> Region:
     """A copy of the region in which captured values are replaced."""
     if not any(value in mapping for value in region.captures()):

@@ -378,6 +378,8 @@ class Rewriter(Builder):
 
     def _rewritten(self, op: Op) -> tuple[Value, ...] | None:
         engine = self.engine
+        if engine.ledger.is_full:
+            return None
         folded = engine.folder.fold(op) if op.operands and engine.folding else None
         if folded is not None:
             engine.progress = True

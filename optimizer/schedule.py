@@ -7,22 +7,19 @@ given later, by memory.py, from the live ranges that `live_ranges` finds here.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
-from .overwriting import fills, may_overwrite, tiles_may_overwrite
+from .overwriting import SOURCES, Hinders, Results, fills, hinders_of, hindrances
 from .passes.require_static import require_static
-from .regions import CONTROL_BODIES, aliases
+from .regions import CONTROL_BODIES, alias_roots, aliases
 
 COPIED_BYTES = 4096  # carried values up to this may be copied in every turn of a loop
 ALTERNATED_OPERATIONS = 256  # that a loop's body has at most where two turns of it are steps
-SOURCES = frozenset({"constant", "weight"})
 
 # Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.
 ORDER_BOUND, ORDER_PROOF = "girih.order_bound", "girih.order_proof"
@@ -90,7 +87,6 @@ class SwitchStep:
 
 
 Carry = tuple[Value, int, Buffer]  # an argument, the result that replaces it, its memory
-Hinders = Callable[[Op, int, int], str]  # why a result may not lie where an operand does, or ""
 Step = RunStep | CopyStep | BranchStep | JumpStep | SwitchStep
 
 
@@ -137,20 +133,6 @@ def schedule_body(region: Region, carries: bool, hinders: Hinders) -> Schedule:
     carries: its results go where its arguments lie, as in the body of a loop.
     """
     return _Scheduler(hinders).turn(region, carries)
-
-
-def hinders_of(in_tiles: bool) -> Hinders:
-    """Why a result may not lie where an operand does, on a target whose tile functions write there
-    or do not; each answer is computed once."""
-
-    @cache
-    def hinders(op: Op, operand: int, result: int) -> str:
-        if op.name == "kernel_call" and not in_tiles:
-            return "whose results lie apart from what it reads on this target"
-        may = tiles_may_overwrite if op.name == "kernel_call" else may_overwrite
-        return "" if may(op, operand, result) else "which needs it until that is written"
-
-    return hinders
 
 
 class _Scheduler:
@@ -489,99 +471,6 @@ class _Scheduler:
 def _pairs(body: Region, carried: Sequence[Buffer]) -> list[Carry]:
     """A loop's body replaces each carried value by the result of the same number."""
     return [(a, n, b) for n, (a, b) in enumerate(zip(body.arguments, carried, strict=True))]
-
-
-def hindrances(
-    body: Region, carries: Sequence[Carry], hinders: Hinders, in_order: bool = True
-) -> list[str]:
-    """For each argument, why the result that replaces it cannot be computed straight into its
-    memory, "" where it can: all its readers have to come before, or be the operation itself and
-    allow it. A loop takes it over as the start of the same carried value; branches, if each of them
-    could, or returns it as it is. in_order: as the operations stand; False: as if all other readers
-    of an argument came before what replaces it."""
-    results = Results(body, in_order)
-    return [results.hindrance([old], body.results[index], hinders) for old, index, _ in carries]
-
-
-class Results:
-    """A region's results: what they are made of, and what may lie where something else does."""
-
-    def __init__(self, region: Region, in_order: bool = True) -> None:
-        self.region, self.in_order = region, in_order
-        self.roots = alias_roots(region)
-        self.names: dict[Value, list[Value]] = {}
-        for value, source in self.roots.items():
-            self.names.setdefault(source, []).append(value)
-        self.results = Counter(self.roots.get(value, value) for value in region.results)
-        self.position = {op: number for number, op in enumerate(region.ops)}
-
-    def computed(self, number: int) -> bool:
-        """Whether one kernel of the region makes the result, and nothing else returns it."""
-        result = self.region.results[number]
-        root = self.roots.get(result, result)
-        op = root.op
-        own = op is not None and op in self.position and self.results[root] == 1
-        return own and op is not None and not (op.name in CONTROL_BODIES | SOURCES or fills(op))
-
-    def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
-        """Why a result cannot lie where `old` does, an argument or captured value by all its names;
-        "" where it can."""
-        root = self.roots.get(result, result)
-        op = root.op
-        if op is None or op not in self.position:
-            return "the result is no value that is computed here"
-        if self.results[root] > 1:
-            return f"{op.place}what replaces it is returned twice"
-        if op.name in SOURCES:
-            return f"{op.place}what replaces it comes from '{op.name}'"
-        names = [*old, *(name for value in old for name in self.names.get(value, ()))]
-        own = []
-        for user, number in (use for name in names for use in self.region.uses.get(name, ())):
-            if user is None:
-                return "it is returned as it is"
-            if user is op:
-                own.append(number)
-            elif self.in_order and self.position[user] > self.position[op] and not aliases(user):
-                return (
-                    f"{user.place}{_kernel(user)} reads it, when what replaces it is computed "
-                    f"already ({op.place}{_kernel(op)})"
-                )
-        if not own:
-            return ""
-        if op.name in ("if", "case") and set(own) == {-1}:
-            return next(filter(None, (_branch(b, names, root, hinders) for b in op.regions)), "")
-        alone = len(own) == 1 and own[0] >= 0
-        if op.name == "while":
-            why = "" if alone and own[0] == root.index else "which needs it in every turn"
-        else:
-            why = hinders(op, own[0], root.index) if alone else "which reads it more than once"
-        return why and f"{op.place}what replaces it comes from {_kernel(op)}, {why}"
-
-
-def _branch(body: Region, old: Collection[Value], result: Value, hinders: Hinders) -> str:
-    """Why the branch's result of that number cannot lie where `old` does, "" where it can."""
-    found = Results(body)
-    value = body.results[result.index]
-    kept = found.roots.get(value, value) in old
-    if kept and found.results[found.roots.get(value, value)] == 1:
-        return ""
-    return found.hindrance(old, value, hinders)
-
-
-def _kernel(op: Op) -> str:
-    """What kind of kernel an operation is."""
-    kind = op.attributes.get("kind", op.attributes.get("kernel", ""))
-    return f"{op.name} '{kind}'" if kind else op.name
-
-
-def alias_roots(region: Region) -> dict[Value, Value]:
-    """value -> the value whose bytes it shares, for aliasing operations of the region."""
-    roots: dict[Value, Value] = {}
-    for op in region.ops:
-        if aliases(op):
-            for operand, result in zip(op.operands, op.results, strict=True):
-                roots[result] = roots.get(operand, operand)
-    return roots
 
 
 def last_uses(region: Region) -> dict[Value, int]:

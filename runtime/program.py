@@ -56,6 +56,7 @@ class Memory:
     scratch_bytes: int  # per worker, beside the arena; 0 on a GPU, whose scratch is in the arena
     replaced_bytes: int  # of outputs that have the memory of arguments, where these are donated
     workers: int  # of one call
+    context_bytes: int  # arena and scratch of one call at a time, as the device allocates them
 
     @property
     def total_bytes(self) -> int:
@@ -63,6 +64,12 @@ class Memory:
         outputs = self.output_bytes - self.replaced_bytes
         own = self.arena_bytes + self.scratch_bytes * self.workers
         return self.argument_bytes + outputs + self.constant_bytes + own
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The same as the device allocates it, in whole pages: what `max_memory` limits."""
+        outputs = self.output_bytes - self.replaced_bytes
+        return self.argument_bytes + outputs + self.constant_bytes + self.context_bytes
 
 
 class Program:
@@ -421,7 +428,7 @@ class Program:
     @functools.cached_property
     def memory(self) -> Memory:
         """Exact byte counts."""
-        summary, own = self._plan.memory, ("replaced_bytes", "workers")
+        summary, own = self._plan.memory, ("replaced_bytes", "workers", "context_bytes")
         return Memory(
             **{
                 one.name: getattr(summary, one.name)
@@ -430,6 +437,7 @@ class Program:
             },
             replaced_bytes=sum(b.bytes for b in self._plan.buffers if b.HasField("replaces")),
             workers=self._device.workers,
+            context_bytes=self._device.context_bytes,
         )
 
     @property

@@ -99,6 +99,14 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_kept_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every compilation of a test compiles, also where a test has changed a pass or a kernel; the
+    mark `program_cache` keeps programs as users' compilations do."""
+    if request.node.get_closest_marker("program_cache") is None:
+        monkeypatch.setattr("girih.backends.programs.open_programs", lambda choice: None)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden(name, text)`: text equals tests/golden/<test file>/<name>; a missing file fails.

@@ -90,6 +90,6 @@ def backend(options: Options, tuner: Tuner | None = None, level: str | None = No
         tuner.machine = f"{host_name()}, {workers}"
         choices = CpuChoices(tuner, target, packing if options.pack_weights else None)
     return Backend(
-        name, build_for_target, packing, model, label(model), choices, in_tiles=True,
+        name, build_for_target, packing, model, repr(target), label(model), choices, in_tiles=True,
         begin=begin, lacks=lambda op: lacks(op, target.general), slow=lambda op: slow(op, target),
     )  # fmt: skip

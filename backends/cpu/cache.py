@@ -22,7 +22,7 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ _SUFFIX = ".kernel"
 _STALE = 3600.0  # seconds after which a temporary file belongs to nobody
 _IMPORTED = time.time()
 # Bytes of all entries of a folder, as far as this process knows: looked up once, then counted.
-_SIZES: dict[Path, int] = {}
+_SIZES: dict[tuple[Path, str], int] = {}
 _COMPARED = 256  # entries that `explain` compares texts with
 
 
@@ -101,17 +101,25 @@ def compiler_digest() -> str | None:
 
     None if a source was changed while this process runs: which of it runs is not known then.
     """
+    sources = sources_digest("hlo", "optimizer", "backends")
+    if sources is None:
+        return None
+    return hashlib.blake2b(f"{sources} {_llvm_version()}".encode(), digest_size=16).hexdigest()
+
+
+def sources_digest(*names: str) -> str | None:
+    """A digest of files and folders of this package; None if one was changed while it runs."""
     root = Path(__file__).resolve().parents[2]
     started = _process_start()
     state = hashlib.blake2b(digest_size=16)
-    for folder in ("hlo", "optimizer", "backends"):
-        for path in sorted((root / folder).rglob("*")):
+    for name in names:
+        place = root / name
+        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
             if path.suffix in (".py", ".json"):
                 if path.stat().st_mtime >= started:
                     return None
                 state.update(f"{path.relative_to(root).as_posix()}\0".encode())
                 state.update(hashlib.blake2b(path.read_bytes(), digest_size=16).digest())
-    state.update(_llvm_version().encode())
     return state.hexdigest()
 
 
@@ -145,56 +153,58 @@ def open_cache(choice: str | None) -> DiskCache | None:
         return None
 
 
-class DiskCache:
-    """Compiled kernels in a folder; any number of threads and processes may share it.
+class FileCache:
+    """Entries with names of hexadecimal digits in a folder, one file each; any number of threads
+    and processes may share it.
 
     Nothing here fails where the folder is missing, read-only or full: then less is kept.
+    `suffix`: of the entries' names; the capacity in bytes is that of all entries of this suffix.
     """
+
+    suffix = ""
 
     def __init__(self, folder: Path, capacity: int = CAPACITY) -> None:
         self.folder, self.capacity = folder, capacity
 
-    def load(self, key: Key) -> CompiledKernel | None:
-        """The kernel of that key, or None."""
-        path = self._path(key.digest)
-        data = _read_trusted(path, touch=True) if self._is_trusted() else None
-        if data is None:
-            return None
-        found = _decode(data)
-        if found is None:
-            with contextlib.suppress(OSError):
-                path.unlink()
-            warnings.warn(
-                f"{path}: this entry of the kernel cache was damaged; it is compiled again",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return None
-        return found[1] if found[0] == key else None
+    def read(self, digest: str) -> bytes | None:
+        """The bytes of an entry; None where there is none, or none to be trusted."""
+        return _read_trusted(self._path(digest), touch=True) if self._is_trusted() else None
 
-    def store(self, key: Key, kernel: CompiledKernel) -> None:
-        """Keep a kernel; old ones go where the folder grows beyond its capacity."""
-        path = self._path(key.digest)
-        data = _encode(key, kernel)
+    def drop_damaged(self, digest: str, what: str) -> None:
+        """Delete an entry that is not whole, with a warning."""
+        path = self._path(digest)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        warnings.warn(
+            f"{path}: this entry of the {what} cache was damaged; it is compiled again",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    def keep(self, digest: str, write: Callable[[Path], None]) -> None:
+        """Keep what `write` puts into the file that it is given; old entries go where the folder
+        grows beyond its capacity."""
+        path = self._path(digest)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_trusted():
                 return
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
+                write(temporary)
+                os.chmod(temporary, 0o600)
+                added = temporary.stat().st_size
                 os.replace(temporary, path)
             except OSError:
                 temporary.unlink(missing_ok=True)
                 return
         except OSError:
             return
-        known = _SIZES.get(self.folder)
-        size = sum(entry.bytes for entry in self.entries()) if known is None else known + len(data)
-        _SIZES[self.folder] = size
+        place = (self.folder, self.suffix)
+        known = _SIZES.get(place)
+        size = sum(entry.bytes for entry in self.entries()) if known is None else known + added
+        _SIZES[place] = size
         if size > self.capacity:
             self._evict()
 
@@ -202,7 +212,7 @@ class DiskCache:
         """All entries, the one used last first."""
         found = []
         for path in self._files():
-            if path.suffix == _SUFFIX and not path.name.startswith("."):
+            if path.suffix == self.suffix and not path.name.startswith("."):
                 with contextlib.suppress(OSError):
                     status = path.stat()
                     found.append(Entry(path, status.st_size, status.st_mtime))
@@ -219,8 +229,65 @@ class DiskCache:
             except OSError as error:
                 raise UserError(f"{entry.path}: cannot delete: {error.strerror}") from error
             count, size = count + 1, size + entry.bytes
-        _SIZES.pop(self.folder, None)
+        _SIZES.pop((self.folder, self.suffix), None)
         return count, size
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / digest[:2] / f"{digest}{self.suffix}"
+
+    def _files(self) -> Iterator[Path]:
+        try:
+            yield from self.folder.glob("[0-9a-f][0-9a-f]/*")
+        except OSError:
+            return
+
+    def _is_trusted(self) -> bool:
+        """Whether the folder is this user's and nobody else can put files into it."""
+        if os.name != "posix":
+            return self.folder.is_dir()
+        try:
+            status = os.stat(self.folder)
+        except OSError:
+            return False
+        mode = status.st_mode
+        return stat.S_ISDIR(mode) and status.st_uid == os.geteuid() and not mode & 0o022
+
+    def _evict(self) -> None:
+        """Delete what was used longest ago, down to four fifths of the capacity."""
+        now = time.time()
+        for path in self._files():
+            with contextlib.suppress(OSError):
+                if path.name.startswith(".") and now - path.stat().st_mtime > _STALE:
+                    path.unlink()
+        entries = self.entries()
+        size = sum(entry.bytes for entry in entries)
+        while entries and size > self.capacity * 4 // 5:
+            entry = entries.pop()
+            with contextlib.suppress(OSError):
+                entry.path.unlink()
+                size -= entry.bytes
+        _SIZES[self.folder, self.suffix] = size
+
+
+class DiskCache(FileCache):
+    """Compiled kernels in a folder."""
+
+    suffix = _SUFFIX
+
+    def load(self, key: Key) -> CompiledKernel | None:
+        """The kernel of that key, or None."""
+        data = self.read(key.digest)
+        if data is None:
+            return None
+        found = _decode(data)
+        if found is None:
+            self.drop_damaged(key.digest, "kernel")
+            return None
+        return found[1] if found[0] == key else None
+
+    def store(self, key: Key, kernel: CompiledKernel) -> None:
+        """Keep a kernel; old ones go where the folder grows beyond its capacity."""
+        self.keep(key.digest, lambda path: _write_private(path, _encode(key, kernel)))
 
     def explain(self, key: Key) -> str:
         """ "hit", or why the key missed: what differs from the entry that is nearest to it."""
@@ -257,41 +324,11 @@ class DiskCache:
     def _keys(self) -> list[Key]:
         return [found[0] for entry in self.entries() if (found := entry.read()) is not None]
 
-    def _path(self, digest: str) -> Path:
-        return self.folder / digest[:2] / f"{digest}{_SUFFIX}"
 
-    def _files(self) -> Iterator[Path]:
-        try:
-            yield from self.folder.glob("[0-9a-f][0-9a-f]/*")
-        except OSError:
-            return
-
-    def _is_trusted(self) -> bool:
-        """Whether the folder is this user's and nobody else can put files into it."""
-        if os.name != "posix":
-            return self.folder.is_dir()
-        try:
-            status = os.stat(self.folder)
-        except OSError:
-            return False
-        mode = status.st_mode
-        return stat.S_ISDIR(mode) and status.st_uid == os.geteuid() and not mode & 0o022
-
-    def _evict(self) -> None:
-        """Delete what was used longest ago, down to four fifths of the capacity."""
-        now = time.time()
-        for path in self._files():
-            with contextlib.suppress(OSError):
-                if path.name.startswith(".") and now - path.stat().st_mtime > _STALE:
-                    path.unlink()
-        entries = self.entries()
-        size = sum(entry.bytes for entry in entries)
-        while entries and size > self.capacity * 4 // 5:
-            entry = entries.pop()
-            with contextlib.suppress(OSError):
-                entry.path.unlink()
-                size -= entry.bytes
-        _SIZES[self.folder] = size
+def _write_private(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
 
 
 def _read_trusted(path: Path, touch: bool) -> bytes | None:

@@ -30,6 +30,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         raise UserError("target nvidia: kernels are not timed yet; leave measure out")
     from ..cpu.cache import open_cache
     from . import foreign, images, turned
+    from .assemble import identity_of_ptxas
     from .build import accepts, build, cubins
     from .machines import label, machine_of
     from .pipeline.emit import suits
@@ -50,6 +51,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     model = machine_of(found.architecture, options.machine)
     return Backend(
         found.name, build_for_target, model=model, machine=label(model),
+        identity=repr((found, "" if simulated else identity_of_ptxas())),
         accepts=lambda op: accepts(op, found),
         suits=suited if found.architecture.warpgroups else None,
         packing=lambda op: turned.packing(op, found) or images.packing(op),

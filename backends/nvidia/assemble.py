@@ -113,6 +113,15 @@ def find_ptxas() -> str | None:
     return find_tool("ptxas")
 
 
+def identity_of_ptxas() -> str:
+    """The ptxas that is found, by path, size and time; "" where none is installed."""
+    path = find_ptxas()
+    if path is None:
+        return ""
+    status = os.stat(path)
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
+
+
 def assemble(ptx: str, architecture: Architecture, ptxas: str | None = None) -> Assembly:
     """The machine code of a PTX module; `ptxas` is its path where it is not the one found.
     UserError if there is none; CompilerBug with its message if it refuses our text."""

@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple
 
 from ...hlo.graph import Op, Region, Value
 from ..measure import Scratch, measure_alone, size_of
-from ..overwriting import fills
-from ..regions import CONTROL_BODIES, aliases
-from ..schedule import INLINE_SPLAT_BYTES, Buffer, Hinders, alias_roots, hindrances, read_first
+from ..overwriting import Hinders, fills, hindrances
+from ..regions import CONTROL_BODIES, alias_roots, aliases
+from ..schedule import INLINE_SPLAT_BYTES, Buffer, read_first
 
 Pairs = Sequence[tuple[int, int]]  # (argument, result that takes over its memory)
 Role = Literal["entry", "loop", "other"]  # of a region: of a program, the body of a `while`

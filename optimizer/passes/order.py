@@ -19,8 +19,9 @@ from ..orders.divide import WORK, search
 from ..orders.graph import Pairs, Role, TaskGraph, task_graph
 from ..orders.ready import least_net_order, list_order
 from ..orders.source import source_order
+from ..overwriting import Hinders, hinders_of
 from ..regions import map_bodies
-from ..schedule import ORDER_BOUND, ORDER_PROOF, Hinders, hinders_of
+from ..schedule import ORDER_BOUND, ORDER_PROOF
 from .require_static import require_static
 
 STRATEGIES: tuple[Callable[[TaskGraph], list[int]], ...] = (

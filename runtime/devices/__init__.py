@@ -48,6 +48,7 @@ class Device(NamedTuple):
     borrow: Callable[[Any], Any] | None = None
     run_on_device: Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]] | None = None
     workers: int = 1  # that have scratch of their own
+    context_bytes: int = 0  # that a context allocates: arena and scratch, in the device's units
 
     @property
     def has_memory(self) -> bool:
@@ -86,13 +87,19 @@ def open_device(
         find = _first_gpu if driver is None else lambda: driver
         opened = module.NvidiaVariant(plan, image, weights, cubins or {}, find)
         bind = _binder(module.run)
-        return Device(opened.context, module.run, bind, opened.borrow, module.run_on_device)
+        return Device(
+            opened.context, module.run, bind, opened.borrow, module.run_on_device,
+            context_bytes=opened.context_bytes,
+        )  # fmt: skip
     if name == "cpu" and module.lacks(plan):
         refuse = functools.partial(module.check_machine, plan)
         return Device(refuse, lambda *_: refuse(), lambda *_: refuse())
     opened = getattr(module, variant)(plan, image, weights, threads, pin)
     bind = getattr(module, "bind", _binder(module.run))
-    return Device(opened.context, module.run, bind, workers=getattr(opened, "threads", 1))
+    return Device(
+        opened.context, module.run, bind, workers=getattr(opened, "threads", 1),
+        context_bytes=getattr(opened, "context_bytes", plan.memory.arena_bytes),
+    )  # fmt: skip
 
 
 def _first_gpu() -> Any:

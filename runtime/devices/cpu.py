@@ -24,7 +24,7 @@ from ...specs.generated import plan_pb2
 from .cores import default_threads
 from .libraries import address_of
 from .limits import check_buffers, malformed
-from .memory import PAGE, Pages, libc
+from .memory import PAGE, Pages, libc, pages
 from .processors import this_processor
 from .workers import Pool, pool_of
 
@@ -127,6 +127,7 @@ class CpuVariant:
         self.pin = pin
         self.scratch_bytes = -(-max((k.scratch_bytes for k in plan.kernels), default=0) // 64) * 64
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
+        self.context_bytes = pages(self.arena_bytes + self.scratch_bytes * self.threads)
         self._weights = dict(weights)
         try:
             self._check_limits()
@@ -248,7 +249,7 @@ class CpuContext:
 
     def __init__(self, variant: CpuVariant) -> None:
         self.variant = variant
-        size = variant.arena_bytes + variant.scratch_bytes * variant.threads
+        size = variant.context_bytes
         self._memory = Pages(size, huge=size >= 1 << 22)
         self._slots = variant.slots.copy()
         self._slots[variant.arena_slots] += self._memory.address

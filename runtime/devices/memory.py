@@ -12,6 +12,11 @@ from ...hlo.errors import UserError
 PAGE = 4096
 
 
+def pages(size: int) -> int:
+    """The bytes of the whole pages, at least one, that hold `size` bytes."""
+    return max(-(-size // PAGE), 1) * PAGE
+
+
 class Pages:
     """Memory from the kernel, page aligned, zero at first, freed with the last reference."""
 
@@ -19,7 +24,7 @@ class Pages:
         # Private: a forked child gets its own, and Linux gives large pages to such memory alone.
         kind = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
         try:
-            self.memory = mmap.mmap(-1, max(PAGE, size), **kind)
+            self.memory = mmap.mmap(-1, pages(size), **kind)
         except (OSError, OverflowError, ValueError) as error:
             raise UserError(f"the system gives no {size} bytes of memory: {error}") from error
         if huge and hasattr(mmap, "MADV_HUGEPAGE"):

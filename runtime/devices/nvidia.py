@@ -22,7 +22,7 @@ from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, View, borrow
 from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, Event, NvidiaContext
-from .launches import Choose, Step, Work, check_device, decode
+from .launches import Choose, Step, Work, aligned, check_device, decode
 from .resources import Memory, Stream, finally_do
 
 
@@ -42,6 +42,7 @@ class NvidiaVariant:
         find_driver: Callable[[], Driver],
     ) -> None:
         self.plan = plan
+        self.context_bytes = aligned(plan.memory.arena_bytes)
         self.program = decode(plan, weights)
         results = [where.base for where in self.program.results]
         self.used = frozenset([*results, *(b for step in self.program.steps for b in _bases(step))])

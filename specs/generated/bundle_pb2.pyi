@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 01aa4902b7f8d78498931f6f86713a50b0b04ee9ebb5f005bf6fa6be516b67ee); do not edit.
+# Generated from specs/bundle.proto (sha256 dbfff1126772d4718fb02bef12407a64f4c870b1a5b8eb244a9f305fe5cf9e4a); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -220,8 +220,31 @@ class TunedKernel(_message.Message):
     machine: str
     def __init__(self, kernel: _Optional[str] = ..., choice: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., predicted: _Optional[float] = ..., measured: _Optional[float] = ..., machine: _Optional[str] = ...) -> None: ...
 
+class Rewrites(_message.Message):
+    __slots__ = ("licences", "rules")
+    class RulesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Rewrite
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Rewrite, _Mapping]] = ...) -> None: ...
+    LICENCES_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    licences: str
+    rules: _containers.MessageMap[str, Rewrite]
+    def __init__(self, licences: _Optional[str] = ..., rules: _Optional[_Mapping[str, Rewrite]] = ...) -> None: ...
+
+class Rewrite(_message.Message):
+    __slots__ = ("hits", "lines")
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    hits: int
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, hits: _Optional[int] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Provenance(_message.Message):
-    __slots__ = ("producer", "frontend", "versions", "options", "notes")
+    __slots__ = ("producer", "frontend", "versions", "options", "notes", "rewrites")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -241,9 +264,11 @@ class Provenance(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    REWRITES_FIELD_NUMBER: _ClassVar[int]
     producer: str
     frontend: str
     versions: _containers.ScalarMap[str, str]
     options: _containers.MessageMap[str, _struct_pb2.Value]
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, producer: _Optional[str] = ..., frontend: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., options: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    rewrites: Rewrites
+    def __init__(self, producer: _Optional[str] = ..., frontend: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., options: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., notes: _Optional[_Iterable[str]] = ..., rewrites: _Optional[_Union[Rewrites, _Mapping]] = ...) -> None: ...

@@ -11,7 +11,9 @@ from girih.hlo.build import Builder, build_module
 from girih.hlo.errors import MemoryLimitError, UserError
 from girih.hlo.graph import Module, Value
 from girih.hlo.types import F32, TensorType
+from girih.optimizer.limit import Need
 from girih.options import OptionError, Options, bytes_of
+from girih.runtime.program import Memory
 
 from .transformer import dot, transformer_layer
 
@@ -98,7 +100,7 @@ def test_random_limits(make):
             assert error.impossible or "; or " in str(error)
             continue
         reached += program.memory.total_bytes < most
-        assert program.memory.total_bytes <= limit
+        assert program.memory.total_bytes <= program.memory.allocated_bytes <= limit
         assert bits(program, inputs) == expected
     assert reached or make is transformer_layer
 
@@ -111,6 +113,41 @@ def test_what_is_computed_again_is_told():
     (note,) = [note for note in program.plan.notes if "max_memory" in note]
     assert "computed again" in note and "ms (predicted)" in note
     assert len(program.plan.steps) > len(free.plan.steps)
+
+
+def test_what_the_device_allocates_is_limited():
+    module = deep()
+    memory = girih.compile(module, options=options(None)).memory
+    assert memory.context_bytes % 4096 == 0 and memory.context_bytes >= memory.arena_bytes
+    same = girih.compile(module, options=options(memory.allocated_bytes))
+    assert not any("max_memory" in note for note in same.plan.notes)
+    less = girih.compile(module, options=options(memory.allocated_bytes - 1))
+    assert less.memory.allocated_bytes < memory.allocated_bytes
+    assert any("max_memory" in note for note in less.plan.notes)
+
+
+def test_no_plan_above_a_limit_is_given_back(monkeypatch):
+    module = deep()
+    memory = girih.compile(module, target="null").memory
+    chance = random.Random(3)
+    fits = 0
+    for _ in range(25):
+        limit = memory.total_bytes - chance.randrange(memory.arena_bytes)
+        try:
+            program = girih.compile(module, target="null", options=options(limit))
+        except MemoryLimitError as error:
+            assert error.needed_bytes > limit
+        else:
+            fits += 1
+            assert program.memory.allocated_bytes <= limit
+    assert 5 < fits < 25
+    limit = memory.allocated_bytes
+    monkeypatch.setattr(Memory, "allocated_bytes", property(lambda self: limit + 1 + next(more)))
+    more = iter(range(100))
+    monkeypatch.setattr("girih.optimizer.limit.need", lambda *_: Need(0, 0, 0, 0, 0))
+    with pytest.raises(MemoryLimitError, match="the best needs") as caught:
+        girih.compile(module, target="null", options=options(limit))
+    assert caught.value.needed_bytes == limit + 1 and not caught.value.impossible
 
 
 def test_one_byte_below_the_bound():
@@ -134,7 +171,7 @@ def test_arguments_alone_are_too_many_and_a_donation_would_help():
 
     step = jax.jit(lambda state, x: (state + jnp.tanh(x), x.sum()))
     module = import_model(step, np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32))
-    with pytest.raises(MemoryLimitError, match="donate .*frees 0.0 MB at no cost"):
+    with pytest.raises(MemoryLimitError, match="donate .*frees 16.4 kB at no cost"):
         girih.compile(module, options=options(40_000))
 
 

@@ -16,9 +16,10 @@ from girih.optimizer.lending import lend
 from girih.optimizer.measure import measure, size_of
 from girih.optimizer.memory import Interval, live_bound
 from girih.optimizer.orders.graph import task_graph
+from girih.optimizer.overwriting import hinders_of
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.order import donations
-from girih.optimizer.schedule import hinders_of, live_ranges, schedule
+from girih.optimizer.schedule import live_ranges, schedule
 
 COUNT = TensorType((), I32)
 LARGE, SMALL = TensorType((64, 48), F32), TensorType((64, 24), F32)
