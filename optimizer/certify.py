@@ -171,7 +171,7 @@ class _Needs:
 
 def _check_lives(plan: plan_pb2.Plan, needs: _Needs) -> None:
     """Everything is written before it is read, nothing of the caller's is written, and stored
-    lives are long enough."""
+    lives are long enough, and no longer but to the end of a loop."""
     given = {n for n, b in enumerate(plan.buffers) if b.place in (plan_pb2.INPUT, plan_pb2.WEIGHT)}
     for value in _bits(needs.before[0]):
         if value not in given:
@@ -182,6 +182,12 @@ def _check_lives(plan: plan_pb2.Plan, needs: _Needs) -> None:
     for number, writes in enumerate(needs.writes):
         for value in _bits(writes & constant):
             raise CompilerBug(f"step {number} writes buffer {value}, which is the caller's")
+    loops = [
+        (target, number)
+        for number, targets in enumerate(needs.next)
+        for target in targets
+        if target <= number
+    ]
     for value, (first, last) in needs.hull.items():
         if value >= len(plan.buffers):
             stored = needs.lent[value - len(plan.buffers)]
@@ -194,6 +200,12 @@ def _check_lives(plan: plan_pb2.Plan, needs: _Needs) -> None:
             wrong = first if first < begin else last
             raise CompilerBug(
                 f"step {wrong} needs {needs.name(value)}, whose stored life is {begin} to {end}"
+            )
+        latest = max([last, *(stop for start, stop in loops if start <= last <= stop)])
+        if begin < first or end > latest:
+            raise CompilerBug(
+                f"{needs.name(value)} is needed from step {first} to {last}, but its stored life "
+                f"is {begin} to {end}"
             )
 
 
@@ -279,11 +291,11 @@ def _check_donated(plan: plan_pb2.Plan, needs: _Needs) -> None:
 
 
 def _check_bound(plan: plan_pb2.Plan, needs: _Needs, peak: Peak) -> None:
-    """The certificate's buffers are live at its step and add up, and the plan claims no more."""
+    """The certificate's buffers live at its step and add up, and the plan claims no more."""
     for number in peak.buffers:
-        first, last = needs.hull.get(number, (0, -1))
-        if not _arena(plan.buffers[number]) or not first <= peak.step <= last:
-            raise CompilerBug(f"buffer {number} is not needed at the peak, step {peak.step}")
+        buffer = plan.buffers[number]
+        if not _arena(buffer) or number not in needs.hull or not _lives(buffer, peak.step):
+            raise CompilerBug(f"buffer {number} does not live at the peak, step {peak.step}")
     total = sum(_bytes(plan, number) for number in peak.buffers)
     if len(set(peak.buffers)) != len(peak.buffers) or total != peak.bytes:
         raise CompilerBug(f"the buffers at step {peak.step} do not add up to {peak.bytes} bytes")
