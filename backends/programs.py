@@ -162,7 +162,7 @@ def _weights(module: Module) -> list[bytes]:
         array = weight.array
         about = f"{name}\0{weight.aliases!r}\0{array.dtype}\0{array.shape}\0".encode()
         state = hashlib.sha256(about)
-        state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        state.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
         return state.digest()
 
     with ThreadPoolExecutor(4, "girih-digests") as pool:
