@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..hlo.errors import UserError
+from ..hlo.errors import CompilerBug, UserError
 from ..hlo.wire import encode
 from ..options import Options
 from ..runtime.devices.cores import default_threads
@@ -137,7 +137,11 @@ def digest_of(module: Module, backend: Backend, options: Options) -> str | None:
         repr(module.notes),
         json.dumps(_signature(module), sort_keys=True),
     )
-    for data in (*(text.encode() for text in texts), encode(module), *_weights(module)):
+    try:
+        program = encode(module)
+    except CompilerBug:  # a large constant, which no wire form may hold: it is not kept
+        return None
+    for data in (*(text.encode() for text in texts), program, *_weights(module)):
         state.update(len(data).to_bytes(8, "little"))
         state.update(data)
     return state.hexdigest()

@@ -664,7 +664,7 @@ def cache_explain(
 
 @cache_app.command(name="clear")
 def cache_clear(folder: CacheFolder = None, as_json: Json = False) -> None:
-    """Delete all kernels that are kept.
+    """Delete all kernels and programs that are kept.
 
     Examples:
 

@@ -40,6 +40,10 @@ def list_entries(folder: str | None, as_json: bool) -> None:
     if as_json:
         show.print_json(rows)
         return
+    from ..backends.programs import ProgramCache
+
+    programs = ProgramCache(cache.folder).entries()
+    kept = f"{len(programs)} programs, {show.size(sum(entry.bytes for entry in programs))}"
     now = time.time()
     show.table(
         ("kernel", ">size", ">used", "compiler", "operations"),
@@ -53,7 +57,8 @@ def list_entries(folder: str | None, as_json: bool) -> None:
             )
             for row in rows
         ],
-        f"{cache.folder}: {len(rows)} kernels, {show.size(sum(row['bytes'] for row in rows))}",
+        f"{cache.folder}: {len(rows)} kernels, {show.size(sum(row['bytes'] for row in rows))}; "
+        f"{kept}",
     )
 
 
@@ -92,12 +97,17 @@ def explain_source(source: str, settings: Sequence[str], folder: str | None, as_
 
 def clear_entries(folder: str | None, as_json: bool) -> None:
     """Delete all entries and say how many there were."""
+    from ..backends.programs import ProgramCache
+
     cache = _open(folder)
     count, size = cache.clear()
+    programs, more = ProgramCache(cache.folder).clear()
     if as_json:
-        show.print_json({"folder": str(cache.folder), "kernels": count, "bytes": size})
+        found = {"kernels": count, "programs": programs, "bytes": size + more}
+        show.print_json({"folder": str(cache.folder), **found})
     else:
-        show.console.print(f"{cache.folder}: deleted {count} kernels, {show.size(size)}")
+        deleted = f"deleted {count} kernels and {programs} programs, {show.size(size + more)}"
+        show.console.print(f"{cache.folder}: {deleted}")
 
 
 def _open(folder: str | None) -> DiskCache:
