@@ -174,10 +174,10 @@ def _compile(
     read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
 ) -> Program:
     from .backends import SIMULATED, find
-    from .backends.programs import digest_of, open_programs
     from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
     from .optimizer.pipeline import blamed_on, pipeline_for
+    from .programs import digest_of, open_programs
     from .runtime.parts import copied_parts
 
     backend = find(target, options, tuner)

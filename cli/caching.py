@@ -40,7 +40,7 @@ def list_entries(folder: str | None, as_json: bool) -> None:
     if as_json:
         show.print_json(rows)
         return
-    from ..backends.programs import ProgramCache
+    from ..programs import ProgramCache
 
     programs = ProgramCache(cache.folder).entries()
     kept = f"{len(programs)} programs, {show.size(sum(entry.bytes for entry in programs))}"
@@ -97,7 +97,7 @@ def explain_source(source: str, settings: Sequence[str], folder: str | None, as_
 
 def clear_entries(folder: str | None, as_json: bool) -> None:
     """Delete all entries and say how many there were."""
-    from ..backends.programs import ProgramCache
+    from ..programs import ProgramCache
 
     cache = _open(folder)
     count, size = cache.clear()

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..hlo.errors import CompilerBug, UserError
-from ..hlo.wire import encode
-from ..options import Options
-from ..runtime.devices.cores import default_threads
-from .cpu.cache import FileCache, compiler_digest, open_cache, sources_digest
+from .backends.cpu.cache import FileCache, compiler_digest, open_cache, sources_digest
+from .hlo.errors import CompilerBug, UserError
+from .hlo.wire import encode
+from .options import Options
+from .runtime.devices.cores import default_threads
 
 if TYPE_CHECKING:
-    from ..hlo.graph import Module
-    from ..runtime.bundle import MemoryParts
-    from . import Backend
+    from .backends import Backend
+    from .hlo.graph import Module
+    from .runtime.bundle import MemoryParts
 
 CAPACITY = 1 << 30  # bytes of all programs of a folder
 _FORMAT = "girih program 1"
@@ -44,7 +44,7 @@ class ProgramCache(FileCache):
 
     def load(self, digest: str, module: Module) -> MemoryParts | None:
         """The parts of the program that was compiled from this module; None if none is kept."""
-        from ..runtime.bundle import Bundle, MemoryParts
+        from .runtime.bundle import Bundle, MemoryParts
 
         data = self.read(digest)
         if data is None:
@@ -74,8 +74,8 @@ class ProgramCache(FileCache):
     def store(self, digest: str, module: Module, parts: MemoryParts) -> None:
         """Keep the parts of the program that was compiled from this module, unless they alone take
         half of the capacity."""
-        from ..runtime.bundle import write
-        from ..runtime.parts import copied_parts
+        from .runtime.bundle import write
+        from .runtime.parts import copied_parts
 
         sources = {_place(weight.array): name for name, weight in module.weights.items()}
         named = [[name, sources.get(_place(array))] for name, array in parts.weights.items()]
@@ -154,7 +154,9 @@ def _compiler() -> str | None:
 
 @functools.cache
 def _own_sources() -> str | None:
-    return sources_digest("runtime", "specs", "compiler.py", "options.py", "__init__.py")
+    return sources_digest(
+        "runtime", "specs", "compiler.py", "programs.py", "options.py", "__init__.py"
+    )
 
 
 def _signature(module: Module) -> Any:
@@ -169,7 +171,8 @@ def _weights(module: Module) -> list[bytes]:
         array = weight.array
         about = f"{name}\0{weight.aliases!r}\0{array.dtype}\0{array.shape}\0".encode()
         state = hashlib.sha256(about)
-        state.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        data: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        state.update(memoryview(data))
         return state.digest()
 
     with ThreadPoolExecutor(4, "girih-digests") as pool:

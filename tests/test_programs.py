@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import girih
-from girih.backends import programs
-from girih.backends.programs import ProgramCache
+from girih import programs
 from girih.hlo.build import build_module
 from girih.hlo.graph import Weight
 from girih.hlo.types import F32, TensorType
+from girih.programs import ProgramCache
 
 pytestmark = [
     pytest.mark.program_cache,
@@ -39,7 +39,7 @@ func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x3xf32>) -> tensor<4x3xf32> {
 """
 _IN_A_PROCESS = """
 import sys, girih
-from girih.backends import programs
+from girih import programs
 programs._compiler = lambda: "c0ffee"
 folder, source, out = sys.argv[1:]
 girih.compile(open(source).read(), options=girih.Options(cache=folder)).save(out)
