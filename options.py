@@ -32,8 +32,8 @@ class Options:
         None takes the host's.
     machine: what the cost model assumes: None, the typical machine of the feature level; "host",
         this machine as `girih machine --calibrate` measured it; or the path of a machine file.
-    cache: where compiled kernels and programs are kept for later compilations: None, the user's cache folder;
-        "off", nowhere; or the path of a folder. It never changes the result.
+    cache: where compiled kernels and programs are kept for later compilations: None, the user's
+        cache folder; "off", nowhere; or the path of a folder. It never changes the result.
     fold_bytes: constants up to this size are computed when compiling.
     pack_weights: store contraction weights in the order that kernels read them.
     max_memory: the most memory that one call at a time may take, in bytes, or text with a unit
