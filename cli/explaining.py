@@ -9,6 +9,8 @@ from typing import Any
 
 from ..hlo.errors import UserError
 from ..runtime.bundle import Bundle
+from ..runtime.devices import family
+from ..runtime.devices.cpu import workers_of
 from ..runtime.loading import choose_variant
 from ..runtime.plans import parse_plan
 from ..runtime.timeline import Timeline, totals
@@ -72,9 +74,11 @@ def explain_memory(
 
 
 def described(plan: Any) -> dict[str, Any]:
-    """All that is shown, as JSON values."""
-    line, parts = Timeline(plan), totals(plan)
+    """All that is shown, as JSON values; with the workers that a call has on this machine."""
+    workers = workers_of(plan) if family(plan.target) == "cpu" else 1
+    line, parts = Timeline(plan), totals(plan, workers)
     return {
+        "workers": workers,
         "totals": parts,
         "total_bytes": sum(parts.values()),
         "live": line.live,

@@ -6,7 +6,7 @@ error where a GPU has too little memory is made of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -91,6 +91,16 @@ class Timeline:
                 touch(step.switch.index, number, False)
         return found
 
+    @cached_property
+    def loops(self) -> list[tuple[int, int]]:
+        """First and last step of each loop."""
+        jumps = [
+            (step.jump.target, number)
+            for number, step in enumerate(self.plan.steps)
+            if step.WhichOneof("action") == "jump"
+        ]
+        return [(begin, end) for begin, end in jumps if begin <= end]
+
     def padded(self, buffer: plan_pb2.Buffer) -> int:
         """The bytes that a buffer takes in the arena."""
         alignment = self.plan.arena_alignment or 1
@@ -112,13 +122,7 @@ class Timeline:
         size = self.padded(buffer)
         written = [use.step for use in uses if use.writes and use.step <= peak]
         made = written[-1] if written else buffer.first_step
-        # What is written anew after the peak is another value in the same memory.
-        following = [use for use in uses if use.step > peak]
-        later = []
-        for use in following:
-            later.append(use.step)
-            if use.writes:
-                break
+        later = self.later(number)
         read = later[-1] if later else buffer.last_step
         if any(use.step == peak for use in uses):
             why = "in use at the peak"
@@ -132,22 +136,38 @@ class Timeline:
         return Row(
             number, size, self.type(buffer), made, self.line(made), self.kernel(made), read,
             self.name(read), max(read, buffer.last_step) - peak, why, self.seconds(made),
-            self.spared(number, later),
+            self.spared(number),
         )  # fmt: skip
 
-    def spared(self, number: int, later: Sequence[int]) -> int:
-        """Bytes by which the peak falls if the last of `later` uses goes, and with it a value that
-        nothing else reads; 0 where another use after the peak, or one at it, keeps the buffer."""
-        buffer = self.plan.buffers[number]
-        before = [use for use in self.uses.get(number, []) if use.step <= self.peak]
-        if len(later) != 1 or not before or later[0] != buffer.last_step:
-            return 0  # other uses follow, or another value takes the memory over
+    def later(self, number: int) -> list[int]:
+        """The steps after the peak that touch the value which a buffer holds at it. What is written
+        anew is another value in the same memory."""
+        found: dict[int, None] = {}
+        for use in self.uses.get(number, []):
+            if use.step > self.peak:
+                found[use.step] = None
+                if use.writes:
+                    break
+        return list(found)
+
+    def spared(self, number: int) -> int:
+        """Bytes by which the peak falls if the only use after it goes, and with it a value that
+        nothing else reads; 0 where other uses, or the next turn of a loop, keep the buffer."""
+        buffer, uses = self.plan.buffers[number], self.uses.get(number, [])
+        before, later = [use for use in uses if use.step <= self.peak], self.later(number)
+        if len(later) != 1 or not before or Use(later[0], False) not in uses:
+            return 0
+        taken = Use(later[0], True) in uses  # the reader's result lies there from then on
+        for begin, end in self.loops:
+            stays = buffer.first_step < begin <= later[0] <= end  # from turn to turn
+            if stays and (taken or before[-1].step >= begin):
+                return 0  # the next turn needs it
+        stop = later[0] - 1 if taken else buffer.last_step
         alone = len(before) == 1 and before[0].writes
-        end = before[0].step - 1 if alone else before[-1].step
+        start = before[0].step if alone else before[-1].step + 1
         size = self.padded(buffer)
         rest = max(
-            live - (size if end < step <= buffer.last_step else 0)
-            for step, live in enumerate(self.live)
+            live - (size if start <= step <= stop else 0) for step, live in enumerate(self.live)
         )
         return self.live[self.peak] - rest
 

@@ -100,6 +100,14 @@ def _permit_tiles() -> bool:
     return libc().syscall(arch_prctl, request_permission, tile_data) == 0
 
 
+def workers_of(plan: plan_pb2.Plan, threads: int | None = None) -> int:
+    """How many workers a call has, of `threads` (None: all cores that the process may use)."""
+    if threads is not None and (not isinstance(threads, Integral) or threads < 1):
+        raise UserError(f"threads must be at least 1, not {threads!r}")
+    most = threads if threads is not None else default_threads()
+    return 1 if most > 1 and _too_small(plan) else most
+
+
 class CpuVariant:
     """A plan with its mapped code and weights; immutable, shared by any number of contexts.
 
@@ -116,14 +124,10 @@ class CpuVariant:
         pin: bool = False,
     ) -> None:
         check_machine(plan)
-        if threads is not None and (not isinstance(threads, Integral) or threads < 1):
-            raise UserError(f"threads must be at least 1, not {threads!r}")
         self.plan = plan
         self.image, self.code_bytes = map_image(image), len(image)
         self.worker_entry = plan.worker_entry
-        self.threads = threads if threads is not None else default_threads()
-        if self.threads > 1 and _too_small(plan):
-            self.threads = 1
+        self.threads = workers_of(plan, threads)
         self.pin = pin
         self.scratch_bytes = -(-max((k.scratch_bytes for k in plan.kernels), default=0) // 64) * 64
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE

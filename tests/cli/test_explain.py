@@ -46,6 +46,23 @@ def test_json(bundle):
     assert data["live"][peak["step"]] == peak["bytes"] and data["placement"].startswith("proven")
 
 
+def test_totals_are_what_a_call_takes_here(bundle):
+    program = girih.load(bundle)
+    data = json.loads(run(bundle, "--json").output)
+    assert data["total_bytes"] == program.memory.total_bytes
+    assert data["workers"] == program.memory.workers
+
+
+def test_scratch_of_every_worker_counts(tmp_path):
+    import jax
+
+    x = np.ones((512, 512), np.float32)
+    path = tmp_path / "large.girih"
+    girih.compile(jax.jit(lambda x: jnp.tanh(x @ x) @ x), x).save(path)
+    program, data = girih.load(path), json.loads(run(path, "--json").output)
+    assert data["totals"]["scratch"] == program.memory.scratch_bytes * program.memory.workers > 0
+
+
 def test_page_loads_nothing(bundle, tmp_path):
     page = tmp_path / "memory.html"
     assert run(bundle, "--html", page).exit_code == 0

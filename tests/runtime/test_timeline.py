@@ -2,6 +2,8 @@
 
 import random
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from girih.hlo.build import Builder, build_module
 from girih.hlo.graph import Module, Value
 from girih.hlo.types import F32, TensorType
 from girih.runtime.timeline import Timeline, memory_need, totals
+from girih.specs.generated import plan_pb2
 
 WIDE = TensorType((96, 128), F32)
 SEEDS = range(30)
@@ -64,6 +67,63 @@ def test_a_late_use_is_found_and_frees_what_is_said(seed):
     assert size == culprit.spared and culprit.kernel in text
 
 
+def late_in_place(x, w, n, late):
+    """A residual: the sum is written over the value that it reads late."""
+    kept, value = through(x, w)
+    value = jnp.tanh(value @ w)
+    return (jnp.sin(value + kept if late else value) @ w @ w).sum()
+
+
+def late_in_loop(x, w, n, late):
+    """A value that a loop reads in each turn, and that is therefore kept to the loop's end."""
+    kept, value = through(x, w)
+
+    def turn(_, carried):
+        return jnp.tanh(carried + (jnp.cos(kept * carried).sum(0) if late else carried))
+
+    return jax.lax.fori_loop(0, n, turn, value.sum(0))
+
+
+def through(x, w):
+    """A value, and what six products make of it."""
+    kept = value = jnp.tanh(x @ w)
+    for _ in range(6):
+        value = jnp.tanh(value @ w)
+    return kept, value
+
+
+@pytest.mark.parametrize("function", [late_in_place, late_in_loop])
+def test_late_uses_in_place_and_in_loops_are_found(function):
+    x, w = np.ones((256, 128), np.float32), np.ones((128, 128), np.float32)
+    options = girih.Options(disable=("order",), threads=1)
+
+    def line(late):
+        jitted = jax.jit(function, static_argnums=3)
+        return Timeline(girih.compile(jitted, x, w, np.int32(5), late, options=options).plan)
+
+    with_use, without = line(True), line(False)
+    (culprit,) = [row for row in with_use.rows() if row.spared]
+    assert culprit == with_use.rows()[0]
+    assert culprit.spared == max(with_use.live) - max(without.live) == x.nbytes
+    assert "uses" not in culprit.why
+
+
+def test_what_the_next_turn_needs_is_not_spared():
+    """Read before the peak and after it in each turn: without the later use it is still kept."""
+    plan = plan_pb2.Plan(arena_alignment=64)
+    for size, first, last in ((640, 0, 4), (1280, 2, 2)):
+        plan.buffers.add(place=plan_pb2.ARENA, bytes=size, first_step=first, last_step=last)
+    plan.kernels.add(name="kernel")
+    for arguments, operands in (((0,), 0), ((0,), 1), ((1,), 0), ((0,), 1)):
+        run = plan.steps.add().run
+        run.arguments.extend([plan_pb2.Argument(buffer=number) for number in arguments])
+        run.operands = operands
+    plan.steps.add().jump.target = 1
+    assert Timeline(plan).peak == 2 and Timeline(plan).spared(0) == 0
+    plan.steps[4].jump.target = 2  # now the earlier use stands before the loop
+    assert Timeline(plan).spared(0) == 640
+
+
 def test_totals_are_those_of_the_program():
     module = chain(0, late=True)
     program = girih.compile(module)
@@ -82,8 +142,6 @@ def test_a_donation_would_help():
 
 
 def test_what_a_loop_carries_is_said_to_stay():
-    import jax
-
     def run(x):
         return jax.lax.fori_loop(0, 20, lambda i, v: v @ v * 0.1 + v, x @ x).sum()
 
