@@ -265,7 +265,7 @@ def inspect(
     ] = 12,
     members: Annotated[bool, typer.Option("--members", help="List the file's members.")] = False,
     rules: Annotated[
-        bool, typer.Option("--rules", help="List the rules that rewrote the program.")
+        bool, typer.Option("--rules", help="List all rules that rewrote the program.")
     ] = False,
     as_json: Json = False,
 ) -> None:

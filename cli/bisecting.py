@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..compiler import compile as compile_program
 from ..compiler import compile_lowered, signature_of
 from ..hlo.errors import UserError
 from ..hlo.graph import Module, Op, Value
-from ..hlo.interpret import Interpreter, flat_results, prepared
+from ..hlo.interpret import Interpreter, flat_results, interpret, prepared
 from ..optimizer.bisect import Fault, error_of, find_fault, reference
 from ..optimizer.regions import extract
 from ..options import Options
@@ -51,7 +52,7 @@ def bisect_source(
             for name in ("name", "error", "rule", "operation", "place", "hit")
         }
         if output is not None and fault.program is not None:
-            _write(output, fault.program)
+            _write(output, fault.program, fault.inputs, tolerance)
             data["program"] = str(output)
     if as_json:
         return show.print_json(data)
@@ -62,9 +63,10 @@ def bisect_source(
     if fault.program is not None:
         if output is None:
             show.console.print(f"\n{fault.program}", markup=False)
+            show.console.print("\n-o FILE writes it with its inputs, and gives a test to paste")
         else:
             show.console.print(f"the smallest program that shows it: {output}")
-        show.console.print(f"\n{_test(fault, output, target, tolerance)}", markup=False)
+            print(f"\n{_test(fault, output, target, options, tolerance)}")
 
 
 def kernel_fault(
@@ -88,7 +90,10 @@ def kernel_fault(
         if not found <= tolerance:
             names = dict.fromkeys(op.name for body in step.op.regions for op in body.ops)
             operation = " ".join([step.op.name, *names])
-            return Fault("kernel", found, operation=operation, place=step.op.place, program=single)
+            return Fault(
+                "kernel", found, operation=operation, place=step.op.place, program=single,
+                inputs=step.inputs,
+            )  # fmt: skip
     return Fault("steps", whole)
 
 
@@ -148,47 +153,55 @@ def _sentence(fault: Fault, tolerance: float) -> str:
     )
 
 
-def _test(fault: Fault, output: Path | None, target: str, tolerance: float) -> str:
-    """A test to paste; the program is the file that was written."""
-    name = (fault.rule or fault.name).replace("-", "_").replace(":", "_")
-    path = "fault.girih" if output is None else output.name
+def _test(fault: Fault, output: Path, target: str, options: Options, tolerance: float) -> str:
+    """A test to paste; the program and its inputs are the file that was written."""
+    chosen = [
+        f"{field.name}={value!r}"
+        for field in fields(options)
+        if (value := getattr(options, field.name)) != field.default
+    ]
+    imports = ["from girih.runtime.bundle import Bundle"]
     if fault.name == "kernel":
-        body = (
-            f'    program = compile_lowered(module, "{target}", girih.Options(cache="off"))\n'
-            "    found = program(*inputs)\n"
-            "    found = list(found) if isinstance(found, (tuple, list)) else [found]\n"
-            f"    assert error_of(found, interpret(module, inputs)) <= {tolerance!r}\n"
-        )
-        more = "from girih.compiler import compile_lowered\nfrom girih.optimizer.bisect import "
-        more += "error_of, made_up\n"
+        imports += [
+            "from girih.compiler import compile_lowered",
+            "from girih.optimizer.bisect import error_of",
+        ]
+        lines = [
+            f"program = compile_lowered(module, {target!r}, options)",
+            "found = program(*case.inputs)",
+            "found = list(found) if isinstance(found, (tuple, list)) else [found]",
+            f"assert error_of(found, case.outputs) <= {tolerance!r}",
+        ]
     else:
-        body = (
-            f'    backend = find("{target}", girih.Options())\n'
-            "    pipeline = pipeline_for(backend, girih.Options())\n"
-            f"    assert find_fault(module, pipeline, inputs, {tolerance!r}) is None\n"
-        )
-        more = (
-            "from girih.backends import find\n"
-            "from girih.optimizer.bisect import find_fault, made_up\n"
-            "from girih.optimizer.pipeline import pipeline_for\n"
-        )
-    interpreter = "from girih.hlo.interpret import interpret\n" if fault.name == "kernel" else ""
-    return (
-        "import numpy as np\n\nimport girih\n"
-        f"{more}{interpreter}\n\n"
-        f"def test_{name}():\n"
-        f'    module = girih.import_model("{path}")\n'
-        "    generator = np.random.default_rng(0)\n"
-        "    inputs = [made_up(value.type, generator) for value in module.body.arguments]\n"
-        f"{body}"
-    )
+        imports += [
+            "from girih.backends import find",
+            "from girih.optimizer.bisect import find_fault",
+            "from girih.optimizer.pipeline import pipeline_for",
+        ]
+        left_out = ", options.disable" if options.disable else ""
+        lines = [
+            f"pipeline = pipeline_for(find({target!r}, options), options)",
+            f"assert find_fault(module, pipeline, case.inputs, {tolerance!r}{left_out}) is None",
+        ]
+    lines = [
+        f"module = girih.import_model({output.name!r})",
+        f"(case,) = Bundle({output.name!r}).checks",
+        f"options = girih.Options({', '.join(chosen)})",
+        *lines,
+    ]
+    name = re.sub(r"\W", "_", fault.rule or fault.name)
+    body = [f"    {line}" for line in lines]
+    return "\n".join(["import girih", *sorted(imports), "", "", f"def test_{name}():", *body])
 
 
-def _write(path: Path, module: Module) -> None:
-    """A bundle of the program alone, with its weights and without code."""
+def _write(path: Path, module: Module, inputs: Sequence[Array], tolerance: float) -> None:
+    """A bundle of the program alone, with its weights, the inputs that show the fault and what the
+    interpreter gives for them, without code."""
     from ..hlo.wire import encode
-    from ..runtime.bundle import MemoryParts, write
+    from ..runtime.bundle import Check, MemoryParts, write
     from ..runtime.parts import module_weights
 
+    case = Check(tuple(inputs), tuple(interpret(module, inputs)), tolerance)
     signatures = {"main": signature_of(module)}
-    write(path, MemoryParts(encode(module), signatures, module_weights(module)), seal=False)
+    parts = MemoryParts(encode(module), signatures, module_weights(module), checks=[case])
+    write(path, parts, seal=False)

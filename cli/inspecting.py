@@ -45,8 +45,7 @@ def inspect_bundle(
         show.table(("", "name", "type", ""), rows, title=f"\nentry point {name}")
     for target, variant in data["variants"].items():
         _show_variant(target, variant, kernels)
-    if rules:
-        _show_rules(data["provenance"].get("rewrites"))
+    _show_rules(data["provenance"].get("rewrites"), None if rules else kernels)
     if len(data["variants"]) > 1 or data["runs"]["target"] is None:
         runs = data["runs"]
         here = f"{runs['target']} runs here" if runs["target"] else "nothing runs here"
@@ -64,32 +63,12 @@ def inspect_bundle(
             rows,
             title=f"\n{len(rows)} of {len(tuned)} measured choices, the slowest first",
         )
-    rewrites = data["provenance"].get("rewrites")
-    if rewrites and (listed := _rules(rewrites)):
-        show.table(
-            ("rule", ">hits", "lines"),
-            listed[:kernels],
-            title=f"\n{min(kernels, len(listed))} of {len(listed)} rules and passes that rewrote "
-            f"operations, by hits; licences used: {rewrites.get('licences', '')}",
-        )
     if members:
         show.table(
             ("member", ">size"),
             [(name, show.size(size)) for name, size in data["members"].items()],
             title="\nmembers",
         )
-
-
-def _rules(rewrites: Any) -> list[tuple[str, int, str]]:
-    """Which rules fired how often and where, the most frequent first."""
-    try:
-        rows = [
-            (str(name), int(rule["hits"]), ", ".join(map(os.path.basename, rule["lines"])))
-            for name, rule in rewrites["rules"].items()
-        ]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"the bundle's provenance is malformed: {error!r}") from error
-    return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
 def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
@@ -155,22 +134,23 @@ def _operations(names: list[str]) -> str:
     return " ".join(shown[:4]) + (" ..." if len(shown) > 4 else "")
 
 
-def _show_rules(rewrites: Any) -> None:
-    """What rewrote the program, most hits first; UserError where the document is malformed."""
+def _show_rules(rewrites: Any, most: int | None) -> None:
+    """What rewrote the program, most hits first, at most so many, and under which licences;
+    UserError where the document is malformed."""
     if rewrites is None:
         show.console.print("\nthe bundle does not say which rules rewrote its program")
         return
     try:
         rows = [
-            (name, rule["hits"], ", ".join(rule["lines"]))
+            (str(name), int(rule["hits"]), ", ".join(map(os.path.basename, rule["lines"])))
             for name, rule in rewrites["rules"].items()
         ]
-        rows.sort(key=lambda row: (-row[1], row[0]))
         used = rewrites["licences"]
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"provenance.json: its rewrites are malformed ({error!r})") from error
-    title = f"\n{len(rows)} rules; licences used: {used}"
-    show.table(("rule", ">hits", "lines"), rows, title=title)
+    listed = sorted(rows, key=lambda row: (-row[1], row[0]))[:most]
+    title = f"\n{len(listed)} of {len(rows)} rules and passes that rewrote operations, by hits; "
+    show.table(("rule", ">hits", "lines"), listed, title=f"{title}licences used: {used}")
 
 
 def _choice_text(choice: dict[str, Any]) -> str:

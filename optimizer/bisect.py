@@ -32,7 +32,7 @@ _UNWIDENED = frozenset({"bitcast_convert", "custom_call", "foreign_call", "kerne
 class Fault:
     """The first change that breaks results. `error` is relative to the largest result; `rule` and
     `operation` are "" where a pass has no rules. `program` shows it: the smallest program found on
-    which the pass, with that rule, still goes wrong."""
+    which the pass, with that rule, still goes wrong, on these `inputs`."""
 
     name: str  # of the pass, "simplify:2" for its second run
     error: float
@@ -41,6 +41,7 @@ class Fault:
     place: str = ""
     hit: int = 0  # which firing of a rule in this pass, from 1
     program: Module | None = None
+    inputs: Sequence[Array] = ()
 
 
 @dataclass(frozen=True)
@@ -125,15 +126,19 @@ def find_fault(
     pipeline.run(module, disable=disable, on_module=lambda *stage: stages.append(_Stage(*stage)))
     for stage in stages:
         if stage.after is not stage.before and not (found := error(stage.after)) <= tolerance:
-            return _in_pass(stage, found, error, tolerance)
+            return _in_pass(stage, found, error, inputs, tolerance)
     return None
 
 
 def _in_pass(
-    stage: _Stage, found: float, error: Callable[[Module], float], tolerance: float
+    stage: _Stage,
+    found: float,
+    error: Callable[[Module], float],
+    inputs: Sequence[Array],
+    tolerance: float,
 ) -> Fault:
     """The firing of a rule with which the pass begins to be wrong, where it has rules."""
-    fault = Fault(stage.name, found, program=stage.before)
+    fault = Fault(stage.name, found, program=stage.before, inputs=inputs)
     if not any(field.name == "ledger" for field in fields(stage.step)):  # pyright: ignore
         return fault
 
@@ -153,10 +158,8 @@ def _in_pass(
     if ledger.last is None or worst <= tolerance:
         return fault
     rule, op = ledger.last
-    return replace(
-        fault, rule=rule, operation=op.name, place=op.place, hit=high,
-        program=_smallest(op, rule, stage, tolerance),
-    )  # fmt: skip
+    fault = replace(fault, rule=rule, operation=op.name, place=op.place, hit=high)
+    return _smallest(op, fault, stage, tolerance)
 
 
 def _with_ledger(step: Any, ledger: Ledger, rule: str = "") -> Any:
@@ -167,13 +170,15 @@ def _with_ledger(step: Any, ledger: Ledger, rule: str = "") -> Any:
     return replace(step, **chosen)
 
 
-def _smallest(op: Op, rule: str, stage: _Stage, tolerance: float) -> Module:
-    """The operation with as few of those before it as show the fault; else the whole program."""
+def _smallest(op: Op, fault: Fault, stage: _Stage, tolerance: float) -> Fault:
+    """The fault with the operation and as few of those before it as show it on made-up inputs;
+    itself, with the whole program, where none do."""
     members, frontier = [op], [op]
     for _ in range(_DEPTH):
         module = _cut(members, op, stage.before)
-        if module is not None and _shows(module, rule, stage.step, tolerance):
-            return module
+        inputs = None if module is None else _showing(module, fault.rule, stage.step, tolerance)
+        if inputs is not None:
+            return replace(fault, program=module, inputs=inputs)
         frontier = list(
             dict.fromkeys(v.owner for o in frontier for v in o.operands if isinstance(v.owner, Op))
         )
@@ -181,7 +186,7 @@ def _smallest(op: Op, rule: str, stage: _Stage, tolerance: float) -> Module:
         if not frontier:
             break
         members += frontier
-    return stage.before
+    return fault
 
 
 def _cut(members: Sequence[Op], root: Op, module: Module) -> Module | None:
@@ -207,18 +212,19 @@ def _cut(members: Sequence[Op], root: Op, module: Module) -> Module | None:
     return cut.with_weights({n: w for n, w in module.weights.items() if n in used})
 
 
-def _shows(module: Module, rule: str, step: Pass, tolerance: float) -> bool:
-    """Whether the pass, with this rule alone, goes wrong on made-up inputs."""
+def _showing(module: Module, rule: str, step: Pass, tolerance: float) -> list[Array] | None:
+    """Made-up inputs on which the pass, with this rule alone, goes wrong; None if it does not."""
     generator = np.random.default_rng(0)
     try:
-        inputs = [made_up(value.type, generator) for value in module.body.arguments]
+        inputs = [_made_up(value.type, generator) for value in module.body.arguments]
         after = _with_ledger(step, Ledger(), rule)(module)
-        return not error_of(interpret(after, inputs), reference(module, inputs)) <= tolerance
+        wrong = not error_of(interpret(after, inputs), reference(module, inputs)) <= tolerance
     except (GirihError, AttributeError):
-        return False
+        return None
+    return inputs if wrong else None
 
 
-def made_up(type: Any, generator: np.random.Generator) -> Array:
+def _made_up(type: Any, generator: np.random.Generator) -> Array:
     """Values of a tensor's type: normal floats, small integers, fair booleans."""
     element, dims = type.element, type.dims
     if element.kind in ("float", "complex"):

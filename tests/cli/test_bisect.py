@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import girih
 from girih.backends.cpu import build
 from girih.backends.llvm import arithmetic
+from girih.optimizer.licence import ASSUMES_FINITE
 from girih.optimizer.rule import Rule
 from girih.optimizer.rules import RULES
 
@@ -31,6 +33,14 @@ def source(tmp_path):
     return tmp_path / "m.mlir"
 
 
+def pasted(said):
+    """The test that the command has printed."""
+    names: dict = {}
+    exec(said[said.index("import girih\n") :], names)
+    (test,) = (value for name, value in names.items() if name.startswith("test_"))
+    return test
+
+
 def test_a_right_program_has_no_fault(girih_command, source):
     code, out, err = girih_command("bisect", source)
     assert code == 0 and "all passes and kernels agree" in out + err
@@ -46,12 +56,44 @@ def test_a_wrong_rule_by_name_with_a_program_and_a_test(
     said = out + err
     assert code == 0 and "'exp-is-tanh'" in said and "exponential" in said
     assert "def test_exp_is_tanh" in said
-    test = said[said.index("import numpy as np") :]
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    exec(compile(test[: test.rindex("is None") + 7], "pasted", "exec"), names)
     with pytest.raises(AssertionError):
-        names["test_exp_is_tanh"]()
+        pasted(said)()
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    pasted(said)()  # the rule is right again
+
+
+def test_the_test_has_the_options_and_inputs_that_show_the_fault(
+    girih_command, source, tmp_path, monkeypatch
+):
+    """A rule that only one option allows, wrong on large values alone."""
+
+    def cut(op, b):
+        x = op.operands[0]
+        known = getattr(x.owner, "name", "") == "minimum"
+        limit = b.splat(np.float32(20), op.result.type)
+        return None if known else b("exponential", b("minimum", x, limit))
+
+    wrong = Rule("exp-cut", ("exponential",), cut, licence=ASSUMES_FINITE)
+    monkeypatch.setattr("girih.optimizer.passes.simplify.RULES", (*RULES, wrong))
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.full((4, 6), 9, np.float32))
+    np.save("w.npy", np.full((6, 5), 8, np.float32))
+    given = ["-i", "x.npy", "-i", "w.npy", "-o", "fault.girih"]
+    _, narrow, _ = girih_command("bisect", source, *given)
+    assert "all passes and kernels agree" in narrow
+    _, said, _ = girih_command("bisect", source, *given, "--set", "numerics=assumes-finite")
+    assert "'exp-cut'" in said
+    with pytest.raises(AssertionError):
+        pasted(said)()
+
+
+def test_no_test_without_the_file_that_it_reads(girih_command, source, monkeypatch):
+    wrong = Rule("exp-is-tanh", ("exponential",), lambda op, b: b("tanh", op.operands[0]))
+    monkeypatch.setattr("girih.optimizer.passes.simplify.RULES", (*RULES, wrong))
+    _, said, _ = girih_command("bisect", source)
+    assert "'exp-is-tanh'" in said and "-o FILE" in said and "def test_" not in said
 
 
 def test_a_wrong_kernel_by_its_operations(girih_command, source, tmp_path, monkeypatch):
