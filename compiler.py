@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .hlo.errors import UserError
-from .hlo.graph import Module, Op
+from .hlo.graph import Module, Op, Weight
 from .hlo.signature import Signature
 from .hlo.verify import verify
 from .options import Options
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .backends import Backend
     from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
+    from .programs import Made
     from .runtime.bundle import Parts
     from .runtime.program import Program
 
@@ -87,6 +88,8 @@ def compile(  # noqa: A001 - the public name of the API
         one runs, or, where that is for another CPU, the best one of this one's.
     progress: called with the name of each stage when it begins.
     """
+    from .frontends.source import read_source
+
     first, *others = _targets(target)
     options = options or Options()
     say = progress or (lambda stage: None)
@@ -99,7 +102,7 @@ def compile(  # noqa: A001 - the public name of the API
 
     def read() -> Module:
         say("import")
-        return import_model(source, *example_inputs, **keywords)
+        return read_source(source, *example_inputs, **keywords)
 
     program = _compile(read, first, options, say, tuner)
     return with_targets(program, others, options, progress) if others else program
@@ -177,8 +180,7 @@ def _compile(
     from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
     from .optimizer.pipeline import blamed_on, pipeline_for
-    from .programs import digest_of, open_programs
-    from .runtime.parts import copied_parts
+    from .programs import Watched, digest_of, open_programs
 
     backend = find(target, options, tuner)
     backend.begin()
@@ -191,32 +193,35 @@ def _compile(
         if parts is not None and backend.name in parts.variants:
             say("package")
             return _program(parts, backend.name, options, simulate)
+    verify(module)
+    watched = Watched(module)
     with collection_paused():
         ledger = Ledger()
         passes = pipeline_for(backend, options, ledger)
-        simple, fused = passes.run(module, on_pass=say, disable=options.disable)
+        simple, fused = passes.run(watched.module, on_pass=say, disable=options.disable)
+        depends_on_data = watched.asked
 
-        def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Program:
+        def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Made:
             return _packed(simple, lowered, backend, options, say, simulate, ledger, own_notes)
 
         with blamed_on(options.disable):
             limit = options.memory_limit
             if limit is None:
-                program = pack(fused)
+                made = pack(fused)
             else:
-                program = _within(limit, fused, backend, pack, say)
-    if cache is not None and digest is not None:
-        cache.store(digest, module, copied_parts(program.parts))
-    return program
+                made = _within(limit, fused, backend, pack, say)
+    if cache is not None and digest is not None and not depends_on_data:
+        cache.store(digest, module, made)
+    return made.program
 
 
 def _within(
     limit: int,
     fused: Module,
     backend: Backend,
-    pack: Callable[[Module, Sequence[str]], Program],
+    pack: Callable[[Module, Sequence[str]], Made],
     say: Progress,
-) -> Program:
+) -> Made:
     """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be."""
     from .optimizer.limit import need, not_found, note, within
     from .optimizer.measure import measure
@@ -227,10 +232,10 @@ def _within(
     while len(allocated) < FITTED:
         say("fit")
         fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
-        program = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
-        allocated.append(program.memory.allocated_bytes)
+        made = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
+        allocated.append(made.program.memory.allocated_bytes)
         if allocated[-1] <= limit:
-            return program
+            return made
         beside = max(beside, allocated[-1] - need(fitted.measure).total)
     raise not_found(limit, min(allocated))
 
@@ -244,7 +249,8 @@ def compile_lowered(module: Module, target: str, options: Options) -> Program:
     backend = find(target, options)
     backend.begin()
     simulate = target.partition(":")[0] == SIMULATED
-    return _packed(module, module, backend, options, lambda stage: None, simulate, Ledger())
+    made = _packed(module, module, backend, options, lambda stage: None, simulate, Ledger())
+    return made.program
 
 
 def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Program:
@@ -252,7 +258,9 @@ def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Pro
     from .runtime.program import Program
 
     driver = simulated_gpu(target) if simulate else None
-    return Program(parts, target, threads=options.threads, pin=options.pin, driver=driver)
+    return Program(
+        parts, target, threads=options.threads, pin=options.pin, driver=driver, opened=False
+    )
 
 
 def _packed(
@@ -264,12 +272,15 @@ def _packed(
     simulate: bool,
     ledger: Ledger,
     own_notes: Sequence[str] = (),
-) -> Program:
+) -> Made:
     """The program of a lowered module. own_notes: of what the user has asked for, which `strict`
     does not refuse."""
+    from .hlo.derivation import constant_weight
     from .optimizer.meanwhile import computed
     from .optimizer.passes.encode import stored_module, used_weights
     from .optimizer.schedule import schedule
+    from .programs import Made
+    from .runtime.parts import weights_by_name
     from .runtime.program import Program
 
     target = backend.name
@@ -292,14 +303,16 @@ def _packed(
     plan.notes.extend(own_notes)
     cubins = backend.assemble(image) if backend.assemble is not None else {}
     say("package")
-    constants = {name: dense.array for name, dense in steps.constants.items()}
-    for name in steps.weights:
-        if name not in stored.weights:
-            constants[name] = fused.weights[name].array
-    return Program.from_parts(
-        stored,
+    own = {name: constant_weight(name, dense) for name, dense in steps.constants.items()}
+    own |= {name: fused.weights[name] for name in steps.weights if name not in stored.weights}
+    plain = {
+        name: Weight(name, one.array, one.type, one.aliases, one.inverse)
+        for name, one in stored.weights.items()
+    }  # a program does not hold what its weights were made of
+    program = Program.from_parts(
+        stored.with_weights(plain),
         signature_of(stored),
-        {target: (plan, image, constants, cubins)},
+        {target: (plan, image, {name: one.array for name, one in own.items()}, cubins)},
         target=target,
         driver=simulated_gpu(target) if simulate else None,
         threads=options.threads,
@@ -314,6 +327,7 @@ def _packed(
             "rewrites": ledger.report(),
         },
     )
+    return Made(program, weights_by_name(stored), own)
 
 
 def with_targets(

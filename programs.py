@@ -1,9 +1,10 @@
 """Compiled programs in the cache folder: a second compilation of one neither runs passes nor emits.
 
-An entry is a bundle under a digest of all that decides its bytes: the module with its weights, the
-options, the target, the machine that is assumed, the choices of a tuning, and the compiler. It
-holds what was made (plan, image, constants, packed weights); what are the source's own weights
-stays there, and the entry names them. Folder, trust and cleaning are the kernel cache's.
+An entry is a bundle under a digest of all that decides its plan and code: the module, the options,
+the target, the machine that is assumed, the choices of a tuning, and the compiler. The data of the
+weights decides nothing: no pass may ask for it (`Watched` sees to that), so that an entry serves
+the same module with other data as well, and holds recipes in place of weights (`recipes.py`).
+Folder, trust and cleaning are the kernel cache's.
 """
 
 from __future__ import annotations
@@ -12,29 +13,40 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .backends.cpu.cache import FileCache, compiler_digest, open_cache, sources_digest
 from .hlo.errors import CompilerBug, UserError
-from .hlo.wire import encode
+from .hlo.graph import Weight
+from .hlo.wire import fingerprint
 from .options import Options
+from .recipes import Arrays, Recipes, Supply, Unknown
 from .runtime.devices.cores import default_threads
 
 if TYPE_CHECKING:
     from .backends import Backend
     from .hlo.graph import Module
     from .runtime.bundle import MemoryParts
+    from .runtime.program import Program
 
 CAPACITY = 1 << 30  # bytes of all programs of a folder
-_FORMAT = "girih program 1"
-_SOURCE_WEIGHTS = "source-weights.json"
+_FORMAT = "girih program 2"
+_ABOUT, _RECIPES = "places.json", "recipes.pb"
 # What options say about this compilation alone, never about its bytes.
 _NOT_IN_KEYS = ("cache", "threads", "pin", "tuning", "locked")
+
+
+class Made(NamedTuple):
+    """A program that was just compiled, and the weights behind its arrays by the arrays' names:
+    those that all variants share, and those that are its variant's own."""
+
+    program: Program
+    stored: Mapping[str, Weight]
+    own: Mapping[str, Weight]
 
 
 class ProgramCache(FileCache):
@@ -43,7 +55,10 @@ class ProgramCache(FileCache):
     suffix = ".program"
 
     def load(self, digest: str, module: Module) -> MemoryParts | None:
-        """The parts of the program that was compiled from this module; None if none is kept."""
+        """The parts of the program that was compiled from this module; None if none is kept.
+
+        Arrays that the compiler makes of weights are made when the parts are first asked for one.
+        """
         from .runtime.bundle import Bundle, MemoryParts
 
         data = self.read(digest)
@@ -52,18 +67,18 @@ class ProgramCache(FileCache):
         try:
             bundle = Bundle(data)
             bundle.verify_all()
-            named = json.loads(bytes(bundle.debug[_SOURCE_WEIGHTS]))
-            if named["format"] != _FORMAT or named["digest"] != digest:
+            about = json.loads(bytes(bundle.debug[_ABOUT]))
+            if about["format"] != _FORMAT or about["digest"] != digest:
                 raise ValueError("an entry of another name")
-            weights = {
-                name: bundle.weights[name] if source is None else module.weights[source].array
-                for name, source in named["weights"]
-            }
+            supply = Supply(module, bundle.weights, about, bundle.debug[_RECIPES])
             return MemoryParts(
                 source=bundle.program,
                 signatures=bundle.signatures,
-                weights=weights,
-                variants=dict(bundle.variants),
+                weights=Arrays(about["weights"], supply),
+                variants={
+                    target: replace(variant, weights=Arrays(about["variants"][target], supply))
+                    for target, variant in bundle.variants.items()
+                },
                 provenance={k: v for k, v in bundle.provenance.items() if k != "producer"},
                 tuning=bundle.tuning,
             )
@@ -71,22 +86,35 @@ class ProgramCache(FileCache):
             self.drop_damaged(digest, "program")
             return None
 
-    def store(self, digest: str, module: Module, parts: MemoryParts) -> None:
-        """Keep the parts of the program that was compiled from this module, unless they alone take
-        half of the capacity."""
+    def store(self, digest: str, module: Module, made: Made) -> None:
+        """Keep the program that was compiled from this module, unless what has to be kept as data
+        takes half of the capacity."""
         from .runtime.bundle import write
         from .runtime.parts import copied_parts
 
-        sources = {_place(weight.array): name for name, weight in module.weights.items()}
-        named = [[name, sources.get(_place(array))] for name, array in parts.weights.items()]
-        own = {name: parts.weights[name] for name, source in named if source is None}
-        made = [*own.values()]
-        for variant in parts.variants.values():
-            made += variant.weights.values()
-        if sum(array.nbytes for array in made) > self.capacity // 2:
+        parts, recipes = made.program.parts, Recipes(module)
+        try:
+            about = {
+                "format": _FORMAT,
+                "digest": digest,
+                "weights": recipes.places(parts.weights, made.stored),
+                "variants": {
+                    target: recipes.places(variant.weights, made.own)
+                    for target, variant in parts.variants.items()
+                },
+                **recipes.document(),
+            }
+            program = recipes.program()
+        except (Unknown, CompilerBug):
             return
-        about = json.dumps({"format": _FORMAT, "digest": digest, "weights": named}).encode()
-        entry = copied_parts(parts, weights=own, debug={_SOURCE_WEIGHTS: about})
+        if sum(array.nbytes for array in recipes.kept.values()) > self.capacity // 2:
+            return
+        entry = copied_parts(
+            parts,
+            weights=recipes.kept,
+            variants={t: replace(v, weights={}) for t, v in parts.variants.items()},
+            debug={_ABOUT: json.dumps(about).encode(), _RECIPES: program},
+        )
 
         def write_entry(path: Path) -> None:
             try:
@@ -97,6 +125,36 @@ class ProgramCache(FileCache):
         self.keep(digest, write_entry)
 
 
+class Watched:
+    """A module whose weights say when somebody asks for their data: the compiler's passes may not,
+    and where one did, the program would be another with other data, so it is not kept."""
+
+    def __init__(self, module: Module) -> None:
+        self.asked = False
+        weights = {name: self._watched(weight) for name, weight in module.weights.items()}
+        self.module = module.with_weights(weights) if weights else module
+
+    def _watched(self, weight: Weight) -> Weight:
+        data = _Data(self, weight)
+        return Weight(weight.name, data, weight.type, weight.aliases, weight.inverse)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """A weight's data, of which somebody is told that it was asked for."""
+
+    watched: Watched
+    weight: Weight
+
+    def __call__(self) -> np.ndarray[Any, Any]:
+        self.watched.asked = True
+        return self.weight.array
+
+    def view(self) -> np.ndarray[Any, Any]:
+        self.watched.asked = True
+        return self.weight.view
+
+
 def open_programs(choice: str | None) -> ProgramCache | None:
     """The programs beside the kernels of the cache that `Options.cache` means, None for "off"."""
     kernels = open_cache(choice)
@@ -105,12 +163,10 @@ def open_programs(choice: str | None) -> ProgramCache | None:
 
 def digest_of(module: Module, backend: Backend, options: Options) -> str | None:
     """The name of the program's entry: 40 hexadecimal digits. None where the program must not be
-    kept: choices are being timed, code comes from a compiler that is not ours, or the sources of
-    this one have changed while it runs."""
+    kept: choices are being timed, the sources of the compiler have changed while it runs, or the
+    module is none that can be compiled."""
     tuner = None if backend.choices is None else backend.choices.tuner
     if tuner is not None and tuner.measure:
-        return None
-    if any(op.name == "foreign_call" for op in module.walk()):
         return None
     compiler = _compiler()
     if compiler is None:
@@ -124,7 +180,10 @@ def digest_of(module: Module, backend: Backend, options: Options) -> str | None:
     chosen["machine"] = backend.machine
     if options.max_memory is not None:  # the scratch of all workers counts
         chosen["threads"] = options.threads or default_threads()
-    state = hashlib.blake2b(digest_size=20)
+    try:
+        program = fingerprint(module)
+    except (CompilerBug, KeyError):  # whoever verifies the module says what is wrong with it
+        return None
     texts = (
         _FORMAT,
         compiler,
@@ -134,14 +193,9 @@ def digest_of(module: Module, backend: Backend, options: Options) -> str | None:
         repr(backend.model),
         "tuned" if tuner is not None else "",
         json.dumps(known, sort_keys=True),
-        repr(module.notes),
-        json.dumps(_signature(module), sort_keys=True),
     )
-    try:
-        program = encode(module)
-    except CompilerBug:  # a large constant, which no wire form may hold: it is not kept
-        return None
-    for data in (*(text.encode() for text in texts), program, *_weights(module)):
+    state = hashlib.blake2b(digest_size=20)
+    for data in (*(text.encode() for text in texts), program):
         state.update(len(data).to_bytes(8, "little"))
         state.update(data)
     return state.hexdigest()
@@ -155,32 +209,5 @@ def _compiler() -> str | None:
 @functools.cache
 def _own_sources() -> str | None:
     return sources_digest(
-        "runtime", "specs", "compiler.py", "programs.py", "options.py", "__init__.py"
+        "runtime", "specs", "compiler.py", "programs.py", "recipes.py", "options.py", "__init__.py"
     )
-
-
-def _signature(module: Module) -> Any:
-    return None if module.signature is None else module.signature.to_json()
-
-
-def _weights(module: Module) -> list[bytes]:
-    """A digest of each weight's name, aliases, type and data; threads hash the data."""
-
-    def digest(name: str) -> bytes:
-        weight = module.weights[name]
-        array = weight.array
-        about = f"{name}\0{weight.aliases!r}\0{array.dtype}\0{array.shape}\0".encode()
-        state = hashlib.sha256(about)
-        data: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        state.update(memoryview(data))
-        return state.digest()
-
-    with ThreadPoolExecutor(4, "girih-digests") as pool:
-        return list(pool.map(digest, module.weights))
-
-
-def _place(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """What two arrays of the same memory have in common; arrays without elements have no place."""
-    place: Mapping[str, Any] = array.__array_interface__
-    where = place["data"][0] if array.size else id(array)
-    return where, array.shape, array.strides, array.dtype.str

@@ -19,6 +19,7 @@ from .errors import CompilerBug
 from .types import TensorType, Type, tensor_of
 
 if TYPE_CHECKING:
+    from .derivation import Derivation
     from .room import OpDefinition
     from .signature import Signature
 
@@ -306,9 +307,10 @@ class Weight:
 
     `aliases` are further names of the same tensor (tied weights). `inverse` says that this weight
     holds another one in another order: (its name, a region that gives it back from this one).
+    `derivation` says how it follows from other weights; None: it is one of the source's.
     """
 
-    __slots__ = ("name", "type", "aliases", "inverse", "_source", "_lock")
+    __slots__ = ("name", "type", "aliases", "inverse", "derivation", "_source", "_lock")
 
     def __init__(
         self,
@@ -317,13 +319,14 @@ class Weight:
         type: TensorType | None = None,
         aliases: Sequence[str] = (),
         inverse: tuple[str, Region] | None = None,
+        derivation: Derivation | None = None,
     ) -> None:
         if type is None:
             if callable(source):
                 raise CompilerBug(f"weight '{name}' is lazy and has no type")
             type = tensor_of(source)
         self.name, self.type, self.aliases = name, type, tuple(aliases)
-        self.inverse = inverse
+        self.inverse, self.derivation = inverse, derivation
         self._source: Array | Callable[[], Array] = source
         self._lock = threading.Lock()
 

@@ -71,6 +71,12 @@ def encode(module: Module, version: str | None = None) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
+def fingerprint(module: Module) -> bytes:
+    """What tells modules apart, but for the data of their weights: equal modules have equal bytes,
+    others have others. Large constants stand there by their digests; nothing reads them back."""
+    return _Encoder(module, by_digest=True).message().SerializeToString(deterministic=True)
+
+
 def for_version(data: bytes, version: str) -> bytes:
     """`encode`'s bytes, rewritten so that a reader of that version takes them; ExportBlockers where
     that cannot be done."""
@@ -110,8 +116,10 @@ class _Table:
 
 
 class _Encoder:
-    def __init__(self, module: Module) -> None:
-        self.module = module
+    """by_digest: constants that are too large for the form are named instead."""
+
+    def __init__(self, module: Module, by_digest: bool = False) -> None:
+        self.module, self.by_digest = module, by_digest
         self.out = pb.WireModule()
         self.strings, self.origins, self.origin_sets = _Table(), _Table(), _Table()
         self.types: dict[int, int] = {}
@@ -230,10 +238,12 @@ class _Encoder:
             return known
         splat = dense.is_splat
         array = np.asarray(dense.splat_value) if splat else np.ascontiguousarray(dense.array)
-        if array.nbytes > MAXIMUM_CONSTANT_BYTES:
+        large = array.nbytes > MAXIMUM_CONSTANT_BYTES
+        if large and not self.by_digest:
             raise CompilerBug(f"a constant of {array.nbytes} bytes must be a weight ({dense.type})")
+        data = dense.digest if large else array.tobytes()
         number = self.constants[dense] = len(self.constants)
-        self.out.constants.add(type=self.type(dense.type), data=array.tobytes(), splat=splat)
+        self.out.constants.add(type=self.type(dense.type), data=data, splat=splat)
         return number
 
     def type(self, type: Type) -> int:

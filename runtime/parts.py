@@ -12,7 +12,7 @@ import numpy as np
 from .bundle import MemoryParts, Parts, Variant
 
 if TYPE_CHECKING:
-    from ..hlo.graph import Module
+    from ..hlo.graph import Module, Weight
     from ..specs.generated import plan_pb2
 
 Array = np.ndarray[Any, Any]
@@ -62,12 +62,16 @@ def encoded(module: Module) -> bytes:
     return encode(module)
 
 
-def module_weights(module: Module) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
+def weights_by_name(module: Module) -> dict[str, Weight]:
+    """The module's weights by all of their names."""
+    found: dict[str, Weight] = {}
     for name, weight in module.weights.items():
-        arrays[name] = weight.array
-        arrays.update(dict.fromkeys(weight.aliases, weight.array))
-    return arrays
+        found |= dict.fromkeys((name, *weight.aliases), weight)
+    return found
+
+
+def module_weights(module: Module) -> dict[str, Array]:
+    return {name: weight.array for name, weight in weights_by_name(module).items()}
 
 
 def used_weights(plan: plan_pb2.Plan, weights: Mapping[str, Array]) -> dict[str, Array]:

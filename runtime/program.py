@@ -6,10 +6,10 @@ import functools
 import os
 import threading
 import warnings
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -91,12 +91,14 @@ class Program:
         pending: PendingCheck | None = None,
         driver: Any = None,
         reason: str = "it was compiled for it",
+        opened: bool = True,
     ) -> None:
         """A program of these parts; users call `girih.compile` or `girih.load`.
 
         `pending`: a check of the weights that has to end well before the first result is given.
         `driver`: the GPU of a program for one; None looks for it at the first call. `reason`: why
-        this target was chosen.
+        this target was chosen. `opened`: False leaves the device, which takes all weights, to the
+        first use.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
@@ -109,8 +111,9 @@ class Program:
         self._pending = pending
         results = tuple(Leaf(result) for result in signature.results)
         self._check_plan(results)
-        weights = {**parts.weights, **variant.weights}
-        aliases = find_aliases(self._plan, signature.arguments, weights)
+        own, shared = cast(Any, variant.weights), cast(Any, parts.weights)  # that nobody writes
+        weights = self._weights = ChainMap[str, Array](own, shared)
+        aliases = self._own_aliases = find_aliases(self._plan, signature.arguments, weights)
         overwritten = {a for _, a in (*aliases.donated, *aliases.replacing)}
         self._can_be_given = bool(overwritten)
         self._leaves = tuple(
@@ -121,17 +124,11 @@ class Program:
         # An interrupted call of a session leaves buffers half changed, where the plan writes them.
         first = len(self._leaves) - self._buffers
         self.overwrites_state = any(leaf.overwritten for leaf in self._leaves[first:])
-        used = used_weights(self._plan, weights)
-        self._device = devices.open_device(
-            self._plan, variant.image, used, threads, pin, variant.cubins, driver
-        )
-        # A device with memory of its own copies results out of whatever they lie in.
-        self._aliases = Aliases((), (), ()) if self._device.has_memory else aliases
         self._driver, self._reason = driver, reason
-        self._workers = {"threads": threads, "pin": pin}
+        self._workers: dict[str, Any] = {"threads": threads, "pin": pin}
         self._contexts: deque[Any] = deque()
         self._copies = 0
-        self._lock = threading.Lock()
+        self._lock, self._opening = threading.Lock(), threading.Lock()
         self._own_session: Session | None = None
         self._defaults = [weights.get(a.default or "") for a in signature.arguments]
         # What the quick ways of a call read: one for flat inputs, one for nested ones.
@@ -147,6 +144,27 @@ class Program:
         self._outputs_are_flat_list = (
             signature.outputs.is_flat and signature.outputs.kind == "list" and not signature.state
         )
+        if opened:
+            self._device  # noqa: B018  # what the parts lack is said now
+
+    @functools.cached_property
+    def _device(self) -> devices.Device:
+        """The plan on its device, with the weights."""
+        with self._opening:
+            known = self.__dict__.get("_device")  # another thread may have been faster
+            if known is not None:
+                return known
+            variant = self._parts.variants[self._target]
+            used = used_weights(self._plan, self._weights)
+            return self.__dict__.setdefault("_device", devices.open_device(
+                self._plan, variant.image, used,
+                cubins=variant.cubins, driver=self._driver, **self._workers,
+            ))  # fmt: skip
+
+    @functools.cached_property
+    def _aliases(self) -> Aliases:
+        """A device with memory of its own copies results out of whatever they lie in."""
+        return Aliases((), (), ()) if self._device.has_memory else self._own_aliases
 
     @staticmethod
     def from_parts(
@@ -483,6 +501,7 @@ class Program:
             plan=self._plan if same else None,
             driver=self._driver,
             reason=reason or self._reason,
+            opened="_device" in self.__dict__,
             **self._workers,
         )
 

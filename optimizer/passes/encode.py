@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
-
-import numpy as np
+from typing import ClassVar, NamedTuple
 
 from ...hlo.build import Builder, build_region
+from ...hlo.derivation import derived
 from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments, constant_of
-from ...hlo.interpret import interpret
 from ...hlo.ops.tile_examples import INDEX
 from ...hlo.types import TensorType
 from ...hlo.verify import FUSED, Level
@@ -173,23 +171,9 @@ class _Encoder:
         forward = build_region([original.type], lambda b, x: [packing.forward(b, x)])
         packed = forward.results[0].tensor
         inverse = build_region([packed], lambda b, x: [packing.inverse(b, x)])
-        made = Weight(
-            key, _Transformed(original, forward), packed, original.aliases, (name, inverse)
-        )
+        made = derived(key, [original], forward, original.aliases, (name, inverse))
         self.made[key] = made
         return made
-
-
-@dataclass(frozen=True)
-class _Transformed:
-    """Computes a weight from another one, on demand."""
-
-    source: Weight
-    region: Region
-
-    def __call__(self) -> np.ndarray[Any, Any]:
-        module = Module({"main": Function("main", self.region)})
-        return np.ascontiguousarray(interpret(module, [self.source.view])[0])
 
 
 class _Load(NamedTuple):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...hlo.build import make_op
-from ...hlo.graph import Module, Op, Region, Value, Weight
+from ...hlo.derivation import constant_weight
+from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.verify import INLINED, Level
 from ...hlo.wire import MAXIMUM_CONSTANT_BYTES
 from ..rewrite import copied_region
@@ -28,12 +29,8 @@ class Externalize:
             return module
         # the program's own region holds all of them, so that a loop does not
         body = Region(body.arguments, [*found.values(), *body.ops], body.results)
-        data = {
-            _name(op): op.attributes["value"].array
-            for op in module.body.walk()
-            if self.is_large(op)
-        }
-        weights = {name: Weight(name, data[name]) for name in found}
+        data = {_name(op): op.attributes["value"] for op in module.body.walk() if self.is_large(op)}
+        weights = {name: constant_weight(name, data[name]) for name in found}
         return module.with_main(body).with_weights({**module.weights, **weights})
 
     def region(self, region: Region, found: dict[str, Op]) -> Region:

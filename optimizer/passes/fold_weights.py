@@ -14,14 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ...hlo.build import make_op
-from ...hlo.graph import Dense, Module, Op, Region, Value, Weight
-from ...hlo.interpret import Interpreter
+from ...hlo.derivation import derived
+from ...hlo.graph import Dense, Module, Op, Region, Value, Weight, arguments
 from ...hlo.types import TensorType
 from ...hlo.verify import INLINED, Level
-from ..fold import FOLDED_PATTERNS, evaluated, grows
+from ..fold import FOLDED_PATTERNS, grows
 from ..licence import BITWISE, Ledger
 from ..rewrite import Engine
 from .dce import Dce
@@ -64,7 +62,6 @@ class _WeightFolder:
         self.options, self.module = options, module
         total = sum(weight.type.bytes for weight in module.weights.values())
         self.limit = max(options.growth, total // options.share)  # bytes that a group may gain
-        self.interpreter = Interpreter(module)
         self.roots: dict[Value, frozenset[str]] = {}  # the weights that a known value depends on
         self.names: dict[Value, str] = {}
         self.derived: dict[str, Weight] = {}
@@ -175,7 +172,9 @@ class _WeightFolder:
         (value,) = op.results
         name = self.names[value]
         if name not in self.derived:
-            self.derived[name] = Weight(name, _Folded(value, self.interpreter), value.tensor)
+            sources, region = _computation(value)
+            weights = [self.module.weights[source] for source in sources]
+            self.derived[name] = derived(name, weights, region)
             self.kinds[op.name] += 1
             self.options.ledger.record("fold-weights", BITWISE, op)
         return make_op(
@@ -211,27 +210,33 @@ class _WeightFolder:
         return f"fold-weights: {weights} stored transformed ({parts}); {whose} size {change}"
 
 
-_VIEWS = frozenset({"weight", "transpose", "reshape", "slice", "reverse"})
-
-
-@dataclass(frozen=True)
-class _Folded:
-    """Computes a value of weights and constants, on demand."""
-
-    value: Value
-    interpreter: Interpreter
-
-    def __call__(self) -> Any:
-        return np.array(evaluated(self.value, self.interpreter, {}), order="C")
-
-    def view(self) -> Any:
-        """The value without a copy; None where it has to be computed."""
-        op = self.value.op
-        while op is not None and op.name in _VIEWS:
-            if op.name == "weight":
-                return evaluated(self.value, self.interpreter, {})
-            op = op.operands[0].op
-        return None
+def _computation(value: Value) -> tuple[list[str], Region]:
+    """What a value of weights and constants is: the weights' names, and a region on them."""
+    ops: list[Op] = []
+    seen: set[Op] = set()
+    stack = [value.op]
+    while stack:
+        op = stack[-1]
+        assert op is not None  # a known value is no argument
+        missing = [operand.op for operand in op.operands if operand.op not in seen]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if op not in seen:
+            seen.add(op)
+            ops.append(op)
+    roots = [op for op in ops if op.name == "weight"]
+    names = list(dict.fromkeys(op.attributes["weight"] for op in roots))
+    types = {op.attributes["weight"]: op.type for op in roots}
+    given = dict(zip(names, arguments([types[name] for name in names]), strict=True))
+    mapping = {op.result: given[op.attributes["weight"]] for op in roots}
+    body: list[Op] = []
+    for op in ops:
+        if op.name != "weight":
+            body.append(op.with_operands([mapping[operand] for operand in op.operands]))
+            mapping[op.results[0]] = body[-1].results[0]
+    return names, Region(tuple(given.values()), body, [mapping[value]])
 
 
 def _digest(op: Op, names: Iterable[str]) -> str:

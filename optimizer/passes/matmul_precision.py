@@ -9,15 +9,15 @@ contractions get attributes (hlo/precision.py), which targets without such produ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...hlo.build import build_region, make_op
+from ...hlo.derivation import derived
 from ...hlo.graph import Dense, Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.interpret import interpret
 from ...hlo.precision import algorithm, is_f32, with_tf32
-from ...hlo.types import BF16
+from ...hlo.types import BF16, TensorType
 from ...hlo.verify import INLINED, Level
 from ..regions import CONTROL_BODIES, rename
 
@@ -118,7 +118,7 @@ class _Narrower:
         elif op is not None and op.name == "weight":
             made = self.weight(op)
         elif op is not None and op.name == "constant":
-            dense = Dense(op.type.with_element(BF16), _rounded(op.type)(op.value.array))
+            dense = Dense(op.type.with_element(BF16), _rounded(op.value))
             made = make_op("constant", [], {"value": dense}, origin=op.origin)
         else:
             origin: tuple[Origin, ...] = op.origin if op is not None else ()
@@ -133,17 +133,19 @@ class _Narrower:
         original = self.module.weights[op.weight]
         name = f"{op.weight}#bf16"
         if name not in self.weights:
-            rounded = _rounded(original.type)
-            type = original.type.with_element(BF16)
-            self.weights[name] = Weight(name, lambda: rounded(original.array), type)
+            self.weights[name] = derived(name, [original], _rounding(original.type))
         types = [self.weights[name].type]
         return make_op("weight", [], {"weight": name}, (), types, op.origin, check=False)
 
 
-def _rounded(type: Any) -> Callable[[Any], Any]:
-    """The function that rounds an array of that type to bf16, by the meaning of `convert`."""
-    body = build_region([type], lambda b, x: [b.convert(x, BF16)])
-    return lambda array: interpret(Module({"main": Function("main", body)}), [array])[0]
+def _rounding(type: TensorType) -> Region:
+    """The function that rounds a value of that type to bf16, by the meaning of `convert`."""
+    return build_region([type], lambda b, x: [b.convert(x, BF16)])
+
+
+def _rounded(dense: Dense) -> Any:
+    """The elements of a constant in bf16."""
+    return interpret(Module({"main": Function("main", _rounding(dense.type))}), [dense.array])[0]
 
 
 def narrows(op: Op, precision: str = BFLOAT16) -> bool:
