@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 
 import girih
-from girih import programs
+from girih import foreign, programs
 from girih.hlo.build import build_module
-from girih.hlo.graph import Weight
+from girih.hlo.errors import UserError
+from girih.hlo.graph import Module, Region, Weight
 from girih.hlo.types import F32, TensorType
+from girih.optimizer.passes.dce import Dce
 from girih.programs import ProgramCache
+
+from .frontends.kernel.foreign_sources import LLVM_TWICE
 
 pytestmark = [
     pytest.mark.program_cache,
@@ -60,6 +64,13 @@ def saved(
     program = girih.compile(source, target=target, options=chosen, progress=stages.append)
     program.save(folder / "out.girih")
     return (folder / "out.girih").read_bytes(), stages
+
+
+def alone(folder: Path, source: Any, **options: Any) -> bytes:
+    """The bundle's bytes where nothing is kept."""
+    program = girih.compile(source, options=girih.Options(cache="off", **options))
+    program.save(folder / "alone.girih")
+    return (folder / "alone.girih").read_bytes()
 
 
 def entries(folder: Path) -> list[Path]:
@@ -108,13 +119,79 @@ def weighted(values: np.ndarray):
     return module.with_weights({"w": weight})
 
 
-def test_changed_weights_are_another_program(tmp_path):
+def test_other_data_of_weights_is_the_same_entry_with_the_bytes_of_its_own(tmp_path):
     values = np.random.default_rng(0).normal(size=(64, 48)).astype(np.float32)
     cold = saved(tmp_path, weighted(values))[0]
     warm, stages = saved(tmp_path, weighted(values.copy()))
     assert warm == cold and "simplify" not in stages
-    values[3, 5] += 1
-    assert "simplify" in saved(tmp_path, weighted(values))[1]
+    changed = values.copy()
+    changed[3, 5] += 1
+    warm, stages = saved(tmp_path, weighted(changed))
+    assert "simplify" not in stages and warm != cold
+    assert warm == alone(tmp_path, weighted(changed))
+    assert "simplify" in saved(tmp_path, weighted(np.concatenate([values, values])))[1]
+    assert len(entries(tmp_path)) == 2
+
+
+def test_a_pass_that_asks_for_data_keeps_nothing(tmp_path, monkeypatch):
+    values = np.ones((64, 48), np.float32)
+    run = Dce.__call__
+    for ask in (lambda weight: weight.array, lambda weight: weight.view):
+        looking: list[Any] = []
+
+        def call(self, module, ask=ask, looking=looking):
+            looking += [ask(weight) for weight in module.weights.values()]
+            return run(self, module)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Dce, "__call__", call)
+            saved(tmp_path, weighted(values))
+        assert looking and not entries(tmp_path)
+    saved(tmp_path, weighted(values))
+    assert len(entries(tmp_path)) == 1
+
+
+def test_what_no_verification_would_take_is_refused_as_without_a_cache(tmp_path):
+    module = girih.import_model(MODEL)
+    body = module.body
+    backwards = Region(body.arguments, body.ops[::-1], body.results)
+    for _ in range(2):
+        with pytest.raises(UserError, match="used before it is defined"):
+            saved(tmp_path, module.with_main(backwards))
+    assert not entries(tmp_path)
+
+
+def test_large_constants_of_a_module_are_told_apart(tmp_path):
+    table = np.random.default_rng(0).normal(size=(64, 48)).astype(np.float32)
+
+    def module(values: np.ndarray) -> Module:
+        return build_module(
+            [TensorType((4, 64), F32)],
+            lambda b, x: [b("dot_general", x, b.constant(values), **CONTRACTED)],
+        )
+
+    cold = saved(tmp_path, module(table))[0]
+    warm, stages = saved(tmp_path, module(table.copy()))
+    assert warm == cold and "simplify" not in stages
+    other, stages = saved(tmp_path, module(-table))
+    assert "simplify" in stages and other == alone(tmp_path, module(-table))
+
+
+def test_foreign_code_is_kept_and_told_apart(tmp_path):
+    def module(text: str) -> Module:
+        kernel = girih.foreign_kernel(
+            "twice",
+            out=lambda x: x,
+            codes=(foreign.Llvm(text, "twice", tiles=lambda x: x.size),),
+            reference=lambda x: x + x,
+            inputs=["x"],
+        )
+        return kernel.module(np.ones((3, 4), np.float32))
+
+    cold = saved(tmp_path, module(LLVM_TWICE))[0]
+    warm, stages = saved(tmp_path, module(LLVM_TWICE))
+    assert warm == cold and "simplify" not in stages
+    assert "simplify" in saved(tmp_path, module(LLVM_TWICE + "\n; changed\n"))[1]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "other", "empty"])
@@ -168,11 +245,17 @@ def test_off_and_measured_keep_nothing(tmp_path):
     assert entries(tmp_path) == []
 
 
-def test_the_capacity_bounds_programs_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "CAPACITY", 1)
+def test_the_capacity_bounds_what_is_kept_as_data(tmp_path, monkeypatch):
     values = np.ones((64, 48), np.float32)
-    saved(tmp_path, weighted(values))
+    table = np.random.default_rng(0).normal(size=(64, 48)).astype(np.float32)
+    large = build_module([TensorType((64, 48), F32)], lambda b, x: [b("add", x, b.constant(table))])
+    monkeypatch.setattr(programs, "CAPACITY", 2 * table.nbytes - 1)
+    saved(tmp_path, large)
     assert entries(tmp_path) == []
+    monkeypatch.setattr(programs, "CAPACITY", 1 << 20)
+    saved(tmp_path, large)
+    saved(tmp_path, weighted(values))
+    assert len(entries(tmp_path)) == 2
 
 
 def test_processes_at_once(tmp_path):
