@@ -87,6 +87,10 @@ def compile(  # noqa: A001 - the public name of the API
         by the simulator; "null", everything but code. Of several, a bundle holds all, and the first
         one runs, or, where that is for another CPU, the best one of this one's.
     progress: called with the name of each stage when it begins.
+
+    A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
+    weights at the first call or when it is saved: until then, as in any program those that are not
+    packed, they are the source's arrays, so do not write into these.
     """
     from .frontends.source import read_source
 

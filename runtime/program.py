@@ -113,7 +113,7 @@ class Program:
         self._check_plan(results)
         own, shared = cast(Any, variant.weights), cast(Any, parts.weights)  # that nobody writes
         weights = self._weights = ChainMap[str, Array](own, shared)
-        aliases = self._own_aliases = find_aliases(self._plan, signature.arguments, weights)
+        aliases = self._aliases = find_aliases(self._plan, signature.arguments, weights)
         overwritten = {a for _, a in (*aliases.donated, *aliases.replacing)}
         self._can_be_given = bool(overwritten)
         self._leaves = tuple(
@@ -145,26 +145,25 @@ class Program:
             signature.outputs.is_flat and signature.outputs.kind == "list" and not signature.state
         )
         if opened:
-            self._device  # noqa: B018  # what the parts lack is said now
+            self._open()
 
-    @functools.cached_property
-    def _device(self) -> devices.Device:
-        """The plan on its device, with the weights."""
+    def _open(self) -> devices.Device:
+        """The plan on its device, with the weights: once, whoever asks first."""
         with self._opening:
-            known = self.__dict__.get("_device")  # another thread may have been faster
-            if known is not None:
-                return known
-            variant = self._parts.variants[self._target]
-            used = used_weights(self._plan, self._weights)
-            return self.__dict__.setdefault("_device", devices.open_device(
-                self._plan, variant.image, used,
-                cubins=variant.cubins, driver=self._driver, **self._workers,
-            ))  # fmt: skip
+            if "_device" not in self.__dict__:
+                variant = self._parts.variants[self._target]
+                used = used_weights(self._plan, self._weights)
+                device = devices.open_device(
+                    self._plan, variant.image, used,
+                    cubins=variant.cubins, driver=self._driver, **self._workers,
+                )  # fmt: skip
+                if device.has_memory:  # it copies results out of whatever they lie in
+                    self._aliases = Aliases((), (), ())
+                self._device = device
+            return self._device
 
-    @functools.cached_property
-    def _aliases(self) -> Aliases:
-        """A device with memory of its own copies results out of whatever they lie in."""
-        return Aliases((), (), ()) if self._device.has_memory else self._own_aliases
+    def _opened(self) -> devices.Device:
+        return self.__dict__.get("_device") or self._open()
 
     @staticmethod
     def from_parts(
@@ -278,7 +277,7 @@ class Program:
         """A session's call: the result, and the buffers afterwards. `giving`: donated inputs are
         given up. `stay`: results stay on the device."""
         plain = self._signature.outputs.leaf_count
-        if self._device.has_memory:
+        if self._opened().has_memory:
             outputs = self._on_device(arrays)
             if not stay:
                 outputs[:plain] = [x.numpy() for x in outputs[:plain]]
@@ -327,14 +326,14 @@ class Program:
         return self._on_device(self._accepted(inputs))
 
     def _check_memory(self) -> None:
-        if self._device.run_on_device is None:
+        if self._opened().run_on_device is None:
             raise UserError(
                 f"on_device: a program for {self._target!r} has no memory of its own; call it"
             )
 
     def _on_device(self, arrays: Sequence[Any]) -> list[Any]:
-        assert self._device.run_on_device is not None
         context = self._take_context()
+        assert self._device.run_on_device is not None
         gives = [(result.shape, result.dtype) for result in self._results]
         results = self._device.run_on_device(context, arrays, gives)
         self._contexts.append(context)
@@ -371,12 +370,13 @@ class Program:
         given = [aligned(*result) for result in self._gives] if outputs is None else list(outputs)
         check_outputs(self._results, given, arrays)
         self._settle()
+        device = self._opened()
         bound, before = list(arrays), []
         for result, argument in self._aliases.donated:
             bound[argument] = like(given[result], arrays[argument])
             before.append((bound[argument], arrays[argument]))
         fill = functools.partial(self._aliases.fill, bound, given) if self._aliases.copied else None
-        run = self._device.bind(self._device.context(), bound, given)
+        run = device.bind(device.context(), bound, given)
         return PreparedCall(run, arrays, given, self._pack(given), before, fill)
 
     def profile(self, *inputs: Any, warmup: int = 0, **keywords: Any) -> Profile:
@@ -454,8 +454,8 @@ class Program:
                 if one.name not in own
             },
             replaced_bytes=sum(b.bytes for b in self._plan.buffers if b.HasField("replaces")),
-            workers=self._device.workers,
-            context_bytes=self._device.context_bytes,
+            workers=self._opened().workers,
+            context_bytes=self._opened().context_bytes,
         )
 
     @property
@@ -509,7 +509,7 @@ class Program:
         """The same program on the GPU with this number, of those that the process sees."""
         from .devices.cuda import find_gpus
 
-        if not self._device.has_memory:
+        if not self._opened().has_memory:
             raise UserError(f"with_device: a program for {self._target!r} runs on no GPU")
         (gpu,) = find_gpus(number)
         self._settle()
@@ -583,6 +583,7 @@ class Program:
     ) -> list[Array]:
         """Each flat argument as its leaf accepts it; what is copied is counted."""
         arrays, copies, asked = [], 0, giving
+        borrow = self._opened().borrow
         first = len(self._leaves) - self._buffers
         for number, (leaf, value, default) in enumerate(
             zip(self._leaves, values, self._defaults, strict=True)
@@ -590,8 +591,8 @@ class Program:
             giving = asked or keeps and number >= first
             if value is None and default is not None:
                 value = default
-            if self._device.borrow is not None and not isinstance(value, np.ndarray):
-                view = leaf.accept_view(value, self._device.borrow, giving)
+            if borrow is not None and not isinstance(value, np.ndarray):
+                view = leaf.accept_view(value, borrow, giving)
                 if view is not None:
                     arrays.append(view)
                     continue
@@ -642,6 +643,7 @@ class Program:
     ) -> tuple[list[Array], Sequence[Any] | None]:
         """The outputs, and the device's events if it was asked for them. `giving`: donated inputs
         become outputs. `keeps`: so does state alone."""
+        context = self._take_context()
         outputs = [aligned(*result) for result in self._gives]
         first = len(self._leaves) - self._buffers
         if self._aliases.donated:
@@ -656,7 +658,6 @@ class Program:
         for result, argument in self._aliases.replacing:
             if giving or keeps and argument >= first:
                 outputs[result] = like(inputs[argument], outputs[result])
-        context = self._take_context()
         events = self._device.run(context, inputs, outputs, profile)
         self._contexts.append(context)  # after an error it is not: its state is unknown
         if self._pending is not None:
@@ -666,11 +667,12 @@ class Program:
         return outputs, events
 
     def _take_context(self) -> Any:
-        """A context that no other call uses; it is given back where the call succeeds."""
+        """A context that no other call uses; it is given back where the call succeeds. From here on
+        the device is open."""
         try:
             return self._contexts.pop()
         except IndexError:
-            return self._device.context()
+            return self._opened().context()
 
     def _pack(self, outputs: list[Any]) -> Any:
         for number, kind in self._keys:

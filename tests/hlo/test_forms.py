@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.hlo.build import Builder, build_module, build_region
-from girih.hlo.errors import UnsupportedError, UserError, VerifyError
+from girih.hlo.errors import CompilerBug, UnsupportedError, UserError, VerifyError
 from girih.hlo.graph import Dense, Function, Module, Op, Origin, Region, Weight
 from girih.hlo.ops import find
 from girih.hlo.parse import parse_module
@@ -30,7 +30,7 @@ from girih.hlo.types import (
     parse_dim,
 )
 from girih.hlo.verify import FUSED, HLO, verify
-from girih.hlo.wire import decode, encode
+from girih.hlo.wire import decode, encode, fingerprint
 
 
 def same(module: Module) -> None:
@@ -236,3 +236,30 @@ class TestVerify:
 
 def test_int_types_print(capsys):
     assert str(TensorType((1, 2), I32)) == "i32[1,2]"
+
+
+def test_a_fingerprint_tells_all_apart_but_the_data_of_weights():
+    large = np.arange(2000, dtype=np.float32)
+
+    def program(values: np.ndarray, name: str = "w", note: str = "") -> Module:
+        weight = Weight(name, np.full((2000,), len(note), np.float32))
+
+        def body(b, x):
+            w = b("weight", type=weight.type, weight=name)
+            return [b("add", b("add", x, b.constant(values)), w)]
+
+        module = build_module([weight.type], body).with_weights({name: weight})
+        return module.with_notes(note) if note else module
+
+    with pytest.raises(CompilerBug, match="must be a weight"):
+        encode(program(large))
+    other = large.copy()
+    other[-1] += 1
+    once = fingerprint(program(large))
+    assert once == fingerprint(program(large.copy())) and len(once) < large.nbytes
+    changed = [program(other), program(large[::-1]), program(large, "v"), program(large, "w", "n")]
+    assert len({once, *map(fingerprint, changed)}) == 5
+    data = program(large).with_weights({"w": Weight("w", np.ones((2000,), np.float32))})
+    assert fingerprint(data) == once
+    small = build_module([TensorType((2,), F32)], lambda b, x: [b("add", x, x)])
+    assert fingerprint(small) == encode(small)
