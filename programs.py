@@ -136,7 +136,7 @@ class Watched:
 
     def _watched(self, weight: Weight) -> Weight:
         data = _Data(self, weight)
-        return Weight(weight.name, data, weight.type, weight.aliases, weight.inverse)
+        return Weight(weight.name, data, weight.type, weight.aliases)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Recipes:
         return found
 
     def document(self) -> dict[str, Any]:
-        """What `read_recipes` needs beside `program`."""
+        """What `Supply` needs beside `kept` and `program`."""
         return {"derived": self._sources}
 
     def program(self) -> bytes:
