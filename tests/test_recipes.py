@@ -17,7 +17,7 @@ from girih import programs
 from girih.hlo.build import Builder, build_module
 from girih.hlo.derivation import constant_weight, derived
 from girih.hlo.graph import Dense, Function, Module, Weight
-from girih.hlo.types import F32, TensorType
+from girih.hlo.types import F32, I8, QuantizedType, TensorType
 from girih.programs import ProgramCache
 from girih.recipes import Arrays, Recipes, Supply, Unknown
 from girih.runtime import devices
@@ -144,6 +144,28 @@ def test_a_program_does_not_hold_what_its_arrays_were_made_of(tmp_path, cache):
     arrays.clear()
     gc.collect()
     assert held["folded"]() is None and held["scale"]() is None
+
+
+def test_quantised_weights_are_the_sources(tmp_path):
+    kind = TensorType((64, 64), QuantizedType(I8, F32, None, (0.05,), (3,), -128, 127))
+
+    def module(stored: np.ndarray) -> Module:
+        def body(b: Builder, x: Any) -> Any:
+            weight = b("weight", type=kind, weight="w")
+            return [b("add", x, b("uniform_dequantize", weight))]
+
+        made = build_module([SQUARE], body)
+        return made.with_weights({"w": Weight("w", stored, kind)})
+
+    options = girih.Options(cache=str(tmp_path))
+    girih.compile(module(np.zeros((64, 64), np.int8)), options=options)
+    stored = RNG.integers(-128, 128, (64, 64), np.int8)
+    stages: list[str] = []
+    warm = girih.compile(module(stored), options=options, progress=stages.append)
+    assert "simplify" not in stages
+    x = RNG.normal(size=(64, 64)).astype(np.float32)
+    cold = girih.compile(module(stored), options=girih.Options(cache="off"))
+    np.testing.assert_array_equal(warm(x)[0], cold(x)[0])
 
 
 def test_what_comes_from_nowhere_is_not_kept():
