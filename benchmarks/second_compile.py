@@ -3,8 +3,9 @@
     python benchmarks/second_compile.py                     the zoo and the training steps
     python benchmarks/second_compile.py --only gpt2,train-mlp
 
-Each program runs in a process of its own, in which the program was compiled once before. A turn is a first compile with an empty folder and no kernel in memory, and a second one with what the
-first has left in the folder, and no kernel in memory either; a time is the least of all turns.
+Each program runs in a process of its own, which has compiled it once before. A turn is a first
+compile with an empty folder and no kernel in memory, and a second one with what the first has left
+in the folder, and no kernel in memory either; a time is the least of all turns.
 
 What is compiled is the same program in three forms: its `module`, imported before; the framework's
 exported program, an `object`, and the `file` that the framework makes of it, both of which each

@@ -86,10 +86,11 @@ def test_warm_is_cold_byte_for_byte_and_runs_no_pass(tmp_path, target):
     assert len(entries(tmp_path)) == (1 if isinstance(target, str) else 3)
 
 
-def test_a_kept_program_runs(tmp_path):
+@pytest.mark.parametrize("target", ["cpu", "ptx-sim"])
+def test_a_kept_program_runs(tmp_path, target):
     x, w = np.ones((4, 8), np.float32), np.ones((8, 3), np.float32)
     options = girih.Options(cache=str(tmp_path))
-    first, second = (girih.compile(MODEL, options=options)(x, w) for _ in range(2))
+    first, second = (girih.compile(MODEL, target=target, options=options)(x, w) for _ in range(2))
     assert np.array_equal(first, second) and np.allclose(second, np.tanh(8))
 
 

@@ -17,6 +17,7 @@ from girih import programs
 from girih.hlo.build import Builder, build_module
 from girih.hlo.derivation import constant_weight, derived
 from girih.hlo.graph import Dense, Function, Module, Weight
+from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, I8, QuantizedType, TensorType
 from girih.programs import ProgramCache
 from girih.recipes import Arrays, Recipes, Supply, Unknown
@@ -131,6 +132,31 @@ def test_the_first_call_makes_them_once_in_any_number_of_threads(tmp_path, monke
     assert len(opened) == 1 and sorted(loaded) == sorted(arrays)
     expected = compiled("off", arrays)[0](x)  # nothing of the cache in it
     assert len(results) == 4 and all(np.array_equal(one, expected) for one in results)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda program, x: program(x),
+        lambda program, x: program.donate(x),
+        lambda program, x: program.call_flat([x]),
+        lambda program, x: program.prepare(x)(),
+        lambda program, x: program.profile(x).outputs,
+        lambda program, x: program.with_checks([x])(x),
+        lambda program, x: program.with_parts(program.parts)(x),
+        lambda program, x: interpret(program.module, [x]),
+        lambda program, x: (program.memory.context_bytes > 0, program(x))[1],
+    ],
+)
+def test_every_first_use_finds_the_arrays(tmp_path, use):
+    compiled(tmp_path, data())
+    arrays, x = data(), RNG.normal(size=(64, 64)).astype(np.float32)
+    program, _, loaded = compiled(tmp_path, arrays)
+    assert not loaded
+    (found,) = use(program, x)
+    assert sorted(loaded) == sorted(arrays)
+    (expected,) = compiled("off", arrays)[0](x)
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)  # the interpreter's sums
 
 
 @pytest.mark.parametrize("cache", ["kept", "off"])
