@@ -133,6 +133,14 @@ class Interpreter:
         self.process = process or Grid(1, 1).processes[0]
         self._lifetimes: dict[Region, _Lifetimes] = {}
 
+    def with_weights(self, pairs: Sequence[tuple[str, str]]) -> Interpreter:
+        """The same program, in which the first name of each pair means the second one's weight."""
+        weights = self.module.weights
+        renamed = {inside: weights[here] for inside, here in pairs}
+        other = Interpreter(self.module.with_weights({**weights, **renamed}), self.process)
+        other._lifetimes = self._lifetimes
+        return other
+
     def on(self, process: Process) -> Interpreter:
         """The same program on another process."""
         other = Interpreter(self.module, process)
@@ -162,10 +170,12 @@ class Interpreter:
         """The results of one operation on arrays, always a sequence."""
         definition = op.definition
         if definition.communicates or op.regions or definition.pattern in ("control", "source"):
-            outer = None if definition.isolated or op.name == "call" else values
+            called = op.name in ("call", "call_with_weights")
+            outer = None if definition.isolated or called else values
+            runs = self.with_weights(op.weights) if op.name == "call_with_weights" else self
 
             def run(region: Region, inputs: Sequence[Any]) -> list[Any]:
-                return self.run(region, inputs, outer)
+                return runs.run(region, inputs, outer)
 
             context: dict[str, Any] = {"run": run, "module": self.module}
             if definition.communicates:

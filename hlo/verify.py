@@ -121,7 +121,10 @@ class _Verifier:
                 raise _fault(op, f"there is no weight '{op.weight}'")
             if not compatible(weight.type, op.result.type):
                 raise _fault(op, f"weight '{op.weight}' is {weight.type}, not {op.result.type}")
-        elif op.name == "call":
+        elif op.name in ("call", "call_with_weights"):
+            for _, here in op.attributes.get("weights", ()):
+                if here not in self.module.weights:
+                    raise _fault(op, f"there is no weight '{here}'")
             callee = self.module.functions.get(op.callee)
             if callee is None:
                 raise _fault(op, f"there is no function '{op.callee}'")

@@ -53,6 +53,10 @@ class Keys:
             key += tuple(self.region(region) for region in op.regions)
         return key
 
+    def attributes(self, op: Op) -> Key:
+        """The attributes of an operation, hashable."""
+        return self._parts(op.attributes)
+
     def _parts(self, attributes: Mapping[str, Any]) -> Key:
         if not attributes:
             return ()

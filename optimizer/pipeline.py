@@ -39,6 +39,7 @@ from .passes.narrow import Narrow
 from .passes.one_device import OneDevice
 from .passes.order import Order
 from .passes.require_static import RequireStatic
+from .passes.reroll import Reroll, Unroll, each_function, is_rolled
 from .passes.simplify import Simplify
 from .passes.sink_reshapes import SinkReshapes
 from .passes.sink_scales import SinkScales
@@ -74,13 +75,7 @@ def simplify_pipeline(
         options.fold_bytes,
         ledger,
     )
-    return (
-        MaskBounded(ledger),
-        RequireStatic(),
-        LegalizeQuantized(),
-        Inline(ledger),
-        OneDevice(ledger),
-        Decompose(ledger=ledger),
+    shrink = (
         simplify,
         Narrow(ledger=ledger),
         FoldConstants(options.fold_bytes, ledger=ledger),
@@ -89,6 +84,17 @@ def simplify_pipeline(
         Externalize(),
         FoldWeights(ledger=ledger),
         MatmulPrecision(options.matmul_precision),  # weights are in their final form
+    )
+    return (
+        MaskBounded(ledger),
+        RequireStatic(),
+        LegalizeQuantized(),
+        Inline(ledger),
+        OneDevice(ledger),
+        Decompose(ledger=ledger),
+        Reroll(shrink),
+        *shrink,
+        Unroll(shrink),
         Dce(),
     )
 
@@ -106,8 +112,8 @@ def lowering_pipeline(
         ChannelsLast(),
         SinkScales(rounds, in_place=model is not None and model.blocks is not None),
         SinkReshapes(),
-        Fuse(),
     ]
+    kernels: list[Pass] = [Fuse()]
     if model is not None and rounds:  # sums in tiles are sums in another order
         connect = Connect(
             model,
@@ -116,14 +122,15 @@ def lowering_pipeline(
             suits=backend.suits,
             finite=options.numerics == "assumes-finite",
         )
-        passes.append(connect)
-    passes += [KernelEpilogues(), KernelPrologues()]
+        kernels.append(connect)
+    kernels += [KernelEpilogues(), KernelPrologues()]
     if backend.formulas:
-        passes.append(Approximate(backend.formulas, NUMERICS[options.numerics], ledger))
-    passes.append(Order(backend.in_tiles))
+        kernels.append(Approximate(backend.formulas, NUMERICS[options.numerics], ledger))
     if backend.packing is not None and options.pack_weights:
-        passes.append(Encode(backend.packing))
-    return tuple(passes)
+        kernels.append(Encode(backend.packing))
+    if backend.choices is None:  # what is measured is measured for the kernel, not for a sample
+        kernels = [Reroll(tuple(kernels)), *kernels, Unroll()]
+    return (*passes, *kernels, Order(backend.in_tiles))
 
 
 def pipeline_for(backend: Backend, options: Options, ledger: Ledger | None = None) -> Pipeline:
@@ -232,7 +239,8 @@ def _numbered(
 def _run(module: Module, step: Pass, check: bool) -> Module:
     _at_level(module, step.takes, f"before pass '{step.name}'")
     try:
-        after = step(module)
+        alone = isinstance(step, Unroll) or not is_rolled(module)
+        after = step(module) if alone else each_function(step, module)
     except GirihError as error:
         raise type(error)(f"{error}\nin pass '{step.name}'") if _plain(error) else error from None
     if after is module:

@@ -62,6 +62,21 @@ class Call(OpDefinition, name="call"):
         return tuple(context["run"](function.body, arrays))
 
 
+class CallWithWeights(OpDefinition, name="call_with_weights"):
+    """results = the named function of the inputs and of other weights: `weights` pairs names in the
+    function with names here. Stands only between two passes (optimizer/passes/reroll.py)."""
+
+    pattern = "control"
+    opaque = "its function says what it reads"
+    inputs = variadic()
+    callee = attribute(str)
+    weights = attribute(tuple)
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        function = context["module"].functions[o.callee]
+        return tuple(context["run"](function.body, arrays))
+
+
 class Fusion(OpDefinition, name="fusion"):
     """results = its region of the inputs; `kind` says how the parts were put together."""
 
@@ -98,4 +113,4 @@ class Fusion(OpDefinition, name="fusion"):
         yield Case("fusion_loop", inputs, {"kind": "loop"}, regions=regions)
 
 
-ROOMS = (Constant(), WeightOp(), Call(), Fusion())
+ROOMS = (Constant(), WeightOp(), Call(), CallWithWeights(), Fusion())

@@ -22,6 +22,7 @@ from girih.hlo.verify import HLO, verify
 WITHOUT_CASES = {
     "weight": "needs a module with a weight; test_interpret has one",
     "call": "needs a module with two functions; test_interpret has one",
+    "call_with_weights": "stands between two passes; tests/optimizer/passes/test_reroll.py has it",
     "composite": "needs a module with two functions; test_interpret has one",
     "tuple": "only at the edge of a program; test_interpret has one",
     "get_tuple_element": "only at the edge of a program; test_interpret has one",
