@@ -3,14 +3,15 @@
     mesh      <["data"=2, "model"=?]>
     sharding  <@mesh, [{"data"}, {"model", ?}p1, {}], replicated={"x"}, unreduced={"y":(1)2}>
 
-A mesh has axes, major to minor, whose sizes may be open (`?`). A sharding names for each dim the axes
-that cut it, major to minor; `?` says that propagation may append axes (the dim is open), `p1` when
-(user priority, 0 first). No axis cuts two dims. `replicated` axes may not be used by propagation;
-over `unreduced` axes the value is the sum of what the devices hold (`max{..}`, `min{..}`: their
-largest, their least). `"y":(2)4` is a part of an axis: y seen as [2, 4, rest], the middle one.
+A mesh has axes, major to minor, whose sizes may be open (`?`). A sharding names for each dim the
+axes that cut it, major to minor; `?` says that propagation may append axes (the dim is open), `p1`
+when (user priority, 0 first). No axis cuts two dims. `replicated` axes may not be used by
+propagation; over `unreduced` axes the value is the sum of what the devices hold (`max{..}`,
+`min{..}`: their largest, their least). `"y":(2)4` is a part of an axis: y seen as [2, 4, rest], the
+middle one.
 
-The grammar is that of the Shardy dialect's attributes (openxla/shardy); the device at place `i` of a
-mesh's grid, row-major, is `i`, unless `device_ids` lists another.
+The grammar is that of the Shardy dialect's attributes (openxla/shardy); the device at place `i` of
+a mesh's grid, row-major, is `i`, unless `device_ids` lists another.
 """
 
 from __future__ import annotations

@@ -39,11 +39,13 @@ from .passes.narrow import Narrow
 from .passes.one_device import OneDevice
 from .passes.order import Order
 from .passes.require_static import RequireStatic
-from .passes.reroll import Reroll, Unroll, each_function, is_rolled
+from .passes.reroll import Reroll
 from .passes.simplify import Simplify
 from .passes.sink_reshapes import SinkReshapes
 from .passes.sink_scales import SinkScales
+from .passes.unroll import Unroll
 from .passes.use_references import UseReferences
+from .rolled import each_function, is_rolled
 
 if TYPE_CHECKING:
     from ..backends import Backend
@@ -240,7 +242,7 @@ def _run(module: Module, step: Pass, check: bool) -> Module:
     _at_level(module, step.takes, f"before pass '{step.name}'")
     try:
         alone = isinstance(step, Unroll) or not is_rolled(module)
-        after = step(module) if alone else each_function(step, module)
+        after = step(module) if alone else each_function(step.name, step, module)
     except GirihError as error:
         raise type(error)(f"{error}\nin pass '{step.name}'") if _plain(error) else error from None
     if after is module:

@@ -82,9 +82,9 @@ def compiled(cache: Any, arrays: dict[str, np.ndarray], **options: Any) -> tuple
     """The program, the stages that ran, and the weights whose data has been asked for so far."""
     stages: list[str] = []
     loaded: list[str] = []
-    options = girih.Options(cache=str(cache), **options)
     made = model(arrays, loaded)
-    return girih.compile(made, options=options, progress=stages.append), stages, loaded
+    chosen = girih.Options(cache=str(cache), **options)
+    return girih.compile(made, options=chosen, progress=stages.append), stages, loaded
 
 
 @pytest.mark.parametrize(
