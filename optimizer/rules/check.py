@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from ...hlo.types import ElementType, TensorType
 from ..licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Licence
 from ..rewrite import Engine
 from ..rule import Example, Rule
+from .neighbours import neighbours
 
 ALL = IGNORES_ZERO_SIGN | REASSOCIATES | ASSUMES_FINITE
 DYADIC = (0.0, -0.0, 1.0, -1.0, 0.5, -1.5, 2.0, 3.0, -4.0, 0.25)
@@ -30,8 +31,8 @@ INFINITE = (np.inf, -np.inf, np.nan)
 def check_rule(rule: Rule, rounds: int = 2) -> list[str]:
     """What is wrong with a rule, one sentence each; empty if nothing is.
 
-    Beside its own examples it is run on those of all structural rules and on hostile programs,
-    where it may fire or not.
+    Beside its own examples it is run on their neighbours, on the examples of all structural rules
+    and on hostile programs, where it may fire or not.
     """
     problems = []
     fired = 0
@@ -64,6 +65,8 @@ def check_example(rule: Rule, example: Example, rounds: int = 2) -> str:
         return ""
     after = module.with_main(region)
     licence = rule.licence if _has_floats(example.region) else BITWISE
+    if _zero_sign_is_open(example.region):
+        licence |= IGNORES_ZERO_SIGN
     for number in range(rounds):
         inputs = example.inputs
         if inputs is None:
@@ -85,6 +88,8 @@ def programs_for(rule: Rule) -> Iterator[Example]:
     """All programs that a rule is checked on: its own examples first."""
     yield from rule.examples()
     yield from _used_elsewhere(rule)
+    if not rule.made_from:  # the examples of formulas say all that there is
+        yield from _near(rule.examples)
     yield from _others(rule)
 
 
@@ -99,6 +104,11 @@ def _used_elsewhere(rule: Rule, most: int = 6) -> Iterator[Example]:
         region = Region(example.region.arguments, example.region.ops, results)
         yield Example(f"{example.name}, used elsewhere", region, example.inputs, fires=False)
         most -= 1
+
+
+@functools.cache
+def _near(examples: Callable[[], Iterable[Example]]) -> tuple[Example, ...]:
+    return tuple(near for example in examples() for near in neighbours(example))
 
 
 def _others(rule: Rule) -> Iterator[Example]:
@@ -129,6 +139,16 @@ def _has_floats(region: Region) -> bool:
     values = [value for op in region.walk() for value in (*op.operands, *op.results)]
     kinds = {value.tensor.element.kind for value in values if isinstance(value.type, TensorType)}
     return bool(kinds & {"float", "complex"})
+
+
+def _zero_sign_is_open(region: Region) -> bool:
+    """Whether a maximum or minimum is reduced over, where a zero's sign is open."""
+    return any(
+        inner.name in ("maximum", "minimum")
+        for op in region.walk()
+        for body in op.regions
+        for inner in body.ops
+    )
 
 
 # Inputs.

@@ -68,8 +68,9 @@ def convolution_is_product(op: Op, b: Rewriter) -> Value | None:
         return None
     image = [x.dims[d] for d in op.input_spatial_dimensions]
     area = [kernel.dims[d] for d in op.kernel_spatial_dimensions]
-    whole = image == area and not (any(op.window_reversal) and max(area, default=1) > 1)
-    if not whole and (max(area) != 1 or any(step != 1 for step in op.window_strides)):
+    turned = any(op.window_reversal) and max(area, default=1) > 1
+    whole = image == area and all(area) and not turned
+    if not whole and (any(n != 1 for n in area) or any(step != 1 for step in op.window_strides)):
         return None
     # Labels: 0 batch, 1 features, 2 features of the result, 3... spatial dims.
     left = [0] * x.rank

@@ -235,7 +235,7 @@ LARGEST_INDEX = 1 << 16  # elements of a gather whose places are looked at
 def gather_of_neighbours(op: Op, b: Rewriter) -> Value | None:
     """gather(x, known indices) -> slice x, reshaped [it reads one run of elements, or one slice]"""
     x, index = op.operands
-    if not (x.tensor.is_static and op.type.is_static) or op.type.size == 0:
+    if not (x.tensor.is_static and op.type.is_static) or 0 in (op.type.size, *op.slice_sizes):
         return None
     if b.scalar(index) is not None and not op.operand_batching_dims:
         return _one_slice(op, b)

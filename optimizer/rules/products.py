@@ -105,7 +105,7 @@ def _reordered(op: Op, inner: Op, side: int, b: Rewriter) -> Value | None:
         before += multiplications(sizes, first.result, outer.right)
         after = multiplications(sizes, out_line, middle)
         after += multiplications(sizes, moved_line, outer.right)
-        if 10 * after > 9 * before:
+        if 10 * after >= 9 * before:  # as many of none
             continue
         for swap in (False, True):
             pair = (middle, out_line) if swap else (out_line, middle)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...hlo.graph import Op, Value
 from ..licence import IGNORES_ZERO_SIGN, REASSOCIATES
 from ..rewrite import Rewriter
@@ -71,6 +73,8 @@ def scale_of(value: Value, target: Value, along: Sequence[int], b: Rewriter) -> 
         return None
     number = b.scalar(value)
     if number is not None:
+        if not np.isfinite(number):
+            return None  # a zero among the weights would make it NaN
         return lambda: b.splat(number, target.tensor.with_dims(target.dims))
     inner = made_by(value, "broadcast_in_dim")
     if inner is None:
@@ -83,6 +87,9 @@ def scale_of(value: Value, target: Value, along: Sequence[int], b: Rewriter) -> 
         if source.dims[i] != inner.type.dims[d]:
             return None
         mapped.append(along[d])
+    known = b.constant_of(source)
+    if known is not None and not np.isfinite(known.array).all():
+        return None
     return lambda: b.broadcast(source, target.dims, mapped)
 
 
