@@ -38,7 +38,7 @@ def check_rule(rule: Rule, rounds: int = 2) -> list[str]:
     fired = 0
     for example in programs_for(rule):
         fired += bool(example.fires)
-        problem = check_example(rule, example, rounds)
+        problem = check_example(rule, example, rounds if example.fires else 1)
         if problem:
             problems.append(f"{rule.name}: {example.name}: {problem}")
             if len(problems) == 3:
@@ -63,6 +63,13 @@ def check_example(rule: Rule, example: Example, rounds: int = 2) -> str:
         return "fires, but must not" if hits else "does not fire"
     if not hits:
         return ""
+    left = tuple(op.name for op in region.ops)
+    if example.makes is not None and left != example.makes:
+        return f"makes {', '.join(left)}; that is not {', '.join(example.makes)}"
+    if rule.lowers == "operations":
+        before, count = _count(example.region), _count(region)
+        if count > before or (count == before and example.fires and before):
+            return f"makes {count} operations of {before}"
     after = module.with_main(region)
     licence = rule.licence if _has_floats(example.region) else BITWISE
     if _zero_sign_is_open(example.region):
@@ -124,13 +131,16 @@ def _programs() -> list[tuple[Example, frozenset[str]]]:
     from .hostile import programs
 
     found = [
-        example._replace(name=f"{rule.name}, {example.name}")
+        example._replace(name=f"{rule.name}, {example.name}", fires=None, makes=None)
         for rule in RULES
         if not rule.made_from
         for example in rule.examples()
     ]
     return [
-        (example._replace(fires=None), frozenset(op.name for op in example.region.walk()))
+        (
+            example,
+            frozenset(op.name for op in example.region.walk()),
+        )
         for example in (*found, *programs())
     ]
 
@@ -139,6 +149,18 @@ def _has_floats(region: Region) -> bool:
     values = [value for op in region.walk() for value in (*op.operands, *op.results)]
     kinds = {value.tensor.element.kind for value in values if isinstance(value.type, TensorType)}
     return bool(kinds & {"float", "complex"})
+
+
+def _count(region: Region) -> int:
+    """How many operations compute or move something that is used."""
+    needed = set(region.results)
+    count = 0
+    for op in reversed(region.ops):
+        if not needed.isdisjoint(op.results):
+            empty = all(getattr(value.type, "size", 1) == 0 for value in op.results)
+            count += op.name != "constant" and not empty
+            needed.update(op.operands)
+    return count
 
 
 def _zero_sign_is_open(region: Region) -> bool:

@@ -125,6 +125,12 @@ def _concat_examples() -> Iterator[Example]:
     yield example("three with many results", [image, f32(1, 16, 5, 5)],
                   joined(again=True, features=25, padding=((1, 1), (1, 1))),
                   fires=False)  # fmt: skip
+
+    def kept(b: Any, x: Value, kernel: Value) -> list[Value]:
+        values = b("concatenate", x, x, dimension=1)
+        return [values, convolution(b, values, kernel)]
+
+    yield example("needed as it is", [image, f32(4, 32, 3, 3)], kept, fires=False)
     halves = TensorType((1, 16, 5, 5), BF16)
     yield example("narrow numbers", [halves, halves], joined(), fires=False)
     yield example("groups", [image, image], joined(parts=2, feature_group_count=2), fires=False)
