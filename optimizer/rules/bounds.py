@@ -133,11 +133,12 @@ def _remainder_examples() -> Iterator[Example]:
             fires=divisor >= 60,
         )
     yield example("anything", [LINE], lambda b, x: b("remainder", x, number(b, 60)), fires=False)
-    yield example(
-        "of floats", [],
-        lambda b: b("remainder", b.constant(2.0, FLOATS), b.constant(3.0, FLOATS)),
-        fires=False,
-    )  # fmt: skip
+
+    def floats(b: Any, x: Value) -> Value:
+        low, high = b.constant(-2.0, FLOATS), b.constant(2.0, FLOATS)
+        return b("remainder", b("clamp", low, x, high), b.constant(3.0, FLOATS))
+
+    yield example("of floats", [FLOATS], floats, fires=False)
     yield example(
         "below zero",
         [LINE],

@@ -17,11 +17,11 @@ from ...hlo.cases import retype
 from ...hlo.errors import GirihError
 from ...hlo.graph import Dense, Function, Module, Op, Region, Value
 from ...hlo.ops import find
-from ...hlo.types import BF16, C64, F32, F64, I1, I8, I32, UI8, ElementType, TensorType, Type
+from ...hlo.types import BF16, C64, F32, I1, I32, UI8, ElementType, TensorType, Type
 from ...hlo.verify import verify
 from ..rule import Example
 
-ELEMENTS = (F32, I32, BF16, I8, UI8, C64, F64, I1)
+ELEMENTS = (F32, I32, BF16, UI8, C64, I1)
 LARGEST = 4096  # elements of a value in a neighbour
 OTHER_OPERATIONS = (
     ("add", "subtract", "multiply", "maximum", "minimum", "divide", "remainder", "and", "or"),
