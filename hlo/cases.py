@@ -58,7 +58,7 @@ def retyped(made: Example, before: Element, after: Element) -> Example | None:
     """The example with `after` wherever it has `before`; None where no clause allows that."""
     types = _Retyping(before, after)
     try:
-        module = made.module.with_bodies(lambda region: types.region(region, {}))
+        module = made.module.with_bodies(lambda body: types.region(body, {}))
         verify(module, HLO)
     except UserError:
         return None
@@ -68,6 +68,11 @@ def retyped(made: Example, before: Element, after: Element) -> Example | None:
         for argument, value in zip(arguments, made.inputs, strict=True)
     )
     return made._replace(module=module, inputs=inputs)
+
+
+def retype(region: Region, before: Element, after: Element) -> Region:
+    """The region with `after` wherever it has `before`; VerifyError where a clause forbids that."""
+    return _Retyping(before, after).region(region, {})
 
 
 class _Retyping:

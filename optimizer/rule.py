@@ -22,13 +22,15 @@ class Example(NamedTuple):
     """A small program for a rule. `fires` says whether the rule must rewrite it, must not, or may
     (None).
 
-    `inputs` are numpy arrays for the arguments; None lets the check draw hostile ones.
+    `inputs` are numpy arrays for the arguments; None lets the check draw hostile ones. `makes` are
+    the operations that the rule leaves, in order; None where that is not said.
     """
 
     name: str
     region: Region
     inputs: tuple[Any, ...] | None = None
     fires: bool | None = True
+    makes: tuple[str, ...] | None = None
 
 
 def example(
@@ -37,13 +39,15 @@ def example(
     body: Callable[..., Value | Sequence[Value]],
     inputs: Sequence[Any] | None = None,
     fires: bool = True,
+    makes: tuple[str, ...] | None = None,
 ) -> Example:
     """An example from a function of (builder, *arguments), like `build_region`."""
     builder = Builder()
     values = builder.arguments(types)
     results = body(builder, *values)
     results = [results] if isinstance(results, Value) else results
-    return Example(name, builder.region(results), None if inputs is None else tuple(inputs), fires)
+    given = None if inputs is None else tuple(inputs)
+    return Example(name, builder.region(results), given, fires, makes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -284,7 +284,7 @@ def _grouped(
     """x [batch, space, groups * in] and k [window, in, groups * out] -> [batch, space, out]."""
     batch, outputs, inputs = x.shape[0], k.shape[-1], k.shape[-2]
     window = k.shape[:-2]
-    if 0 in (batch, outputs, *spatial):
+    if 0 in (batch, outputs, inputs, *window, *spatial):
         return np.zeros((batch, *spatial, outputs), x.dtype)
     if groups == 1 and math.prod(window) == 1:
         x = x[(slice(None), *(slice(0, (n - 1) * s + 1, s)

@@ -201,7 +201,8 @@ def gathered(o: Op, x: Any, indices: Any, sizes: Sequence[int]) -> Any:
     for d, (dim, size) in enumerate(zip(x.shape, sizes, strict=True)):
         lines: Any = np.zeros((1,) * len(batch), np.int64)
         if d in o.start_index_map:
-            lines = np.clip(vectors[..., o.start_index_map.index(d)], 0, dim - size)
+            last = dim - (size if d in kept else 1)  # a collapsed dim is read at one place
+            lines = np.clip(vectors[..., o.start_index_map.index(d)], 0, last)
         elif d in o.operand_batching_dims:
             axis = batching[o.operand_batching_dims.index(d)]
             lines = _along(np.arange(batch[axis]), axis, len(batch))

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...hlo.graph import Op, Value
-from ...hlo.types import I1, I32, UI32, TensorType
+from ...hlo.types import F32, I1, I32, UI32, TensorType
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .ranges import interval
 
 LINE = TensorType((60,), I32)
+FLOATS = TensorType((60,), F32)
 UNSIGNED = TensorType((60,), UI32)
 
 
@@ -132,6 +133,12 @@ def _remainder_examples() -> Iterator[Example]:
             fires=divisor >= 60,
         )
     yield example("anything", [LINE], lambda b, x: b("remainder", x, number(b, 60)), fires=False)
+
+    def floats(b: Any, x: Value) -> Value:
+        low, high = b.constant(-2.0, FLOATS), b.constant(2.0, FLOATS)
+        return b("remainder", b("clamp", low, x, high), b.constant(3.0, FLOATS))
+
+    yield example("of floats", [FLOATS], floats, fires=False)
     yield example(
         "below zero",
         [LINE],

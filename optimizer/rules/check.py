@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from ...hlo.types import ElementType, TensorType
 from ..licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Licence
 from ..rewrite import Engine
 from ..rule import Example, Rule
+from .neighbours import neighbours
 
 ALL = IGNORES_ZERO_SIGN | REASSOCIATES | ASSUMES_FINITE
 DYADIC = (0.0, -0.0, 1.0, -1.0, 0.5, -1.5, 2.0, 3.0, -4.0, 0.25)
@@ -30,14 +31,14 @@ INFINITE = (np.inf, -np.inf, np.nan)
 def check_rule(rule: Rule, rounds: int = 2) -> list[str]:
     """What is wrong with a rule, one sentence each; empty if nothing is.
 
-    Beside its own examples it is run on those of all structural rules and on hostile programs,
-    where it may fire or not.
+    Beside its own examples it is run on their neighbours, on the examples of all structural rules
+    and on hostile programs, where it may fire or not.
     """
     problems = []
     fired = 0
     for example in programs_for(rule):
         fired += bool(example.fires)
-        problem = check_example(rule, example, rounds)
+        problem = check_example(rule, example, rounds if example.fires else 1)
         if problem:
             problems.append(f"{rule.name}: {example.name}: {problem}")
             if len(problems) == 3:
@@ -62,8 +63,17 @@ def check_example(rule: Rule, example: Example, rounds: int = 2) -> str:
         return "fires, but must not" if hits else "does not fire"
     if not hits:
         return ""
+    left = tuple(op.name for op in region.ops)
+    if example.makes is not None and left != example.makes:
+        return f"makes {', '.join(left)}; that is not {', '.join(example.makes)}"
+    if rule.lowers == "operations":
+        before, count = _count(example.region), _count(region)
+        if count > before or (count == before and example.fires and before):
+            return f"makes {count} operations of {before}"
     after = module.with_main(region)
     licence = rule.licence if _has_floats(example.region) else BITWISE
+    if _zero_sign_is_open(example.region):
+        licence |= IGNORES_ZERO_SIGN
     for number in range(rounds):
         inputs = example.inputs
         if inputs is None:
@@ -85,6 +95,8 @@ def programs_for(rule: Rule) -> Iterator[Example]:
     """All programs that a rule is checked on: its own examples first."""
     yield from rule.examples()
     yield from _used_elsewhere(rule)
+    if not rule.made_from:  # the examples of formulas say all that there is
+        yield from _near(rule.examples)
     yield from _others(rule)
 
 
@@ -101,6 +113,11 @@ def _used_elsewhere(rule: Rule, most: int = 6) -> Iterator[Example]:
         most -= 1
 
 
+@functools.cache
+def _near(examples: Callable[[], Iterable[Example]]) -> tuple[Example, ...]:
+    return tuple(near for example in examples() for near in neighbours(example))
+
+
 def _others(rule: Rule) -> Iterator[Example]:
     """Programs of others that have an operation which the rule looks at."""
     for example, names in _programs():
@@ -114,13 +131,16 @@ def _programs() -> list[tuple[Example, frozenset[str]]]:
     from .hostile import programs
 
     found = [
-        example._replace(name=f"{rule.name}, {example.name}")
+        example._replace(name=f"{rule.name}, {example.name}", fires=None, makes=None)
         for rule in RULES
         if not rule.made_from
         for example in rule.examples()
     ]
     return [
-        (example._replace(fires=None), frozenset(op.name for op in example.region.walk()))
+        (
+            example,
+            frozenset(op.name for op in example.region.walk()),
+        )
         for example in (*found, *programs())
     ]
 
@@ -129,6 +149,28 @@ def _has_floats(region: Region) -> bool:
     values = [value for op in region.walk() for value in (*op.operands, *op.results)]
     kinds = {value.tensor.element.kind for value in values if isinstance(value.type, TensorType)}
     return bool(kinds & {"float", "complex"})
+
+
+def _count(region: Region) -> int:
+    """How many operations compute or move something that is used."""
+    needed = set(region.results)
+    count = 0
+    for op in reversed(region.ops):
+        if not needed.isdisjoint(op.results):
+            empty = all(getattr(value.type, "size", 1) == 0 for value in op.results)
+            count += op.name != "constant" and not empty
+            needed.update(op.operands)
+    return count
+
+
+def _zero_sign_is_open(region: Region) -> bool:
+    """Whether a maximum or minimum is reduced over, where a zero's sign is open."""
+    return any(
+        inner.name in ("maximum", "minimum")
+        for op in region.walk()
+        for body in op.regions
+        for inner in body.ops
+    )
 
 
 # Inputs.

@@ -59,12 +59,14 @@ class Sides:
         return b.build("dot_general", self.values, attributes, (), (type,))[0]
 
 
-def dot(b: Any, left: Value, right: Value, contract: Any, batch: Any = ((), ())) -> Value:
+def dot(
+    b: Any, left: Value, right: Value, contract: Any, batch: Any = ((), ()), **attributes: Any
+) -> Value:
     """A dot_general for examples."""
     return b(
         "dot_general", left, right, lhs_contracting_dimensions=tuple(contract[0]),
         rhs_contracting_dimensions=tuple(contract[1]), lhs_batching_dimensions=tuple(batch[0]),
-        rhs_batching_dimensions=tuple(batch[1]),
+        rhs_batching_dimensions=tuple(batch[1]), **attributes,
     )  # fmt: skip
 
 
@@ -152,6 +154,18 @@ def _transpose_of_dot_examples() -> Iterator[Example]:
         fires=False,
     )
     yield example(
+        "weights on the right",
+        [f32(3, 2)],
+        lambda b, x: b.transpose(dot(b, x, b.constant(0.5, f32(3, 4)), ((0,), (0,))), (1, 0)),
+        fires=False,
+    )
+    yield example(
+        "another precision each", [f32(3, 2), f32(3, 4)],
+        lambda b, x, y: b.transpose(
+            dot(b, x, y, ((0,), (0,)), precision_config=("HIGHEST", "DEFAULT")), (1, 0)),
+        fires=False,
+    )  # fmt: skip
+    yield example(
         "batch moves",
         [f32(5, 2, 3), f32(5, 3, 4)],
         lambda b, x, y: b.transpose(dot(b, x, y, ((2,), (1,)), ((0,), (0,))), (1, 0, 2)),
@@ -197,6 +211,11 @@ def _static_right_examples() -> Iterator[Example]:
 
     yield example("matrix", [f32(3, 4)], lambda b, x: dot(b, weights(b), x, ((1,), (0,))))
     yield example("vector", [f32(3)], lambda b, x: dot(b, weights(b), x, ((1,), (0,))))
+    yield example(
+        "another precision each", [f32(3, 4)],
+        lambda b, x: dot(b, weights(b), x, ((1,), (0,)), precision_config=("HIGHEST", "DEFAULT")),
+        fires=False,
+    )  # fmt: skip
     yield example(
         "right already",
         [f32(4, 2)],
@@ -330,6 +349,9 @@ def _dot_ones_examples() -> Iterator[Example]:
         lambda b, x, y: dot(b, x, y, ((1, 2), (1, 0))),
     )
     yield example(
+        "ones alone", [f32(3, 1, 1), f32(1, 1, 5)], lambda b, x, y: dot(b, x, y, ((1, 2), (1, 0)))
+    )
+    yield example(
         "outer product",
         [f32(3, 1), f32(1, 5)],
         lambda b, x, y: dot(b, x, y, ((1,), (0,))),
@@ -400,6 +422,12 @@ def _dot_of_broadcast_examples() -> Iterator[Example]:
         "right",
         [f32(3, 4), f32(4, 2)],
         lambda b, x, y: dot(b, x, b.broadcast(y, (4, 7, 2), (0, 2)), ((1,), (0,))),
+    )
+    yield example(
+        "rows turned",
+        [f32(3, 2, 4), f32(4, 5)],
+        lambda b, x, y: dot(b, b.broadcast(x, (2, 3, 6, 4), (1, 0, 3)), y, ((3,), (0,))),
+        fires=False,
     )
     yield example(
         "batched",

@@ -81,8 +81,7 @@ def convert_of_convert(op: Op, b: Rewriter) -> Value | None:
         return None
     source = inner.operands[0]
     first, second, third = source.element, inner.type.element, op.type.element
-    kinds = {first.kind, second.kind, third.kind}
-    if not kinds <= {"bool", "int", "uint", "float"} or not holds(second, first):
+    if not holds(second, first):
         return None
     if (first.is_float or second.is_float) and third.is_integer and not holds(third, first):
         return None  # floats out of range become the nearest integer, integers wrap around

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...hlo.build import build_region
 from ...hlo.graph import Op, Value
 from ...hlo.types import F32, TensorType
 from ..licence import IGNORES_ZERO_SIGN
@@ -53,8 +54,6 @@ def convolution_of_pad(op: Op, b: Rewriter) -> Value | None:
     count = len(spatial)
     before = op.padding or ((0, 0),) * count
     dilation = op.lhs_dilation or (1,) * count
-    if any(i for i in interior) and any(d != 1 for d in dilation):
-        return None
     if any(step != 1 and (low[d] or high[d]) for step, d in zip(dilation, spatial, strict=True)):
         return None
     padding = tuple(
@@ -74,9 +73,22 @@ def _window_pad_examples() -> Iterator[Example]:
 
         return build
 
+    def differing(b: Any, x: Value) -> Value:
+        wide = padded(b, x, b.constant(0.0, SCALAR), (0, 0, 1, 1), (0, 0, 1, 0))
+        region = build_region([SCALAR] * 2, lambda c, p, q: [c("subtract", p, q)])
+        zero = b.constant(0.0, SCALAR)
+        return b("reduce_window", wide, zero, regions=(region,), window_dimensions=(1, 1, 2, 2))
+
     yield example("maximum", [IMAGE], body("maximum", float("-inf")))
     yield example("sum", [IMAGE], body("add", 0.0))
     yield example("another number", [IMAGE], body("maximum", 0.0), fires=False)
+    yield example("no monoid", [IMAGE], differing, fires=False)
+
+    def cropped(b: Any, x: Value) -> Value:
+        part = padded(b, x, b.constant(0.0, SCALAR), (0, 0, -1, 0), (0, 0, 0, 0))
+        return reduced_window(b, "add", part, window_dimensions=(1, 1, 2, 2))
+
+    yield example("less, not more", [IMAGE], cropped, fires=False)
 
 
 @structural("window-of-pad", "reduce_window", licence=IGNORES_ZERO_SIGN,

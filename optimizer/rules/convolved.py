@@ -68,8 +68,9 @@ def convolution_is_product(op: Op, b: Rewriter) -> Value | None:
         return None
     image = [x.dims[d] for d in op.input_spatial_dimensions]
     area = [kernel.dims[d] for d in op.kernel_spatial_dimensions]
-    whole = image == area and not (any(op.window_reversal) and max(area, default=1) > 1)
-    if not whole and (max(area) != 1 or any(step != 1 for step in op.window_strides)):
+    turned = any(op.window_reversal) and max(area, default=1) > 1
+    whole = image == area and all(area) and not turned
+    if not whole and (any(n != 1 for n in area) or any(step != 1 for step in op.window_strides)):
         return None
     # Labels: 0 batch, 1 features, 2 features of the result, 3... spatial dims.
     left = [0] * x.rank
@@ -124,6 +125,12 @@ def _concat_examples() -> Iterator[Example]:
     yield example("three with many results", [image, f32(1, 16, 5, 5)],
                   joined(again=True, features=25, padding=((1, 1), (1, 1))),
                   fires=False)  # fmt: skip
+
+    def kept(b: Any, x: Value, kernel: Value) -> list[Value]:
+        values = b("concatenate", x, x, dimension=1)
+        return [values, convolution(b, values, kernel)]
+
+    yield example("needed as it is", [image, f32(4, 32, 3, 3)], kept, fires=False)
     halves = TensorType((1, 16, 5, 5), BF16)
     yield example("narrow numbers", [halves, halves], joined(), fires=False)
     yield example("groups", [image, image], joined(parts=2, feature_group_count=2), fires=False)

@@ -209,6 +209,13 @@ def variables(node: Node) -> list[Variable]:
     return list(found)
 
 
+def operations(node: Node) -> int:
+    """How many operations of a formula are left when what is known has been folded."""
+    if not any(v.kind not in ("constant", "static") for v in variables(node)):
+        return 0
+    return isinstance(node, Apply) + sum(map(operations, getattr(node, "children", ())))
+
+
 def variable_type(variable: Variable) -> Any:
     return "predicate" if variable.kind == "predicate" else f"type of {variable.name}"
 

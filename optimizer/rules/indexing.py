@@ -128,6 +128,12 @@ def _update_same_examples() -> Iterator[Example]:
         zero = b.constant(0, INDEX)
         return update(b, update(b, x, u, [i, zero]), v, [i, zero])
 
+    def both(b: Any, x: Value, u: Value, v: Value, i: Value) -> list[Value]:
+        zero = b.constant(0, INDEX)
+        inner = update(b, x, u, [i, zero])
+        return [inner, update(b, inner, v, [i, zero])]
+
+    yield example("needed as it is", [A, PART, PART, INDEX], both, fires=False)
     for start in STARTS:
         values = (_numbers(24), -_numbers(8), 3 * _numbers(8), start)
         yield example(f"twice {start}", [A, PART, PART, INDEX], twice, values)
@@ -196,6 +202,11 @@ def _gather_examples() -> Iterator[Example]:
             lambda b, x, kind=kind: b("negate", take(b, x, b("iota", type=kind, iota_dimension=0))),
             fires=count <= 6,
         )
+    yield example(
+        "row by row", [A],
+        lambda b, x: take(b, x, b("iota", type=TensorType((3, 1), I32), iota_dimension=0)),
+        makes=("slice",),
+    )  # fmt: skip
     for number in (-3, 2, 9):
         yield example(
             f"row {number}",
@@ -235,7 +246,7 @@ LARGEST_INDEX = 1 << 16  # elements of a gather whose places are looked at
 def gather_of_neighbours(op: Op, b: Rewriter) -> Value | None:
     """gather(x, known indices) -> slice x, reshaped [it reads one run of elements, or one slice]"""
     x, index = op.operands
-    if not (x.tensor.is_static and op.type.is_static) or op.type.size == 0:
+    if not (x.tensor.is_static and op.type.is_static) or 0 in (op.type.size, *op.slice_sizes):
         return None
     if b.scalar(index) is not None and not op.operand_batching_dims:
         return _one_slice(op, b)

@@ -29,6 +29,7 @@ from .formula import (
     Variable,
     literals,
     names_in,
+    operations,
     variable_type,
     variables,
 )
@@ -194,13 +195,14 @@ def rule(
     kinds: frozenset[str] = REAL,
     where: Condition | None = None,
     ulps: int = 0,
-    lowers: str = "operations",
+    lowers: str = "",
     single: bool = False,
 ) -> Rule:
     """A rule from two formulas.
 
     `kinds`: element kinds that the data may have; `where`: a condition on the match; `single`: the
-    operations inside the pattern must have no other user, so that they disappear.
+    operations inside the pattern must have no other user, so that they disappear. `lowers`: as in
+    `Rule`; where it is not said, the operations, or as many of them for cheaper ones.
     """
     if not isinstance(pattern, Apply):
         raise ValueError(f"rule '{name}': its pattern must be an operation")
@@ -208,6 +210,8 @@ def rule(
     variants = [
         (variant, _makers(variant)) for variant in _variants(pattern) if isinstance(variant, Apply)
     ]
+    fewer = operations(replacement) < operations(pattern)
+    lowers = lowers or ("operations" if fewer else "costlier operations")
     data = [v for v in variables(pattern) if v.kind != "predicate"]
     makes_constants = bool(literals(replacement))
 

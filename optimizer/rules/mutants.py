@@ -63,8 +63,15 @@ def alters(mutant: Rule, given: Rule) -> bool:
 
     What does not is a condition that others imply, or one that no program gets to.
     """
-    programs = programs_for(given)
-    return any(_outcome(mutant, example) != _outcome(given, example) for example in programs)
+    return any(
+        _outcome(mutant, example) != outcome
+        for example, outcome in zip(programs_for(given), _outcomes(given), strict=True)
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _outcomes(given: Rule) -> list[str]:
+    return [_outcome(given, example) for example in programs_for(given)]
 
 
 def _outcome(rule: Rule, example: Example) -> str:

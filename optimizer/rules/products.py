@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...hlo.graph import Op, Value
+from ...hlo.types import I32, TensorType
 from ..licence import IGNORES_ZERO_SIGN, REASSOCIATES
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
@@ -105,7 +106,7 @@ def _reordered(op: Op, inner: Op, side: int, b: Rewriter) -> Value | None:
         before += multiplications(sizes, first.result, outer.right)
         after = multiplications(sizes, out_line, middle)
         after += multiplications(sizes, moved_line, outer.right)
-        if 10 * after > 9 * before:
+        if 10 * after >= 9 * before:  # as many of none
             continue
         for swap in (False, True):
             pair = (middle, out_line) if swap else (out_line, middle)
@@ -239,6 +240,8 @@ def _broadcast_product_examples() -> Iterator[Example]:
 
     yield example("matrices", [f32(5, 8), f32(8, 4)], body)
     yield example("batched", [f32(2, 4, 8), f32(2, 8, 4)], heads)
+    whole = [TensorType((5, 8), I32), TensorType((8, 4), I32)]
+    yield example("of integers", whole, body, fires=False)
     yield example("few terms", [f32(5, 7), f32(7, 4)], body, fires=False)
     yield example("a row", [f32(3, 8), f32(8, 4)], body, fires=False)
     yield example("element by element", [f32(5, 8), f32(5, 8)], beside, fires=False)

@@ -84,6 +84,18 @@ def _reshape_examples() -> Iterator[Example]:
     yield example(
         "torn", [A], lambda b, x: reduced(b, "add", b.reshape(x, (4, 6)), (1,)), fires=False
     )
+    yield example(
+        "ones alone",
+        [A],
+        lambda b, x: reduced(b, "maximum", b.reshape(x, (2, 3, 1, 4)), (2,)),
+        fires=False,
+    )
+    yield example(
+        "no monoid",
+        [A],
+        lambda b, x: reduced(b, "subtract", b.reshape(x, (2, 12)), (1,), 0.0),
+        fires=False,
+    )
 
 
 @structural("reduce-of-reshape", "reduce", licence=REASSOCIATES, examples=_reshape_examples,
@@ -91,7 +103,7 @@ def _reshape_examples() -> Iterator[Example]:
 def reduce_of_reshape(op: Op, b: Rewriter) -> Value | None:
     """reduce(reshape x) -> reshape reduce(x) [whole groups of dimensions are reduced]"""
     inner = made_by(op.operands[0], "reshape")
-    if inner is None or not inner.type.is_static or inner.type.size == 0 or plain(op, b) is None:
+    if inner is None or not inner.type.is_static or plain(op, b) is None:
         return None
     source, gone = inner.operands[0], set(op.dimensions)
     dims: list[int] = []
@@ -126,6 +138,12 @@ def _transpose_examples() -> Iterator[Example]:
     )
     yield example(
         "left transposed", [A], lambda b, x: reduced(b, "add", b.transpose(x, (2, 1, 0)), (1,))
+    )
+    yield example(
+        "no monoid",
+        [A],
+        lambda b, x: reduced(b, "subtract", b.transpose(x, (0, 2, 1)), (1,), 0.0),
+        fires=False,
     )
 
 
@@ -276,7 +294,7 @@ def _unused_examples() -> Iterator[Example]:
 
 
 @structural("reduce-unused-results", "reduce", examples=_unused_examples, sums=True,
-            local=True)  # fmt: skip
+            local=True, lowers="results")  # fmt: skip
 def reduce_unused_results(op: Op, b: Rewriter) -> Sequence[Value] | None:
     """variadic reduce -> reduce without the results that nothing uses"""
     count = len(op.results)

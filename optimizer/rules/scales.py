@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...hlo.graph import Op, Value
+from ...hlo.types import I32, TensorType
 from ..licence import IGNORES_ZERO_SIGN, REASSOCIATES
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
@@ -19,6 +22,24 @@ def _scale_examples() -> Iterator[Example]:
         matrix = [[1.0, 2.0, 0.5], [3.0, -1.0, 4.0]]
         return b.constant(kernels if len(dims) == 4 else matrix, f32(*dims))
 
+    yield example(
+        "of integers",
+        [TensorType((4, 2), I32)],
+        lambda b, x: b(
+            "multiply",
+            dot(b, x, b.constant(3, TensorType((2, 3), I32)), ((1,), (0,))),
+            b.constant(2, TensorType((4, 3), I32)),
+        ),
+        fires=False,
+    )
+    yield example(
+        "infinite",
+        [f32(4, 2)],
+        lambda b, x: b(
+            "multiply", dot(b, x, weights(b, 2, 3), ((1,), (0,))), b.constant(np.inf, f32(4, 3))
+        ),
+        fires=False,
+    )
     yield example(
         "splat",
         [f32(4, 2)],
@@ -71,6 +92,8 @@ def scale_of(value: Value, target: Value, along: Sequence[int], b: Rewriter) -> 
         return None
     number = b.scalar(value)
     if number is not None:
+        if not np.isfinite(number):
+            return None  # a zero among the weights would make it NaN
         return lambda: b.splat(number, target.tensor.with_dims(target.dims))
     inner = made_by(value, "broadcast_in_dim")
     if inner is None:
@@ -83,6 +106,9 @@ def scale_of(value: Value, target: Value, along: Sequence[int], b: Rewriter) -> 
         if source.dims[i] != inner.type.dims[d]:
             return None
         mapped.append(along[d])
+    known = b.constant_of(source)
+    if known is not None and not np.isfinite(known.array).all():
+        return None
     return lambda: b.broadcast(source, target.dims, mapped)
 
 
@@ -162,6 +188,19 @@ def _biased_examples() -> Iterator[Example]:
 
     yield example("columns", [f32(4, 2)], body)
     yield example("subtracted", [f32(4, 2)], lambda b, x: body(b, x, "subtract"))
+
+    def of(b: Any, x: Value, bias: Value | None = None, used: bool = False) -> list[Value]:
+        result = x.tensor.with_dims((x.dims[0], 3))
+        weights = b.constant(2, x.tensor.with_dims((x.dims[1], 3)))
+        product = dot(b, x, weights, ((1,), (0,)))
+        biased = b("add", product, b.constant(3, result) if bias is None else bias)
+        scaled = b("multiply", biased, b.constant(2, result))
+        return [scaled, product] if used else [scaled]
+
+    yield example("numbers", [f32(4, 2)], of)
+    yield example("of integers", [TensorType((4, 2), I32)], of, fires=False)
+    yield example("another bias each time", [f32(4, 2), f32(4, 3)], of, fires=False)
+    yield example("needed as it is", [f32(4, 2)], lambda b, x: of(b, x, used=True), fires=False)
     yield example(
         "no contraction",
         [f32(4)],

@@ -75,7 +75,8 @@ def counted_by(op: Op, number: int, b: Rewriter) -> int | None:
     value, d = component(op, number, b)
     if d is not None and value.dims[d] > 1:
         return None
-    return counts_along(value, b)
+    axis = counts_along(value, b)
+    return None if axis == d else axis
 
 
 def _window(op: Op, b: Rewriter) -> Window | None:

@@ -114,13 +114,12 @@ def broadcast_of_same_count(op: Op, b: Rewriter) -> Value | None:
     if not (source.tensor.is_static and target.is_static) or source.tensor.size != target.size:
         return None
     order = sorted(range(source.rank), key=lambda d: op.broadcast_dimensions[d])
-    if target.size == 0 and [source.dims[d] for d in order] != [d for d in target.dims if d != 1]:
-        return None
     return b.reshape(b.transpose(source, order), target.dims)
 
 
 def _sorted_examples() -> Iterator[Example]:
     yield example("swapped", [A], lambda b, x: b.broadcast(x, (4, 5, 2, 3), (2, 3, 0)))
+    yield example("last two swapped", [A], lambda b, x: b.broadcast(x, (2, 5, 4, 3), (0, 3, 2)))
     yield example(
         "in order", [A], lambda b, x: b.broadcast(x, (2, 5, 3, 4), (0, 2, 3)), fires=False
     )
@@ -188,7 +187,7 @@ def _broadcast_of_groups_examples() -> Iterator[Example]:
 def broadcast_of_grouping(op: Op, b: Rewriter) -> Value | None:
     """broadcast(reshape x) -> reshape(broadcast x) [what is split or merged stays side by side]"""
     inner = made_by(op.operands[0], "reshape")
-    if inner is None or not op.type.is_static or op.type.size == 0:
+    if inner is None or not op.type.is_static:
         return None
     source, mapped = inner.operands[0], op.broadcast_dimensions
     if map_of_ones(source.dims, inner.type.dims) is not None:
@@ -298,11 +297,12 @@ def _reshape_of_broadcast_examples() -> Iterator[Example]:
     )
 
 
-@structural("reshape-of-broadcast", "reshape", examples=_reshape_of_broadcast_examples)
+@structural("reshape-of-broadcast", "reshape", examples=_reshape_of_broadcast_examples,
+            lowers="reshaped elements")  # fmt: skip
 def reshape_of_broadcast(op: Op, b: Rewriter) -> Value | None:
     """reshape(broadcast x) -> broadcast x [no dimension of x is split or merged]"""
     inner = made_by(op.operands[0], "broadcast_in_dim")
-    if inner is None or not inner.type.is_static or not op.type.is_static or op.type.size == 0:
+    if inner is None or not inner.type.is_static or not op.type.is_static:
         return None
     mapped = remapped_broadcast(inner, groups(inner.type.dims, op.type.dims), op.type.dims)
     if mapped is None:
@@ -383,7 +383,7 @@ def _transpose_of_reshape_examples() -> Iterator[Example]:
 def transpose_of_reshape(op: Op, b: Rewriter) -> Value | None:
     """transpose(reshape x) -> reshape(transpose x) [what is split or merged stays together]"""
     inner = made_by(op.operands[0], "reshape")
-    if inner is None or not inner.type.is_static or inner.type.size == 0:
+    if inner is None or not inner.type.is_static:
         return None
     source, dims = inner.operands[0], inner.type.dims
     kept = [d for d, size in enumerate(source.dims) if size != 1]

@@ -41,6 +41,12 @@ def _broadcast_examples() -> Iterator[Example]:
         lambda b, x: b("multiply", b.broadcast(x, A.dims, (2,)), b.constant(2.0, A)),
     )
     yield example(
+        "no more elements",
+        [ROW],
+        lambda b, x: b("exponential", b.broadcast(x, (1, ROW.dims[0]), (1,))),
+        fires=False,
+    )
+    yield example(
         "select",
         [TensorType((4,), I1), ROW],
         lambda b, p, x: b(
@@ -140,7 +146,7 @@ def map_of_reshapes(op: Op, b: Rewriter) -> Value | None:
     if not is_map(op) or not op.type.is_static:
         return None
     first = next((made for v in op.operands if (made := made_by(v, "reshape"))), None)
-    if first is None or op.type.size == 0:
+    if first is None:
         return None
     dims = first.operands[0].dims
     if b.is_static(first.results[0]) and len(op.operands) > 1:

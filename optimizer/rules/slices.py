@@ -129,8 +129,6 @@ def slice_of_pad(op: Op, b: Rewriter) -> Value | None:
     start = [s - p for s, p in zip(op.start_indices, low, strict=True)]
     limit = [e - p for e, p in zip(op.limit_indices, low, strict=True)]
     rows = list(zip(start, limit, x.dims, strict=True))
-    if op.type.size == 0:
-        return None
     if any(e <= 0 or s >= size for s, e, size in rows):
         return b.broadcast(inner.operands[1], op.type.dims, ())
     if all(s >= 0 and e <= size for s, e, size in rows):
@@ -144,6 +142,11 @@ def _slice_broadcast_examples() -> Iterator[Example]:
     yield example(
         "both", [row], lambda b, x: cut(b, b.broadcast(x, (6, 4), (1,)), (1, 1), (5, 4), (2, 2))
     )
+    yield example(
+        "a repeated one",
+        [TensorType((1, 4), F32)],
+        lambda b, x: cut(b, b.broadcast(x, (2, 4), (0, 1)), (1, 1), (2, 3)),
+    )
 
 
 @structural("slice-of-broadcast", "slice", examples=_slice_broadcast_examples,
@@ -154,16 +157,13 @@ def slice_of_broadcast(op: Op, b: Rewriter) -> Value | None:
     if inner is None:
         return None
     x = inner.operands[0]
-    start, limit, steps = [], [], []
-    for i, d in enumerate(inner.broadcast_dimensions):
-        if x.dims[i] == 1 and inner.type.dims[d] != 1:
-            if op.type.dims[d] == 0:
-                return None
-            window = (0, 1, 1)
+    window = []
+    for size, d in zip(x.dims, inner.broadcast_dimensions, strict=True):
+        if size == inner.type.dims[d]:
+            window.append((op.start_indices[d], op.limit_indices[d], op.strides[d]))
         else:
-            window = (op.start_indices[d], op.limit_indices[d], op.strides[d])
-        for numbers, number in zip((start, limit, steps), window, strict=True):
-            numbers.append(number)
+            window.append((0, size, size))  # of size one, and repeated
+    start, limit, steps = zip(*window, strict=True) if window else ((), (), ())
     return b.broadcast(cut(b, x, start, limit, steps), op.type.dims, inner.broadcast_dimensions)
 
 
@@ -171,6 +171,12 @@ def _slice_transpose_examples() -> Iterator[Example]:
     yield example(
         "swapped", [A], lambda b, x: cut(b, b.transpose(x, (1, 0)), (1, 0), (3, 5), (1, 2))
     )
+
+    def kept(b: Any, x: Value) -> list[Value]:
+        turned = b.transpose(x, (1, 0))
+        return [turned, cut(b, turned, (1, 0), (3, 5))]
+
+    yield example("needed as it is", [A], kept, fires=False)
 
 
 @structural("slice-of-transpose", "slice", examples=_slice_transpose_examples,
@@ -301,6 +307,12 @@ def _concat_transpose_examples() -> Iterator[Example]:
         fires=False,
     )
 
+    def kept(b: Any, x: Value, y: Value) -> list[Value]:
+        turned = b.transpose(x, (1, 0))
+        return [turned, b("concatenate", turned, b.transpose(y, (1, 0)), dimension=0)]
+
+    yield example("one needed as it is", [A, A], kept, fires=False)
+
 
 @structural("concatenate-of-transposes", "concatenate", examples=_concat_transpose_examples,
             lowers="height of transposes")  # fmt: skip
@@ -324,6 +336,18 @@ def _concat_reshape_examples() -> Iterator[Example]:
         "ones",
         [flat, flat],
         lambda b, x, y: b("concatenate", b.reshape(x, (6, 4)), b.reshape(y, (6, 4)), dimension=1),
+    )
+    pair = TensorType((2, 1, 3), F32)
+    yield example(
+        "ones of pairs",
+        [pair, pair],
+        lambda b, x, y: b("concatenate", b.reshape(x, (2, 3)), b.reshape(y, (2, 3)), dimension=0),
+    )
+    yield example(
+        "one alone",
+        [flat],
+        lambda b, x: b("concatenate", b.reshape(x, (6, 4)), dimension=1),
+        fires=False,
     )
 
 
@@ -484,6 +508,12 @@ def _empty_examples() -> Iterator[Example]:
     none = TensorType((0,), F32)
     yield example("map", [none, none], lambda b, x, y: b("add", x, y))
     yield example("map of something", [A], lambda b, x: b("negate", x), fires=False)
+    yield example(
+        "with a body",
+        [TensorType((3, 0), F32)],
+        lambda b, x: b.reduce("add", x, b.constant(0.0, TensorType((), F32)), (0,)),
+        fires=False,
+    )
 
 
 @structural("empty-result", "*", examples=_empty_examples, lowers="operations on arguments")

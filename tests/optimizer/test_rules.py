@@ -64,6 +64,7 @@ WRONG = (
     rule("division", x / c, x * c, kinds=FLOAT, licence=REASSOCIATES),
     rule("no condition", x / c, x * (one / c), kinds=FLOAT, licence=BITWISE),
     rule("compare flipped", compare("LT", x, y), compare("GE", x, y), kinds=FLOAT),
+    rule("no fewer operations", op("abs", op("abs", x)), op("abs", -x), lowers="operations"),
     rule("root of a square", op("sqrt", x * x), x, kinds=FLOAT, licence=REASSOCIATES),
 )
 
