@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..factors import FactorBuilder, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
@@ -59,6 +60,9 @@ class Factorization(OpDefinition):
     def outputs(self, o: Op) -> list[tuple[Sequence[int], Any]]:
         """For `lapack.batched`."""
         return [(kind.dims, kind.dtype) for kind in self.infer(o)]
+
+    def shard(self, o: Op) -> Factors | None:
+        return FactorBuilder(o).batch(len(self.batch(o))).build()
 
     def flops(self, o: Op) -> float:
         m, n = o.operands[0].dims[-2:]

@@ -50,6 +50,7 @@ class ForeignCall(OpDefinition, name="foreign_call"):
     sealed = True
     since = "1.3"
     opaque = "its code is not girih's, so nobody knows what it reads"
+    uncut = "only its contract could say what cutting it means"
     regions = ("*",)
     inputs = variadic()
     kernel = attribute(str)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Index, Kind, Space, at, identity
+from ..factors import Factor, FactorBuilder, FactorKind, Factors, reducing
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -121,6 +122,35 @@ class Gather(OpDefinition, name="gather"):
     def access(self, o: Op) -> Access | None:
         return gather_access(o, o.slice_sizes)
 
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        placed = Factor(1, FactorKind.REDUCTION, placed=True)  # one part has the element
+        places = _slice_places(
+            o.operand.rank, o.collapsed_slice_dims, o.operand_batching_dims, o.offset_dims
+        )
+        batches = _batch_places(o, o.type.rank, o.offset_dims)
+        for d, size in enumerate(o.type.dims):
+            if d in batches:
+                axis = batches[d]
+                paired = axis in o.start_indices_batching_dims
+                held = {1: axis}
+                if paired:
+                    place = o.start_indices_batching_dims.index(axis)
+                    held[0] = o.operand_batching_dims[place]
+                rule.add(Factor(size), held, {0: d})
+                continue
+            source = places[d]
+            whole = o.operand.dims[source]
+            if whole == size:
+                rule.add(Factor(size), {0: source}, {0: d})
+            elif size == 1:
+                rule.add(placed._replace(size=whole), {0: source})
+            else:
+                rule.add(Factor(whole, FactorKind.REPLICATE, blocked=True), {0: source}, {0: d})
+        for d in o.collapsed_slice_dims:
+            rule.add(placed._replace(size=o.operand.dims[d]), {0: d})
+        return rule.build()
+
     def cases(self) -> Iterator[Case]:
         table = counting(5, 3)
         rows = i32([[4], [0], [9], [-3]])
@@ -168,6 +198,21 @@ def gather_access(o: Op, sizes: Sequence[int]) -> Access:
         else:
             operand.append(Index() if offset is None else at(offset))
     return space.access(operand, starts)
+
+
+def _slice_places(
+    rank: int, gone: Sequence[int], batching: Sequence[int], offsets: Sequence[int]
+) -> dict[int, int]:
+    """For each dim of a slice (as `offsets` numbers them) the dim that it is cut from."""
+    kept = [d for d in range(rank) if d not in gone and d not in batching]
+    return dict(zip(offsets, kept, strict=True))
+
+
+def _batch_places(o: Op, rank: int, offsets: Sequence[int]) -> dict[int, int]:
+    """For each other dim of a result (updates), of that rank, the dim of the indices it follows."""
+    batch = [d for d in range(rank) if d not in offsets]
+    axes = [d for d in range(o.operands[len(o.operands) // 2].rank) if d != o.index_vector_dim]
+    return dict(zip(batch, axes, strict=True))
 
 
 def _index_count(o: Op) -> Any:
@@ -358,6 +403,37 @@ class Scatter(OpDefinition, name="scatter"):
         count = len(o.operands) // 2
         return space.access(*([identity(rank)] * count), indices, *([updates] * count))
 
+    def shard(self, o: Op) -> Factors | None:
+        rule, count = FactorBuilder(o), len(_inputs(o))
+        inputs, updates = range(count), range(count + 1, 2 * count + 1)
+        dims, written = o.operands[0].dims, _updates(o)[0].dims
+        windows = o.update_window_dims
+        places = _slice_places(len(dims), o.inserted_window_dims, o.input_batching_dims, windows)
+        batches = _batch_places(o, len(written), windows)
+        monoid = bodies.monoid(o.regions[0]) or ""
+        for d, size in enumerate(written):
+            if d in batches:
+                axis = batches[d]
+                held = {count: axis, **dict.fromkeys(updates, d)}
+                if axis in o.scatter_indices_batching_dims:
+                    place = o.scatter_indices_batching_dims.index(axis)
+                    batch = dict.fromkeys(inputs, o.input_batching_dims[place])
+                    rule.add(Factor(size), {**held, **batch}, batch)
+                else:
+                    rule.add(reducing(size, monoid, o.results[0].element), held)
+                continue
+            target = dict.fromkeys(inputs, places[d])
+            moves = places[d] in o.scatter_dims_to_operand_dims
+            if size == dims[places[d]] and not moves:
+                rule.add(Factor(size), {**target, **dict.fromkeys(updates, d)}, target)
+            else:
+                rule.add(Factor(dims[places[d]], FactorKind.REPLICATE), target, target)
+                rule.add(Factor(size, FactorKind.REPLICATE), dict.fromkeys(updates, d))
+        for d in o.inserted_window_dims:  # each part takes what falls into it
+            target = dict.fromkeys(inputs, d)
+            rule.add(Factor(dims[d], placed=True), target, target)
+        return rule.build(once=inputs)
+
     def cases(self) -> Iterator[Case]:
         table, rows = counting(5, 3), i32([[1], [4], [1], [7], [-1]])
         updates = counting(5, 3) * 10
@@ -532,6 +608,19 @@ class TorchIndexSelect(OpDefinition, name="torch_index_select"):
         operand += [at(d - 1 + rest) for d in range(o.dim + 1, o.operand.rank)]
         chosen = [at(o.dim + d) for d in range(rest)]
         return space.access(operand, [*identity(o.batch_dims), *chosen])
+
+    def shard(self, o: Op) -> Factors | None:
+        rule, rest = FactorBuilder(o), o.index.rank - o.batch_dims
+        for d, size in enumerate(o.operand.dims):
+            if d == o.dim:  # one part has the element
+                rule.add(Factor(size, FactorKind.REDUCTION, placed=True), {0: d})
+                for axis in range(rest):
+                    taken = Factor(o.type.dims[d + axis])
+                    rule.add(taken, {1: o.batch_dims + axis}, {0: d + axis})
+            else:
+                held = {0: d, 1: d} if d < o.batch_dims else {0: d}
+                rule.add(Factor(size), held, {0: d if d < o.dim else d - 1 + rest})
+        return rule.build()
 
     def cases(self) -> Iterator[Case]:
         yield Case("index_select_rows", (counting(4, 3), i32([3, 0, 3])), {"dim": 0})

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Kind, Space, at, elementwise
+from ..factors import Factor, FactorBuilder, Factors, reducing
 from ..graph import Op, Region
 from ..room import Case, Constraint, OpDefinition, attribute, constraint, variadic
 from ..types import BF16, F32, I1, I8, I32, TensorType, Type
@@ -118,6 +119,18 @@ class Reduce(OpDefinition, name="reduce"):
                 place += 1
         count = len(o.operands) // 2
         return space.access(*([indices] * count), *([()] * count))
+
+    def shard(self, o: Op) -> Factors | None:
+        count, monoid = len(o.operands) // 2, bodies.monoid(o.regions[0]) or ""
+        rule, place = FactorBuilder(o), 0
+        for d, size in enumerate(o.operands[0].dims):
+            held = dict.fromkeys(range(count), d)
+            if d in o.dimensions:
+                rule.add(reducing(size, monoid, o.results[0].element), held)
+            else:
+                rule.add(Factor(size), held, dict.fromkeys(range(count), place))
+                place += 1
+        return rule.build(once=range(count, 2 * count))
 
     def flops(self, o: Op) -> float:
         return o.operands[0].tensor.size * bodies.body_flops(o, o.regions[0])

@@ -58,6 +58,10 @@ def _inputs_are_read_only(o: Op) -> bool:
     return not any(op.operands[0] in inputs for op in o.regions[0].walk() if op.name in stores)
 
 
+# Why operations on tiles have no factors.
+_INSIDE = "it stands inside of a kernel, which is cut as a whole"
+
+
 class KernelCall(OpDefinition, name="kernel_call"):
     """results = what the body stores into them, run once for every tile of the grid in any order.
 
@@ -68,6 +72,7 @@ class KernelCall(OpDefinition, name="kernel_call"):
     """
 
     pattern = "kernel"
+    uncut = "only its contract could say what cutting it means"
     isolated = True
     sealed = True
     since = "1.1"
@@ -141,6 +146,7 @@ class TileId(OpDefinition, name="tile_id"):
     """result = the number of this tile along `axis` of the grid."""
 
     pattern = "tile"
+    uncut = _INSIDE
     since = "1.1"
     axis = attribute(int)
     C1 = constraint("0 <= axis", lambda o: o.axis >= 0)
@@ -181,6 +187,7 @@ class TileLoad(OpDefinition, name="tile_load"):
     """result = the window of memory at the offsets; elements outside the memory are `fill`."""
 
     pattern = "tile"
+    uncut = _INSIDE
     since = "1.1"
     memory = operand()
     offsets = variadic()
@@ -210,6 +217,7 @@ class TileGather(OpDefinition, name="tile_gather"):
     """
 
     pattern = "tile"
+    uncut = _INSIDE
     since = "1.1"
     memory = operand()
     rows = operand()
@@ -262,6 +270,7 @@ class _Store(OpDefinition):
     """What both stores have in common."""
 
     pattern = "tile"
+    uncut = _INSIDE
     effects = True
     since = "1.1"
 
@@ -354,6 +363,7 @@ class TileFor(OpDefinition, name="tile_for"):
     """results = carried values after body(i, carried) for i = lower, lower + step, ... < upper."""
 
     pattern = "control"
+    uncut = _INSIDE
     since = "1.1"
     regions = ("body",)
     lower = operand()
