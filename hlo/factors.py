@@ -193,7 +193,8 @@ def from_access(o: Op, access: Access) -> Factors:
         if iteration.kind in (Kind.PARALLEL, Kind.REDUCE):
             factor = Factor(iteration.extent, placed=source)
             if iteration.kind is Kind.REDUCE:
-                factor = reducing(iteration.extent, iteration.monoid, o.results[0].tensor.element)
+                folds = [(iteration.monoid, result.tensor.element) for result in o.results]
+                factor = reducing(iteration.extent, *folds)
             held: dict[int, int] = {}
             for operand, indices in enumerate(access.operands):
                 for dim, index in enumerate(indices):
@@ -207,13 +208,17 @@ def from_access(o: Op, access: Access) -> Factors:
     return rule.build()
 
 
-def reducing(size: int, monoid: str, element: Element) -> Factor:
-    """The factor of a dim that is folded; it must not be cut where no unreduced value is such a
-    fold of its parts: products, bits of integers, bodies of several operations."""
-    names = _OF_FLAGS if element is I1 else _OF_NUMBERS
-    if monoid in names:
-        return Factor(size, FactorKind.REDUCTION, reduction=names[monoid])
-    return Factor(size, FactorKind.REPLICATE)
+def reducing(size: int, *folds: tuple[str, Element]) -> Factor:
+    """The factor of a dim that is folded: for each result the monoid, and what it folds.
+
+    It cannot be cut where an unreduced value is no such fold of its parts: products, bits of
+    integers, bodies of several operations, results that are folded in different ways.
+    """
+    kinds = {(_OF_FLAGS if element is I1 else _OF_NUMBERS).get(name) for name, element in folds}
+    (reduction,) = kinds if len(kinds) == 1 else (None,)
+    if reduction is None:
+        return Factor(size, FactorKind.REPLICATE)
+    return Factor(size, FactorKind.REDUCTION, reduction=reduction)
 
 
 _OF_NUMBERS = {"add": SUM, "maximum": MAX, "minimum": MIN}

@@ -106,8 +106,8 @@ class Collective(OpDefinition):
         return ()
 
     def shard(self, o: Op) -> Factors | None:
-        alike = len({value.dims for value in o.operands}) == 1
-        numbers = range(len(o.operands))
+        numbers = range(len(o.results))
+        alike = len({o.operands[n].dims for n in numbers}) == 1
         rule = FactorBuilder(o)
         for together in [numbers] if alike else [[n] for n in numbers]:
             first = together[0]

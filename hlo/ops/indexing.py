@@ -17,7 +17,7 @@ from ..types import F32, Type
 from . import bodies, numerics
 from .clauses import ascending, at_most, same_dim, same_dims, same_element, unique, within
 from .examples import binary_body, counting, i32, scalar_body
-from .reduction import scatter_elements
+from .reduction import folds, scatter_elements
 
 
 class Gather(OpDefinition, name="gather"):
@@ -410,7 +410,6 @@ class Scatter(OpDefinition, name="scatter"):
         windows = o.update_window_dims
         places = _slice_places(len(dims), o.inserted_window_dims, o.input_batching_dims, windows)
         batches = _batch_places(o, len(written), windows)
-        monoid = bodies.monoid(o.regions[0]) or ""
         for d, size in enumerate(written):
             if d in batches:
                 axis = batches[d]
@@ -420,14 +419,15 @@ class Scatter(OpDefinition, name="scatter"):
                     batch = dict.fromkeys(inputs, o.input_batching_dims[place])
                     rule.add(Factor(size), {**held, **batch}, batch)
                 else:
-                    rule.add(reducing(size, monoid, o.results[0].element), held)
+                    rule.add(reducing(size, *folds(o)), held)
                 continue
             target = dict.fromkeys(inputs, places[d])
-            moves = places[d] in o.scatter_dims_to_operand_dims
-            if size == dims[places[d]] and not moves:
+            whole, moves = dims[places[d]], places[d] in o.scatter_dims_to_operand_dims
+            if size == whole and not moves:
                 rule.add(Factor(size), {**target, **dict.fromkeys(updates, d)}, target)
-            else:
-                rule.add(Factor(dims[places[d]], FactorKind.REPLICATE), target, target)
+            else:  # of windows that are as large as the input, each part takes what falls into it
+                kind = FactorKind.PASS if size == whole else FactorKind.REPLICATE
+                rule.add(Factor(whole, kind, placed=size == whole), target, target)
                 rule.add(Factor(size, FactorKind.REPLICATE), dict.fromkeys(updates, d))
         for d in o.inserted_window_dims:  # each part takes what falls into it
             target = dict.fromkeys(inputs, d)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..factors import Factor, FactorBuilder, Factors
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, attribute, constraint, operand
 from ..room import operand as second
@@ -59,6 +59,8 @@ class RngBitGenerator(Decomposed, name="rng_bit_generator"):
 
     def shard(self, o: Op) -> Factors | None:
         rule = FactorBuilder(o)  # numbers count from each part's place
+        state = Factor(o.initial_state.dims[0], FactorKind.REPLICATE, blocked=True)
+        rule.add(state, {0: 0}, {0: 0})
         for d, size in enumerate(o.results[1].dims):
             rule.add(Factor(size, placed=True), {}, {1: d})
         return rule.build()

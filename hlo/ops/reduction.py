@@ -13,7 +13,7 @@ from ..access import Access, Kind, Space, at, elementwise
 from ..factors import Factor, FactorBuilder, Factors, reducing
 from ..graph import Op, Region
 from ..room import Case, Constraint, OpDefinition, attribute, constraint, variadic
-from ..types import BF16, F32, I1, I8, I32, TensorType, Type
+from ..types import BF16, F32, I1, I8, I32, Element, TensorType, Type
 from . import bodies
 from .clauses import merge_dims, same_dims, same_element, unique, within
 from .examples import binary_body, counting, f32, i1, i8, i32, scalar_body
@@ -58,6 +58,12 @@ def folding_body() -> Constraint:
             and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
         ),
     )
+
+
+def folds(o: Op) -> list[tuple[str, Element]]:
+    """For each result the monoid that its body is, "" for another, and what it folds."""
+    names = bodies.monoids(o.regions[0]) or ("",) * len(o.results)
+    return [(name, v.element) for name, v in zip(names, o.results, strict=True)]
 
 
 class Reduce(OpDefinition, name="reduce"):
@@ -121,12 +127,12 @@ class Reduce(OpDefinition, name="reduce"):
         return space.access(*([indices] * count), *([()] * count))
 
     def shard(self, o: Op) -> Factors | None:
-        count, monoid = len(o.operands) // 2, bodies.monoid(o.regions[0]) or ""
+        count = len(o.operands) // 2
         rule, place = FactorBuilder(o), 0
         for d, size in enumerate(o.operands[0].dims):
             held = dict.fromkeys(range(count), d)
             if d in o.dimensions:
-                rule.add(reducing(size, monoid, o.results[0].element), held)
+                rule.add(reducing(size, *folds(o)), held)
             else:
                 rule.add(Factor(size), held, dict.fromkeys(range(count), place))
                 place += 1
