@@ -239,7 +239,10 @@ def resized(o: Op, kind: FactorKind, blocked: bool = False) -> Factors:
 
 def reshaping(o: Op) -> Factors:
     """Factors of a reshape of the first operand: those that both sides have in common, major to
-    minor, and where they part, each side's own until both have come to the same number again."""
+    minor, and where they part, each side's own until both have come to the same number again.
+
+    A factor that one side alone has cannot be cut: its elements lie elsewhere on the other side.
+    """
     rule = FactorBuilder(o)
     sides = [_Walk(o.operands[0].dims), _Walk(o.results[0].dims)]
     if 0 in (*o.operands[0].dims, *o.results[0].dims):
@@ -257,7 +260,8 @@ def reshaping(o: Op) -> Factors:
             if apart or own.passed < other.passed:
                 size = own.rest if apart else own.until(other, common)
                 place = {0: own.dim}
-                rule.add(Factor(size), *((place, {}) if own is left else ({}, place)))
+                factor = Factor(size, FactorKind.REPLICATE)
+                rule.add(factor, *((place, {}) if own is left else ({}, place)))
                 own.take(size)
                 if not apart:
                     break

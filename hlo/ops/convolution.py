@@ -156,14 +156,15 @@ class Convolution(OpDefinition, name="convolution"):
         ):  # fmt: skip
             # Both the windows and the places in them walk along the input: more of them first.
             rest = o.lhs.dims[source]
+            taps = Factor(o.rhs.dims[window], FactorKind.REDUCTION, placed=True)
             walks = [
-                (o.type.dims[result], FactorKind.PERMUTATION, {0: source}, {0: result}),
-                (o.rhs.dims[window], FactorKind.REDUCTION, {0: source, 1: window}, {}),
+                (Factor(o.type.dims[result], FactorKind.PERMUTATION), {0: source}, {0: result}),
+                (taps, {0: source, 1: window}, {}),
             ]
-            for size, kind, operands, results in sorted(walks, key=lambda walk: -walk[0]):
-                size = min(rest, size)
+            for factor, operands, results in sorted(walks, key=lambda walk: -walk[0].size):
+                size = min(rest, factor.size)
                 if size > 1:
-                    rule.add(Factor(size, kind), operands, results)
+                    rule.add(factor._replace(size=size), operands, results)
                     rest //= size
         if o.feature_group_count > 1:
             rule.add(groups, {**depth, **kernel}, feature)
