@@ -48,9 +48,9 @@ class Compared(NamedTuple):
     equal: bool
 
 
-def oracle(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def oracle(text: str, context: Any = None) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """For each function of the module, its text and the names and rules of its operations."""
-    with mlir.make_ir_context():
+    with context or mlir.make_ir_context():
         module = ir.Module.parse(text)
         texts = [_printed(function) for function in module.body.operations]
         passes = "builtin.module(func.func(sdy-populate-op-sharding-rules))"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from .access import Access, Index, Kind
+from .access import Access, Kind
 from .errors import CompilerBug
 from .sharding import MAX, MIN, SUM
 from .types import I1, Element, QuantizedType, TensorType
@@ -186,26 +186,34 @@ def from_access(o: Op, access: Access) -> Factors:
     shift, a stride, a window) elements of other parts are needed. What is folded is a reduction.
     """
     rule = FactorBuilder(o)
-    source = o.definition.pattern == "source"
+    everything = range(len(o.results))
     for number, iteration in enumerate(access.iterations):
         if iteration.kind is Kind.GATHER:
             raise CompilerBug(f"data decides what {o.name} reads: it has to say its own factors")
-        if iteration.kind in (Kind.PARALLEL, Kind.REDUCE):
-            factor = Factor(iteration.extent, placed=source)
-            if iteration.kind is Kind.REDUCE:
-                folds = [(iteration.monoid, result.tensor.element) for result in o.results]
-                factor = reducing(iteration.extent, *folds)
-            held: dict[int, int] = {}
-            for operand, indices in enumerate(access.operands):
-                for dim, index in enumerate(indices):
-                    terms = [t for t in index.terms if access.iterations[t.dim].extent != 1]
-                    if terms and terms[0].dim == number:
-                        held[operand] = dim
-                        if Index(tuple(terms), *index[1:]).same is None:
-                            factor = factor._replace(kind=FactorKind.PERMUTATION)
-            parallel = iteration.kind is Kind.PARALLEL
-            rule.add(factor, held, dict.fromkeys(range(len(o.results)), number) if parallel else {})
+        held, as_it_is = _reading(o, access, number)
+        if iteration.kind is Kind.PARALLEL:
+            kind = FactorKind.PASS if as_it_is else FactorKind.PERMUTATION
+            source = o.definition.pattern == "source"
+            factor = Factor(iteration.extent, kind, placed=source)
+            rule.add(factor, held, dict.fromkeys(everything, number))
+        elif iteration.kind is Kind.REDUCE:
+            folds = [(iteration.monoid, result.tensor.element) for result in o.results]
+            rule.add(reducing(iteration.extent, *folds), held)
     return rule.build()
+
+
+def _reading(o: Op, access: Access, number: int) -> tuple[dict[int, int], bool]:
+    """The operands' dims that an iteration walks along, and whether all of them index by index."""
+    held, as_it_is = {}, True
+    for operand, indices in enumerate(access.operands):
+        for dim, index in enumerate(indices):
+            terms = tuple(t for t in index.terms if access.iterations[t.dim].extent != 1)
+            if terms and terms[0].dim == number:
+                held[operand] = dim
+                same = index._replace(terms=terms).same is not None
+                size = access.iterations[number].extent
+                as_it_is &= same and o.operands[operand].dims[dim] == size
+    return held, as_it_is
 
 
 def reducing(size: int, *folds: tuple[str, Element]) -> Factor:
