@@ -10,7 +10,7 @@ of Shardy's op_sharding_rule (openxla/shardy), with the kind of a reduction name
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -170,6 +170,11 @@ class FactorBuilder:
         return Factors(tuple(self._factors), operands, results, tuple(once))
 
 
+def alike(numbers: Iterable[int], dim: int) -> dict[int, int]:
+    """The same dim of each of these operands (or results)."""
+    return dict.fromkeys(numbers, dim)
+
+
 def _dims(value: Value) -> tuple[int, ...]:
     return value.type.dims if isinstance(value.type, TensorType) else ()
 
@@ -195,7 +200,7 @@ def from_access(o: Op, access: Access) -> Factors:
             kind = FactorKind.PASS if as_it_is else FactorKind.PERMUTATION
             source = o.definition.pattern == "source"
             factor = Factor(iteration.extent, kind, placed=source)
-            rule.add(factor, held, dict.fromkeys(everything, number))
+            rule.add(factor, held, alike(everything, number))
         elif iteration.kind is Kind.REDUCE:
             folds = [(iteration.monoid, result.tensor.element) for result in o.results]
             rule.add(reducing(iteration.extent, *folds), held)

@@ -107,12 +107,12 @@ class Collective(OpDefinition):
 
     def shard(self, o: Op) -> Factors | None:
         numbers = range(len(o.results))
-        alike = len({o.operands[n].dims for n in numbers}) == 1
+        same = len({o.operands[n].dims for n in numbers}) == 1
         rule = FactorBuilder(o)
-        for together in [numbers] if alike else [[n] for n in numbers]:
+        for together in [numbers] if same else [[n] for n in numbers]:
             first = together[0]
             for d, size in enumerate(o.operands[first].dims):
-                held = dict.fromkeys(together, d)
+                held = alike(together, d)
                 if d not in self.moved(o):
                     rule.add(Factor(size), held, held)
                     continue

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Kind, Space, at, elementwise
-from ..factors import Factor, FactorBuilder, Factors, reducing
+from ..factors import Factor, FactorBuilder, Factors, alike, reducing
 from ..graph import Op, Region
 from ..room import Case, Constraint, OpDefinition, attribute, constraint, variadic
 from ..types import BF16, F32, I1, I8, I32, Element, TensorType, Type
@@ -130,11 +130,11 @@ class Reduce(OpDefinition, name="reduce"):
         count = len(o.operands) // 2
         rule, place = FactorBuilder(o), 0
         for d, size in enumerate(o.operands[0].dims):
-            held = dict.fromkeys(range(count), d)
+            held = alike(range(count), d)
             if d in o.dimensions:
                 rule.add(reducing(size, *folds(o)), held)
             else:
-                rule.add(Factor(size), held, dict.fromkeys(range(count), place))
+                rule.add(Factor(size), held, alike(range(count), place))
                 place += 1
         return rule.build(once=range(count, 2 * count))
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from girih.hlo.access import Access
 from girih.hlo.build import Builder
 from girih.hlo.cases import Example, example
 from girih.hlo.errors import CompilerBug
@@ -373,14 +374,16 @@ def test_parts_of_larger_tensors_that_are_joined_are_shifts() -> None:
         b("slice", x, start_indices=(0, s), limit_indices=(4, s + 3), strides=(1, 1))
         for s in (0, 3)
     )
-    rolled = b("concatenate", right, left, dimension=1)
-    factors = rolled.op.definition.shard(rolled.op)
-    assert str(factors) == "([i, j], [i, j])->([i, j]) {i=4, j=6} permutation={j}"
-    mixed = b("concatenate", x, left, dimension=1)
-    assert "permutation" in str(mixed.op.definition.shard(mixed.op))  # parts of one tensor
     (y,) = b.arguments([TensorType((4, 6), F32)])
-    other = b("concatenate", y, left, dimension=1)
-    assert "need_replication" in str(other.op.definition.shard(other.op))
+
+    def joined_rule(*parts: Any) -> str:
+        made = b.op("concatenate", parts, {"dimension": 1})
+        return str(made.definition.shard(made))
+
+    rolled = joined_rule(right, left)
+    assert rolled == "([i, j], [i, j])->([i, j]) {i=4, j=6} permutation={j}"
+    assert "permutation" in joined_rule(x, left)  # parts of one tensor
+    assert "need_replication" in joined_rule(y, left)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +404,8 @@ def test_access_alone_does_not_say_what_data_decides() -> None:
     class Choice(OpDefinition):
         """An operation that reads what data tells, and states no factors."""
 
-        access = find("sort").access
+        def access(self, o: Op) -> Access | None:
+            return find("sort").access(o)
 
     made = case_of("sort", next(find("sort").cases()).name)
     with pytest.raises(CompilerBug, match="its own factors"):
