@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..factors import Factor, FactorBuilder, FactorKind, Factors
+from ..factors import Factor, FactorBuilder, FactorKind, Factors, alike
 from ..graph import Op, Value
 from ..groups import (
     CROSS_PARTITION,
