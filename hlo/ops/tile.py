@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..contracts import contract_factors
+from ..factors import Factors
 from ..graph import Op, Region, Value
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import I32, Type
@@ -72,7 +74,7 @@ class KernelCall(OpDefinition, name="kernel_call"):
     """
 
     pattern = "kernel"
-    uncut = "only its contract could say what cutting it means"
+    uncut = "without a contract nobody knows what cutting it means"
     isolated = True
     sealed = True
     since = "1.1"
@@ -128,6 +130,9 @@ class KernelCall(OpDefinition, name="kernel_call"):
         from ..tiling import run_kernel  # it runs regions, as the interpreter does
 
         return tuple(run_kernel(o, arrays))
+
+    def shard(self, o: Op) -> Factors | None:
+        return contract_factors(o, o.sharding) if o.sharding else None
 
     def flops(self, o: Op) -> float:
         from ..tiling import trips
