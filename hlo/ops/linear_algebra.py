@@ -154,10 +154,14 @@ class TriangularSolve(OpDefinition, name="triangular_solve"):
         if not o.left_side:
             row, column = column, row
         solved, other = (rank - 2, last) if o.left_side else (last, rank - 2)
-        need = [Factor(o.b.dims[d], FactorKind.REPLICATE) for d in (solved, other)]
-        rule.add(need[0], {0: row, 1: solved})
-        rule.add(need[1], {1: other}, {0: other})
-        rule.add(need[0], {0: column}, {0: solved})
+        need = Factor(o.a.dims[-1], FactorKind.REPLICATE)
+        across = Factor(o.b.dims[other], FactorKind.REPLICATE)
+        if not o.left_side:
+            rule.add(across, {1: other}, {0: other})
+        rule.add(need, {0: row, 1: solved})
+        if o.left_side:
+            rule.add(across, {1: other}, {0: other})
+        rule.add(need, {0: column}, {0: solved})
         return rule.build()
 
     def flops(self, o: Op) -> float:

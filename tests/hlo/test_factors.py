@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from girih.hlo.access import Access
 from girih.hlo.build import Builder
 from girih.hlo.cases import Example, example
-from girih.hlo.errors import CompilerBug
+from girih.hlo.errors import CompilerBug, VerifyError
 from girih.hlo.factors import Dims, Factor, FactorKind, Factors
 from girih.hlo.graph import Function, Module, Op
 from girih.hlo.interpret import interpret
@@ -25,6 +25,9 @@ from girih.hlo.ops.examples import binary_body, counting, f32, i32
 from girih.hlo.room import Case, OpDefinition
 from girih.hlo.sharding import MAX, MIN, SUM
 from girih.hlo.types import F32, TensorType
+
+from .indexing_cases import gathers, scatters
+from .test_access import convolutions, windows
 
 LOCAL = (FactorKind.PASS, FactorKind.REDUCTION)
 
@@ -243,6 +246,30 @@ def test_reshapes(source: list[int], data: Any) -> None:
         assert products == list(sizes)
     for number in factors.of_kind(FactorKind.PASS):
         check(made, factors, number)
+
+
+@pytest.mark.parametrize("name", ["gather", "scatter", "convolution", "reduce_window"])
+def test_parts_of_random_operations_are_the_whole(name: str) -> None:
+    made = {
+        "gather": gathers, "scatter": scatters, "convolution": convolutions,
+        "reduce_window": windows,
+    }[name]()  # fmt: skip
+
+    @settings(max_examples=60)
+    @given(made)
+    def run(case: Case) -> None:
+        try:
+            one = example(find(name), case)
+        except VerifyError:
+            assume(False)
+            return
+        factors = factors_of(one)
+        assert factors is not None
+        for number, factor in enumerate(factors.factors):
+            if factor.kind in LOCAL and factor.size and not factor.placed:
+                check(one, factors, number)
+
+    run()
 
 
 # Factors whose parts have to know their place, each with what it has to do.

@@ -14,6 +14,7 @@ from girih.hlo.errors import UserError
 from girih.hlo.ops import DEFINITIONS, find
 from girih.hlo.room import Case
 
+from .indexing_cases import gathers, scatters
 from .test_access import convolutions, paddings, reshapes, slices, windows
 
 pytest.importorskip("jax")
@@ -81,14 +82,16 @@ def _spreads(case: Case) -> bool:
     return any((size, step, pad) == (1, 1, (0, 0)) and gap > 1 for size, step, pad, gap in dims)
 
 
-@pytest.mark.parametrize("name", ["reshape", "pad", "slice", "reduce_window", "convolution"])
+@pytest.mark.parametrize(
+    "name", ["reshape", "pad", "slice", "reduce_window", "convolution", "gather"]
+)
 def test_random_operations_agree_with_shardy(name: str, context: Any) -> None:
     made = {
         "reshape": reshapes, "pad": paddings, "slice": slices, "reduce_window": windows,
-        "convolution": convolutions,
+        "convolution": convolutions, "gather": gathers,
     }[name]()  # fmt: skip
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(made)
     def run(case: Case) -> None:
         try:
@@ -104,6 +107,21 @@ def test_random_operations_agree_with_shardy(name: str, context: Any) -> None:
         assert found.equal, f"{case.attributes}\n{found.theirs}\n{found.ours}"
 
     run()
+
+
+@settings(max_examples=60, deadline=None)
+@given(scatters())
+def test_random_scatters_agree_with_shardy(context: Any, case: Case) -> None:
+    facts, dims, updates = case.attributes, case.inputs[0].shape, case.inputs[2].shape
+    gone = (*facts["inserted_window_dims"], *facts["input_batching_dims"])
+    kept = [d for d in range(len(dims)) if d not in gone]
+    windows = zip(kept, facts["update_window_dims"], strict=True)
+    whole = [d for d, axis in windows if dims[d] == updates[axis] != 1]
+    # Shardy takes a window as large as the input for one that does not move.
+    assume(not set(whole) & set(facts["scatter_dims_to_operand_dims"]))
+    found = compared(example(find("scatter"), case), context)
+    assert found is not None
+    assert found.equal, f"{facts}\n{found.theirs}\n{found.ours}"
 
 
 def test_rules_of_the_same_meaning_are_equal() -> None:
