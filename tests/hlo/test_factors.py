@@ -84,6 +84,11 @@ def _axes(dims: Sequence[int], held: Dims, factors: Factors, number: int) -> Any
     return None
 
 
+def parts_of(factor: Factor) -> int:
+    """How many equal parts to take: as few as there are."""
+    return next(n for n in range(2, factor.size + 1) if factor.size % n == 0)
+
+
 def cut(array: Any, held: Dims, factors: Factors, number: int, part: int, count: int) -> Any:
     """Part `part` of `count` along a factor; the array itself where it does not hold it."""
     found = _axes(array.shape, held, factors, number)
@@ -150,7 +155,7 @@ def local_op(op: Op, inputs: Sequence[Any], results: Sequence[TensorType]) -> Mo
 def check(made: Example, factors: Factors, number: int) -> None:
     """Parts along one factor, evaluated each for itself, are the whole."""
     factor, op = factors.factors[number], made.op
-    count = next(n for n in range(2, factor.size + 1) if factor.size % n == 0)
+    count = parts_of(factor)
     whole = interpret(made.module, made.inputs)
     types = [
         value.tensor.with_dims(
@@ -281,9 +286,52 @@ def placed(made: Example, kind: FactorKind) -> tuple[Factors, int, int]:
     assert factors is not None
     for number, factor in enumerate(factors.factors):
         if factor.placed and factor.kind is kind:
-            count = next(n for n in range(2, factor.size + 1) if factor.size % n == 0)
-            return factors, number, factor.size // count
+            return factors, number, factor.size // parts_of(factor)
     raise AssertionError(f"{made.name} has no such factor")
+
+
+def alone(array: Any, held: Dims, factors: Factors, number: int, part: int, other: Any) -> Any:
+    """The array with `other` everywhere but in one part along a factor that it holds."""
+    found = _axes(array.shape, held, factors, number)
+    if found is None:
+        return array
+    count = parts_of(factors.factors[number])
+    shape, axis, _ = found
+    here = np.arange(shape[axis]) * count // shape[axis] == part
+    inside = here.reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    return np.where(inside, array.reshape(shape), other).astype(array.dtype).reshape(array.shape)
+
+
+@pytest.mark.parametrize("name", ["gather", "scatter"])
+def test_parts_need_nothing_of_others(name: str) -> None:
+    """What lies outside of a part changes nothing in the part's results, if these hold the factor;
+    read as zero, it adds nothing to a sum."""
+
+    @settings(max_examples=60)
+    @given({"gather": gathers, "scatter": scatters}[name]())
+    def run(case: Case) -> None:
+        one = example(find(name), case)
+        factors = factors_of(one)
+        assert factors is not None
+        whole = interpret(one.module, one.inputs)[0]
+        for number, factor in enumerate(factors.factors):
+            if not factor.placed or not factor.size:
+                continue
+            kept = factor.kind is FactorKind.PASS
+            count, parts = parts_of(factor), []
+            for part in range(count):
+                other = np.nan if kept else 0
+                pairs = zip(one.inputs, factors.operands, strict=True)
+                inputs = [alone(x, held, factors, number, part, other) for x, held in pairs]
+                result = interpret(one.module, inputs)[0]
+                held = factors.results[0]
+                parts.append(cut(result, held, factors, number, part, count) if kept else result)
+            if kept:
+                compare(one, joined(parts, whole, factors.results[0], factors, number), whole)
+            else:
+                compare(one, folded(factor.reduction, parts), whole)
+
+    run()
 
 
 def case_of(name: str, case: str) -> Example:
