@@ -41,7 +41,8 @@ class Factor(NamedTuple):
     REDUCTION, one of sum, max, min.
 
     `placed`: a part has to know its place. Data that names positions counts from the part's first
-    element, and what it names outside of the part is left out (read as 0, not written).
+    element, and what it names outside of the part is left out (read as 0, not written); part of a
+    window reads that far from the window's start; what is made of nothing is made for the part.
     """
 
     size: int
@@ -59,7 +60,9 @@ class Factors:
     """The rule of one operation: its factors by number, and which of them each dim holds.
 
     Operands and results that are no tensors, and dims of size 1 that nothing can cut, hold none.
-    A PASS factor that only operands hold says that all parts give the same.
+    A PASS factor that only operands hold says that all parts give the same. Where an operation
+    changes a dim's size (slice, pad), the factor has the operand's; along windows it has the number
+    of windows, or of places in one, so that the sizes of a dim's factors need not make up the dim.
 
     `once`: operands that go into a reduction beside its elements (initial values). One part of a
     cut reduction takes them as they are; the others take the reduction's identity instead.

@@ -475,6 +475,12 @@ def test_only_known_folds_are_reductions(name: str, reduction: str | None) -> No
     assert factors.once == (1,)
 
 
+def test_scales_of_a_dim_keep_it_whole() -> None:
+    """Devices run one program: they cannot have types with different scales."""
+    factors = factors_of(case_of("uniform_dequantize", "uniform_dequantize_axis"))
+    assert str(factors) == "([i, j])->([i, j]) {i=5, j=2} need_replication={j}"
+
+
 def test_access_alone_does_not_say_what_data_decides() -> None:
     class Choice(OpDefinition):
         """An operation that reads what data tells, and states no factors."""
