@@ -271,28 +271,28 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
 
     def shard(self, o: Op) -> Factors | None:
         rule = FactorBuilder(o)
-        ragged = (*o.lhs_ragged_dimensions,)
-        contracted = _ragged_kind(o) == "contracting"
-        place = int(contracted)  # behind the groups
+        place = int(_ragged_kind(o) == "contracting")  # behind the groups
+
+        def factor(left: int, kind: FactorKind = FactorKind.PASS) -> Factor:
+            kind = FactorKind.REPLICATE if left in o.lhs_ragged_dimensions else kind
+            return Factor(o.lhs.dims[left], kind)
+
         for left, right in zip(o.lhs_batching_dimensions, o.rhs_batching_dimensions, strict=True):
-            kind = FactorKind.REPLICATE if left in ragged else FactorKind.PASS
-            rule.add(Factor(o.lhs.dims[left], kind), {0: left, 1: right}, {0: place})
+            rule.add(factor(left), {0: left, 1: right}, {0: place})
             place += 1
-        used = (
-            {*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions},
-            {*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions, *o.rhs_group_dimensions},
-        )
-        for n, value in enumerate((o.lhs, o.rhs)):
-            for d in range(value.rank):
-                if d not in used[n]:
-                    kind = FactorKind.REPLICATE if not n and d in ragged else FactorKind.PASS
-                    rule.add(Factor(value.dims[d], kind), {n: d}, {0: place})
-                    place += 1
-        for left, right in zip(
-            o.lhs_contracting_dimensions, o.rhs_contracting_dimensions, strict=True
-        ):
-            kind = FactorKind.REPLICATE if left in ragged else FactorKind.REDUCTION
-            rule.add(Factor(o.lhs.dims[left], kind), {0: left, 1: right})
+        inner = list(zip(o.lhs_contracting_dimensions, o.rhs_contracting_dimensions, strict=True))
+        used = {*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions}
+        for d in (d for d in range(o.lhs.rank) if d not in used):
+            rule.add(factor(d), {0: d}, {0: place})
+            place += 1
+        used = {
+            *o.rhs_batching_dimensions, *o.rhs_contracting_dimensions, *o.rhs_group_dimensions
+        }  # fmt: skip
+        for d in (d for d in range(o.rhs.rank) if d not in used):
+            rule.add(Factor(o.rhs.dims[d]), {1: d}, {0: place})
+            place += 1
+        for left, right in inner:
+            rule.add(factor(left, FactorKind.REDUCTION), {0: left, 1: right})
         return rule.build()
 
     def flops(self, o: Op) -> float:

@@ -127,15 +127,12 @@ class Gather(OpDefinition, name="gather"):
             o.operand.rank, o.collapsed_slice_dims, o.operand_batching_dims, o.offset_dims
         )
         batches = batch_places(o, o.type.rank, o.offset_dims)
+        pairs = dict(zip(o.start_indices_batching_dims, o.operand_batching_dims, strict=True))
         for d, size in enumerate(o.type.dims):
             if d in batches:
                 axis = batches[d]
-                paired = axis in o.start_indices_batching_dims
-                held = {1: axis}
-                if paired:
-                    place = o.start_indices_batching_dims.index(axis)
-                    held[0] = o.operand_batching_dims[place]
-                rule.add(Factor(size), held, {0: d})
+                shared = {0: pairs[axis]} if axis in pairs else {}
+                rule.add(Factor(size), {**shared, 1: axis}, {0: d})
                 continue
             source = places[d]
             whole = o.operand.dims[source]

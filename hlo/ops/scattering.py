@@ -161,13 +161,13 @@ class Scatter(OpDefinition, name="scatter"):
         windows = o.update_window_dims
         places = slice_places(len(dims), o.inserted_window_dims, o.input_batching_dims, windows)
         batches = batch_places(o, len(written), windows)
+        pairs = dict(zip(o.scatter_indices_batching_dims, o.input_batching_dims, strict=True))
         for d, size in enumerate(written):
             if d in batches:
                 axis = batches[d]
                 held = {count: axis, **alike(updates, d)}
-                if axis in o.scatter_indices_batching_dims:
-                    place = o.scatter_indices_batching_dims.index(axis)
-                    batch = alike(inputs, o.input_batching_dims[place])
+                if axis in pairs:
+                    batch = alike(inputs, pairs[axis])
                     rule.add(Factor(size), {**held, **batch}, batch)
                 else:
                     rule.add(reducing(size, *folds(o)), held)
