@@ -21,7 +21,7 @@ from girih.hlo.factors import Dims, Factor, FactorKind, Factors
 from girih.hlo.graph import Function, Module, Op
 from girih.hlo.interpret import interpret
 from girih.hlo.ops import DEFINITIONS, find
-from girih.hlo.ops.examples import binary_body, counting, f32, i32
+from girih.hlo.ops.examples import binary_body, counting, f32, i32, scalar_body
 from girih.hlo.room import Case, OpDefinition
 from girih.hlo.sharding import MAX, MIN, SUM
 from girih.hlo.types import F32, TensorType
@@ -473,6 +473,23 @@ def test_only_known_folds_are_reductions(name: str, reduction: str | None) -> No
         wanted = Factor(6, FactorKind.REDUCTION, reduction=reduction)
     assert factors.factors == (Factor(4), wanted)
     assert factors.once == (1,)
+
+
+@pytest.mark.parametrize(("second", "cuts"), [("add", True), ("maximum", False)])
+def test_folds_of_several_results(second: str, cuts: bool) -> None:
+    """One body folds each result for itself: cut if all are folded alike."""
+
+    def body(b: Any, x: Any, y: Any, u: Any, v: Any) -> list[Any]:
+        return [b("add", x, u), b(second, v, y)]
+
+    inputs = (counting(3, 4), counting(3, 4) - 5, f32(1), f32(2))
+    regions = scalar_body(body, F32, F32, F32, F32)
+    made = example(find("reduce"), Case("r", inputs, {"dimensions": (1,)}, None, regions))
+    factors = factors_of(made)
+    assert factors is not None and factors.once == (2, 3)
+    assert factors.factors[1].kind is (FactorKind.REDUCTION if cuts else FactorKind.REPLICATE)
+    if cuts:
+        check(made, factors, 1)
 
 
 def test_scales_of_a_dim_keep_it_whole() -> None:
