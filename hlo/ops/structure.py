@@ -69,6 +69,7 @@ class CallWithWeights(OpDefinition, name="call_with_weights"):
 
     pattern = "control"
     opaque = "its function says what it reads"
+    uncut = "its values pass along edges between it and its function"
     inputs = variadic()
     callee = attribute(str)
     weights = attribute(tuple)
