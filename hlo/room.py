@@ -25,6 +25,7 @@ import numpy as np
 
 from .access import Access, elementwise
 from .errors import CompilerBug, UserError, VerifyError
+from .factors import Factors, from_access
 from .graph import Dense, Op, Region
 from .types import Type
 
@@ -113,6 +114,7 @@ class OpDefinition:
     sealed: ClassVar[bool] = False  # regions are kernels: passes over programs leave them alone
     communicates: ClassVar[bool] = False  # evaluate needs the `process` that it runs on
     opaque: ClassVar[str] = ""  # why there is no `access`; for those without one
+    uncut: ClassVar[str] = ""  # why there are no factors; for those without them
     since: ClassVar[str] = "1.0"  # program format that first had it
     operands: ClassVar[tuple[Operand, ...]] = ()
     attributes: ClassVar[dict[str, AttributeSpec]] = {}
@@ -194,6 +196,13 @@ class OpDefinition:
         if self.pattern != "elementwise":
             return None
         return elementwise(o.results[0].dims, (value.rank for value in o.operands))
+
+    def shard(self, o: Op) -> Factors | None:
+        """What cutting its tensors means; None where it cannot be said, for the reason that `uncut`
+        gives. By default it follows from `access`. Dims are static here.
+        """
+        access = None if self.uncut else self.access(o)
+        return None if access is None else from_access(o, access)
 
     def flops(self, o: Op) -> float:
         """Floating-point operations of one execution; a transcendental counts as one."""

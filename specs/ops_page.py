@@ -27,8 +27,9 @@ tests (`concatenate.C2`). The *pattern* says how an operation touches its operan
 *Decomposed* operations are explained by simpler ones, which is their only arithmetic.
 
 Every operation states which elements of its operands an element of its result needs
-(`hlo/access.py`), so that it can be computed tile by tile, but for those of the last section. The
-operations of tile functions name windows of memory themselves.
+(`hlo/access.py`), so that it can be computed tile by tile, but for those of *Computed whole*. The
+operations of tile functions name windows of memory themselves. It also states what it means to cut
+its tensors among devices (`hlo/factors.py`), but for those of *Not cut*.
 """
 
 _KINDS = ("bool", "int", "uint", "float", "complex")
@@ -56,6 +57,7 @@ def page() -> str:
         parts.append(f"\n## {title}\n")
         parts += [_room(room) for room in rooms]
     parts.append(_opaque())
+    parts.append(_uncut())
     return "\n".join(parts)
 
 
@@ -95,10 +97,17 @@ def _room(room: OpDefinition) -> str:
 
 def _opaque() -> str:
     """The operations without an access, and why."""
-    rows = [f"| {room.name} | {room.opaque} |" for room in ops.DEFINITIONS if room.opaque]
-    return (
-        "\n".join(["\n## Computed whole\n", "| operation | because |", "|---|---|", *rows]) + "\n"
-    )
+    return _reasons("Computed whole", {room.name: room.opaque for room in ops.DEFINITIONS})
+
+
+def _uncut() -> str:
+    """The operations without factors, and why."""
+    return _reasons("Not cut", {room.name: room.uncut for room in ops.DEFINITIONS})
+
+
+def _reasons(title: str, reasons: dict[str, str]) -> str:
+    rows = [f"| {name} | {reason} |" for name, reason in reasons.items() if reason]
+    return "\n".join([f"\n## {title}\n", "| operation | because |", "|---|---|", *rows]) + "\n"
 
 
 def _paragraphs(text: str) -> str:

@@ -36,6 +36,19 @@ def monoid(region: Region) -> str | None:
     return op.name if set(op.operands) == set(region.arguments) else None
 
 
+def monoids(region: Region) -> tuple[str, ...]:
+    """For each result the monoid that folds its own two arguments, number n and n of the second
+    half; nothing if one of them is not such a fold."""
+    count = len(region.arguments) // 2
+    names = []
+    for n, result in enumerate(region.results):
+        pair = {region.arguments[n], region.arguments[count + n]}
+        if result.op is None or result.op.name not in MONOIDS or set(result.op.operands) != pair:
+            return ()
+        names.append(result.op.name)
+    return tuple(names)
+
+
 def overwrites(region: Region) -> bool:
     """Whether the body returns its second argument: the scatter that sets elements."""
     return len(region.arguments) == 2 and region.results == (region.arguments[1],)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..factors import Factor, FactorBuilder, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
@@ -171,6 +172,11 @@ class TridiagonalSolve(OpDefinition, name="linalg.tridiagonal_solve"):
         inputs = [(array, 1) for array in arrays[:3]]
         return lapack.batched(solve, [*inputs, (arrays[3], 2)], outputs)
 
+    def shard(self, o: Op) -> Factors | None:
+        rule, system = FactorBuilder(o).batch(o.d.rank - 1), o.d.rank
+        rule.add(Factor(o.b.dims[system]), {3: system}, {0: system})
+        return rule.build()
+
     def flops(self, o: Op) -> float:
         return 8.0 * o.b.tensor.size
 
@@ -214,6 +220,9 @@ class PivotsToPermutation(OpDefinition, name="linalg.pivots_to_permutation"):
             permutation[..., i : i + 1] = np.take_along_axis(permutation, other, -1)
             np.put_along_axis(permutation, other, mine, -1)
         return permutation
+
+    def shard(self, o: Op) -> Factors | None:
+        return FactorBuilder(o).batch(o.pivots.rank - 1).build()
 
     def cases(self) -> Iterator[Case]:
         yield Case("permutation", (i32([[2, 2, 2], [1, 1, 3], [7, -1, 2]]),), {"size": 4})

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..factors import Factor, FactorBuilder, FactorKind, Factors, alike
 from ..graph import Op, Value
 from ..groups import (
     CROSS_PARTITION,
@@ -99,6 +100,25 @@ class Collective(OpDefinition):
             b.convert(value, result.element)
             for value, result in zip(values, o.results, strict=True)
         ]
+
+    def moved(self, o: Op) -> tuple[int, ...]:
+        """The dims along which elements go from one member to another."""
+        return ()
+
+    def shard(self, o: Op) -> Factors | None:
+        numbers = range(len(o.results))
+        same = len({o.operands[n].dims for n in numbers}) == 1
+        rule = FactorBuilder(o)
+        for together in [numbers] if same else [[n] for n in numbers]:
+            first = together[0]
+            for d, size in enumerate(o.operands[first].dims):
+                held = alike(together, d)
+                if d not in self.moved(o):
+                    rule.add(Factor(size), held, held)
+                    continue
+                rule.add(Factor(size, FactorKind.REPLICATE), held)
+                rule.add(Factor(o.results[first].dims[d], FactorKind.REPLICATE), {}, held)
+        return rule.build()
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         process = context["process"]
@@ -201,6 +221,9 @@ class AllGather(Collective, name="all_gather"):
             return tuple(np.concatenate(column, o.all_gather_dim) for column in columns)
 
         return parts.once(o, joined)
+
+    def moved(self, o: Op) -> tuple[int, ...]:
+        return (o.all_gather_dim,)
 
     def cases(self) -> Iterator[Case]:
         x = counting(2, 3)
@@ -369,6 +392,9 @@ class ReduceScatter(Reduction, name="reduce_scatter"):
         context["process"].divisible(o, total.shape[o.scatter_dimension], len(parts))
         return (np.split(total, len(parts), o.scatter_dimension)[place],)
 
+    def moved(self, o: Op) -> tuple[int, ...]:
+        return (o.scatter_dimension,)
+
     def cases(self) -> Iterator[Case]:
         facts = {"scatter_dimension": 1, **ONE}
         kind = (TensorType((2, 4), F32),)
@@ -415,6 +441,9 @@ class AllToAll(Collective, name="all_to_all"):
             np.concatenate([np.split(x, len(parts), split)[place] for x in column], joined)
             for column in zip(*parts, strict=True)
         )
+
+    def moved(self, o: Op) -> tuple[int, ...]:
+        return (o.split_dimension, o.concat_dimension)
 
     def cases(self) -> Iterator[Case]:
         facts = {"split_dimension": 1, "concat_dimension": 0, "split_count": 1, **ONE}

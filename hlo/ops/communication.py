@@ -44,6 +44,7 @@ class Communication(OpDefinition):
 
     pattern = "opaque"
     opaque = "it speaks with the world outside"
+    uncut = "the world outside has the whole of it"
     effects = True
     communicates = True
     since = "1.2"
@@ -163,6 +164,7 @@ class AsyncStart(OpDefinition, name="async_start"):
 
     pattern = "control"
     opaque = "the operation inside says what it reads"
+    uncut = "operations are cut before they are made asynchronous"
     effects = True
     communicates = True
     since = "1.2"
@@ -198,6 +200,7 @@ class AsyncDone(OpDefinition, name="async_done"):
 
     pattern = "control"
     opaque = "a future has no elements"
+    uncut = "operations are cut before they are made asynchronous"
     effects = True
     communicates = True
     since = "1.2"
@@ -328,6 +331,7 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
 
     pattern = "control"
     opaque = "the operations inside say what they read"
+    uncut = "its values pass along edges between it and its region, which holds parts"
     communicates = True
     since = "1.2"
     regions = ("body",)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Kind, Space, identity
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -68,6 +69,12 @@ class TopK(Decomposed, name="chlo.top_k"):
         rows = identity(o.operand.rank - 1)
         return space.access((*rows, space.inner(o.operand.dims[-1], Kind.GATHER)))
 
+    def shard(self, o: Op) -> Factors | None:
+        last = o.operand.rank - 1
+        rule = FactorBuilder(o).batch(last)
+        rule.everywhere(last, Factor(o.operand.dims[last], FactorKind.REPLICATE, blocked=True))
+        return rule.build()
+
     def cases(self) -> Iterator[Case]:
         x = f32([[3, 1, np.nan, 3, -0.0, 0.0], [1, 2, 3, 4, 5, -np.inf]])
         yield Case("top_k_f32", (x,), {"k": 3})
@@ -84,6 +91,7 @@ class Scan(Decomposed, name="chlo.scan"):
 
     pattern = "control"
     opaque = "its results have different dims"
+    uncut = "it becomes a loop, whose values pass along edges"
     isolated = True
     regions = ("body",)
     inputs_and_inits = variadic()
@@ -260,6 +268,32 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
         for product in products[1:]:
             total = b("add", total, product)
         return [total]
+
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        place = int(_ragged_kind(o) == "contracting")  # behind the groups
+
+        def factor(left: int, kind: FactorKind = FactorKind.PASS) -> Factor:
+            kind = FactorKind.REPLICATE if left in o.lhs_ragged_dimensions else kind
+            return Factor(o.lhs.dims[left], kind)
+
+        for left, right in zip(o.lhs_batching_dimensions, o.rhs_batching_dimensions, strict=True):
+            rule.add(factor(left), {0: left, 1: right}, {0: place})
+            place += 1
+        inner = list(zip(o.lhs_contracting_dimensions, o.rhs_contracting_dimensions, strict=True))
+        used = {*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions}
+        for d in (d for d in range(o.lhs.rank) if d not in used):
+            rule.add(factor(d), {0: d}, {0: place})
+            place += 1
+        used = {
+            *o.rhs_batching_dimensions, *o.rhs_contracting_dimensions, *o.rhs_group_dimensions
+        }  # fmt: skip
+        for d in (d for d in range(o.rhs.rank) if d not in used):
+            rule.add(Factor(o.rhs.dims[d]), {1: d}, {0: place})
+            place += 1
+        for left, right in inner:
+            rule.add(factor(left, FactorKind.REDUCTION), {0: left, 1: right})
+        return rule.build()
 
     def flops(self, o: Op) -> float:
         depth = math.prod(o.lhs.dims[d] for d in o.lhs_contracting_dimensions)

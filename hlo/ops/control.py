@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ..factors import Factor, FactorBuilder, Factors
 from ..graph import Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import F32, I1, I32, TOKEN, TensorType, TupleType, Type
-from .clauses import same_dims, same_element
+from .clauses import is_tensor, same_dims, same_element
 from .examples import counting, f32, i1, i32
 
 
@@ -38,6 +39,7 @@ class While(OpDefinition, name="while"):
 
     pattern = "control"
     opaque = "how often its body runs is data"
+    uncut = "its values pass along edges between it and its regions"
     regions = ("cond", "body")
     inputs = variadic()
     C1 = constraint(
@@ -89,6 +91,7 @@ class If(OpDefinition, name="if"):
 
     pattern = "control"
     opaque = "which branch runs is data"
+    uncut = "its values pass along edges between it and its regions"
     regions = ("true_branch", "false_branch")
     pred = operand()
     C0 = constraint("pred is an i1 scalar", lambda o: _is_predicate([o.pred.type]))
@@ -123,6 +126,7 @@ class CaseOp(OpDefinition, name="case"):
 
     pattern = "control"
     opaque = "which branch runs is data"
+    uncut = "its values pass along edges between it and its regions"
     regions = ("*",)
     index = operand()
     C0 = constraint(
@@ -152,6 +156,7 @@ class Composite(OpDefinition, name="composite"):
 
     pattern = "control"
     opaque = "its function says what it reads"
+    uncut = "its values pass along edges between it and its function"
     inputs = variadic()
     name = attribute(str)
     decomposition = attribute(str)
@@ -178,6 +183,13 @@ class OptimizationBarrier(OpDefinition, name="optimization_barrier"):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return tuple(arrays)
 
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        for n, value in enumerate(o.operands):
+            for d, size in enumerate(value.dims if is_tensor(value) else ()):
+                rule.add(Factor(size), {n: d}, {n: d})
+        return rule.build()
+
     def cases(self) -> Iterator[Case]:
         yield Case("optimization_barrier", (counting(3), counting(2, dtype=np.int32)))
 
@@ -187,6 +199,7 @@ class Tuple(OpDefinition, name="tuple"):
 
     pattern = "control"
     opaque = "a tuple has no elements of its own"
+    uncut = "a tuple is cut by what is taken out of it"
     inputs = variadic()
 
     def infer(self, o: Op) -> Sequence[Type]:
@@ -201,6 +214,7 @@ class GetTupleElement(OpDefinition, name="get_tuple_element"):
 
     pattern = "control"
     opaque = "a tuple has no elements of its own"
+    uncut = "a tuple is cut by what is taken out of it"
     operand = operand()
     index = attribute(int)
     C1 = constraint(
@@ -223,6 +237,7 @@ class Token(OpDefinition):
 
     pattern = "control"
     opaque = "a token has no elements"
+    uncut = "a token has no elements"
     inputs = variadic()
     C1 = constraint("operands are tokens", lambda o: all(v.type is TOKEN for v in o.operands))
 

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from ..access import Access, Kind, Space, identity
+from ..factors import FactorBuilder, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import (
@@ -93,6 +94,9 @@ class BitcastConvert(OpDefinition, name="bitcast_convert"):
             parts = space.inner(operand.dims[-1], Kind.GATHER)
             return space.access((*identity(result.rank), parts))
         return space.access(identity(operand.rank))
+
+    def shard(self, o: Op) -> Factors | None:
+        return FactorBuilder(o).batch(min(o.operand.rank, o.type.rank)).build()
 
     def cases(self) -> Iterator[Case]:
         (floats,) = hostile(F32, 1)

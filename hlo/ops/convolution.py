@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Index, Kind, Space, Term, at, windowed
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import I32, TensorType, Type
@@ -139,6 +140,38 @@ class Convolution(OpDefinition, name="convolution"):
 
     def access(self, o: Op) -> Access | None:
         return convolution_access(o, window_attributes(o)[1])
+
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        groups = Factor(max(o.feature_group_count, o.batch_group_count))
+        kernel, feature = {1: o.kernel_output_feature_dimension}, {0: o.output_feature_dimension}
+        batch, depth = {0: o.input_batch_dimension}, {0: o.input_feature_dimension}
+        if o.batch_group_count > 1:
+            rule.add(groups, {**batch, **kernel}, feature)
+        images = o.output_batch_dimension
+        rule.add(Factor(o.type.dims[images]), batch, {0: images})
+        for source, window, result in zip(
+            o.input_spatial_dimensions, o.kernel_spatial_dimensions, o.output_spatial_dimensions,
+            strict=True,
+        ):  # fmt: skip
+            # Both the windows and the places in them walk along the input: more of them first.
+            rest = o.lhs.dims[source]
+            taps = Factor(o.rhs.dims[window], FactorKind.REDUCTION, placed=True)
+            walks = [
+                (Factor(o.type.dims[result], FactorKind.PERMUTATION), {0: source}, {0: result}),
+                (taps, {0: source, 1: window}, {}),
+            ]
+            for factor, operands, results in sorted(walks, key=lambda walk: -walk[0].size):
+                size = min(rest, factor.size)
+                if size > 1:
+                    rule.add(factor._replace(size=size), operands, results)
+                    rest //= size
+        if o.feature_group_count > 1:
+            rule.add(groups, {**depth, **kernel}, feature)
+        inner = o.kernel_input_feature_dimension
+        rule.add(Factor(o.rhs.dims[inner], FactorKind.REDUCTION), {**depth, 1: inner})
+        rule.add(Factor(o.type.dims[o.output_feature_dimension] // groups.size), kernel, feature)
+        return rule.build()
 
     def flops(self, o: Op) -> float:
         rhs = o.rhs.tensor

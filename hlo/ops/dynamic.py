@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Space, reshaped
+from ..factors import Factor, FactorBuilder, Factors, reshaping
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
@@ -35,6 +36,10 @@ def _shape(array: Any) -> tuple[int, ...]:
     if min(dims, default=0) < 0:
         raise ValueError(f"a shape is {list(dims)}")
     return dims
+
+
+# Sizes are fixed before anything is cut; what remains of these is replaced by the fixed operation.
+_FIXED_FIRST = "it becomes the operation of fixed sizes before anything is cut"
 
 
 def _shape_case(name: str, inputs: tuple[Any, ...], dims: Sequence[int], **attributes: Any) -> Case:
@@ -91,6 +96,9 @@ class DynamicReshape(OpDefinition, name="dynamic_reshape"):
         shape = space.whole(o.output_shape.dims)
         return space.access(reshaped(o.operand.dims, o.type.dims), shape)
 
+    def shard(self, o: Op) -> Factors | None:
+        return reshaping(o)
+
     def cases(self) -> Iterator[Case]:
         yield _shape_case("dynamic_reshape", (counting(2, 3), i64([3, 2])), (3, 2))
 
@@ -140,6 +148,14 @@ class DynamicBroadcastInDim(OpDefinition, name="dynamic_broadcast_in_dim"):
         indices = broadcast_indices(o.operand.dims, o.type.dims, o.broadcast_dimensions)
         return space.access(indices, space.whole(o.output_dimensions.dims))
 
+    def shard(self, o: Op) -> Factors | None:
+        rule, sources = FactorBuilder(o), o.broadcast_dimensions
+        for d, size in enumerate(o.type.dims):
+            held = {0: sources.index(d)} if d in sources else {}
+            same = [n for n in held.values() if o.operand.dims[n] == size]
+            rule.add(Factor(size), held if same else {}, {0: d})
+        return rule.build()
+
     def cases(self) -> Iterator[Case]:
         inputs = (counting(1, 3), i32([2, 3, 2]))
         dims = (2, 3, 2)
@@ -181,6 +197,12 @@ class DynamicIota(OpDefinition, name="dynamic_iota"):
         space = Space(o.type.dims)
         return space.access(space.whole(o.output_shape.dims))
 
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        for d, size in enumerate(o.type.dims):
+            rule.add(Factor(size, placed=True), {}, {0: d})
+        return rule.build()
+
     def cases(self) -> Iterator[Case]:
         yield _shape_case("dynamic_iota", (i64([2, 3]),), (2, 3), iota_dimension=1)
 
@@ -190,6 +212,7 @@ class DynamicPad(OpDefinition, name="dynamic_pad"):
 
     pattern = "index"
     opaque = "how far the elements move is an operand"
+    uncut = _FIXED_FIRST
     operand = operand()
     padding_value = second()
     edge_padding_low = second()
@@ -241,6 +264,7 @@ class RealDynamicSlice(OpDefinition, name="real_dynamic_slice"):
 
     pattern = "index"
     opaque = "how far the elements move is an operand"
+    uncut = _FIXED_FIRST
     operand = operand()
     start_indices = second()
     limit_indices = second()
@@ -277,6 +301,7 @@ class DynamicGather(OpDefinition, name="dynamic_gather"):
 
     pattern = "index"
     opaque = "how large the gathered slices are is an operand"
+    uncut = _FIXED_FIRST
     operand = operand()
     start_indices = second()
     slice_sizes = second()
@@ -323,6 +348,7 @@ class DynamicConvolution(OpDefinition, name="dynamic_conv"):
 
     pattern = "opaque"
     opaque = "how far the windows move is an operand"
+    uncut = _FIXED_FIRST
     lhs = operand()
     rhs = second()
     d_padding = second()

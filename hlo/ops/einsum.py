@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, attribute, constraint, operand
 from ..room import operand as second
@@ -51,6 +52,22 @@ def _ordered(b: Any, value: Any, letters: str, result: str) -> Any:
     return b.transpose(value, [letters.index(letter) for letter in result])
 
 
+def _letter_factors(o: Op) -> Factors:
+    """A factor for each letter: it passes into the result, or is summed."""
+    operands, result = _letters(o)
+    sizes: dict[str, int] = {}
+    for letters, value in zip(operands, o.operands, strict=True):
+        sizes.update(zip(letters, value.dims, strict=True))
+    rule = FactorBuilder(o)
+    for letter in [*result, *(name for name in sizes if name not in result)]:
+        held = {n: letters.index(letter) for n, letters in enumerate(operands) if letter in letters}
+        if letter in result:
+            rule.add(Factor(sizes[letter]), held, {0: result.index(letter)})
+        else:
+            rule.add(Factor(sizes[letter], FactorKind.REDUCTION), held)
+    return rule.build()
+
+
 class Einsum(Decomposed, name="einsum"):
     """result = the sum of lhs * rhs over the dimensions whose letters the result lacks."""
 
@@ -85,6 +102,9 @@ class Einsum(Decomposed, name="einsum"):
         free = [letter for letter in left + right if letter not in common]
         return [_ordered(b, product, "".join(batch + free), result)]
 
+    def shard(self, o: Op) -> Factors | None:
+        return _letter_factors(o)
+
     def cases(self) -> Iterator[Case]:
         x, y = counting(2, 3, 4), counting(2, 4, 5)
         yield Case("einsum_batched", (x, y), {"einsum_config": "abc,acd->dab"})
@@ -110,6 +130,9 @@ class UnaryEinsum(Decomposed, name="unary_einsum"):
         (letters,), result = _letters(o)
         value, letters = _summed(b, values[0], letters, set(result))
         return [_ordered(b, value, letters, result)]
+
+    def shard(self, o: Op) -> Factors | None:
+        return _letter_factors(o)
 
     def cases(self) -> Iterator[Case]:
         yield Case("unary_einsum", (counting(2, 3, 4),), {"einsum_config": "abc->ca"})

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
@@ -59,6 +60,19 @@ class Factorization(OpDefinition):
     def outputs(self, o: Op) -> list[tuple[Sequence[int], Any]]:
         """For `lapack.batched`."""
         return [(kind.dims, kind.dtype) for kind in self.infer(o)]
+
+    def shard(self, o: Op) -> Factors | None:
+        return self.batched(o).build()
+
+    def batched(self, o: Op, shape: int = 0) -> FactorBuilder:
+        """Matrices pass, each for itself and as a whole; the first result's have the dims of those
+        of operand `shape`, unless they are vectors."""
+        rule, batch = FactorBuilder(o).batch(len(self.batch(o))), len(self.batch(o))
+        operand, result = o.operands[shape], o.results[0]
+        if result.rank == batch + 2:
+            for d in range(batch, result.rank):
+                rule.add(Factor(operand.dims[d], FactorKind.REPLICATE), {shape: d}, {0: d})
+        return rule
 
     def flops(self, o: Op) -> float:
         m, n = o.operands[0].dims[-2:]
@@ -292,6 +306,9 @@ class HouseholderMultiply(Factorization, name="linalg.householder_multiply"):
         inputs = [(arrays[0], 2), (arrays[1], 1), (arrays[2], 2)]
         return lapack.batched(multiply, inputs, self.outputs(o))[0]
 
+    def shard(self, o: Op) -> Factors | None:
+        return self.batched(o, shape=2).build()
+
     def cases(self) -> Iterator[Case]:
         qr = Qr()
         for name, a in examples():
@@ -331,6 +348,13 @@ class Eigh(Factorization, name="linalg.eigh"):
 
     def flops(self, o: Op) -> float:
         return 9.0 * super().flops(o)
+
+    def shard(self, o: Op) -> Factors | None:
+        rule, batch, size = FactorBuilder(o), len(self.batch(o)), o.a.dims[-1]
+        rule.batch(batch).add(Factor(size, FactorKind.REPLICATE), {0: batch}, {0: batch})
+        columns = Factor(size, FactorKind.REPLICATE)  # an eigenvector for each eigenvalue
+        rule.add(columns, {0: batch + 1}, {0: batch + 1, 1: batch})
+        return rule.build()
 
     def cases(self) -> Iterator[Case]:
         for name, a in examples(square=True, symmetric=True):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..contracts import contract_factors
 from ..errors import UserError
+from ..factors import Factors
 from ..foreign import Buffer, HostCode, TensorMap, read_codes
 from ..graph import Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, variadic
@@ -50,6 +52,7 @@ class ForeignCall(OpDefinition, name="foreign_call"):
     sealed = True
     since = "1.3"
     opaque = "its code is not girih's, so nobody knows what it reads"
+    uncut = "without a contract nobody knows what cutting it means"
     regions = ("*",)
     inputs = variadic()
     kernel = attribute(str)
@@ -78,6 +81,9 @@ class ForeignCall(OpDefinition, name="foreign_call"):
                 "target that its code is for can run it"
             )
         return tuple(context["run"](o.regions[0], list(arrays)))
+
+    def shard(self, o: Op) -> Factors | None:
+        return contract_factors(o, o.sharding) if o.sharding else None
 
     def cases(self) -> Iterator[Case]:
         x = counting(5)

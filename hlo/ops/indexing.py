@@ -1,22 +1,21 @@
-"""Operations whose indices are data: gather, scatter, torch_index_select."""
+"""Operations that read where data says: gather, torch_index_select."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..access import Access, Index, Kind, Space, at, identity
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
-from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
+from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
-from ..types import F32, Type
-from . import bodies, numerics
-from .clauses import ascending, at_most, same_dim, same_dims, same_element, unique, within
-from .examples import binary_body, counting, i32, scalar_body
-from .reduction import scatter_elements
+from ..types import Type
+from . import numerics
+from .clauses import ascending, at_most, same_dim, unique, within
+from .examples import counting, i32
 
 
 class Gather(OpDefinition, name="gather"):
@@ -93,7 +92,7 @@ class Gather(OpDefinition, name="gather"):
     C15 = constraint(
         "start_indices_batching_dims are unique dims of start_indices, not index_vector_dim, "
         "and as long as those of operand",
-        lambda o: _batching_fits(
+        lambda o: batching_fits(
             o, o.start_indices, o.start_indices_batching_dims, o.operand, o.operand_batching_dims
         ),
     )
@@ -120,6 +119,32 @@ class Gather(OpDefinition, name="gather"):
 
     def access(self, o: Op) -> Access | None:
         return gather_access(o, o.slice_sizes)
+
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        placed = Factor(1, FactorKind.REDUCTION, placed=True)  # one part has the element
+        places = slice_places(
+            o.operand.rank, o.collapsed_slice_dims, o.operand_batching_dims, o.offset_dims
+        )
+        batches = batch_places(o, o.type.rank, o.offset_dims)
+        pairs = dict(zip(o.start_indices_batching_dims, o.operand_batching_dims, strict=True))
+        for d, size in enumerate(o.type.dims):
+            if d in batches:
+                axis = batches[d]
+                shared = {0: pairs[axis]} if axis in pairs else {}
+                rule.add(Factor(size), {**shared, 1: axis}, {0: d})
+                continue
+            source = places[d]
+            whole = o.operand.dims[source]
+            if whole == size:
+                rule.add(Factor(size), {0: source}, {0: d})
+            elif size == 1:
+                rule.add(placed._replace(size=whole), {0: source})
+            else:
+                rule.add(Factor(whole, FactorKind.REPLICATE, blocked=True), {0: source}, {0: d})
+        for d in o.collapsed_slice_dims:
+            rule.add(placed._replace(size=o.operand.dims[d]), {0: d})
+        return rule.build()
 
     def cases(self) -> Iterator[Case]:
         table = counting(5, 3)
@@ -170,6 +195,21 @@ def gather_access(o: Op, sizes: Sequence[int]) -> Access:
     return space.access(operand, starts)
 
 
+def slice_places(
+    rank: int, gone: Sequence[int], batching: Sequence[int], offsets: Sequence[int]
+) -> dict[int, int]:
+    """For each dim of a slice (as `offsets` numbers them) the dim that it is cut from."""
+    kept = [d for d in range(rank) if d not in gone and d not in batching]
+    return dict(zip(offsets, kept, strict=True))
+
+
+def batch_places(o: Op, rank: int, offsets: Sequence[int]) -> dict[int, int]:
+    """For each other dim of a result (updates), of that rank, the dim of the indices it follows."""
+    batch = [d for d in range(rank) if d not in offsets]
+    axes = [d for d in range(o.operands[len(o.operands) // 2].rank) if d != o.index_vector_dim]
+    return dict(zip(batch, axes, strict=True))
+
+
 def _index_count(o: Op) -> Any:
     dims = o.start_indices.dims
     return dims[o.index_vector_dim] if o.index_vector_dim < len(dims) else 1
@@ -205,10 +245,10 @@ def gathered(o: Op, x: Any, indices: Any, sizes: Sequence[int]) -> Any:
             lines = np.clip(vectors[..., o.start_index_map.index(d)], 0, last)
         elif d in o.operand_batching_dims:
             axis = batching[o.operand_batching_dims.index(d)]
-            lines = _along(np.arange(batch[axis]), axis, len(batch))
+            lines = along(np.arange(batch[axis]), axis, len(batch))
         lines = lines.reshape(lines.shape + (1,) * len(kept))
         if d in kept:
-            lines = lines + _along(np.arange(size), kept.index(d), len(kept))
+            lines = lines + along(np.arange(size), kept.index(d), len(kept))
         index.append(lines)
     shape = (*batch, *(sizes[d] for d in kept))
     if 0 in shape:
@@ -220,176 +260,12 @@ def gathered(o: Op, x: Any, indices: Any, sizes: Sequence[int]) -> Any:
     return np.transpose(result, np.argsort((*batch_dims, *o.offset_dims)) if rank else ())
 
 
-def _along(line: Any, axis: int, rank: int) -> Any:
+def along(line: Any, axis: int, rank: int) -> Any:
     """A line of numbers along one axis of an array of that rank."""
     return line.reshape([-1 if d == axis else 1 for d in range(rank)])
 
 
-class Scatter(OpDefinition, name="scatter"):
-    """results = inputs, with update_computation(element, update) at scatter_indices + window.
-
-    `operands` are N inputs, scatter_indices, N updates. Elements that fall outside are left out.
-    Updates of one element are applied in their row-major order.
-    """
-
-    pattern = "opaque"
-    regions = ("update_computation",)
-    inputs_indices_updates = variadic()
-    update_window_dims = attribute(tuple)
-    inserted_window_dims = attribute(tuple)
-    input_batching_dims = attribute(tuple, ())
-    scatter_indices_batching_dims = attribute(tuple, ())
-    scatter_dims_to_operand_dims = attribute(tuple)
-    index_vector_dim = attribute(int)
-    indices_are_sorted = attribute(bool, False)
-    unique_indices = attribute(bool, False)
-    C0 = constraint(
-        "operands are N inputs, scatter_indices and N updates",
-        lambda o: len(o.operands) >= 3 and len(o.operands) % 2 == 1,
-    )
-    C1 = constraint(
-        "inputs have the same dimensions",
-        lambda o: all(same_dims(v.dims, o.operands[0].dims) for v in _inputs(o)),
-    )
-    C2 = constraint(
-        "rank(inputs[0]) = update_window_dims + inserted_window_dims + input_batching_dims",
-        lambda o: (
-            o.operands[0].rank
-            == len(o.update_window_dims) + len(o.inserted_window_dims) + len(o.input_batching_dims)
-        ),
-    )
-    C3 = constraint(
-        "updates have the same dimensions",
-        lambda o: all(same_dims(v.dims, _updates(o)[0].dims) for v in _updates(o)),
-    )
-    C6 = constraint(
-        "an update has its input's element type",
-        lambda o: all(
-            same_element(v.element, u.element) for v, u in zip(_inputs(o), _updates(o), strict=True)
-        ),
-    )
-    C7 = constraint(
-        "update_window_dims are unique and ascending",
-        lambda o: unique(o.update_window_dims) and ascending(o.update_window_dims),
-    )
-    C9 = constraint(
-        "inserted_window_dims and input_batching_dims are unique",
-        lambda o: unique((*o.inserted_window_dims, *o.input_batching_dims)),
-    )
-    C11 = constraint(
-        "0 <= inserted_window_dims and input_batching_dims < rank(inputs[0])",
-        lambda o: within((*o.inserted_window_dims, *o.input_batching_dims), o.operands[0].rank),
-    )
-    C15 = constraint(
-        "scatter_indices_batching_dims are other dims of scatter_indices than index_vector_dim, "
-        "unique, and as long as those of inputs",
-        lambda o: _batching_fits(
-            o, _indices(o), o.scatter_indices_batching_dims, o.operands[0], o.input_batching_dims
-        ),
-    )
-    C16 = constraint(
-        "scatter_dims_to_operand_dims are unique dims of inputs[0]",
-        lambda o: (
-            unique(o.scatter_dims_to_operand_dims)
-            and within(o.scatter_dims_to_operand_dims, o.operands[0].rank)
-        ),
-    )
-    C19 = constraint(
-        "scatter_dims_to_operand_dims has one entry per index component",
-        lambda o: _component_count(o) in (len(o.scatter_dims_to_operand_dims), None),
-    )
-    C22 = constraint(
-        "0 <= index_vector_dim <= rank(scatter_indices)",
-        lambda o: 0 <= o.index_vector_dim <= _indices(o).rank,
-    )
-    C23 = constraint(
-        "update_computation takes two scalars per input and returns one per input",
-        lambda o: (
-            len(o.regions[0].arguments) == len(o.operands) - 1
-            and len(o.regions[0].results) == len(o.operands) // 2
-            and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
-        ),
-    )
-    C24 = constraint("scatter_indices are integers", lambda o: _indices(o).element.is_integer)
-    C4 = constraint(
-        "updates have the dims of scatter_indices, but for index_vector_dim, and windows that fit "
-        "into the inputs",
-        lambda o: _updates_fit(o),
-    )
-
-    def infer(self, o: Op) -> Sequence[Type]:
-        results = o.regions[0].results
-        return [
-            v.tensor.with_element(r.tensor.element)
-            for v, r in zip(_inputs(o), results, strict=True)
-        ]
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        count = len(arrays) // 2
-        inputs, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
-        results = [np.array(x, order="C") for x in inputs]  # copies, with one line of elements
-        places, inside = _places(o, inputs[0].shape, indices, updates[0].shape)
-        region = o.regions[0]
-        if count == 1 and _adds_in_place(region, results[0].dtype):
-            flat = results[0].reshape(-1)
-            with np.errstate(all="ignore"):
-                function = bodies.MONOIDS[bodies.monoid(region) or ""]
-                function.at(flat, places[inside], updates[0][inside])
-            return (results[0],)
-        scatter_elements(
-            [r.reshape(-1) for r in results], places[inside], [u[inside] for u in updates], region,
-            context,
-        )  # fmt: skip
-        return tuple(results)
-
-    def access(self, o: Op) -> Access | None:
-        rank = o.operands[0].rank
-        space = Space(o.results[0].dims)
-        kept = [
-            d for d in range(rank) if d not in (*o.inserted_window_dims, *o.input_batching_dims)
-        ]
-        indices = space.whole(_indices(o).dims)
-        updates = []
-        for d, size in enumerate(_updates(o)[0].dims):
-            place = kept[o.update_window_dims.index(d)] if d in o.update_window_dims else None
-            if place is None or place in o.scatter_dims_to_operand_dims:
-                updates.append(space.inner(size, Kind.GATHER))
-            else:  # a window dim that no index moves
-                updates.append(at(place))
-        count = len(o.operands) // 2
-        return space.access(*([identity(rank)] * count), indices, *([updates] * count))
-
-    def cases(self) -> Iterator[Case]:
-        table, rows = counting(5, 3), i32([[1], [4], [1], [7], [-1]])
-        updates = counting(5, 3) * 10
-        attributes = {
-            "update_window_dims": (1,), "inserted_window_dims": (0,),
-            "scatter_dims_to_operand_dims": (0,), "index_vector_dim": 1,
-        }  # fmt: skip
-        for name in ("add", "multiply", "maximum"):
-            body = binary_body(name, F32)
-            yield Case(f"scatter_{name}", (table, rows, updates), attributes, regions=body)
-        sets = scalar_body(lambda b, x, y: [y], F32, F32)
-        yield Case("scatter_set", (table, rows, updates), attributes, regions=sets)
-        blends = scalar_body(lambda b, x, y: [b("subtract", b("multiply", x, x), y)], F32, F32)
-        yield Case("scatter_general", (table, rows, updates), attributes, regions=blends)
-        window = {
-            "update_window_dims": (0, 1), "inserted_window_dims": (),
-            "scatter_dims_to_operand_dims": (0, 1), "index_vector_dim": 0,
-        }  # fmt: skip
-        start = i32([3, 1])
-        yield Case("scatter_window", (table, start, counting(2, 2)), window, regions=sets)
-        batched = {
-            "update_window_dims": (), "inserted_window_dims": (1,), "input_batching_dims": (0,),
-            "scatter_indices_batching_dims": (0,), "scatter_dims_to_operand_dims": (1,),
-            "index_vector_dim": 2,
-        }  # fmt: skip
-        columns = i32([[[0]], [[2]], [[1]], [[3]], [[0]]])
-        body = binary_body("add", F32)
-        yield Case("scatter_batched", (table, columns, counting(5, 1)), batched, regions=body)
-
-
-def _batching_fits(
+def batching_fits(
     o: Op, indices: Any, batching: Sequence[int], operand: Any, operand_batching: Sequence[int]
 ) -> bool:
     """Whether the batching dims of indices and operand belong together."""
@@ -402,78 +278,6 @@ def _batching_fits(
             for a, b in zip(batching, operand_batching, strict=True)
         )
     )
-
-
-def _updates_fit(o: Op) -> bool:
-    """Whether each index has its window, and each window fits into the input."""
-    updates, windows = _updates(o)[0].dims, o.update_window_dims
-    gone = (*o.inserted_window_dims, *o.input_batching_dims)
-    kept = [dim for d, dim in enumerate(o.operands[0].dims) if d not in gone]
-    scattered = [dim for d, dim in enumerate(updates) if d not in windows]
-    indexed = [dim for axis, dim in enumerate(_indices(o).dims) if axis != o.index_vector_dim]
-    return (
-        within(windows, len(updates))
-        and same_dims(scattered, indexed)
-        and all(at_most(updates[d], dim) for d, dim in zip(windows, kept, strict=True))
-    )
-
-
-def _inputs(o: Op) -> Sequence[Any]:
-    return o.operands[: len(o.operands) // 2]
-
-
-def _indices(o: Op) -> Any:
-    return o.operands[len(o.operands) // 2]
-
-
-def _updates(o: Op) -> Sequence[Any]:
-    return o.operands[len(o.operands) // 2 + 1 :]
-
-
-def _component_count(o: Op) -> int | None:
-    """How many components an index has; None while that is symbolic."""
-    dims = _indices(o).dims
-    count = dims[o.index_vector_dim] if o.index_vector_dim < len(dims) else 1
-    return count if isinstance(count, int) else None
-
-
-def _adds_in_place(region: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether numpy's `ufunc.at` applies the body itself, element by element."""
-    return (
-        dtype.kind in "iufc"
-        and bodies.monoid(region) is not None
-        and (region.results[0].tensor.dtype == dtype)
-    )
-
-
-def _places(o: Op, dims: Sequence[int], indices: Any, shape: Sequence[int]) -> tuple[Any, Any]:
-    """For each update element its flat position in the input, and whether it lies inside."""
-    vectors = index_vectors(indices, o.index_vector_dim)
-    scatter_dims = [d for d in range(len(shape)) if d not in o.update_window_dims]
-    windows = [
-        d
-        for d in range(len(dims))
-        if d not in o.inserted_window_dims and d not in o.input_batching_dims
-    ]
-    batching = [d - (d > o.index_vector_dim) for d in o.scatter_indices_batching_dims]
-    places, inside = np.zeros(shape, np.int64), np.ones(shape, bool)
-    for d, dim in enumerate(dims):
-        position: Any = np.zeros((1,) * len(shape), np.int64)
-        if d in o.scatter_dims_to_operand_dims:
-            starts = vectors[..., o.scatter_dims_to_operand_dims.index(d)]
-            spread = [1] * len(shape)
-            for axis, size in zip(scatter_dims, starts.shape, strict=True):
-                spread[axis] = size
-            position = position + starts.reshape(spread)
-        if d in o.input_batching_dims:
-            axis = scatter_dims[batching[o.input_batching_dims.index(d)]]
-            position = position + _along(np.arange(shape[axis]), axis, len(shape))
-        if d in windows:
-            axis = o.update_window_dims[windows.index(d)]
-            position = position + _along(np.arange(shape[axis]), axis, len(shape))
-        inside &= (position >= 0) & (position < dim)
-        places += position * math.prod(dims[d + 1 :])
-    return places, inside
 
 
 class TorchIndexSelect(OpDefinition, name="torch_index_select"):
@@ -502,13 +306,13 @@ class TorchIndexSelect(OpDefinition, name="torch_index_select"):
         batch, before = o.batch_dims, o.dim - o.batch_dims
         rest, after = index.ndim - batch, x.ndim - o.dim - 1
         rank = batch + before + rest + after
-        lines: list[Any] = [_along(np.arange(x.shape[d]), d, rank) for d in range(o.dim)]
+        lines: list[Any] = [along(np.arange(x.shape[d]), d, rank) for d in range(o.dim)]
         lines.append(
             index.reshape(*index.shape[:batch], *(1,) * before, *index.shape[batch:], *(1,) * after)
         )
         for d in range(after):
             size = x.shape[o.dim + 1 + d]
-            lines.append(_along(np.arange(size), rank - after + d, rank))
+            lines.append(along(np.arange(size), rank - after + d, rank))
         return x[tuple(lines)]
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
@@ -534,6 +338,19 @@ class TorchIndexSelect(OpDefinition, name="torch_index_select"):
         chosen = [at(o.dim + d) for d in range(rest)]
         return space.access(operand, [*identity(o.batch_dims), *chosen])
 
+    def shard(self, o: Op) -> Factors | None:
+        rule, rest = FactorBuilder(o), o.index.rank - o.batch_dims
+        for d, size in enumerate(o.operand.dims):
+            if d == o.dim:  # one part has the element
+                rule.add(Factor(size, FactorKind.REDUCTION, placed=True), {0: d})
+                for axis in range(rest):
+                    taken = Factor(o.type.dims[d + axis])
+                    rule.add(taken, {1: o.batch_dims + axis}, {0: d + axis})
+            else:
+                held = {0: d, 1: d} if d < o.batch_dims else {0: d}
+                rule.add(Factor(size), held, {0: d if d < o.dim else d - 1 + rest})
+        return rule.build()
+
     def cases(self) -> Iterator[Case]:
         yield Case("index_select_rows", (counting(4, 3), i32([3, 0, 3])), {"dim": 0})
         yield Case("index_select_columns", (counting(4, 3), i32([[2, 0]])), {"dim": 1})
@@ -543,4 +360,4 @@ class TorchIndexSelect(OpDefinition, name="torch_index_select"):
         )  # fmt: skip
 
 
-ROOMS = (Gather(), Scatter(), TorchIndexSelect())
+ROOMS = (Gather(), TorchIndexSelect())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Kind, Space, at, identity
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
@@ -56,6 +57,13 @@ class Cholesky(OpDefinition, name="cholesky"):
     def access(self, o: Op) -> Access | None:
         space = Space(o.type.dims)
         return space.access((*identity(o.a.rank - 2), *space.whole(o.a.dims[-2:])))
+
+    def shard(self, o: Op) -> Factors | None:
+        rank = o.a.rank
+        rule = FactorBuilder(o).batch(rank - 2)
+        for d in range(rank - 2, rank):
+            rule.everywhere(d, Factor(o.a.dims[d], FactorKind.REPLICATE))
+        return rule.build()
 
     def flops(self, o: Op) -> float:
         return o.a.tensor.size * o.a.dims[-1] / 3.0
@@ -139,6 +147,23 @@ class TriangularSolve(OpDefinition, name="triangular_solve"):
         sides = {solved: space.inner(o.b.dims[solved], Kind.GATHER), other: at(o.b.rank + other)}
         return space.access((*batch, *matrix), (*batch, sides[-2], sides[-1]))
 
+    def shard(self, o: Op) -> Factors | None:
+        rank, last = o.b.rank, o.b.rank - 1
+        rule = FactorBuilder(o).batch(rank - 2)
+        row, column = (rank - 2, last) if o.transpose_a == "NO_TRANSPOSE" else (last, rank - 2)
+        if not o.left_side:
+            row, column = column, row
+        solved, other = (rank - 2, last) if o.left_side else (last, rank - 2)
+        need = Factor(o.a.dims[-1], FactorKind.REPLICATE)
+        across = Factor(o.b.dims[other], FactorKind.REPLICATE)
+        if not o.left_side:
+            rule.add(across, {1: other}, {0: other})
+        rule.add(need, {0: row, 1: solved})
+        if o.left_side:
+            rule.add(across, {1: other}, {0: other})
+        rule.add(need, {0: column}, {0: solved})
+        return rule.build()
+
     def flops(self, o: Op) -> float:
         return float(o.b.tensor.size) * o.a.dims[-1]
 
@@ -206,6 +231,18 @@ class Fft(OpDefinition, name="fft"):
         space = Space(o.type.dims)
         rows = o.operand.rank - len(o.fft_length)
         return space.access((*identity(rows), *space.whole(o.operand.dims[rows:])))
+
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        dims, last = o.operand.dims, o.operand.rank - 1
+        for d, size in enumerate(dims):
+            if d < o.operand.rank - len(o.fft_length):
+                factor = Factor(size)
+            else:
+                longer = d == last and size != o.type.dims[last]
+                factor = Factor(size, FactorKind.REPLICATE, blocked=longer)
+            rule.everywhere(d, factor)
+        return rule.build()
 
     def flops(self, o: Op) -> float:
         return 5.0 * o.operand.tensor.size * math.log2(max(2, math.prod(o.fft_length)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Space, at, identity
+from ..factors import Factor, FactorBuilder, Factors
 from ..graph import Op
 from ..room import Case, attribute, constraint, operand
 from ..room import operand as second
@@ -55,6 +56,17 @@ class _Tools:
 
     def results(self, *terms: Term) -> list[Any]:
         return [self.b.convert(term.value, self.element) for term in terms]
+
+
+def _each_feature(o: Op) -> Factors:
+    """Features pass, each for itself; over everything else there are statistics to be had first."""
+    rule, x = FactorBuilder(o), o.operands[0]
+    operands, results = (
+        {n: o.feature_index if v.rank == x.rank else 0 for n, v in enumerate(values)}
+        for values in (o.operands, o.results)
+    )
+    rule.add(Factor(x.dims[o.feature_index]), operands, results)
+    return rule.build()
 
 
 class BatchNormInference(Decomposed, name="batch_norm_inference"):
@@ -127,6 +139,9 @@ class BatchNormTraining(Decomposed, name="batch_norm_training"):
         output = normal * tools.spread(scale) + tools.spread(offset)
         return tools.results(output, mean, variance)
 
+    def shard(self, o: Op) -> Factors | None:
+        return _each_feature(o)
+
     def cases(self) -> Iterator[Case]:
         x = (counting(2, 3, 4) * 7) % 11
         inputs = (x, f32([1, 2, 3]), f32([0, 1, -1]))
@@ -168,6 +183,9 @@ class BatchNormGrad(Decomposed, name="batch_norm_grad"):
         slope = normal * tools.spread(grad_scale / tools.count)
         grad_x = tools.spread(scale / deviation) * (gradient - share - slope)
         return tools.results(grad_x, grad_scale, grad_offset)
+
+    def shard(self, o: Op) -> Factors | None:
+        return _each_feature(o)
 
     def cases(self) -> Iterator[Case]:
         x = (counting(2, 4, 3) * 7) % 11

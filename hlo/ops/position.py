@@ -9,6 +9,7 @@ import numpy as np
 
 from ..access import Access, Index, Space, Start, Term, identity
 from ..errors import UserError
+from ..factors import Factor, FactorBuilder, FactorKind, Factors, resized
 from ..graph import Op, constant_of
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -56,6 +57,9 @@ class DynamicSlice(OpDefinition, name="dynamic_slice"):
             for d, (dim, size) in dims
         ]
         return Space(o.type.dims).access(indices, *((),) * o.operand.rank)
+
+    def shard(self, o: Op) -> Factors | None:
+        return resized(o, FactorKind.REPLICATE, blocked=True)
 
     def cases(self) -> Iterator[Case]:
         for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
@@ -119,6 +123,16 @@ class DynamicUpdateSlice(OpDefinition, name="dynamic_update_slice"):
         rank = o.operand.rank
         return Space(o.type.dims).access(identity(rank), indices, *((),) * rank)
 
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        for d, (size, written) in enumerate(zip(o.operand.dims, o.update.dims, strict=True)):
+            if size == written:
+                rule.add(Factor(size), {0: d, 1: d}, {0: d})
+            else:  # each part writes what falls into it
+                rule.add(Factor(size, placed=True), {0: d}, {0: d})
+                rule.add(Factor(written, FactorKind.REPLICATE), {1: d})
+        return rule.build()
+
     def cases(self) -> Iterator[Case]:
         for name, start in (("inside", (1, 2)), ("past", (9, 3)), ("before", (-5, -1))):
             starts = tuple(i32(s) for s in start)
@@ -132,6 +146,7 @@ class GetDimensionSize(OpDefinition, name="get_dimension_size"):
 
     pattern = "index"
     opaque = "it reads the shape, and no element"
+    uncut = "it is a constant wherever sizes are known"
     operand = operand()
     dimension = attribute(int)
     C1 = constraint("0 <= dimension < rank(operand)", lambda o: 0 <= o.dimension < o.operand.rank)
@@ -184,6 +199,13 @@ class SetDimensionSize(OpDefinition, name="set_dimension_size"):
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         return [values[0]] if self.keeps_all(o) else None
+
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        for d, size in enumerate(o.operand.dims):
+            kind = FactorKind.REPLICATE if d == o.dimension else FactorKind.PASS
+            rule.add(Factor(size, kind), {0: d}, {0: d})
+        return rule.build()
 
     def cases(self) -> Iterator[Case]:
         kind = (TensorType((2, 3), F32),)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, attribute, constraint, operand
 from ..room import operand as second
@@ -55,6 +56,14 @@ class RngBitGenerator(Decomposed, name="rng_bit_generator"):
             and o.results[1].element.bits in (8, 16, 32, 64)
         ),
     )
+
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)  # numbers count from each part's place
+        state = Factor(o.initial_state.dims[0], FactorKind.REPLICATE, blocked=True)
+        rule.add(state, {0: 0}, {0: 0})
+        for d, size in enumerate(o.results[1].dims):
+            rule.add(Factor(size, placed=True), {}, {1: d})
+        return rule.build()
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         wanted = o.results[1].tensor
@@ -278,6 +287,12 @@ class Rng(Decomposed, name="rng"):
         "shape holds the result's dimensions",
         any_result(lambda o: o.shape.rank == 1 and o.shape.dims[0] == o.result.rank),
     )
+
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        for d, size in enumerate(o.type.dims):
+            rule.add(Factor(size, placed=True), {}, {0: d})
+        return rule.build()
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         if not o.type.is_static:

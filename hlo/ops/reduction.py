@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Kind, Space, at, elementwise
+from ..factors import Factor, FactorBuilder, Factors, alike, reducing
 from ..graph import Op, Region
 from ..room import Case, Constraint, OpDefinition, attribute, constraint, variadic
-from ..types import BF16, F32, I1, I8, I32, TensorType, Type
+from ..types import BF16, F32, I1, I8, I32, Element, TensorType, Type
 from . import bodies
 from .clauses import merge_dims, same_dims, same_element, unique, within
 from .examples import binary_body, counting, f32, i1, i8, i32, scalar_body
@@ -57,6 +58,12 @@ def folding_body() -> Constraint:
             and not any(v.rank for v in (*o.regions[0].arguments, *o.regions[0].results))
         ),
     )
+
+
+def folds(o: Op) -> list[tuple[str, Element]]:
+    """For each result the monoid that its body is, "" for another, and what it folds."""
+    names = bodies.monoids(o.regions[0]) or ("",) * len(o.results)
+    return [(name, v.element) for name, v in zip(names, o.results, strict=True)]
 
 
 class Reduce(OpDefinition, name="reduce"):
@@ -118,6 +125,18 @@ class Reduce(OpDefinition, name="reduce"):
                 place += 1
         count = len(o.operands) // 2
         return space.access(*([indices] * count), *([()] * count))
+
+    def shard(self, o: Op) -> Factors | None:
+        count = len(o.operands) // 2
+        rule, place = FactorBuilder(o), 0
+        for d, size in enumerate(o.operands[0].dims):
+            held = alike(range(count), d)
+            if d in o.dimensions:
+                rule.add(reducing(size, *folds(o)), held)
+            else:
+                rule.add(Factor(size), held, alike(range(count), place))
+                place += 1
+        return rule.build(once=range(count, 2 * count))
 
     def flops(self, o: Op) -> float:
         return o.operands[0].tensor.size * bodies.body_flops(o, o.regions[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..factors import FactorBuilder, Factors
 from ..graph import Op, Value
 from ..groups import CROSS_PARTITION, CROSS_REPLICA, FLATTENED_IDS
 from ..processes import Parts
@@ -214,6 +215,9 @@ class ProcessNumber(OpDefinition):
         process = context["process"]
         number = process.partition if self.name == "partition_id" else process.replica
         return np.array(number, np.uint32)
+
+    def shard(self, o: Op) -> Factors | None:
+        return FactorBuilder(o).build()
 
     def cases(self) -> Iterator[Case]:
         yield Case(self.name, ())

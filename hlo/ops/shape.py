@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Index, Space, Term, at, identity, reshaped
+from ..factors import Factor, FactorBuilder, FactorKind, Factors, reshaping, resized
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -47,6 +48,9 @@ class Reshape(OpDefinition, name="reshape"):
     def access(self, o: Op) -> Access | None:
         indices = reshaped(o.operand.dims, o.type.dims)
         return Space(o.type.dims).access(indices)
+
+    def shard(self, o: Op) -> Factors | None:
+        return reshaping(o)
 
     def cases(self) -> Iterator[Case]:
         for name, source, target in (
@@ -224,6 +228,17 @@ class Concatenate(OpDefinition, name="concatenate"):
             before += value.dims[o.dimension]
         return Space(o.type.dims).access(*operands)
 
+    def shard(self, o: Op) -> Factors | None:
+        # Parts that are cut from larger tensors are shifts of those, which neighbours exchange.
+        sources = [v.op.operands[0] if v.op and v.op.name == "slice" else v for v in o.inputs]
+        slices = sum(source is not v for source, v in zip(sources, o.inputs, strict=True))
+        shifts = slices == len(sources) or (slices and len(set(sources)) == 1)
+        along = FactorKind.PERMUTATION if shifts else FactorKind.REPLICATE
+        rule = FactorBuilder(o)
+        for d, size in enumerate(o.type.dims):
+            rule.everywhere(d, Factor(size, along if d == o.dimension else FactorKind.PASS))
+        return rule.build()
+
     def cases(self) -> Iterator[Case]:
         pieces = (counting(2, 3), counting(2, 1) + 10, counting(2, 0))
         yield Case("concatenate_columns", pieces, {"dimension": 1})
@@ -298,6 +313,9 @@ class Slice(OpDefinition, name="slice"):
         bounds = enumerate(zip(o.start_indices, o.strides, strict=True))
         return Space(o.type.dims).access([at(d, stride, start) for d, (start, stride) in bounds])
 
+    def shard(self, o: Op) -> Factors | None:
+        return resized(o, FactorKind.PERMUTATION)
+
     def cases(self) -> Iterator[Case]:
         for name, start, limit, strides in (
             ("middle", (1, 2), (3, 4), (1, 1)), ("strided", (0, 1), (3, 5), (2, 3)),
@@ -350,6 +368,14 @@ class Pad(OpDefinition, name="pad"):
             Index((Term(d),), -low, divisor=gap + 1, dilated=gap > 0) for d, (low, gap) in edges
         ]
         return Space(o.type.dims).access(indices, ())
+
+    def shard(self, o: Op) -> Factors | None:
+        pads = zip(o.edge_padding_low, o.edge_padding_high, o.interior_padding, strict=True)
+        rule = FactorBuilder(o)
+        for d, pad in enumerate(pads):
+            kind = FactorKind.PERMUTATION if any(pad) else FactorKind.PASS
+            rule.add(Factor(o.operand.dims[d], kind), {0: d}, {0: d})
+        return rule.build()
 
     def cases(self) -> Iterator[Case]:
         for name, low, high, interior in (

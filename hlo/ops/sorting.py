@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Kind, Space, identity
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, variadic
 from ..types import F32, I1, I32, TensorType, Type
@@ -68,6 +69,15 @@ class Sort(OpDefinition, name="sort"):
         indices = list(identity(o.inputs[0].rank))
         indices[o.dimension] = space.inner(o.inputs[0].dims[o.dimension], Kind.GATHER)
         return space.access(*([indices] * len(o.inputs)))
+
+    def shard(self, o: Op) -> Factors | None:
+        dims = o.inputs[0].dims
+        alone = all(d == o.dimension or size == 1 for d, size in enumerate(dims))
+        rule = FactorBuilder(o)
+        for d, size in enumerate(dims):
+            sorted_ = Factor(size, FactorKind.REPLICATE, blocked=alone)
+            rule.everywhere(d, sorted_ if d == o.dimension else Factor(size))
+        return rule.build()
 
     def flops(self, o: Op) -> float:
         length = o.inputs[0].dims[o.dimension]

@@ -54,6 +54,7 @@ class Call(OpDefinition, name="call"):
 
     pattern = "control"
     opaque = "its function says what it reads"
+    uncut = "its values pass along edges between it and its function"
     inputs = variadic()
     callee = attribute(str)
 
@@ -68,6 +69,7 @@ class CallWithWeights(OpDefinition, name="call_with_weights"):
 
     pattern = "control"
     opaque = "its function says what it reads"
+    uncut = "its values pass along edges between it and its function"
     inputs = variadic()
     callee = attribute(str)
     weights = attribute(tuple)
@@ -82,6 +84,7 @@ class Fusion(OpDefinition, name="fusion"):
 
     pattern = "control"
     opaque = "the operations inside say what they read"
+    uncut = "programs are cut before operations are fused"
     isolated = True
     sealed = True
     regions = ("body",)

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..contracts import contract_factors
+from ..factors import Factors
 from ..graph import Op, Region, Value
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import I32, Type
@@ -58,6 +60,10 @@ def _inputs_are_read_only(o: Op) -> bool:
     return not any(op.operands[0] in inputs for op in o.regions[0].walk() if op.name in stores)
 
 
+# Why operations on tiles have no factors.
+_INSIDE = "it stands inside of a kernel, which is cut as a whole"
+
+
 class KernelCall(OpDefinition, name="kernel_call"):
     """results = what the body stores into them, run once for every tile of the grid in any order.
 
@@ -68,6 +74,7 @@ class KernelCall(OpDefinition, name="kernel_call"):
     """
 
     pattern = "kernel"
+    uncut = "without a contract nobody knows what cutting it means"
     isolated = True
     sealed = True
     since = "1.1"
@@ -124,6 +131,9 @@ class KernelCall(OpDefinition, name="kernel_call"):
 
         return tuple(run_kernel(o, arrays))
 
+    def shard(self, o: Op) -> Factors | None:
+        return contract_factors(o, o.sharding) if o.sharding else None
+
     def flops(self, o: Op) -> float:
         from ..tiling import trips
 
@@ -141,6 +151,7 @@ class TileId(OpDefinition, name="tile_id"):
     """result = the number of this tile along `axis` of the grid."""
 
     pattern = "tile"
+    uncut = _INSIDE
     since = "1.1"
     axis = attribute(int)
     C1 = constraint("0 <= axis", lambda o: o.axis >= 0)
@@ -181,6 +192,7 @@ class TileLoad(OpDefinition, name="tile_load"):
     """result = the window of memory at the offsets; elements outside the memory are `fill`."""
 
     pattern = "tile"
+    uncut = _INSIDE
     since = "1.1"
     memory = operand()
     offsets = variadic()
@@ -210,6 +222,7 @@ class TileGather(OpDefinition, name="tile_gather"):
     """
 
     pattern = "tile"
+    uncut = _INSIDE
     since = "1.1"
     memory = operand()
     rows = operand()
@@ -262,6 +275,7 @@ class _Store(OpDefinition):
     """What both stores have in common."""
 
     pattern = "tile"
+    uncut = _INSIDE
     effects = True
     since = "1.1"
 
@@ -354,6 +368,7 @@ class TileFor(OpDefinition, name="tile_for"):
     """results = carried values after body(i, carried) for i = lower, lower + step, ... < upper."""
 
     pattern = "control"
+    uncut = _INSIDE
     since = "1.1"
     regions = ("body",)
     lower = operand()

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..access import Access, Index, Kind, Space, Term, windowed
 from ..errors import UnsupportedError
+from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Function, Module, Op, Region, Value, constant_of
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -317,6 +318,17 @@ class SelectAndScatter(OpDefinition, name="select_and_scatter"):
             source.append(Index(over, low, divisor=stride, dilated=stride > 1))
             operand.append(Index((*over, position)))
         return space.access(operand, source, ())
+
+    def shard(self, o: Op) -> Factors | None:
+        rule = FactorBuilder(o)
+        windows = zip(o.type.dims, *_selection_window(o, o.operand.rank), strict=True)
+        for d, (size, window, stride, padding) in enumerate(windows):
+            if window == stride == 1 and not any(padding):
+                rule.add(Factor(size), {0: d, 1: d}, {0: d})
+            else:
+                rule.add(Factor(o.source.dims[d], FactorKind.REPLICATE), {1: d})
+                rule.add(Factor(size, FactorKind.PERMUTATION), {0: d}, {0: d})
+        return rule.build()
 
     def cases(self) -> Iterator[Case]:
         def regions() -> tuple[Region, ...]:

@@ -1,0 +1,98 @@
+"""The contract of a kernel: what its writer says about cutting it, in the words of an einsum.
+
+    b s h d, b t h d -> b s h d; replicate={t}
+    m k, k n -> m n; reduction={k}
+    m k -> m; reduction=max{k}
+
+For each array, for each dim a name, or `_` for a dim that cannot be cut. Along a name that the
+results hold, every part is computed for itself. Names in `reduction` are folded: the results of
+parts are summed (`max`, `min`: the largest, the least is taken). Names that operands alone hold
+have to be listed in `reduction` or `replicate`; those listed in `replicate` are never cut.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .errors import UserError
+from .factors import Factor, FactorBuilder, FactorKind, Factors
+from .graph import Op, Value
+from .sharding import REDUCTIONS, SUM
+
+_OPTION = re.compile(r"(reduction|replicate)=(\w*)\{([\w ,]*)\}")
+
+
+def contract_factors(o: Op, text: str) -> Factors:
+    """The factors that a contract says; UserError where it does not fit the call `o`."""
+    arrays, *options = (part.strip() for part in text.split(";"))
+    sides = arrays.split("->")
+    if len(sides) != 2:
+        raise _broken(o, text, "it is names of operands' dims, `->`, names of results' dims")
+    operands = _tensors(o, text, sides[0], o.operands, "operands")
+    results = _tensors(o, text, sides[1], o.results, "results")
+    sizes = _sizes(o, text, [*operands, *results])
+    kinds = _kinds(o, text, options, sizes)
+    held_by_results = {name for names in results for name in names}
+    rule = FactorBuilder(o)
+    for name, size in sizes.items():
+        factor = kinds.get(name, Factor(1))._replace(size=size)
+        if name not in held_by_results and factor.kind is FactorKind.PASS:
+            raise _broken(o, text, f"no result holds '{name}': list it in reduction or replicate")
+        if name in held_by_results and factor.kind is FactorKind.REDUCTION:
+            raise _broken(o, text, f"a result holds '{name}', which is said to be folded")
+        places = (
+            {n: names.index(name) for n, names in enumerate(side) if name in names}
+            for side in (operands, results)
+        )
+        rule.add(factor, *places)
+    return rule.build()
+
+
+def _tensors(o: Op, text: str, side: str, values: tuple[Value, ...], what: str) -> list[list[str]]:
+    """For each tensor the names of its dims."""
+    tensors = [part.split() for part in side.split(",")] if side.strip() or values else []
+    if len(tensors) != len(values):
+        raise _broken(o, text, f"it has {len(tensors)} {what}, the call {len(values)}")
+    for names, value in zip(tensors, values, strict=True):
+        if len(names) != value.rank:
+            raise _broken(o, text, f"`{' '.join(names)}` is {len(names)} dims of {value.type}")
+        for name in names:
+            if not name.isidentifier():
+                raise _broken(o, text, f"'{name}' is no name of a dim")
+            if name != "_" and names.count(name) > 1:
+                raise _broken(o, text, f"'{name}' is two dims of one array")
+    return tensors
+
+
+def _sizes(o: Op, text: str, tensors: list[list[str]]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for names, value in zip(tensors, (*o.operands, *o.results), strict=True):
+        for name, size in zip(names, value.dims, strict=True):
+            if name != "_" and sizes.setdefault(name, size) != size:
+                raise _broken(o, text, f"'{name}' is {sizes[name]} and {size}")
+    return sizes
+
+
+def _kinds(o: Op, text: str, options: list[str], sizes: dict[str, int]) -> dict[str, Factor]:
+    """What the options say of names."""
+    kinds: dict[str, Factor] = {}
+    for option in options:
+        found = _OPTION.fullmatch(option)
+        if found is None:
+            raise _broken(o, text, f"`{option}` is not `reduction={{..}}` or `replicate={{..}}`")
+        word, reduction, names = found.groups()
+        reduction = reduction or SUM
+        if reduction not in (REDUCTIONS if word == "reduction" else (SUM,)):
+            raise _broken(o, text, f"'{reduction}' is none of {', '.join(REDUCTIONS)}")
+        kind = FactorKind.REDUCTION if word == "reduction" else FactorKind.REPLICATE
+        for name in names.replace(",", " ").split():
+            if name not in sizes:
+                raise _broken(o, text, f"'{name}' is no dim; there are {', '.join(sizes)}")
+            if name in kinds:
+                raise _broken(o, text, f"'{name}' is listed twice")
+            kinds[name] = Factor(1, kind, reduction=reduction)
+    return kinds
+
+
+def _broken(o: Op, text: str, reason: str) -> UserError:
+    return UserError(f"{o.place}{o.name} '{o.kernel}': the contract `{text}` cannot hold: {reason}")
