@@ -350,7 +350,9 @@ def kernel_ops(op: Op) -> list[str]:
     return [op.kernel, *tiled]
 
 
-_PLAIN = frozenset({"constant", "broadcast_in_dim", "reshape", "convert", "iota"})
+_PLAIN = frozenset(
+    {"constant", "broadcast_in_dim", "reshape", "convert", "iota", "dynamic_update_slice"}
+)
 
 
 def headline(ops: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from ..hlo.types import TensorType
 from .overwriting import SOURCES, Hinders, Results, fills, hinders_of, hindrances
 from .passes.require_static import require_static
 from .regions import CONTROL_BODIES, alias_roots, aliases
+from .windows import updated
 
 COPIED_BYTES = 4096  # carried values up to this may be copied in every turn of a loop
 ALTERNATED_OPERATIONS = 256  # that a loop's body has at most where two turns of it are steps
@@ -308,6 +309,10 @@ class _Scheduler:
                 buffer = Buffer("arena", result.type)
             self.buffers[result] = buffer
             results.append(buffer)
+        for number, operand in updated(op).items():  # the rest of what is updated has to be there
+            if operands[operand] is not results[number]:
+                self.out.add(CopyStep(operands[operand], results[number]))
+                operands[operand] = results[number]
         self.out.add(RunStep(op, operands, results))
 
     def in_place(
