@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..hlo.build import make_op
 from ..hlo.graph import Op, Region, Value, arguments, constant_of
@@ -40,14 +41,23 @@ class Window:
     constant: int
     starts: tuple[Start, ...]
 
+    @property
+    def step(self) -> int:
+        """Bytes of which every distance from the array's beginning is a multiple; 0: there is
+        none."""
+        return math.gcd(self.constant, *(start.stride for start in self.starts))
 
-@dataclass(frozen=True)
-class Opened:
-    """A fusion on windows, and where these begin, by the number of the operand or, behind them, of
-    the result. Operands and results keep their numbers."""
+
+# Windows by the number of the operand or, behind the operands, of the result.
+Windows = Mapping[int, Window]
+NONE: Windows = {}
+
+
+class Opened(NamedTuple):
+    """A fusion on windows, and where these begin. Operands and results keep their numbers."""
 
     op: Op
-    windows: Mapping[int, Window]
+    windows: Windows
 
 
 def contiguous(dims: Sequence[int], sizes: Sequence[int]) -> bool:
@@ -79,7 +89,7 @@ def updated(op: Op) -> dict[int, int]:
 def opened(op: Op) -> Opened:
     """The operation on windows; itself if it has none."""
     if op.name != "fusion" or not any(o.name in (UPDATE, SLICE) for o in op.regions[0].ops):
-        return Opened(op, {})
+        return Opened(op, NONE)
     region = op.regions[0]
     windows: dict[int, Window] = {}
     inputs, roots = list(region.arguments), list(region.results)
@@ -94,14 +104,12 @@ def opened(op: Op) -> Opened:
             inputs[argument.index] = read.result
             windows[argument.index] = _window(read, 1, read.result.dims)
     if not windows:
-        return Opened(op, {})
+        return Opened(op, NONE)
     inside = set(region.ops) - {value.op for value in inputs}
     members, _ = in_order_of_demand(inside, roots)
     body = extract(members, inputs, roots)
     own = arguments(body.argument_types)
-    new = make_op(
-        "fusion", own, op.attributes, (body,), body.result_types, op.origin, check=False
-    )
+    new = make_op("fusion", own, op.attributes, (body,), body.result_types, op.origin, check=False)
     return Opened(new, windows)
 
 

@@ -3,7 +3,7 @@ the addresses at which the windows begin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...hlo.types import TensorType
@@ -23,11 +23,11 @@ def placed(code: KernelCode, opened: Opened, target: Target) -> KernelCode:
     given, *rest = f.arguments
     count = len(op.operands) + len(op.results) + len(code.functions)
     addresses = [f.load("ptr", f.pointer(given, slot, "ptr")) for slot in range(count)]
-    types = [value.type for value in op.operands]
+    types = [value.tensor for value in op.operands]
     table = f.alloca("ptr", count)
     for slot, address in enumerate(addresses):
         if slot in opened.windows:
-            behind = distance(f, opened.windows[slot], types, addresses.__getitem__)
+            behind = distance(f, opened.windows[slot], types, addresses)
             address = f.pointer(address, behind, "i8")
         f.store(address, f.pointer(table, slot, "ptr"))
     name = "windowed"
@@ -41,13 +41,14 @@ def distance(
     f: llvm.Function,
     window: Window,
     types: Sequence[TensorType],
-    address: Callable[[int], llvm.Value],
+    addresses: Mapping[int, llvm.Value] | Sequence[llvm.Value],
 ) -> llvm.Value:
-    """The bytes from an array's beginning to its window's. `address`: of an operand by number."""
+    """The bytes from an array's beginning to its window's. types, addresses: of operands by
+    number, which starts are read from."""
     total = llvm.constant("i64", window.constant)
     for start in window.starts:
         element = types[start.operand].element
-        raw = f.load(elements.memory_type(f, element), address(start.operand))
+        raw = f.load(elements.memory_type(f, element), addresses[start.operand])
         signed = element.kind == "int"
         at = f.cast("sext" if signed else "zext", raw, "i64")
         at = f.min(f.max(at, 0) if signed else at, start.last, signed=False)

@@ -34,9 +34,10 @@ class Stacks:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        given = {name: donations(module) if name == module.entry else [] for name in module.functions}
         functions = {
-            name: function.with_body(self.region(function.body, given[name]))
+            name: function.with_body(
+                self.region(function.body, donations(module) if name == module.entry else [])
+            )
             for name, function in module.functions.items()
         }
         if all(functions[name] is old for name, old in module.functions.items()):
@@ -79,7 +80,9 @@ def _read_in_place(region: Region) -> Region:
     }
     if not new:
         return region
-    results = {v: w for op, made in new.items() for v, w in zip(op.results, made.results, strict=True)}
+    results: dict[Value, Value] = {}
+    for op, made in new.items():
+        results.update(zip(op.results, made.results, strict=True))
     return _rebuilt(region, new, set(rows.values()), results)
 
 
