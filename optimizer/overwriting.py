@@ -169,6 +169,13 @@ class Results:
         self.results = Counter(self.roots.get(value, value) for value in region.results)
         self.position = {op: number for number, op in enumerate(region.ops)}
 
+    def passed_on(self, number: int) -> int | None:
+        """The number of the argument that the result is, if it is one and nothing else is it."""
+        result = self.region.results[number]
+        root = self.roots.get(result, result)
+        alone = self.results[root] == 1 and root.op is None and root in self.region.arguments
+        return root.index if alone else None
+
     def computed(self, number: int) -> bool:
         """Whether one kernel of the region makes the result, and nothing else returns it."""
         result = self.region.results[number]

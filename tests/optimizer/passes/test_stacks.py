@@ -13,11 +13,12 @@ from girih.hlo.build import build_module, build_region
 from girih.hlo.graph import Module, Op, Value
 from girih.hlo.types import F32, I32, TensorType
 from girih.hlo.verify import verify
+from girih.optimizer.carried import COPIED_BYTES
 from girih.optimizer.overwriting import may_overwrite
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.order import Order
 from girih.optimizer.passes.stacks import Stacks
-from girih.optimizer.schedule import COPIED_BYTES, CopyStep, JumpStep, RunStep, schedule
+from girih.optimizer.schedule import CopyStep, JumpStep, RunStep, schedule
 from girih.optimizer.windows import UPDATE, updated
 
 EVERY = Stacks(frozenset({"loop", "rows", "reduce", "contract"}))
