@@ -2,9 +2,10 @@
 
 A loop that stacks what it computes carries the stack, and ends each turn with a
 `dynamic_update_slice` that copies the row into it. Where nothing else needs the stack as it was,
-and a row is a run of its memory, the fusion that makes the row writes it there: the update becomes
-a root of that fusion (optimizer/windows.py). In the same way a contraction reads a row of a stack
-that stays as it is: the `dynamic_slice` goes into its fusion, in place of a copy of the row.
+and a row is a run of its memory, the fusion that makes the row writes it there, or one that has it
+at hand: the update becomes a root of that fusion (optimizer/windows.py). In the same way a
+contraction reads a row of a stack that stays as it is: the `dynamic_slice` goes into its fusion, in
+place of a copy of the row.
 
 It comes after everything that makes one kernel of several: what happens to a value in a register
 or in a tile is worth more than the place of its copy.
@@ -12,7 +13,7 @@ or in a tile is worth more than the place of its copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -147,24 +148,20 @@ def _write_in_place(
     found: dict[Op, list[Op]] = {}
     for old, new in replaced:
         update = _row_update(region, old, new)
-        maker = None if update is None else unshaped(update.operands[1]).op
-        if (
-            update is not None
-            and maker in region.ops
-            and maker is not None
-            and maker.name == "fusion"
-            and maker.kind in kinds
-            and _come_before(_starts(update), maker, region, found)
-        ):
-            found.setdefault(maker, []).append(update)
+        if update is None:
+            continue
+        for writer in _writers(update, region, kinds):
+            if _come_before(_starts(update), writer, region, found):
+                found.setdefault(writer, []).append(update)
+                break
     if not found:
         return region
     updates = {update for group in found.values() for update in group}
     new_ops: dict[Op, Op] = {}
     results: dict[Value, Value] = {}
-    for maker, group in found.items():
-        kept = [value for value in maker.results if not _only_for(value, updates, region)]
-        made = new_ops[maker] = _writing(maker, kept, group)
+    for writer, group in found.items():
+        kept = [value for value in writer.results if not _only_for(value, updates, region)]
+        made = new_ops[writer] = _writing(writer, kept, group)
         old_results = [*kept, *(update.result for update in group)]
         results.update(zip(old_results, made.results, strict=True))
     return _rebuilt(region, new_ops, updates, results)
@@ -182,23 +179,43 @@ def _row_update(region: Region, old: int, new: int) -> Op | None:
     return op if alone and returned and run else None
 
 
+def _writers(update: Op, region: Region, kinds: frozenset[str]) -> Iterator[Op]:
+    """The fusions that could write the row: the one that makes it, or loops that read every element
+    of it for the same one of theirs."""
+    row = unshaped(update.operands[1])
+    op = row.op
+    if op is not None and op in region.ops and op.name == "fusion" and op.kind in kinds:
+        yield op
+        return
+    for user, number in region.uses.get(row, ()):
+        if user is None or user.name != "fusion" or user.kind != "loop" or "loop" not in kinds:
+            continue
+        body = user.regions[0]
+        argument = body.arguments[number]
+        if user.results[0].dims == row.dims and any(
+            reader is not None and reader.definition.pattern == "elementwise"
+            for reader, _ in body.uses.get(argument, ())
+        ):
+            yield user
+
+
 def _starts(update: Op) -> list[Value]:
     """The indices of an update that are no constants."""
     return [start for start in update.operands[2:] if constant_of(start) is None]
 
 
 def _come_before(
-    starts: Sequence[Value], maker: Op, region: Region, found: Mapping[Op, Sequence[Op]]
+    starts: Sequence[Value], writer: Op, region: Region, found: Mapping[Op, Sequence[Op]]
 ) -> bool:
-    """Whether values can be there before `maker` runs: they need nothing of it, no control flow and
-    no effect. found: updates that their makers will wait for."""
+    """Whether values can be there before `writer` runs: they need nothing of it, no control flow
+    and no effect. found: updates that their writers will wait for."""
     members = set(region.ops)
     stack, seen = [*starts], set()
     while stack:
         op = stack.pop().op
         if op is None or op in seen or op not in members:
             continue
-        if op is maker or op.definition.effects or op.name in CONTROL_BODIES:
+        if op is writer or op.definition.effects or op.name in CONTROL_BODIES:
             return False
         seen.add(op)
         stack += op.operands
@@ -219,21 +236,23 @@ def _only_for(value: Value, updates: set[Op], region: Region) -> bool:
     )
 
 
-def _writing(maker: Op, kept: Sequence[Value], updates: Sequence[Op]) -> Op:
+def _writing(writer: Op, kept: Sequence[Value], updates: Sequence[Op]) -> Op:
     """The fusion with updates of stacks as roots, behind those results that are kept."""
-    operands = list(maker.operands)
+    operands = list(writer.operands)
     for update in updates:
         operands += [update.operands[0], *_starts(update)]
     own = arguments([value.type for value in operands])
-    old = maker.regions[0]
+    old = writer.regions[0]
     mapping = dict(zip(old.arguments, own, strict=False))
     ops = _copied(old.ops, mapping)
-    roots = [mapping[old.results[value.index]] for value in kept]
-    place = len(maker.operands)
+    known = dict(zip(writer.operands, own, strict=False))
+    known |= {value: mapping[old.results[value.index]] for value in writer.results}
+    roots = [known[value] for value in kept]
+    place = len(writer.operands)
     for update in updates:
         _, row, *starts = update.operands
         inner = [own[place]]
-        value = mapping[old.results[unshaped(row).index]]
+        value = known[unshaped(row)]
         if value.type is not row.type:
             ops.append(make_op("reshape", [value], result_types=(row.type,), check=False))
             value = ops[-1].result
@@ -251,8 +270,8 @@ def _writing(maker: Op, kept: Sequence[Value], updates: Sequence[Op]) -> Op:
         )
         roots.append(ops[-1].result)
     body = Region(own, ops, roots)
-    origin = union_origins(maker.origin, *(update.origin for update in updates))
-    return Op(maker.definition, operands, maker.attributes, (body,), body.result_types, origin)
+    origin = union_origins(writer.origin, *(update.origin for update in updates))
+    return Op(writer.definition, operands, writer.attributes, (body,), body.result_types, origin)
 
 
 # Regions.

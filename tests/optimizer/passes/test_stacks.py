@@ -128,6 +128,11 @@ def two_stacks(b: Any, i: Any, x: Any, one: Any, two: Any) -> list[Any]:
     return [new, put(b, one, new, i), put(b, two, b("multiply", new, x), i)]
 
 
+def as_it_was(b: Any, i: Any, x: Any, stack: Any) -> list[Any]:
+    """The row is there when the turn begins; a kernel that reads it writes it down."""
+    return [b("tanh", x), put(b, stack, x, i)]
+
+
 def rows_of_sums(b: Any, i: Any, x: Any, stack: Any) -> list[Any]:
     sums = b.reduce("add", b("multiply", x, x), b.constant(0, TensorType((), F32)), (1,))
     return [b("subtract", x, b.broadcast(sums, x.dims, (0,))), put(b, stack, sums, i)]
@@ -142,6 +147,7 @@ BODIES: dict[str, tuple[list[TensorType], Body]] = {
     "elementwise": ([LINE, STACK], elementwise),
     "backwards": ([LINE, STACK], backwards),
     "two stacks": ([LINE, STACK, STACK], two_stacks),
+    "as it was": ([LINE, STACK], as_it_was),
     "rows": ([TensorType((64, 16), F32), STACK], rows_of_sums),
     "products": ([SQUARE, ROWS], products),
 }
@@ -212,8 +218,8 @@ def columns(b: Any, i: Any, x: Any, stack: Any) -> list[Any]:
     return [new, b("dynamic_update_slice", stack, column, b.constant(0, COUNT), i)]
 
 
-def as_it_was(b: Any, i: Any, x: Any, stack: Any) -> list[Any]:
-    return [b("tanh", x), put(b, stack, x, i)]
+def read_by_products(b: Any, i: Any, x: Any, stack: Any) -> list[Any]:
+    return [dot(b, x, x), put(b, stack, x, i)]
 
 
 def returned_twice(b: Any, i: Any, x: Any, one: Any, two: Any) -> list[Any]:
@@ -227,7 +233,7 @@ NOTHING: dict[str, tuple[list[TensorType], Body, int]] = {
     "found place": ([LINE, STACK], found_place, 1),
     "crossed": ([LINE, LINE, STACK, STACK], crossed, 1),
     "columns": ([LINE, TensorType((64, 8), F32)], columns, 1),
-    "as it was": ([LINE, STACK], as_it_was, 1),
+    "read by products": ([SQUARE, ROWS], read_by_products, 1),
     "returned twice": ([LINE, STACK, STACK], returned_twice, 1),
 }
 
