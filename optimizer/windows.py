@@ -113,6 +113,18 @@ def opened(op: Op) -> Opened:
     return Opened(new, windows)
 
 
+def moved_bytes(op: Op) -> int:
+    """What a kernel reads and writes, each array or window of one once."""
+    inside, windows = opened(op)
+    kept = inside.regions[0].uses if windows else None
+    read = [
+        value
+        for number, value in enumerate(inside.operands)
+        if kept is None or inside.regions[0].arguments[number] in kept
+    ]
+    return sum(value.tensor.bytes for value in (*read, *inside.results))
+
+
 def _in_place(op: Op, region: Region) -> bool:
     """Whether an update changes a window of an argument that nothing else reads."""
     target, update, *starts = op.operands

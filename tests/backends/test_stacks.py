@@ -12,7 +12,7 @@ from girih.backends.cpu import codegen
 from girih.hlo.build import build_region
 from girih.hlo.graph import Op
 from girih.hlo.types import BF16, I32, I64, UI8, ElementType, TensorType
-from girih.optimizer.windows import opened, updated
+from girih.optimizer.windows import moved_bytes, opened, updated
 
 from .cpu.harness import Kernel
 from .nvidia import harness as nvidia
@@ -185,6 +185,11 @@ def test_the_bytes_of_a_kernel_are_those_of_its_windows() -> None:
     op, _ = CASES["kept besides"]
     assert Kernel(op).code.bytes == pytest.approx(3 * row, abs=8)
     assert nvidia.emit(op, nvidia.TARGET).bytes == pytest.approx(3 * row, abs=8)
+    assert moved_bytes(op) == 3 * row
+    assert moved_bytes(CASES["sums of rows"][0]) == row + 32
+    kept = product(kept=True, after=False)
+    assert moved_bytes(kept) == 4 * (16 * 24 + 24 * 40 + 2 * 16 * 40)
+    assert Kernel(kept).code.bytes == moved_bytes(kept)
 
 
 def test_only_runs_of_memory_are_windows() -> None:
