@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import girih
 from girih.backends.cpu import codegen
 from girih.hlo.build import build_region
 from girih.hlo.graph import Op
 from girih.hlo.types import BF16, I32, I64, UI8, ElementType, TensorType
-from girih.optimizer.windows import moved_bytes, opened, updated
+from girih.optimizer.windows import UPDATE, moved_bytes, opened, updated
 
 from .cpu.harness import Kernel
 from .nvidia import harness as nvidia
@@ -210,3 +211,26 @@ def test_the_element_type_of_a_start_may_be_any_integer() -> None:
     for element in (I32, I64, UI8):
         op = stacking(scaled, ROW, STACK, (1, 8, 32), element)
         check(op, [3])
+
+
+@pytest.mark.parametrize("target", ["cpu", "ptx-sim"])
+def test_a_scan_gives_the_same_bits_as_with_updates_on_their_own(target: str) -> None:
+    jax = pytest.importorskip("jax")
+
+    def scan(start: Any, rows: Any) -> Any:
+        def turn(state: Any, row: Any) -> Any:
+            new = state + row
+            return new, (new * 2, new.sum(-1), new - row, state)
+
+        return jax.lax.scan(turn, start, rows, reverse=True)
+
+    inputs = inputs_for([kind(4, 12), kind(9, 4, 12)])
+    runs = []
+    for disabled in ((), ("stacks",)):
+        options = girih.Options(cache="off", disable=disabled)
+        program = girih.compile(scan, *inputs, target=target, options=options)
+        alone = [UPDATE] in [list(kernel.ops) for kernel in program.plan.kernels]
+        assert alone == bool(disabled)
+        runs.append(jax.tree.leaves(program(*inputs)))
+    for got, before in zip(*runs, strict=True):
+        np.testing.assert_array_equal(got, before)
