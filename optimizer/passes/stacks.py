@@ -7,6 +7,9 @@ at hand: the update becomes a root of that fusion (optimizer/windows.py). In the
 contraction reads a row of a stack that stays as it is: the `dynamic_slice` goes into its fusion, in
 place of a copy of the row.
 
+A stack that is donated to the program is updated on its own: whether a caller gives it up, and the
+rest of it need not be copied, is known at the call.
+
 It comes after everything that makes one kernel of several: what happens to a value in a register
 or in a tile is worth more than the place of its copy.
 """
@@ -22,7 +25,6 @@ from ...hlo.graph import Module, Op, Region, Value, arguments, constant_of, unio
 from ...hlo.verify import FUSED, Level
 from ..regions import CONTROL_BODIES, map_bodies, prune, rename
 from ..windows import SLICE, UPDATE, contiguous, unshaped
-from .order import donations
 
 
 @dataclass(frozen=True)
@@ -35,29 +37,19 @@ class Stacks:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        functions = {
-            name: function.with_body(
-                self.region(function.body, donations(module) if name == module.entry else [])
-            )
-            for name, function in module.functions.items()
-        }
-        if all(functions[name] is old for name, old in module.functions.items()):
-            return module
-        return module.with_functions(functions)
+        return module.with_bodies(self.region)
 
-    def region(self, region: Region, replaced: Sequence[tuple[int, int]]) -> Region:
-        """The region with its rows in place, bodies of control flow first. replaced: its arguments
-        whose memory is given up, with the results that take it over."""
+    def region(self, region: Region, carries: bool = False) -> Region:
+        """The region with its rows in place, bodies of control flow first. carries: its results
+        replace its arguments, as in the body of a loop."""
 
         def change(op: Op, body: Region) -> Region:
-            carries = op.name == "while" and body.result_types == op.result_types
-            own = [(index, index) for index in range(len(op.operands))] if carries else []
-            return self.region(body, own)
+            return self.region(body, op.name == "while" and body.result_types == op.result_types)
 
         region = map_bodies(region, change)
         if "contract" in self.kinds:
             region = _read_in_place(region)
-        return _write_in_place(region, replaced, self.kinds)
+        return _write_in_place(region, self.kinds) if carries else region
 
 
 # Reading.
@@ -141,13 +133,11 @@ def _reading(op: Op, rows: Mapping[Value, Op]) -> Op:
 # Writing.
 
 
-def _write_in_place(
-    region: Region, replaced: Sequence[tuple[int, int]], kinds: frozenset[str]
-) -> Region:
-    """The region, whose fusions write rows of stacks in place of their updates."""
+def _write_in_place(region: Region, kinds: frozenset[str]) -> Region:
+    """The body of a loop, whose fusions write rows of stacks in place of their updates."""
     found: dict[Op, list[Op]] = {}
-    for old, new in replaced:
-        update = _row_update(region, old, new)
+    for number in range(len(region.results)):
+        update = _row_update(region, number)
         if update is None:
             continue
         for writer in _writers(update, region, kinds):
@@ -167,14 +157,14 @@ def _write_in_place(
     return _rebuilt(region, new_ops, updates, results)
 
 
-def _row_update(region: Region, old: int, new: int) -> Op | None:
-    """The operation by which a result replaces a row of an argument that nothing else needs."""
-    argument, result = region.arguments[old], region.results[new]
+def _row_update(region: Region, number: int) -> Op | None:
+    """The operation that replaces a row of a carried value that nothing else needs."""
+    argument, result = region.arguments[number], region.results[number]
     op = result.op
     if op is None or op.name != UPDATE or op not in region.ops:
         return None
     alone = list(region.uses.get(argument, ())) == [(op, 0)]
-    returned = list(region.uses[result]) == [(None, new)]
+    returned = list(region.uses[result]) == [(None, number)]
     run = contiguous(argument.dims, op.operands[1].dims)
     return op if alone and returned and run else None
 

@@ -251,22 +251,21 @@ def test_kinds_that_a_target_does_not_take_stay() -> None:
     assert Stacks(frozenset({"contract"}))(module) is module
 
 
-def test_a_donated_stack_is_written_in_place() -> None:
+def test_a_donated_stack_is_updated_on_its_own() -> None:
+    """Whether the rest of it has to be copied is known at each call."""
     jax = pytest.importorskip("jax")
 
     def step(stack: Any, x: Any, i: Any) -> Any:
         return jax.lax.dynamic_update_slice(stack, jax.numpy.tanh(x)[None], (i, 0))
 
     stack, x = np.ones((8, 64), np.float32), np.linspace(-1, 1, 64, dtype=np.float32)
-    given = girih.compile(jax.jit(step, donate_argnums=0), stack, x, np.int32(2))
-    kept = girih.compile(step, stack, x, np.int32(2))
-    for program, alone in ((given, 0), (kept, 1)):
-        assert sum(kernel.ops == [UPDATE] for kernel in program.plan.kernels) == alone
-        for i in (2, -5, 99):
-            expected = step(stack, x, np.int32(i))
-            np.testing.assert_allclose(program(stack, x, np.int32(i)), expected, rtol=1e-6)
-    new = given.donate(stack, x, np.int32(3))
-    assert np.shares_memory(new, stack)
+    program = girih.compile(jax.jit(step, donate_argnums=0), stack, x, np.int32(2))
+    assert [UPDATE] in [list(kernel.ops) for kernel in program.plan.kernels]
+    assert not any("copy" in kernel.name for kernel in program.plan.kernels)
+    for i in (2, -5, 99):
+        expected = step(stack, x, np.int32(i))
+        np.testing.assert_allclose(program(stack, x, np.int32(i)), expected, rtol=1e-6)
+    assert np.shares_memory(program.donate(stack, x, np.int32(3)), stack)
 
 
 # What a schedule does with a kernel that writes a part.
