@@ -29,6 +29,7 @@ class Backend:
     `slow`: what an operation costs more than another element type would, "" as a rule.
     `identity`: a text that says all of the target that code depends on, and the tools that make it.
     `formulas`: by which operations may be computed that are marked as approximate.
+    `windows`: kinds of fusions whose kernels read and write parts of arrays where they lie.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does."""
 
     name: str
@@ -46,6 +47,7 @@ class Backend:
     slow: Callable[[Op], str] = lambda op: ""
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None
     formulas: tuple[Formula, ...] = ()
+    windows: frozenset[str] = frozenset()
 
 
 def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:

@@ -44,15 +44,37 @@ def recurrent(start: Any, rows: Any, weight: Any) -> Any:
     return jax.lax.scan(turn, start, rows)
 
 
+def several(start: Any, rows: Any) -> Any:
+    """Rows that are computed from the new state, and the state as it was."""
+
+    def turn(state: Any, row: Any) -> Any:
+        new = state + row
+        return new, (new * 2, new - row, state)
+
+    return jax.lax.scan(turn, start, rows, reverse=True)
+
+
+def wave(start: Any, rows: Any) -> Any:
+    """Two states change places; what comes next is computed where the oldest lies."""
+
+    def turn(states: Any, row: Any) -> Any:
+        old, now = states
+        return (now, 2 * now - old + row), None
+
+    return jax.lax.scan(turn, (start, start + 1), rows)[0]
+
+
 def moved(function: Any, *inputs: np.ndarray) -> tuple[float, int]:
-    """Bytes of a turn as the plan counts them, and the copies among its steps."""
+    """Bytes of a turn as the plan counts them, and the steps that copy carried values of over
+    4 KiB."""
     program = girih.compile(function, *inputs, options=girih.Options(cache="off"))
     steps, kernels = program.plan.steps, program.plan.kernels
     end = next(n for n, step in enumerate(steps) if step.HasField("jump") and step.jump.target < n)
     begin = steps[end].jump.target
     inside = [step for step in steps[begin:end] if step.HasField("run")]
     turns = sum(step.HasField("branch_if_false") for step in steps[begin:end])
-    copies = sum("copy" in kernels[step.run.kernel].name for step in inside)
+    large = [step.run for step in inside if step.run.bytes > 2 * 4096]
+    copies = sum("copy" in kernels[run.kernel].name for run in large)
     return sum(step.run.bytes for step in inside) / turns, copies
 
 
@@ -64,6 +86,8 @@ def main() -> None:
         (running_sum, 4 * row, [start, rows]),
         (mapped, 2 * row, [start, rows]),
         (recurrent, 4 * row + square, [start, rows, weight]),
+        (several, 6 * row, [start, rows]),
+        (wave, 4 * row, [start, rows]),
     ]
     found = []
     table = Table("scan", "bytes of a turn", "ideal", "ratio", "copies")

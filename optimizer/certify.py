@@ -52,14 +52,17 @@ def check_plan(
     results: Mapping[int, int],
     lent: Sequence[LentPlace] = (),
     peak: Peak | None = None,
+    parts: Mapping[int, Mapping[int, int]] | None = None,
 ) -> None:
     """Raise CompilerBug unless the plan's memory is right.
 
     results: of each step that runs a kernel, how many of its arguments, the last ones, it writes.
+    parts: of each step that writes a result in part, the operand that holds the rest, by result.
     lent: the values that live in outputs.
     peak: the certificate of the bound; None: the one that the plan stores.
     """
     needs = _Needs(plan, results, lent)
+    _check_parts(plan, results, parts or {})
     _check_lives(plan, needs)
     _check_offsets(plan)
     _check_lent(plan, needs)
@@ -167,6 +170,21 @@ class _Needs:
             return f"buffer {value}"
         place = self.lent[value - count]
         return f"the value lent at byte {place.offset} of buffer {place.owner}"
+
+
+def _check_parts(
+    plan: plan_pb2.Plan, results: Mapping[int, int], parts: Mapping[int, Mapping[int, int]]
+) -> None:
+    """What a step writes in part lies where the operand does that holds the rest."""
+    for number, rests in parts.items():
+        arguments = plan.steps[number].run.arguments
+        first = len(arguments) - results[number]
+        for result, operand in rests.items():
+            if arguments[first + result] != arguments[operand]:
+                raise CompilerBug(
+                    f"step {number} writes a part of result {result}, but operand {operand}, which "
+                    "holds the rest, lies elsewhere"
+                )
 
 
 def _check_lives(plan: plan_pb2.Plan, needs: _Needs) -> None:

@@ -21,6 +21,7 @@ from .measure import Measure, size_of
 from .partial import partial
 from .regions import CONTROL_BODIES, alias_roots, aliases, rename
 from .schedule import Buffer, RunStep
+from .windows import moved_bytes
 
 DEPTH = 12  # kernels in a row that are computed again for one value
 SMALL = 16  # so many times smaller than the value: rather kept than computed again
@@ -336,7 +337,7 @@ def _repeatable(op: Op) -> bool:
 
 def price(op: Op) -> float:
     """Predicted seconds of a kernel, by what it computes and moves."""
-    moved = sum(value.tensor.bytes for value in (*op.operands, *op.results))
+    moved = moved_bytes(op)
     if op.name == "kernel_call":
         counted: Iterable[tuple[Op, float]] = trips(op)
     else:

@@ -85,6 +85,14 @@ def reshape_moves(before: Sequence[int], after: Sequence[int]) -> tuple[bool, bo
     return splits, merges
 
 
+def respells(op: Op) -> bool:
+    """Whether an operation is a reshape that adds or drops dims of size one."""
+    if op.name != "reshape":
+        return False
+    before, after = op.operands[0].dims, op.result.dims
+    return [d for d in before if d != 1] == [d for d in after if d != 1]
+
+
 def trailing_reduction(op: Op) -> int | None:
     """Number of outer dims if a reduce runs over all the others, which stand last; else None."""
     if op.name != "reduce":

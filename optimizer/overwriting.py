@@ -12,6 +12,7 @@ from ..hlo.offsets import Offset, Offsets
 from ..hlo.ops.tile import MEMORY_OPS
 from .fusable import trailing_reduction
 from .regions import CONTROL_BODIES, alias_roots, aliases
+from .windows import opened, updated
 
 Hinders = Callable[[Op, int, int], str]  # why a result may not lie where an operand does, or ""
 SOURCES = frozenset({"constant", "weight"})
@@ -35,16 +36,22 @@ def may_overwrite(op: Op, operand: int, result: int) -> bool:
     """Whether a kernel of any target may write `result` where `operand` lies: it reads each element
     of the operand only to compute the element of that number of the result, or, in a `rows` kernel,
     to reduce the row that is finished before any of it is written (or it is an update in place). A
-    product reads what follows its sums when they are complete."""
+    product reads what follows its sums when they are complete. A result of which a window alone is
+    written has to lie where what it updates does."""
     if op.name == "dynamic_update_slice":
         return operand == 0
     if op.name == "scatter":
         return operand == result
     if op.name != "fusion":
         return False
+    partly = updated(op)
+    if result in partly or operand in partly.values():
+        return partly.get(result) == operand
+    op = opened(op).op
     region = op.regions[0]
     product = op.kind == "contract" and any(o.name == "dot_general" for o in region.ops)
-    if op.kind != "loop" and not ((product or op.kind == "rows") and len(op.results) == 1):
+    single = len(set(region.results)) == 1
+    if op.kind != "loop" and not ((product or op.kind == "rows") and single):
         return False
     argument, root = region.arguments[operand], region.results[result]
     if argument.type is not root.type or root is argument:
@@ -161,6 +168,13 @@ class Results:
             self.names.setdefault(source, []).append(value)
         self.results = Counter(self.roots.get(value, value) for value in region.results)
         self.position = {op: number for number, op in enumerate(region.ops)}
+
+    def passed_on(self, number: int) -> int | None:
+        """The number of the argument that the result is, if it is one and nothing else is it."""
+        result = self.region.results[number]
+        root = self.roots.get(result, result)
+        alone = self.results[root] == 1 and root.op is None and root in self.region.arguments
+        return root.index if alone else None
 
     def computed(self, number: int) -> bool:
         """Whether one kernel of the region makes the result, and nothing else returns it."""

@@ -43,6 +43,7 @@ from .passes.reroll import Reroll
 from .passes.simplify import Simplify
 from .passes.sink_reshapes import SinkReshapes
 from .passes.sink_scales import SinkScales
+from .passes.stacks import Stacks
 from .passes.unroll import Unroll
 from .passes.use_references import UseReferences
 from .rolled import each_function, is_rolled
@@ -128,6 +129,8 @@ def lowering_pipeline(
     kernels += [KernelEpilogues(), KernelPrologues()]
     if backend.formulas:
         kernels.append(Approximate(backend.formulas, NUMERICS[options.numerics], ledger))
+    if backend.windows:
+        kernels.append(Stacks(backend.windows))
     if backend.packing is not None and options.pack_weights:
         kernels.append(Encode(backend.packing))
     if backend.choices is None:  # what is measured is measured for the kernel, not for a sample

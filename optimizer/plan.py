@@ -31,6 +31,7 @@ from .schedule import (
     SwitchStep,
     live_ranges,
 )
+from .windows import updated
 
 # What a plan needs of its runtime, as little as it can: a newer minor version adds something, a
 # newer major one changes what is there, such as the tables that workers of all programs share.
@@ -96,7 +97,7 @@ class Planner:
         for entry in self.kernels.values():
             self.describe(entry)
         self.summarise(placement)
-        check_plan(plan, self.results(), self.lent_places())
+        check_plan(plan, self.results(), self.lent_places(), parts=self.parts())
         return plan
 
     # Kernels.
@@ -207,6 +208,14 @@ class Planner:
             number: len(step.results) if isinstance(step, RunStep) else 1
             for number, step in enumerate(self.schedule.steps)
             if isinstance(step, RunStep | CopyStep)
+        }
+
+    def parts(self) -> dict[int, dict[int, int]]:
+        """Of each step that writes results in part, the operands that hold the rest."""
+        return {
+            number: partly
+            for number, step in enumerate(self.schedule.steps)
+            if isinstance(step, RunStep) and (partly := updated(step.op))
         }
 
     def steps(self, runs: dict[int, KernelEntry]) -> None:
@@ -350,7 +359,9 @@ def kernel_ops(op: Op) -> list[str]:
     return [op.kernel, *tiled]
 
 
-_PLAIN = frozenset({"constant", "broadcast_in_dim", "reshape", "convert", "iota"})
+_PLAIN = frozenset(
+    {"constant", "broadcast_in_dim", "reshape", "convert", "iota", "dynamic_update_slice"}
+)
 
 
 def headline(ops: Sequence[str]) -> str:

@@ -14,12 +14,11 @@ from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.types import TensorType
-from .overwriting import SOURCES, Hinders, Results, fills, hinders_of, hindrances
+from .carried import turns
+from .overwriting import SOURCES, Hinders, fills, hinders_of, hindrances
 from .passes.require_static import require_static
 from .regions import CONTROL_BODIES, alias_roots, aliases
-
-COPIED_BYTES = 4096  # carried values up to this may be copied in every turn of a loop
-ALTERNATED_OPERATIONS = 256  # that a loop's body has at most where two turns of it are steps
+from .windows import updated
 
 # Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.
 ORDER_BOUND, ORDER_PROOF = "girih.order_bound", "girih.order_proof"
@@ -275,7 +274,7 @@ class _Scheduler:
         return filled
 
     def deliver(self, values: Sequence[Value], targets: Sequence[Buffer]) -> None:
-        """A region's results where they belong, all at once: through temporaries if they swap."""
+        """A region's results where they belong."""
         moves: list[tuple[Buffer, Buffer]] = []
         filled: list[RunStep] = []
         for value, target in zip(values, targets, strict=True):
@@ -283,6 +282,13 @@ class _Scheduler:
                 filled.append(RunStep(self.fills[value], [], [target]))
             elif self.buffers[value] is not target:
                 moves.append((self.buffers[value], target))
+        self.move(moves)
+        for step in filled:
+            self.out.add(step)
+
+    def move(self, moves: Sequence[tuple[Buffer, Buffer]]) -> None:
+        """Copies from each buffer to the other, all at once: through temporaries if they swap."""
+        moves = [(source, target) for source, target in moves if source is not target]
         while moves:
             sources = {source for source, _ in moves}
             source, target = next((m for m in moves if m[1] not in sources), moves[0])
@@ -292,8 +298,6 @@ class _Scheduler:
                 moves = [(kept if s is target else s, t) for s, t in moves]
             self.out.add(CopyStep(source, target))
             moves = [move for move in moves if move[1] is not target]
-        for step in filled:
-            self.out.add(step)
 
     def single(self, op: Op, position: int, wanted: Mapping[Value, Buffer]) -> None:
         operands = [self.buffers[value] for value in op.operands]
@@ -308,6 +312,10 @@ class _Scheduler:
                 buffer = Buffer("arena", result.type)
             self.buffers[result] = buffer
             results.append(buffer)
+        for number, operand in updated(op).items():  # the rest of what is updated has to be there
+            if operands[operand] is not results[number]:
+                self.out.add(CopyStep(operands[operand], results[number]))
+                operands[operand] = results[number]
         self.out.add(RunStep(op, operands, results))
 
     def in_place(
@@ -374,56 +382,40 @@ class _Scheduler:
             elif source is not None and source is not buffer:
                 self.out.add(CopyStep(source, buffer))
             carried.append(buffer)
-        before, self.pinned = self.pinned, self.pinned | set(carried) | outer
-        apart = self.alternating(op.regions[1], carried)
-        begin, middle, end = Label(), Label(), Label()
+        body = op.regions[1]
+        places = turns(body, carried, self.hinders, lambda n: Buffer("arena", op.results[n].tensor))
+        before, self.pinned = self.pinned, self.pinned | outer
+        self.pinned = self.pinned.union(*places)
+        begin, end = Label(), Label()
+        ends = [end, *(Label() for _ in places[1:])]  # where turns go that are not made
         self.out.mark(begin)
-        if apart:  # two turns, from one memory to the other and back: a copy after the last, if any
-            others = [Buffer("arena", b.type) if b in apart else b for b in carried]
-            self.pinned = self.pinned | set(others)
-            self.iterate(op, carried, others, end)
-            self.iterate(op, others, carried, middle)
-        else:
-            others = carried
-            self.iterate(op, carried, carried, end)
+        for number, (given, left) in enumerate(zip(places, ends, strict=True)):
+            self.iterate(op, given, places[(number + 1) % len(places)], left)
         self.out.add(JumpStep(begin, back=True))
-        self.out.mark(middle)
-        for source, target in zip(others, carried, strict=True):
-            if source is not target:
-                self.out.add(CopyStep(source, target))
+        for given, left in zip(places[1:], ends[1:], strict=True):
+            self.out.mark(left)
+            self.move(list(zip(given, carried, strict=True)))
+            if given is not places[-1]:
+                self.out.add(JumpStep(end))
         self.out.mark(end)
         self.pinned = before
         self.buffers.update(zip(op.results, carried, strict=True))
 
-    def alternating(self, body: Region, carried: Sequence[Buffer]) -> set[Buffer]:
-        """The memory of carried values that would be copied in every turn, since what replaces them
-        is computed while they are read."""
-        size = len(body.ops)
-        if size > ALTERNATED_OPERATIONS or any(op.name == "while" for op in body.walk()):
-            return set()
-        pairs = _pairs(body, carried)
-        results = Results(body)
-        return {
-            buffer
-            for (_, number, buffer), why in zip(
-                pairs, hindrances(body, pairs, self.hinders), strict=True
-            )
-            if why and buffer.bytes > COPIED_BYTES and results.computed(number)
-        }
-
-    def iterate(self, op: Op, given: Sequence[Buffer], new: Sequence[Buffer], end: Label) -> None:
-        """One turn of a loop, from the carried values' memory to that of the next ones."""
+    def iterate(self, op: Op, given: Sequence[Buffer], new: Sequence[Buffer], left: Label) -> None:
+        """One turn of a loop, from the carried values' memory to that of the next ones, or on to
+        `left`."""
         condition, body = op.regions
         self.buffers.update(zip(condition.arguments, given, strict=True))
         self.region(condition, {})
         self.fill(condition.results)
-        self.out.add(BranchStep(self.buffers[condition.results[0]], end))
+        self.out.add(BranchStep(self.buffers[condition.results[0]], left))
         self.buffers.update(zip(body.arguments, given, strict=True))
-        pairs = _pairs(body, new)
-        wanted = self.overwritten(body, [p for p in pairs if p[2] in given])
+        holders = dict(zip(given, body.arguments, strict=True))
+        carries = [(holders[b], n, b) for n, b in enumerate(new) if b in holders]
+        wanted = self.overwritten(body, carries)
         roots = alias_roots(body)
-        for _, number, buffer in pairs:
-            if buffer not in given:  # memory of its own: nothing hinders
+        for number, buffer in enumerate(new):
+            if buffer not in holders:  # memory of its own: nothing hinders
                 value = body.results[number]
                 wanted[roots.get(value, value)] = buffer
         self.region(body, wanted)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...hlo.graph import Op, Region
+from ...optimizer.windows import opened
 from ..llvm import elementwise
-from ..plain import composite, opaque, product
+from ..plain import composite, opaque, product, windows
 from ..plain.single import as_region, check, explained, missing, single
 from . import contract, foreign, lapack, tile
 from .codegen import KernelCode, Target
@@ -24,6 +25,9 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
         return tile.emit(op, target)
     if op.name == "foreign_call":
         return foreign.emit(op, target)
+    inside = opened(op)
+    if inside.windows:
+        return windows.placed(emit(inside.op, target, blocking), inside, target)
     region = op.regions[0] if op.name == "fusion" else as_region(op)
     kind = op.attributes.get("kind", "") if op.name == "fusion" else kind_of(op)
     if kind == "contract":

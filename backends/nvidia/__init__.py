@@ -57,4 +57,5 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         packing=lambda op: turned.packing(op, found) or images.packing(op),
         lacks=lambda op: foreign.lacks(op, found), assemble=None if simulated else assemble,
         formulas=FORMULAS if found.architecture.warpgroups else (),
+        windows=frozenset({"loop", "rows", "reduce"}),
     )  # fmt: skip

@@ -10,6 +10,7 @@ from ...hlo.build import make_op
 from ...hlo.graph import Op, Region, arguments
 from ...optimizer.overwriting import may_overwrite
 from ...optimizer.tiles.depths import with_split_depths
+from ...optimizer.windows import NONE, Windows, opened
 from ..llvm import elementwise
 from ..plain.single import as_region, check
 from . import apart, foreign, images, plain, tile
@@ -31,25 +32,34 @@ def emit(op: Op, target: Target) -> KernelCode:
         return foreign.emit(op, target)
     if op.name == "kernel_call":
         return _tiled(op, target)
-    region = op.regions[0] if op.name == "fusion" else as_region(op)
     pairs = shared(op)
+    op, within = opened(op)
+    region = op.regions[0] if op.name == "fusion" else as_region(op)
     try:
         if op.name in OPERATIONS:
             return OPERATIONS[op.name](op, target)
-        return _fused(kind_of(op), region, target, op.definition.flops(op), pairs)
+        return _fused(kind_of(op), region, target, op.definition.flops(op), pairs, within)
     except Unfit as reason:
         notes = (f"a thread for each element: {reason}",)
-        return plain.emit(region, target, op.definition.flops(op), pairs, notes)
+        return plain.emit(region, target, op.definition.flops(op), pairs, notes, within)
 
 
 def _fused(
-    kind: str, region: Region, target: Target, flops: float, pairs: frozenset[tuple[int, int]]
+    kind: str,
+    region: Region,
+    target: Target,
+    flops: float,
+    pairs: frozenset[tuple[int, int]],
+    within: Windows = NONE,
 ) -> KernelCode:
-    """The kernel of a fusion's region; Unfit if no emitter takes it."""
+    """The kernel of a fusion's region, on windows of what it is given; Unfit if no emitter takes
+    it."""
     if kind in FUSIONS:
-        return FUSIONS[kind](region, target, flops)
+        return FUSIONS[kind](region, target, flops, within)
     if kind != "contract":
-        return plain.emit(region, target, flops, pairs)
+        return plain.emit(region, target, flops, pairs, (), within)
+    if within:
+        raise Unfit("a contraction on windows of arrays")
     with suppress(Unfit):
         return windows.depthwise(region, target, flops)
     better = images.prepared(region)

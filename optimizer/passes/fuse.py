@@ -37,6 +37,7 @@ from ..fusable import (
     fusable,
     is_splat_constant,
     reshape_moves,
+    respells,
     trailing_reduction,
     widens,
 )
@@ -212,6 +213,8 @@ class _Fuser:
             if needed and op.name == "iota":
                 self.start(op)
             return
+        if not homes and respells(op):
+            return  # what it names anew keeps its dims, in which others may join it
         if needed or not homes or not self.worth(op, homes):
             self.start(op)
             return
@@ -443,6 +446,34 @@ class _Fuser:
                     queued.add(number[other])
                     heapq.heappush(waiting, number[other])
         self.groups = [group for group in self.groups if group not in gone]
+        for group in reversed(self.groups):
+            self.settle(group)
+        self.groups = [group for group in self.groups if group in self.reads]
+
+    def settle(self, group: Group) -> None:
+        """A loop is computed inside the only group that reads it, where several did before."""
+        if group.kind != "loop" or len(group.roots) != 1:
+            return
+        (root,) = group.roots
+        readers = {
+            home
+            for user, _ in self.uses.get(root, ((None, 0),))
+            for home in (self.homes.get(user, ()) if user is not None else (group,))
+        }
+        outside = any(user not in self.homes for user, _ in self.uses.get(root, ()))
+        if len(readers) != 1 or outside or group in readers:
+            return
+        (home,) = readers
+        inside = group.members | home.members
+        if len(inside) > MAXIMUM_MEMBERS or not all(
+            self.legal(op, user, home) for op in group.members for user in self.users(op) & inside
+        ):
+            return
+        for op in group.members:
+            self.homes[op].discard(group)
+            self.join(op, home)
+        del self.producers[root], self.reads[group]
+        self.reads[home] = self.inputs(home)
 
     def mergeable(self, group: Group) -> Group | None:
         """A loop whose values the loop `group` reads, and that may become one with it."""

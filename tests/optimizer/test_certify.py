@@ -273,6 +273,16 @@ def test_reading_too_early_and_writing_an_argument_are_rejected():
     rejected(*small_plan(([0], [2]), ([2], [1])), [LentPlace(1, 0, 64, 1, 1)])
 
 
+def test_a_part_lies_with_its_rest():
+    """A step that writes a part of its result has the rest as an operand."""
+    inside = small_plan(([0], [2, 1]), ([1, 2], [1]))
+    outside = small_plan(([0], [2]), ([2, 0], [1]))
+    check_plan(*inside, parts={1: {0: 0}})
+    check_plan(*outside)
+    with pytest.raises(CompilerBug, match="step 1 writes a part of result 0, but operand 0"):
+        check_plan(*outside, parts={1: {0: 0}})
+
+
 # Orders.
 
 

@@ -89,21 +89,21 @@ class _Run:
                 following = step.jump.target
             if not (self.arena[self.guarded] == GUARD).all():
                 raise Trespass(f"step {at} has written between buffers")
-            self.bury(at)
+            self.bury(at, following)
             at = following
         return [
             out.view(buffer_type(plan.buffers[number])).reshape(plan.buffers[number].dims)
             for out, number in zip(self.outputs, plan.outputs, strict=True)
         ]
 
-    def bury(self, at: int) -> None:
-        """What no later step needs is dead."""
+    def bury(self, at: int, following: int) -> None:
+        """What no later step needs is dead; what a loop carries is, when the loop is left."""
         live = np.zeros(len(self.arena), bool)
         dying = []
         for number, buffer in enumerate(self.plan.buffers):
             if buffer.place == plan_pb2.ARENA:
                 span = slice(self.offsets[number], self.offsets[number] + buffer.bytes)
-                if buffer.last_step == at:
+                if at <= buffer.last_step < following:
                     dying.append(span)
                 elif buffer.first_step <= at < buffer.last_step:
                     live[span] = True

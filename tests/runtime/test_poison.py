@@ -51,3 +51,25 @@ def test_a_life_that_is_too_short_is_seen():
     (result,) = run(program, [x], apart=False)
     assert result.tobytes() != np.asarray(expected).tobytes()
     assert DEAD == 0xFF and np.isnan(result).any()
+
+
+def stacked(start, rows, weight):
+    """Rows of stacks are written by products and loops, and read where they lie."""
+    import jax.numpy as jnp
+
+    def turn(state, row):
+        state = jnp.tanh(state @ weight + row)
+        return state, (state, (state * row).sum(-1), row * 2)
+
+    return jax.lax.scan(turn, start, rows, reverse=True)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["as planned", "red zones"])
+def test_kernels_that_write_rows_of_stacks(apart):
+    draw = np.random.default_rng(0).standard_normal
+    inputs = [draw(dims).astype(np.float32) / 8 for dims in ((24, 48), (12, 24, 48), (48, 48))]
+    program = girih.compile(jax.jit(stacked), *inputs)
+    assert any("dynamic_update_slice" in kernel.ops[1:] for kernel in program.plan.kernels)
+    expected = program.call_flat(inputs)
+    for result, wanted in zip(run(program, inputs, apart), expected, strict=True):
+        assert result.tobytes() == np.asarray(wanted).tobytes()

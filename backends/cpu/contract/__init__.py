@@ -8,6 +8,7 @@ from ....hlo.build import Builder
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region, Value, arguments
 from ....hlo.types import real_type
+from ....optimizer.windows import opened
 from ...plain import composite
 from ..codegen import KernelCode, Target
 from .blocking import Blocking, ProductShape
@@ -47,7 +48,8 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
         if body is None:
             raise CompilerBug(str(error)) from error
         return composite.emit(body, target, flops)
-    moved = sum(value.tensor.bytes for value in (*op.operands, *op.results))
+    read = values if body is None else [value for value in values if value in body.uses]
+    moved = sum(value.tensor.bytes for value in (*read, *op.results))
     return KernelCode(module.text(), symbol, tiles, scratch, flops, float(moved), tiles > 1)
 
 
@@ -67,7 +69,9 @@ def shape_of(op: Op, target: Target) -> ProductShape | None:
 
 
 def _parts(op: Op) -> tuple[Op, Region | None, Op]:
-    """The operation, its body if it is a fusion, and the contraction."""
+    """The operation on the windows that it reads and writes, its body if it is a fusion, and the
+    contraction."""
+    op = opened(op).op
     body: Region | None = None
     if op.name == "fusion":
         body = op.regions[0]

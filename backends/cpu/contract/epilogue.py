@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ....hlo.graph import Op, Region, Value
 from ... import llvm
 from ...llvm import elements
+from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import (
     CONSECUTIVE,
@@ -185,11 +186,15 @@ class Epilogue:
         emitter.overrides[self.contraction.result] = lambda index, lanes: (
             register if lanes == width else f.extract(register, 0)
         )
-        for position, result in enumerate(self.results):
+        finished: list[tuple[Value, Affine, Register]] = []
+        for result in self.results:
             index = unravel(emitter, at, result.dims, width)
             value = emitter.value(result, index, width, mask)
+            finished.append((result, linear(index, result.dims), value))
+        # What an operand gives is read before anything is written where it lies.
+        for position, (result, place, value) in enumerate(finished):
             target = f.load("ptr", f.pointer(args, self.arguments + position, "ptr"))
-            emitter.store(target, value, result.element, linear(index, result.dims), width, mask)
+            emitter.store(target, value, result.element, place, width, mask)
 
     def _register(self, f: llvm.Function, sums: llvm.Value) -> llvm.Value:
         """Sums in the form that registers of the result's element type have."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....hlo.graph import Op, Region
+from ....optimizer.windows import Windows
 from ..launch import KernelCode
 from ..target import Target
 from . import loop, reduce, rows, scatter, sort, top, windows
 
 # By a fusion's kind.
-FUSIONS: dict[str, Callable[[Region, Target, float], KernelCode]] = {
+FUSIONS: dict[str, Callable[[Region, Target, float, Windows], KernelCode]] = {
     "loop": loop.emit,
     "rows": rows.emit,
     "reduce": reduce.emit,

@@ -6,23 +6,30 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from ....hlo.graph import Region
+from ....optimizer.windows import NONE, Windows
 from ... import llvm
 from ...plain.frame import read_bytes
-from ..frame import THREADS, Entry, Parameter, Unit
+from ...plain.windows import distance
+from ..frame import THREADS, Entry, Parameter, Unfit, Unit
 from ..launch import SCRATCH, Extent, KernelCode, Launch, Memory
 from ..target import Target
 from .threads import ThreadEmitter
+
+ALIGNMENT = 16  # bytes, of memory that is given to kernels: of the widest accesses
 
 
 class Kernel:
     """Entries of one fusion, under construction, and their launches in order.
 
+    `windows`: the results that begin inside of what is given for them (optimizer/windows.py).
     An operand of a result's type may lie where that result is written (`may_overwrite` of
     optimizer/overwriting.py), so only the others are known to stay as they are.
     """
 
-    def __init__(self, region: Region, target: Target) -> None:
-        self.region, self.target = region, target
+    def __init__(self, region: Region, target: Target, windows: Windows = NONE) -> None:
+        self.region, self.target, self.windows = region, target, windows
+        if any(window.step % ALIGNMENT for window in self.windows.values()):
+            raise Unfit(f"rows of a stack that are no multiples of {ALIGNMENT} bytes")
         self.unit = Unit(target)
         self.launches: list[Launch] = []
         self.scratch = 0
@@ -76,6 +83,12 @@ class Part:
         count = len(self.region.arguments)
         self.pointers = self.entry.pointers[:count]
         self.outputs = self.entry.pointers[count : len(parameters)]
+        types = [value.tensor for value in self.region.arguments]
+        for slot, window in kernel.windows.items():
+            behind = distance(self.function, window, types, self.pointers)
+            self.outputs[slot - count] = self.function.pointer(
+                self.outputs[slot - count], behind, "i8"
+            )
         self.extra = self.entry.pointers[len(parameters) :]
         self.thread = self.entry.thread()
         self.block = self.entry.block()

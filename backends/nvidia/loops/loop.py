@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ....hlo.graph import Region
+from ....optimizer.windows import NONE, Windows
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.index import Affine, delinear, linear
@@ -39,7 +40,7 @@ class Cut:
     copies: int
 
 
-def emit(region: Region, target: Target, flops: float) -> KernelCode:
+def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) -> KernelCode:
     """The kernel of a `loop` fusion's region."""
     dims = region.results[0].dims
     if any(op.name == "reduce" for op in region.ops):
@@ -50,7 +51,7 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
         raise Unfit("an operation that is not computed element by element")
     if not region.results[0].tensor.size:
         return nothing(region, target, flops)
-    kernel = Kernel(region, target)
+    kernel = Kernel(region, target, windows)
     part = kernel.entry("loop", 128 if region.results[0].tensor.size <= SMALL else 256)
     emitter = part.emitter()
     parts = [_Part(part, emitter, box) for box in boxes(region)]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ....hlo.graph import Region
+from ....optimizer.windows import NONE, Windows
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.index import SAME, Affine, Axis, delinear, of_axis
@@ -32,7 +33,7 @@ from .threads import ACCESS_BYTES, ThreadEmitter
 COPIES = 4  # elements of a column that a turn of a loop reads
 
 
-def emit(region: Region, target: Target, flops: float) -> KernelCode:
+def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) -> KernelCode:
     """The kernel of a `reduce` fusion's region: reductions of one shape, no operations after."""
     reductions = [Reduction(op) for op in region.ops if op.name == "reduce"]
     results = {result for r in reductions for result in r.op.results}
@@ -47,15 +48,17 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
         return nothing(region, target, flops)
     if not math.prod(reductions[0].inputs[0].dims):
         raise Unfit("a reduction of nothing")
-    return _Reduce(region, target, reductions).emit(flops)
+    return _Reduce(region, target, reductions, windows).emit(flops)
 
 
 class _Reduce:
     """kept, reduced: groups of dims that run as one, as positions in `groups`."""
 
-    def __init__(self, region: Region, target: Target, reductions: list[Reduction]) -> None:
+    def __init__(
+        self, region: Region, target: Target, reductions: list[Reduction], windows: Windows
+    ) -> None:
         self.region, self.target, self.reductions = region, target, reductions
-        self.kernel = Kernel(region, target)
+        self.kernel = Kernel(region, target, windows)
         self.dims = reductions[0].inputs[0].dims
         self.over = frozenset(reductions[0].op.dimensions)
         inputs = [value for r in reductions for value in r.inputs]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....hlo.graph import Op, Region, Value
+from ....optimizer.windows import NONE, Windows
 from ... import llvm
 from ...llvm import math as math_of
 from ...llvm.elements import Register, register_type, rounded
@@ -78,7 +79,7 @@ def choose(region: Region, rows: int, count: int, target: Target, longest: int =
     return Cut(lanes, warps, width, kept)
 
 
-def emit(region: Region, target: Target, flops: float) -> KernelCode:
+def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) -> KernelCode:
     """The kernel of a `rows` fusion's region."""
     outer = outer_rank(region)
     if outer is None:
@@ -89,7 +90,8 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
         raise Unfit("an operation that is not computed element by element")
     if not all(root.tensor.size for root in region.results):
         return nothing(region, target, flops)
-    kernel, passes = Kernel(region, target), plan(region, outer, lambda count: True)
+    kernel = Kernel(region, target, windows)
+    passes = plan(region, outer, lambda count: True)
     rows, longest = math.prod(region.results[0].dims[:outer]), _longest(passes)
     # Few long rows leave multiprocessors idle: at least those that work get more threads.
     few = rows < target.architecture.multiprocessors and cost(region) <= LIGHT

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ....hlo.graph import Op, Region, Value
+from ....optimizer.windows import NONE, Windows
 from ...llvm.elementwise import ElementEmitter, Override, supports
 from ...llvm.index import delinear
 from ...plain.opaque import EMITTERS
@@ -24,20 +25,24 @@ def emit(
     flops: float,
     shared: Shared = frozenset(),
     notes: tuple[str, ...] = (),
+    windows: Windows = NONE,
 ) -> KernelCode:
     """The kernel of a region, whose arguments and results are the kernel's operands and results.
 
     shared: pairs of an operand and a result that may be one piece of memory; then every element of
     the operand is only read for the same element of the result.
+    windows: the operands and results that begin inside of what is given for them.
     """
     unit = Unit(target)
     count = len(region.arguments)
     slots = {operand for operand, _ in shared} | {count + result for _, result in shared}
-    work = Work(unit, frozenset(slots))
+    types = [value.tensor for value in region.arguments]
+    work = Work(unit, frozenset(slots), types, windows)
     places = {value: Memory(slot) for slot, value in enumerate(region.arguments)}
     outputs = [Memory(count + number) for number in range(len(region.results))]
     Lowering(work, region, places, outputs).run()
-    moved = float(sum(value.tensor.bytes for value in (*region.arguments, *region.results)))
+    read = [value for value in region.arguments if value in region.uses]
+    moved = float(sum(value.tensor.bytes for value in (*read, *region.results)))
     return unit.code(work.launches, flops, moved, scratch=work.scratch, notes=notes)
 
 

@@ -11,8 +11,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
+from ....hlo.types import TensorType
+from ....optimizer.windows import Window, Windows
 from ... import llvm
 from ...llvm.index import Affine, Scopes
+from ...plain.windows import distance
 from ..frame import Entry, Parameter, Unit, blocks
 from ..launch import SCRATCH, Launch, Memory
 from ..target import WARP
@@ -71,9 +74,9 @@ class Worker(ABC):
 class EntryStep(Step):
     """A launch of its own."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, pointers: Sequence[llvm.Value]) -> None:
         self.entry, self.function = entry, entry.function
-        self.scopes, self.pointers = entry.scopes, entry.pointers
+        self.scopes, self.pointers = entry.scopes, pointers
 
     def each(self, count: int) -> AbstractContextManager[Affine]:
         return self.entry.each(count)
@@ -91,10 +94,13 @@ class EntryStep(Step):
 @dataclass
 class Work(Worker):
     """A kernel under construction: launches so far, scratch in use. `slots`: operands and results
-    that may share memory with another."""
+    that may share memory with another. `types` of the operands; `windows`: where operands and
+    results begin in what is given for them."""
 
     unit: Unit
     slots: frozenset[int]
+    types: Sequence[TensorType] = ()
+    windows: Windows = field(default_factory=dict)
     launches: list[Launch] = field(default_factory=list)
     scratch: int = 0
 
@@ -109,13 +115,25 @@ class Work(Worker):
 
     def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> EntryStep:
         parameters = []
+        moved: dict[int, Window] = {}
         for number, place in enumerate((*reads, *writes)):
             assert isinstance(place, Memory)
             alone = self.alone(place)
             readonly = number < len(reads) and alone
             parameters.append(Parameter(f"p{number}", place, readonly, alone))
+            if place.slot in self.windows:
+                moved[number] = self.windows[place.slot]
+        count = len(parameters)
+        starts = {start.operand: 0 for window in moved.values() for start in window.starts}
+        parameters += [Parameter(f"s{n}", Memory(n), unique=False) for n in starts]
         name = f"part{len(self.launches)}"
-        return EntryStep(self.unit.kernel(name, parameters, block_for(threads)))
+        entry = self.unit.kernel(name, parameters, block_for(threads))
+        given = dict(zip(starts, entry.pointers[count:], strict=True))
+        pointers = entry.pointers[:count]
+        for number, window in moved.items():
+            behind = distance(entry.function, window, self.types, given)
+            pointers[number] = entry.function.pointer(pointers[number], behind, "i8")
+        return EntryStep(entry, pointers)
 
     def end(self, step: Step, threads: int) -> None:
         assert isinstance(step, EntryStep)

@@ -150,6 +150,33 @@ def test_equal_dims_that_feed_each_other_share_a_kernel():
     assert kinds(fused(build_module([MATRIX] * 3, body))) == ["loop"]
 
 
+@pytest.mark.parametrize("dims", [(1, 4, 6), (4, 6, 1), (24,)])
+def test_what_is_only_named_anew_joins_others_of_its_dims(dims):
+    """Dims of one are added outside of the kernel; other reshapes are what a kernel computes."""
+
+    def body(b, x):
+        y = b("tanh", x)
+        return [b.reshape(b("add", y, x), dims), y]
+
+    found = kinds(fused(build_module([MATRIX], body)))
+    assert found == (["loop", "reshape"] if 1 in dims else ["loop", "loop"])
+
+
+@pytest.mark.parametrize("also", [False, True])
+def test_a_value_is_computed_in_the_kernel_that_two_became(also):
+    """Two loops read a row; they are one since one of them reads the other."""
+
+    def body(b, x, stack, i):
+        zero = b.constant(0, TensorType((), I32))
+        row = b("dynamic_slice", stack, i, zero, zero, slice_sizes=(1, 4, 6))
+        y = b("tanh", b("add", x, b.reshape(row, (4, 6))))
+        return [y, b("subtract", y, b.reshape(row, (4, 6))), *([row] if also else [])]
+
+    stack = TensorType((3, 4, 6), F32)
+    found = kinds(fused(build_module([MATRIX, stack, TensorType((), I32)], body)))
+    assert found == ["loop"] * (1 + also)
+
+
 def test_a_cycle_through_a_third_kernel_is_never_made():
     def body(b, x):
         e = b("exponential", x)
