@@ -1,0 +1,305 @@
+"""The moves from one state of a tensor to another, and the cheapest chain of them.
+
+    slice           a device keeps a part of its block: nothing moves
+    permute         blocks of one size, on other devices
+    all_to_all      the minor atoms of one dim go to another dim, in any order
+    all_gather      the minor atoms of a dim go
+    reduce_scatter  unreduced atoms cut a dim, in any order; all_reduce: they go
+    exchange        every device gets each box that it lacks from a device that has it; unreduced
+                    values are folded by who gets them
+
+`cheapest` walks states by A*: no chain of moves brings a device fewer bytes than it lacks, so that
+bound leads the search. No state has larger blocks, or fewer of them, than both ends: no tensor is
+gathered to be cut again.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from .blocks import Blocks, Numbers, State
+from .interconnect import Link, seconds, slowest
+
+SLICE, PERMUTE, ALL_TO_ALL, ALL_GATHER = "slice", "permute", "all_to_all", "all_gather"
+REDUCE_SCATTER, ALL_REDUCE, EXCHANGE = "reduce_scatter", "all_reduce", "exchange"
+
+MAXIMUM_ATOMS = 5  # that a search moves; with more, whole axes are its atoms
+MAXIMUM_PERMUTES = 120  # from one state: all of those of five atoms
+MAXIMUM_STATES = 2000  # that a search visits
+
+_NOISE = 1 - 1e-9  # a bound that is less by the rounding of its sums
+
+
+class Step(NamedTuple):
+    """One move. `group`: the atoms along which devices take part, in the order of their places;
+    `dim` and `to`: the dim that gives atoms, and the one that gets them."""
+
+    kind: str
+    before: State
+    after: State
+    group: Numbers = ()
+    dim: int | None = None
+    to: int | None = None
+
+
+class Problem(NamedTuple):
+    """What the cheapest chain depends on: atoms have sizes and links here, and no names."""
+
+    sizes: Numbers
+    links: tuple[Link, ...]
+    dims: tuple[int, ...]
+    itemsize: int
+    source: State
+    target: State
+    exchange: bool  # whether a chain may end with one
+
+
+class Found(NamedTuple):
+    """`proven`: no chain of these moves is cheaper; otherwise the search ended at its bound."""
+
+    steps: tuple[Step, ...]
+    seconds: float
+    proven: bool
+
+
+@functools.lru_cache(maxsize=8192)
+def cheapest(problem: Problem) -> Found | None:
+    """The chain of least seconds, then of fewest calls; None where there is none."""
+    return _Search(problem).run()
+
+
+class _Search:
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.target = problem, problem.target
+        count = int(np.prod(problem.sizes, dtype=np.int64))
+        digits = np.unravel_index(np.arange(count), problem.sizes) if problem.sizes else ()
+        self.blocks = Blocks(problem.sizes, digits, problem.dims, problem.itemsize)
+        self.fixed = tuple(
+            _common(*pair) for pair in zip(problem.source.dims, problem.target.dims, strict=True)
+        )
+        kept = {a for n, atoms in zip(self.fixed, self.target.dims, strict=True) for a in atoms[:n]}
+        self.movable = [atom for atom in range(len(problem.sizes)) if atom not in kept]
+        ends = (problem.source, problem.target)
+        self.largest = max(map(self.blocks.bytes, ends))
+        self.fewest = min(map(self.blocks.total, ends))
+        links = [problem.links[atom] for atom in self.movable]
+        self.least = Link(*(min((link[i] for link in map(_costs, links)), default=0.0) for i in range(3)))
+        named = {atom for end in ends for atom in end.atoms}
+        self.reached = slowest(problem.links[atom] for atom in self.movable if atom in named)
+        self._bounds: dict[State, float] = {}
+
+    def run(self) -> Found | None:
+        source = self.problem.source
+        cost: dict[State, tuple[float, int]] = {source: (0.0, 0)}
+        came: dict[State, Step] = {}
+        done: set[State] = set()
+        counter = itertools.count()
+        heap = [(self.bound(source), 0, next(counter), source)]
+        proven = True
+        while heap:
+            _, _, _, state = heapq.heappop(heap)
+            if state in done:
+                continue
+            if state == self.target:
+                return Found(self._steps(came), cost[state][0], proven)
+            done.add(state)
+            if len(done) > MAXIMUM_STATES:
+                proven = False
+                if self.target not in cost:
+                    return None
+                return Found(self._steps(came), cost[self.target][0], proven)
+            for step, price in self.moves(state):
+                if step.after in done:
+                    continue
+                spent = cost[state][0] + price, cost[state][1] + (step.kind != SLICE)
+                if step.after not in cost or spent < cost[step.after]:
+                    cost[step.after], came[step.after] = spent, step
+                    guess = spent[0] + self.bound(step.after)
+                    heapq.heappush(heap, (guess, spent[1], next(counter), step.after))
+        return None
+
+    def _steps(self, came: dict[State, Step]) -> tuple[Step, ...]:
+        """The way to the target, slices that follow one another as one."""
+        found: list[Step] = []
+        state = self.target
+        while state != self.problem.source:
+            step = came[state]
+            if found and step.kind == found[-1].kind == SLICE:
+                found[-1] = step._replace(after=found[-1].after)
+            else:
+                found.append(step)
+            state = step.before
+        return tuple(reversed(found))
+
+    def bound(self, state: State) -> float:
+        """Seconds that any chain from here takes at least."""
+        found = self._bounds.get(state)
+        if found is None:
+            if state.pending == self.target.pending:
+                size = float(self.blocks.missing(state, self.target).mean())
+            else:
+                size = float(self.blocks.held(self.target).mean()) * self.problem.itemsize
+            found = seconds(self.least, 1, size) * _NOISE if size else 0.0
+            self._bounds[state] = found
+        return found
+
+    def moves(self, state: State) -> Iterator[tuple[Step, float]]:
+        """Every move from here to a state that a chain may pass, with its seconds."""
+        for step, size in itertools.chain(
+            self._slices(state), self._gathers(state), self._exchanged_dims(state),
+            self._reductions(state), self._permutes(state),
+        ):  # fmt: skip
+            if not self._passes(step.after):
+                continue
+            if step.kind == SLICE:
+                yield step, 0.0
+                continue
+            link = slowest(self.problem.links[atom] for atom in step.group)
+            messages = 1 if step.kind == PERMUTE else self.blocks.parts(step.group) - 1
+            if step.kind == ALL_REDUCE:
+                messages *= 2
+            yield step, seconds(link, messages, size)
+        if self.problem.exchange:
+            yield from self._exchange(state)
+
+    def _passes(self, state: State) -> bool:
+        blocks = self.blocks
+        return blocks.bytes(state) <= self.largest and blocks.total(state) >= self.fewest
+
+    def _free(self, state: State) -> list[int]:
+        """Atoms along which all devices hold the same."""
+        used = state.atoms
+        return [atom for atom in self.movable if atom not in used]
+
+    def _slices(self, state: State) -> Iterator[tuple[Step, float]]:
+        for atom in self._free(state):
+            for dim, atoms in enumerate(state.dims):
+                finer = (*atoms, atom)
+                if self.blocks.nested(dim, atoms, finer):
+                    yield Step(SLICE, state, state.cut({dim: finer}), (), None, dim), 0.0
+
+    def _tails(self, state: State) -> Iterator[tuple[int, Numbers, Numbers]]:
+        """(dim, atoms that stay, minor atoms that go) where blocks join to larger blocks."""
+        for dim, atoms in enumerate(state.dims):
+            for stay in range(self.fixed[dim], len(atoms)):
+                if self.blocks.nested(dim, atoms[:stay], atoms):
+                    yield dim, atoms[:stay], atoms[stay:]
+
+    def _gathers(self, state: State) -> Iterator[tuple[Step, float]]:
+        size = self.blocks.bytes(state)
+        for dim, stay, tail in self._tails(state):
+            step = Step(ALL_GATHER, state, state.cut({dim: stay}), tail, dim)
+            yield step, size * (self.blocks.parts(tail) - 1)
+
+    def _exchanged_dims(self, state: State) -> Iterator[tuple[Step, float]]:
+        for dim, stay, tail in self._tails(state):
+            count = self.blocks.parts(tail)
+            for to, atoms in enumerate(state.dims):
+                for order in itertools.permutations(tail) if to != dim else ():
+                    finer = atoms + order
+                    if self.blocks.nested(to, atoms, finer):
+                        after = state.cut({dim: stay, to: finer})
+                        size = padded(self.blocks, state, to, finer, count)
+                        yield Step(ALL_TO_ALL, state, after, tail, dim, to), size - size / count
+
+    def _reductions(self, state: State) -> Iterator[tuple[Step, float]]:
+        folded = self.blocks.folded(state, self.target)
+        for length in range(1, len(folded) + 1):
+            for group in itertools.combinations(folded, length):
+                count = self.blocks.parts(group)
+                left = tuple(atom for atom in state.pending if atom not in group)
+                size = self.blocks.bytes(state)
+                reduced = Step(ALL_REDUCE, state, state.cut({}, left), group)
+                yield reduced, 2 * (size - size / count)
+                for (to, atoms), order in itertools.product(
+                    enumerate(state.dims), itertools.permutations(group)
+                ):
+                    finer = atoms + order
+                    if self.blocks.nested(to, atoms, finer):
+                        after = state.cut({to: finer}, left)
+                        size = padded(self.blocks, state, to, finer, count)
+                        step = Step(REDUCE_SCATTER, state, after, order, None, to)
+                        yield step, size - size / count
+
+    def _permutes(self, state: State) -> Iterator[tuple[Step, float]]:
+        size = self.blocks.bytes(state)
+        kept = [atoms[:n] for atoms, n in zip(state.dims, self.fixed, strict=True)]
+        pool = [atom for atom in self.movable if atom not in state.pending]
+        parts = [self.blocks.parts(atoms[n:]) for atoms, n in zip(state.dims, self.fixed, strict=True)]
+        ways = self._ways(0, kept, parts, pool)
+        for dims in itertools.islice(ways, MAXIMUM_PERMUTES):
+            if dims == state.dims:
+                continue
+            after = State(dims, state.pending)
+            moving = int(self.blocks.moving(state, after).sum())
+            group = _different(state, after)
+            yield Step(PERMUTE, state, after, group), size * moving / self.blocks.devices
+
+    def _ways(
+        self, dim: int, kept: list[Numbers], parts: list[int], pool: list[int]
+    ) -> Iterator[tuple[Numbers, ...]]:
+        """All lists of atoms of the pool that cut each dim further, into that many parts; those
+        that have the target's atoms in their places first."""
+        if dim == len(kept):
+            yield ()
+            return
+        for atoms in self._fillings(dim, kept[dim], parts[dim], pool):
+            rest = [atom for atom in pool if atom not in atoms]
+            for others in self._ways(dim + 1, kept, parts, rest):
+                yield (atoms, *others)
+
+    def _fillings(
+        self, dim: int, atoms: Numbers, parts: int, pool: list[int]
+    ) -> Iterator[Numbers]:
+        if parts == 1:
+            yield atoms
+            return
+        wanted = self.target.dims[dim][len(atoms) : len(atoms) + 1]
+        for atom in sorted(pool, key=lambda atom: atom not in wanted):
+            if parts % self.problem.sizes[atom] == 0:
+                rest = [other for other in pool if other != atom]
+                more = (*atoms, atom)
+                yield from self._fillings(dim, more, parts // self.problem.sizes[atom], rest)
+
+    def _exchange(self, state: State) -> Iterator[tuple[Step, float]]:
+        """The rest of the way at once, unless the values to fold need more room than the ends."""
+        blocks = self.blocks
+        values = blocks.parts(blocks.folded(state, self.target))
+        if state == self.target or values * blocks.bytes(self.target) > self.largest:
+            return
+        size = float(blocks.missing(state, self.target).mean())
+        messages = float(blocks.messages(state, self.target).max())
+        step = Step(EXCHANGE, state, self.target, _different(state, self.target))
+        yield step, seconds(self.reached, messages, size) if size else 0.0
+
+
+def padded(blocks: Blocks, state: State, to: int, finer: Numbers, count: int) -> int:
+    """Bytes of a block whose dim `to` is made to fall into `count` blocks of `finer`."""
+    dims = list(blocks.local(state))
+    dims[to] = blocks.block(to, finer) * count
+    return int(np.prod(dims, dtype=np.int64)) * blocks.itemsize
+
+
+def _different(one: State, other: State) -> Numbers:
+    """The atoms that the two states use in different ways, ascending."""
+    found: set[int] = set(one.pending) ^ set(other.pending)
+    for left, right in zip(one.dims, other.dims, strict=True):
+        start = _common(left, right)
+        found.update(left[start:], right[start:])
+    return tuple(sorted(found))
+
+
+def _common(one: Numbers, other: Numbers) -> int:
+    """How many atoms both begin with."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _costs(link: Link) -> tuple[float, float, float]:
+    return link.call, link.message, link.byte

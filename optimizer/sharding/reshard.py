@@ -1,0 +1,252 @@
+"""From one sharding to another: the cheapest moves, their bytes, their memory.
+
+    plan = plan_reshard(mesh, (1024, 1024), 4, source, target)
+    print(plan)
+
+A plan is the cheaper of a chain of collectives and one direct exchange, or a chain that ends with
+an exchange (`moves.py`), on an interconnect that is data. `lowering.py` makes a program of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...hlo.errors import UserError
+from ...hlo.ops.collectives import share
+from ...hlo.sharding import Axis, Mesh, Sharding
+from .blocks import Atoms, Blocks, State, atoms_of, require_legal
+from .interconnect import Interconnect, seconds, slowest
+from .moves import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    EXCHANGE,
+    MAXIMUM_ATOMS,
+    PERMUTE,
+    SLICE,
+    Found,
+    Problem,
+    Step,
+    cheapest,
+    padded,
+)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of a plan.
+
+    kind: slice, permute, all_to_all, all_gather, reduce_scatter, all_reduce or exchange.
+    axes: along which devices take part, in the order of their places in a group.
+    dim, to: the dim that axes leave, the one that they come to cut; None where there is none.
+    received: the bytes that each device gets from others, as `interpret_parallel` counts them.
+    peak: bytes of a device's blocks before and after, which are there at one time.
+    """
+
+    kind: str
+    before: Sharding
+    after: Sharding
+    axes: tuple[Axis, ...]
+    dim: int | None
+    to: int | None
+    received: tuple[int, ...]
+    peak: int
+
+    def __str__(self) -> str:
+        axes = f" {{{', '.join(map(str, self.axes))}}}" if self.axes else ""
+        ways = "" if self.dim is None else f" of dim {self.dim}"
+        ways += "" if self.to is None else f" to dim {self.to}"
+        return f"{self.kind}{axes}{ways} -> {self.after}: {_counted(self.received)}"
+
+
+@dataclass(frozen=True)
+class ReshardPlan:
+    """How a tensor of `dims`, `itemsize` bytes an element, gets from source to target.
+
+    received: bytes that each device gets from others. least: the same, if every box that a device
+    lacks came to it once and nothing else. seconds: what the interconnect says. peak: the most
+    bytes of its blocks that a device has at one time. proven: no chain of moves is cheaper.
+    """
+
+    mesh: Mesh
+    dims: tuple[int, ...]
+    itemsize: int
+    source: Sharding
+    target: Sharding
+    moves: tuple[Move, ...]
+    received: tuple[int, ...]
+    least: tuple[int, ...]
+    seconds: float
+    peak: int
+    proven: bool
+
+    @property
+    def mean(self) -> float:
+        """Bytes received, the mean of all devices."""
+        return sum(self.received) / len(self.received)
+
+    @property
+    def maximum(self) -> int:
+        """Bytes that the device receives that receives most."""
+        return max(self.received)
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.dims)) or "scalar"
+        lines = [f"{shape}, {self.itemsize} bytes each: {self.source} -> {self.target}"]
+        lines += [f"  {move}" for move in self.moves]
+        lines.append(
+            f"  {_counted(self.received)} at least {_mean(self.least)}; "
+            f"{self.peak} bytes of memory; {self.seconds * 1e6:.1f} us"
+            + ("" if self.proven else "; the search ended at its bound")
+        )
+        return "\n".join(lines)
+
+
+def _mean(received: Sequence[int]) -> str:
+    return f"{sum(received) / len(received):g}"
+
+
+def _counted(received: Sequence[int]) -> str:
+    return f"{_mean(received)} bytes a device, at most {max(received)};"
+
+
+def plan_reshard(
+    mesh: Mesh,
+    dims: Sequence[int],
+    itemsize: int,
+    source: Sharding,
+    target: Sharding,
+    interconnect: Interconnect = Interconnect(),
+    exchange: bool = True,
+) -> ReshardPlan:
+    """The cheapest plan on this interconnect; `exchange=False`: of collectives alone.
+
+    dims: of the whole tensor; itemsize: bytes of an element. Open dims, priorities and replicated
+    axes of the shardings say nothing here. The target may be unreduced where the source is.
+    UserError for shardings that do not fit the mesh or the dims, and where collectives alone
+    cannot do it (blocks of uneven dims that do not nest).
+    """
+    require_legal(mesh, dims, source, target)
+    for prime in (True, False):
+        atoms = atoms_of(mesh, (source, target), prime)
+        ends = atoms.state(source), atoms.state(target)
+        movable = {atom for end in ends for atom in end.atoms} - _kept(*ends)
+        if len(movable) <= MAXIMUM_ATOMS:
+            break
+    if not set(ends[1].pending) <= set(ends[0].pending):
+        raise UserError(f"{source} and {target} cut an unreduced axis in ways that do not nest")
+    blocks = atoms.blocks(dims, itemsize)
+    if atoms.disjoint:
+        found = _search(atoms, blocks, ends, movable, interconnect, exchange)
+    else:
+        found = _direct(atoms, blocks, ends, interconnect) if exchange else None
+    if found is None:
+        raise UserError(f"no chain of collectives leads from {source} to {target} on {mesh}")
+    moves = tuple(_move(atoms, blocks, step, source) for step in found.steps)
+    totals = zip(*(move.received for move in moves), strict=True)
+    received = tuple(map(sum, totals)) if moves else (0,) * blocks.devices
+    peak = max((move.peak for move in moves), default=blocks.bytes(ends[0]))
+    least = tuple(map(int, _least(blocks, *ends)))
+    return ReshardPlan(
+        mesh, tuple(dims), itemsize, source, target, moves, received, least, found.seconds, peak,
+        found.proven,
+    )  # fmt: skip
+
+
+def _kept(source: State, target: State) -> set[int]:
+    """Atoms that both states begin a dim with."""
+    found: set[int] = set()
+    for left, right in zip(source.dims, target.dims, strict=True):
+        for one, other in zip(left, right, strict=False):
+            if one != other:
+                break
+            found.add(one)
+    return found
+
+
+def _search(
+    atoms: Atoms, blocks: Blocks, ends: tuple[State, State], movable: set[int],
+    interconnect: Interconnect, exchange: bool,
+) -> Found | None:  # fmt: skip
+    """`cheapest` of the same problem with atoms numbered as they come, so that equal ones meet."""
+    sizes = blocks.sizes
+    links = [interconnect.link(axis.name) for axis in atoms.axes]
+    order = list(dict.fromkeys(ends[0].atoms + ends[1].atoms))
+    unused = sorted(set(range(len(sizes))).difference(order), key=lambda a: (sizes[a], repr(links[a])))
+    order += unused[: max(MAXIMUM_ATOMS - len(movable), 0)]
+    number = {atom: place for place, atom in enumerate(order)}
+
+    def renamed(state: State, names: dict[int, int]) -> State:
+        dims = tuple(tuple(names[atom] for atom in atoms) for atoms in state.dims)
+        return State(dims, tuple(sorted(names[atom] for atom in state.pending)))
+
+    problem = Problem(
+        tuple(sizes[atom] for atom in order), tuple(links[atom] for atom in order), blocks.dims,
+        blocks.itemsize, renamed(ends[0], number), renamed(ends[1], number), exchange,
+    )  # fmt: skip
+    found = cheapest(problem)
+    if found is None:
+        return None
+    back = dict(enumerate(order))
+    steps = tuple(
+        step._replace(
+            before=renamed(step.before, back), after=renamed(step.after, back),
+            group=tuple(back[atom] for atom in step.group),
+        )
+        for step in found.steps
+    )  # fmt: skip
+    return found._replace(steps=steps)
+
+
+def _direct(
+    atoms: Atoms, blocks: Blocks, ends: tuple[State, State], interconnect: Interconnect
+) -> Found:
+    """The exchange alone, where the ends share no atoms."""
+    missing = blocks.missing(*ends)
+    link = slowest(interconnect.link(axis.name) for axis in atoms.axes)
+    spent = seconds(link, float(blocks.messages(*ends).max()), float(missing.mean()))
+    step = Step(EXCHANGE, *ends, tuple(range(len(atoms.axes))))
+    return Found((step,), spent if missing.any() else 0.0, True)
+
+
+def _move(atoms: Atoms, blocks: Blocks, step: Step, like: Sharding) -> Move:
+    before, after = blocks.bytes(step.before), blocks.bytes(step.after)
+    values = blocks.parts(blocks.folded(step.before, step.after)) if step.kind == EXCHANGE else 1
+    return Move(
+        step.kind,
+        atoms.sharding(step.before, like),
+        atoms.sharding(step.after, like),
+        atoms.merged(step.group),
+        step.dim,
+        step.to,
+        tuple(map(int, _received(blocks, step))),
+        max(before + values * after, (values > 1) * (values + 1) * after),
+    )
+
+
+def _received(blocks: Blocks, step: Step) -> Sequence[int]:
+    """Bytes that each device gets from others in one step."""
+    size, count = blocks.bytes(step.before), blocks.parts(step.group)
+    if step.kind == SLICE:
+        return [0] * blocks.devices
+    if step.kind == EXCHANGE:
+        return list(blocks.missing(step.before, step.after))
+    if step.kind == PERMUTE:
+        return list(blocks.moving(step.before, step.after) * size)
+    if step.kind == ALL_GATHER:
+        return [size * (count - 1)] * blocks.devices
+    if step.kind == ALL_REDUCE:
+        return [2 * (size - share(size, count, int(i))) for i in blocks.index(step.group)]
+    assert step.to is not None
+    finer = step.after.dims[step.to]
+    whole = padded(blocks, step.before, step.to, finer, count)
+    return [whole - whole // count] * blocks.devices
+
+
+def _least(blocks: Blocks, source: State, target: State) -> Sequence[int]:
+    """What each device lacks; unreduced values may be folded on the way to it."""
+    if not blocks.folded(source, target):
+        return list(blocks.missing(source, target))
+    return list(blocks.held(target) * blocks.itemsize)
