@@ -37,7 +37,7 @@ from girih.optimizer.sharding.reshard import ReshardPlan, plan_reshard
 from girih.tests.optimizer.sharding.cases import all_shardings
 
 RESULTS = Path(__file__).resolve().parent / "results"
-BYTES = Interconnect(usual=Link(call=0.0, message=1e-12, byte=1.0))  # messages decide ties
+BYTES = Interconnect(usual=Link(call=1e-12, message=0.0, byte=1.0))  # calls decide ties
 MIB = 1 << 20
 
 Pair = tuple[Sharding, Sharding]
@@ -71,7 +71,8 @@ def shardy(mesh: Mesh, dims: Sequence[int], pairs: Sequence[Pair]) -> list[float
     lines = [f"module {{ sdy.mesh @mesh = {mesh}"]
     for number, (source, target) in enumerate(pairs):
         lines += [
-            f"func.func @f{number}(%arg0: {kind} {{sdy.sharding = #sdy.sharding{source}}}) -> {kind} {{",
+            f"func.func @f{number}(%arg0: {kind} {{sdy.sharding = #sdy.sharding{source}}})"
+            f" -> {kind} {{",
             f"  %0 = sdy.reshard %arg0 {target} : {kind}",
             f"  return %0 : {kind} }}",
         ]
@@ -110,7 +111,7 @@ def _received(
         for left, right in zip(one.dims, other.dims, strict=True)
         for atom in set(left) ^ set(right)
     }
-    return size - size / blocks.parts(moved)
+    return size - size / blocks.parts(tuple(moved))
 
 
 def ratio(plan: ReshardPlan) -> float:
@@ -127,7 +128,10 @@ def compare(name: str, mesh: Mesh, dims: Sequence[int], pairs: Sequence[Pair]) -
         plans = [plan_reshard(mesh, dims, 4, *pair, BYTES, exchange) for pair in pairs]
         spent = time.process_time() - begin
         ratios = list(map(ratio, plans))
-        ends = [[plan.source.local_dims(mesh, dims), plan.target.local_dims(mesh, dims)] for plan in plans]
+        ends = [
+            [plan.source.local_dims(mesh, dims), plan.target.local_dims(mesh, dims)]
+            for plan in plans
+        ]
         blocks = [[4 * math.prod(local) for local in pair] for pair in ends]
         found[kind] = {
             "seconds": round(spent, 2),
@@ -190,7 +194,9 @@ def main() -> None:
     console = Console()
     console.print(table)
     for entry in rows:
-        console.print(f"{entry['name']}: wanted {entry['wanted']} MiB, {entry['plan']}", highlight=False)
+        console.print(
+            f"{entry['name']}: wanted {entry['wanted']} MiB, {entry['plan']}", highlight=False
+        )
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "resharding.json"
     path.write_text(json.dumps({"pairs": results, "rows": rows}, indent=1) + "\n")

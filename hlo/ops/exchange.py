@@ -76,9 +76,7 @@ class Exchange(Collective, name="exchange"):
     )
     C3 = constraint(
         "boxes lie inside of operand",
-        lambda o: all(
-            _inside(o.operands[0].dims, t.source_start, t.sizes) for t in transfers(o)
-        ),
+        lambda o: all(_inside(o.operands[0].dims, t.source_start, t.sizes) for t in transfers(o)),
     )
     C4 = constraint(
         "result has operand's element type and rank, and fixed dims",
@@ -94,9 +92,7 @@ class Exchange(Collective, name="exchange"):
     C5 = constraint(
         "boxes lie inside of result",
         any_result(
-            lambda o: all(
-                _inside(o.results[0].dims, t.target_start, t.sizes) for t in transfers(o)
-            )
+            lambda o: all(_inside(o.results[0].dims, t.target_start, t.sizes) for t in transfers(o))
         ),
     )
     C6 = constraint("the boxes of one target are disjoint", _apart)
@@ -106,7 +102,7 @@ class Exchange(Collective, name="exchange"):
 
     def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
         kind = o.result.tensor
-        found = b.broadcast(zero(b, kind), kind.dims, ())
+        found = zero(b, kind)
         for t in transfers(o):
             limits = tuple(s + n for s, n in zip(t.source_start, t.sizes, strict=True))
             steps = (1,) * kind.rank

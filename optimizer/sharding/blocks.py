@@ -2,7 +2,7 @@
 
 The axes of a mesh are cut into atoms: parts of axes that no sharding at hand cuts further. A device
 has a coordinate on each. A `State` says which atoms cut each dim; that is all that a search needs.
-A dim of size d that is cut into p parts has blocks of ceil(d / p): the last ones are short or empty.
+A dim of size d that is cut into p parts has blocks of ceil(d / p): the last are short or empty.
 """
 
 from __future__ import annotations
@@ -47,12 +47,19 @@ class Blocks:
         self.sizes, self.digits = tuple(sizes), tuple(digits)
         self.dims, self.itemsize = tuple(dims), itemsize
         self.devices = len(digits[0]) if digits else 1
+        self._parts: dict[Numbers, int] = {}
+        self._sizes: dict[tuple[int, Numbers], int] = {}
+        self._held: dict[tuple[Numbers, ...], Array] = {}
         self._indices: dict[Numbers, Array] = {}
         self._spans: dict[tuple[int, Numbers], tuple[Array, Array]] = {}
         self._shared: dict[tuple[int, Numbers, Numbers], Array] = {}
 
-    def parts(self, atoms: Iterable[int]) -> int:
-        return math.prod(self.sizes[atom] for atom in atoms)
+    def parts(self, atoms: Numbers) -> int:
+        """Into how many parts these atoms cut."""
+        found = self._parts.get(atoms)
+        if found is None:
+            found = self._parts[atoms] = math.prod(self.sizes[atom] for atom in atoms)
+        return found
 
     def total(self, state: State) -> int:
         """Into how many blocks the state cuts the tensor."""
@@ -60,7 +67,10 @@ class Blocks:
 
     def block(self, dim: int, atoms: Numbers) -> int:
         """The size of a block of that dim, the largest one's."""
-        return -(-self.dims[dim] // self.parts(atoms))
+        found = self._sizes.get((dim, atoms))
+        if found is None:
+            found = self._sizes[dim, atoms] = -(-self.dims[dim] // self.parts(atoms))
+        return found
 
     def local(self, state: State) -> tuple[int, ...]:
         """The dims of what each device has memory for."""
@@ -91,10 +101,13 @@ class Blocks:
 
     def held(self, state: State) -> Array:
         """Elements of each device's block."""
-        found = np.ones(self.devices, np.int64)
-        for dim, atoms in enumerate(state.dims):
-            low, high = self.span(dim, atoms)
-            found = found * (high - low)
+        found = self._held.get(state.dims)
+        if found is None:
+            found = np.ones(self.devices, np.int64)
+            for dim, atoms in enumerate(state.dims):
+                low, high = self.span(dim, atoms)
+                found = found * (high - low)
+            self._held[state.dims] = found
         return found
 
     def shared(self, one: State, other: State) -> Array:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ...hlo.sharding import Axis
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Link:
     """Seconds that begin a call, that each message of it adds, and that each byte takes.
 
@@ -32,13 +30,25 @@ class Interconnect:
         return dict(self.links).get(axis, self.usual)
 
 
+USUAL = Interconnect()
+
+
 def slowest(links: Iterable[Link]) -> Link:
     """The link of a call that goes along several axes."""
-    found = list(links)
+    return _each(max, links)
+
+
+def quickest(links: Iterable[Link]) -> Link:
+    """What no call along any of these takes less than."""
+    return _each(min, links)
+
+
+def _each(choose: Callable[[Iterable[float]], float], links: Iterable[Link]) -> Link:
+    found = list(links) or [Link(0.0, 0.0, 0.0)]
     return Link(
-        max((link.call for link in found), default=0.0),
-        max((link.message for link in found), default=0.0),
-        max((link.byte for link in found), default=0.0),
+        choose(link.call for link in found),
+        choose(link.message for link in found),
+        choose(link.byte for link in found),
     )
 
 

@@ -7,7 +7,7 @@ whatever there was: nothing reads it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ import numpy as np
 from ...hlo.build import Builder, build_region
 from ...hlo.graph import Value
 from ...hlo.groups import Groups, mesh_groups
-from ...hlo.sharding import MAX, MIN, SUM, Axis, Sharding
+from ...hlo.sharding import MAX, MIN, SUM, Axis
 from ...hlo.types import I32, TensorType
 from .blocks import Atoms, Blocks, State, atoms_of
-from .interconnect import Interconnect
+from .interconnect import USUAL, Interconnect
 from .moves import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -39,7 +39,7 @@ def lower(
     b: Builder,
     value: Value,
     channels: Iterator[int],
-    interconnect: Interconnect = Interconnect(),
+    interconnect: Interconnect = USUAL,
 ) -> Value:
     """The target's block from the source's block `value`, built with `b`.
 

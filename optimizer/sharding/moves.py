@@ -18,20 +18,21 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from .blocks import Blocks, Numbers, State
-from .interconnect import Link, seconds, slowest
+from .interconnect import Link, quickest, seconds, slowest
 
 SLICE, PERMUTE, ALL_TO_ALL, ALL_GATHER = "slice", "permute", "all_to_all", "all_gather"
 REDUCE_SCATTER, ALL_REDUCE, EXCHANGE = "reduce_scatter", "all_reduce", "exchange"
 
 MAXIMUM_ATOMS = 5  # that a search moves; with more, whole axes are its atoms
 MAXIMUM_PERMUTES = 120  # from one state: all of those of five atoms
-MAXIMUM_STATES = 2000  # that a search visits
+MAXIMUM_MOVES = 20_000  # that a search looks at
 
 _NOISE = 1 - 1e-9  # a bound that is less by the rounding of its sums
 
@@ -89,47 +90,69 @@ class _Search:
         self.largest = max(map(self.blocks.bytes, ends))
         self.fewest = min(map(self.blocks.total, ends))
         links = [problem.links[atom] for atom in self.movable]
-        self.least = Link(*(min((link[i] for link in map(_costs, links)), default=0.0) for i in range(3)))
+        self.least = quickest(links)
         named = {atom for end in ends for atom in end.atoms}
         self.reached = slowest(problem.links[atom] for atom in self.movable if atom in named)
         self._bounds: dict[State, float] = {}
+        self._links: dict[Numbers, Link] = {}
+        self.cost: dict[State, tuple[float, int]] = {problem.source: (0.0, 0)}
+        self.came: dict[State, Step] = {}
+        self.counter = itertools.count()
+        self.heap = [(0.0, 0, next(self.counter), problem.source)]
+        self.seen = 0
 
     def run(self) -> Found | None:
-        source = self.problem.source
-        cost: dict[State, tuple[float, int]] = {source: (0.0, 0)}
-        came: dict[State, Step] = {}
-        done: set[State] = set()
-        counter = itertools.count()
-        heap = [(self.bound(source), 0, next(counter), source)]
-        proven = True
-        while heap:
-            _, _, _, state = heapq.heappop(heap)
-            if state in done:
-                continue
-            if state == self.target:
-                return Found(self._steps(came), cost[state][0], proven)
-            done.add(state)
-            if len(done) > MAXIMUM_STATES:
-                proven = False
-                if self.target not in cost:
-                    return None
-                return Found(self._steps(came), cost[self.target][0], proven)
-            for step, price in self.moves(state):
-                if step.after in done:
-                    continue
-                spent = cost[state][0] + price, cost[state][1] + (step.kind != SLICE)
-                if step.after not in cost or spent < cost[step.after]:
-                    cost[step.after], came[step.after] = spent, step
-                    guess = spent[0] + self.bound(step.after)
-                    heapq.heappush(heap, (guess, spent[1], next(counter), step.after))
-        return None
+        if self.problem.exchange:
+            self.relax_incumbent()
+        for state in self.ordered():
+            if state == self.target or self.seen > MAXIMUM_MOVES:
+                break
+            for step, price in self.moves(state, self.budget(state)):
+                self.seen += 1
+                self.relax(step, price)
+        if self.target not in self.cost:
+            return None
+        return Found(self._steps(), self.cost[self.target][0], self.seen <= MAXIMUM_MOVES)
 
-    def _steps(self, came: dict[State, Step]) -> tuple[Step, ...]:
+    def ordered(self) -> Iterator[State]:
+        """States, the one whose chain to the target may be cheapest first; each once."""
+        done: set[State] = set()
+        while self.heap:
+            state = heapq.heappop(self.heap)[-1]
+            if state not in done:
+                done.add(state)
+                yield state
+
+    def budget(self, state: State) -> float:
+        """Seconds that a move from here may take and still lead to a cheaper chain."""
+        known = self.cost.get(self.target)
+        return math.inf if known is None else known[0] - self.cost[state][0]
+
+    def relax(self, step: Step, price: float) -> None:
+        spent, calls = self.cost[step.before]
+        spent, calls = spent + price, calls + (step.kind != SLICE)
+        if step.after not in self.cost or (spent, calls) < self.cost[step.after]:
+            self.cost[step.after], self.came[step.after] = (spent, calls), step
+            guess = spent + self.bound(step.after)
+            heapq.heappush(self.heap, (guess, calls, next(self.counter), step.after))
+
+    def relax_incumbent(self) -> None:
+        """A first chain: unreduced values folded everywhere, and an exchange."""
+        state, target = self.problem.source, self.target
+        group = self.blocks.folded(state, target)
+        if group:
+            reduced = state.cut({}, target.pending)
+            self.relax(*self.priced(*self._all_reduce(state, group)))
+            state = reduced
+        for step, price in self._exchange(state):
+            self.relax(step, price)
+
+    def _steps(self) -> tuple[Step, ...]:
         """The way to the target, slices that follow one another as one."""
         found: list[Step] = []
         state = self.target
         while state != self.problem.source:
-            step = came[state]
+            step = self.came[state]
             if found and step.kind == found[-1].kind == SLICE:
                 found[-1] = step._replace(after=found[-1].after)
             else:
@@ -149,24 +172,33 @@ class _Search:
             self._bounds[state] = found
         return found
 
-    def moves(self, state: State) -> Iterator[tuple[Step, float]]:
+    def moves(self, state: State, budget: float) -> Iterator[tuple[Step, float]]:
         """Every move from here to a state that a chain may pass, with its seconds."""
-        for step, size in itertools.chain(
-            self._slices(state), self._gathers(state), self._exchanged_dims(state),
-            self._reductions(state), self._permutes(state),
-        ):  # fmt: skip
-            if not self._passes(step.after):
-                continue
-            if step.kind == SLICE:
+        for step, _ in self._slices(state):
+            if self._passes(step.after):
                 yield step, 0.0
-                continue
-            link = slowest(self.problem.links[atom] for atom in step.group)
-            messages = 1 if step.kind == PERMUTE else self.blocks.parts(step.group) - 1
-            if step.kind == ALL_REDUCE:
-                messages *= 2
-            yield step, seconds(link, messages, size)
+        if seconds(self.least, 1, 0.0) > budget:
+            return
         if self.problem.exchange:
             yield from self._exchange(state)
+        for step, size in itertools.chain(
+            self._gathers(state), self._exchanged_dims(state), self._reductions(state),
+            self._permutes(state, budget),
+        ):  # fmt: skip
+            if self._passes(step.after):
+                yield self.priced(step, size)
+
+    def priced(self, step: Step, size: float) -> tuple[Step, float]:
+        messages = 1 if step.kind == PERMUTE else self.blocks.parts(step.group) - 1
+        if step.kind == ALL_REDUCE:
+            messages *= 2
+        return step, seconds(self.link(step.group), messages, size)
+
+    def link(self, group: Numbers) -> Link:
+        found = self._links.get(group)
+        if found is None:
+            found = self._links[group] = slowest(self.problem.links[atom] for atom in group)
+        return found
 
     def _passes(self, state: State) -> bool:
         blocks = self.blocks
@@ -214,9 +246,7 @@ class _Search:
             for group in itertools.combinations(folded, length):
                 count = self.blocks.parts(group)
                 left = tuple(atom for atom in state.pending if atom not in group)
-                size = self.blocks.bytes(state)
-                reduced = Step(ALL_REDUCE, state, state.cut({}, left), group)
-                yield reduced, 2 * (size - size / count)
+                yield self._all_reduce(state, group)
                 for (to, atoms), order in itertools.product(
                     enumerate(state.dims), itertools.permutations(group)
                 ):
@@ -227,11 +257,21 @@ class _Search:
                         step = Step(REDUCE_SCATTER, state, after, order, None, to)
                         yield step, size - size / count
 
-    def _permutes(self, state: State) -> Iterator[tuple[Step, float]]:
+    def _all_reduce(self, state: State, group: Numbers) -> tuple[Step, float]:
+        left = tuple(atom for atom in state.pending if atom not in group)
+        size, count = self.blocks.bytes(state), self.blocks.parts(group)
+        step = Step(ALL_REDUCE, state, state.cut({}, left), group)
+        return step, 2 * (size - size / count)
+
+    def _permutes(self, state: State, budget: float) -> Iterator[tuple[Step, float]]:
         size = self.blocks.bytes(state)
+        if seconds(self.least, 1, size / self.blocks.devices) > budget:
+            return
         kept = [atoms[:n] for atoms, n in zip(state.dims, self.fixed, strict=True)]
         pool = [atom for atom in self.movable if atom not in state.pending]
-        parts = [self.blocks.parts(atoms[n:]) for atoms, n in zip(state.dims, self.fixed, strict=True)]
+        parts = [
+            self.blocks.parts(atoms[n:]) for atoms, n in zip(state.dims, self.fixed, strict=True)
+        ]
         ways = self._ways(0, kept, parts, pool)
         for dims in itertools.islice(ways, MAXIMUM_PERMUTES):
             if dims == state.dims:
@@ -254,9 +294,7 @@ class _Search:
             for others in self._ways(dim + 1, kept, parts, rest):
                 yield (atoms, *others)
 
-    def _fillings(
-        self, dim: int, atoms: Numbers, parts: int, pool: list[int]
-    ) -> Iterator[Numbers]:
+    def _fillings(self, dim: int, atoms: Numbers, parts: int, pool: list[int]) -> Iterator[Numbers]:
         if parts == 1:
             yield atoms
             return
@@ -299,7 +337,3 @@ def _common(one: Numbers, other: Numbers) -> int:
     """How many atoms both begin with."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _costs(link: Link) -> tuple[float, float, float]:
-    return link.call, link.message, link.byte

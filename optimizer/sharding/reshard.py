@@ -9,7 +9,6 @@ an exchange (`moves.py`), on an interconnect that is data. `lowering.py` makes a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,11 +16,10 @@ from ...hlo.errors import UserError
 from ...hlo.ops.collectives import share
 from ...hlo.sharding import Axis, Mesh, Sharding
 from .blocks import Atoms, Blocks, State, atoms_of, require_legal
-from .interconnect import Interconnect, seconds, slowest
+from .interconnect import USUAL, Interconnect, seconds, slowest
 from .moves import (
     ALL_GATHER,
     ALL_REDUCE,
-    ALL_TO_ALL,
     EXCHANGE,
     MAXIMUM_ATOMS,
     PERMUTE,
@@ -97,7 +95,7 @@ class ReshardPlan:
         lines = [f"{shape}, {self.itemsize} bytes each: {self.source} -> {self.target}"]
         lines += [f"  {move}" for move in self.moves]
         lines.append(
-            f"  {_counted(self.received)} at least {_mean(self.least)}; "
+            f"  {_counted(self.received)}, needed {_mean(self.least)}; "
             f"{self.peak} bytes of memory; {self.seconds * 1e6:.1f} us"
             + ("" if self.proven else "; the search ended at its bound")
         )
@@ -109,7 +107,8 @@ def _mean(received: Sequence[int]) -> str:
 
 
 def _counted(received: Sequence[int]) -> str:
-    return f"{_mean(received)} bytes a device, at most {max(received)};"
+    same = len(set(received)) == 1
+    return f"{_mean(received)} bytes a device" + ("" if same else f", at most {max(received)}")
 
 
 def plan_reshard(
@@ -118,7 +117,7 @@ def plan_reshard(
     itemsize: int,
     source: Sharding,
     target: Sharding,
-    interconnect: Interconnect = Interconnect(),
+    interconnect: Interconnect = USUAL,
     exchange: bool = True,
 ) -> ReshardPlan:
     """The cheapest plan on this interconnect; `exchange=False`: of collectives alone.
@@ -143,7 +142,10 @@ def plan_reshard(
     else:
         found = _direct(atoms, blocks, ends, interconnect) if exchange else None
     if found is None:
-        raise UserError(f"no chain of collectives leads from {source} to {target} on {mesh}")
+        raise UserError(
+            f"no chain of collectives was found from {source} to {target} on {mesh}; "
+            "an exchange leads there"
+        )
     moves = tuple(_move(atoms, blocks, step, source) for step in found.steps)
     totals = zip(*(move.received for move in moves), strict=True)
     received = tuple(map(sum, totals)) if moves else (0,) * blocks.devices
@@ -174,7 +176,8 @@ def _search(
     sizes = blocks.sizes
     links = [interconnect.link(axis.name) for axis in atoms.axes]
     order = list(dict.fromkeys(ends[0].atoms + ends[1].atoms))
-    unused = sorted(set(range(len(sizes))).difference(order), key=lambda a: (sizes[a], repr(links[a])))
+    rest = set(range(len(sizes))).difference(order)
+    unused = sorted(rest, key=lambda atom: (sizes[atom], links[atom]))
     order += unused[: max(MAXIMUM_ATOMS - len(movable), 0)]
     number = {atom: place for place, atom in enumerate(order)}
 

@@ -83,9 +83,7 @@ def windows(mesh: Mesh, sharding: Sharding, shape: Sequence[int]) -> Iterator[tu
     local = sharding.local_dims(mesh, shape)
     for place, device in enumerate(ids):
         at = mesh.coordinates(place)
-        starts = [
-            mesh.index(dim.axes, at) * n for dim, n in zip(sharding.dims, local, strict=True)
-        ]
+        starts = [mesh.index(dim.axes, at) * n for dim, n in zip(sharding.dims, local, strict=True)]
         limits = [min(s + n, d) for s, n, d in zip(starts, local, shape, strict=True)]
         yield device, tuple(slice(min(s, e), e) for s, e in zip(starts, limits, strict=True))
 
