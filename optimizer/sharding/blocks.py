@@ -2,7 +2,9 @@
 
 The axes of a mesh are cut into atoms: parts of axes that no sharding at hand cuts further. A device
 has a coordinate on each. A `State` says which atoms cut each dim; that is all that a search needs.
-A dim of size d that is cut into p parts has blocks of ceil(d / p): the last are short or empty.
+A dim of size d that is cut into p parts has blocks of ceil(d / p): the last are short or empty. A
+dim with a grain g is d / g grains, and no block cuts one: what a dim that a reshape has merged is,
+where only the major of its dims is cut (6 heads of 64, in 4 parts: blocks of 128).
 """
 
 from __future__ import annotations
@@ -23,15 +25,28 @@ Numbers = tuple[int, ...]  # of atoms, major to minor
 
 
 class State(NamedTuple):
-    """Which atoms cut each dim, and over which (ascending) the value is unreduced."""
+    """Which atoms cut each dim, over which (ascending) the value is unreduced, and the grain of
+    each dim; no grains: all are 1."""
 
     dims: tuple[Numbers, ...]
     pending: Numbers = ()
+    grains: Numbers = ()
 
     def cut(self, changes: dict[int, Numbers], pending: Numbers | None = None) -> State:
         """The state with other atoms on some dims."""
         dims = tuple(changes.get(number, atoms) for number, atoms in enumerate(self.dims))
-        return State(dims, self.pending if pending is None else pending)
+        return State(dims, self.pending if pending is None else pending, self.grains)
+
+    def alike(self, other: State, dim: int) -> Numbers:
+        """The atoms with which both states begin to cut that dim; none where grains differ."""
+        if self.grain(dim) != other.grain(dim):
+            return ()
+        pairs = zip(self.dims[dim], other.dims[dim], strict=False)
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+        return tuple(atom for atom, _ in same)
+
+    def grain(self, dim: int) -> int:
+        return self.grains[dim] if self.grains else 1
 
     @property
     def atoms(self) -> Numbers:
@@ -48,11 +63,11 @@ class Blocks:
         self.dims, self.itemsize = tuple(dims), itemsize
         self.devices = len(digits[0]) if digits else 1
         self._parts: dict[Numbers, int] = {}
-        self._sizes: dict[tuple[int, Numbers], int] = {}
-        self._held: dict[tuple[Numbers, ...], Array] = {}
+        self._sizes: dict[tuple[int, Numbers, int], int] = {}
+        self._held: dict[tuple[tuple[Numbers, ...], Numbers], Array] = {}
         self._indices: dict[Numbers, Array] = {}
-        self._spans: dict[tuple[int, Numbers], tuple[Array, Array]] = {}
-        self._shared: dict[tuple[int, Numbers, Numbers], Array] = {}
+        self._spans: dict[tuple[int, Numbers, int], tuple[Array, Array]] = {}
+        self._shared: dict[tuple[int, Numbers, int, Numbers, int], Array] = {}
 
     def parts(self, atoms: Numbers) -> int:
         """Into how many parts these atoms cut."""
@@ -65,16 +80,18 @@ class Blocks:
         """Into how many blocks the state cuts the tensor."""
         return math.prod(map(self.parts, state.dims))
 
-    def block(self, dim: int, atoms: Numbers) -> int:
+    def block(self, dim: int, atoms: Numbers, grain: int) -> int:
         """The size of a block of that dim, the largest one's."""
-        found = self._sizes.get((dim, atoms))
+        found = self._sizes.get((dim, atoms, grain))
         if found is None:
-            found = self._sizes[dim, atoms] = -(-self.dims[dim] // self.parts(atoms))
+            grains = self.dims[dim] // grain
+            found = self._sizes[dim, atoms, grain] = -(-grains // self.parts(atoms)) * grain
         return found
 
     def local(self, state: State) -> tuple[int, ...]:
         """The dims of what each device has memory for."""
-        return tuple(self.block(dim, atoms) for dim, atoms in enumerate(state.dims))
+        sizes = enumerate(state.dims)
+        return tuple(self.block(dim, atoms, state.grain(dim)) for dim, atoms in sizes)
 
     def bytes(self, state: State) -> int:
         return math.prod(self.local(state)) * self.itemsize
@@ -89,34 +106,35 @@ class Blocks:
             self._indices[atoms] = found
         return found
 
-    def span(self, dim: int, atoms: Numbers) -> tuple[Array, Array]:
+    def span(self, dim: int, state: State) -> tuple[Array, Array]:
         """Where each device's block of that dim begins, and where it ends."""
-        found = self._spans.get((dim, atoms))
+        atoms, grain = state.dims[dim], state.grain(dim)
+        found = self._spans.get((dim, atoms, grain))
         if found is None:
-            size, whole = self.block(dim, atoms), self.dims[dim]
+            size, whole = self.block(dim, atoms, grain), self.dims[dim]
             start = self.index(atoms) * size
             found = np.minimum(start, whole), np.minimum(start + size, whole)
-            self._spans[dim, atoms] = found
+            self._spans[dim, atoms, grain] = found
         return found
 
     def held(self, state: State) -> Array:
         """Elements of each device's block."""
-        found = self._held.get(state.dims)
+        found = self._held.get((state.dims, state.grains))
         if found is None:
             found = np.ones(self.devices, np.int64)
-            for dim, atoms in enumerate(state.dims):
-                low, high = self.span(dim, atoms)
+            for dim in range(len(state.dims)):
+                low, high = self.span(dim, state)
                 found = found * (high - low)
-            self._held[state.dims] = found
+            self._held[state.dims, state.grains] = found
         return found
 
     def shared(self, one: State, other: State) -> Array:
         """Elements that each device holds in both states."""
         found = np.ones(self.devices, np.int64)
         for dim, (left, right) in enumerate(zip(one.dims, other.dims, strict=True)):
-            key = (dim, left, right)
+            key = (dim, left, one.grain(dim), right, other.grain(dim))
             if key not in self._shared:
-                (a, b), (c, d) = self.span(dim, left), self.span(dim, right)
+                (a, b), (c, d) = self.span(dim, one), self.span(dim, other)
                 self._shared[key] = np.maximum(np.minimum(b, d) - np.maximum(a, c), 0)
             found = found * self._shared[key]
         return found
@@ -135,15 +153,15 @@ class Blocks:
         """How many boxes come to each device from others."""
         count = np.ones(self.devices, np.int64)
         for dim, atoms in enumerate(before.dims):
-            size = max(self.block(dim, atoms), 1)
-            low, high = self.span(dim, after.dims[dim])
+            size = max(self.block(dim, atoms, before.grain(dim)), 1)
+            low, high = self.span(dim, after)
             count = count * np.where(high > low, (high - 1) // size - low // size + 1, 0)
         own = self.shared(before, after) > 0
         return count * self.parts(self.folded(before, after)) - own
 
-    def nested(self, dim: int, coarse: Numbers, fine: Numbers) -> bool:
+    def nested(self, dim: int, coarse: Numbers, fine: Numbers, grain: int) -> bool:
         """Whether blocks of `coarse`, which `fine` continues, are whole numbers of its blocks."""
-        large, small = self.block(dim, coarse), self.block(dim, fine)
+        large, small = self.block(dim, coarse, grain), self.block(dim, fine, grain)
         count = self.parts(fine) // self.parts(coarse)
         return large == count * small or large >= self.dims[dim]
 
@@ -185,9 +203,9 @@ class Atoms:
                     found.append(number)
         return tuple(found)
 
-    def state(self, sharding: Sharding) -> State:
+    def state(self, sharding: Sharding, grains: Numbers = ()) -> State:
         pending = tuple(sorted(self.of(sharding.unreduced)))
-        return State(tuple(self.of(dim.axes) for dim in sharding.dims), pending)
+        return State(tuple(self.of(dim.axes) for dim in sharding.dims), pending, grains)
 
     def merged(self, numbers: Iterable[int]) -> tuple[Axis, ...]:
         return self.mesh.merged(self.axes[number] for number in numbers)
@@ -260,6 +278,16 @@ def require_legal(mesh: Mesh, dims: Sequence[int], source: Sharding, target: Sha
             f"{source} cannot become {target}: a value is unreduced only where an operation leaves "
             "it so; take the axes out of the target's `unreduced`"
         )
+
+
+def require_grains(dims: Sequence[int], grains: Sequence[Numbers]) -> None:
+    """UserError for grains that are none of these dims."""
+    for found in grains:
+        if found and (len(found) != len(dims) or min(found, default=1) < 1):
+            raise UserError(f"grains {found} are not one number, at least 1, for each of {dims}")
+        for size, grain in zip(dims, found, strict=False):
+            if size % grain:
+                raise UserError(f"a dimension of {size} has no grain of {grain}: it must divide it")
 
 
 def _within(mesh: Mesh, axis: Axis, others: Iterable[Axis]) -> bool:

@@ -43,8 +43,8 @@ def lower(
 ) -> Value:
     """The target's block from the source's block `value`, built with `b`.
 
-    value: of the dims `plan.source.local_dims(plan.mesh, plan.dims)`. channels: a positive number
-    for each communication. interconnect: who is near whom, where an exchange can choose.
+    value: of the dims `plan.local()[0]`. channels: a positive number for each communication.
+    interconnect: who is near whom, where an exchange can choose.
     """
     for move in plan.moves:
         value = _Lowering(plan, b, move, channels, interconnect).run(value)
@@ -60,8 +60,8 @@ class _Lowering:
         self.channels, self.interconnect = channels, interconnect
         self.atoms: Atoms = atoms_of(plan.mesh, (move.before, move.after), prime=False)
         self.blocks: Blocks = self.atoms.blocks(plan.dims, plan.itemsize)
-        self.before: State = self.atoms.state(move.before)
-        self.after: State = self.atoms.state(move.after)
+        self.before: State = self.atoms.state(move.before, move.grains[0])
+        self.after: State = self.atoms.state(move.after, move.grains[1])
 
     def run(self, value: Value) -> Value:
         return _KINDS[self.move.kind](self, value)
@@ -104,7 +104,7 @@ class _Lowering:
     def all_to_all(self, value: Value) -> Value:
         dim, to, count = self.move.dim, self.move.to, self.mesh.parts(self.move.axes)
         assert dim is not None and to is not None
-        value = self.widened(value, to, self.blocks.block(to, self.after.dims[to]) * count)
+        value = self.widened(value, to, self.size(to) * count)
         value = self.reordered(value, to)
         value = self.b(
             "all_to_all", value, split_dimension=to, concat_dimension=dim, split_count=count,
@@ -115,7 +115,7 @@ class _Lowering:
     def reduce_scatter(self, value: Value) -> Value:
         to, count = self.move.to, self.mesh.parts(self.move.axes)
         assert to is not None
-        value = self.widened(value, to, self.blocks.block(to, self.after.dims[to]) * count)
+        value = self.widened(value, to, self.size(to) * count)
         facts = {"scatter_dimension": to, **self.groups(), **GLOBAL}
         return self.b("reduce_scatter", value, regions=(self.fold(value),), **facts)
 
@@ -156,6 +156,10 @@ class _Lowering:
         scalar = TensorType((), value.element)
         return build_region([scalar, scalar], lambda b, x, y: [b(self.operation, x, y)])
 
+    def size(self, dim: int) -> int:
+        """Of a block after the move."""
+        return self.blocks.block(dim, self.after.dims[dim], self.after.grain(dim))
+
     def place(self, state: State, device: int) -> tuple[int, ...]:
         """Which block a device holds, and of which unreduced value."""
         lists = (*state.dims, state.pending)
@@ -195,7 +199,7 @@ class _Lowering:
     def narrowed(self, value: Value, dim: int) -> Value:
         """Cut to the block of the state after the move."""
         limits = list(value.dims)
-        limits[dim] = self.blocks.block(dim, self.after.dims[dim])
+        limits[dim] = self.size(dim)
         if tuple(limits) == value.dims:
             return value
         starts, steps = (0,) * value.rank, (1,) * value.rank
@@ -218,7 +222,7 @@ class _Lowering:
         return self.b.reshape(self.b.transpose(apart, (*range(to), *turned, *after)), value.dims)
 
 
-GLOBAL = {"use_global_device_ids": True}
+GLOBAL: dict[str, Any] = {"use_global_device_ids": True}
 
 _KINDS: dict[str, Callable[[_Lowering, Value], Value]] = {
     SLICE: _Lowering.slice,

@@ -81,10 +81,10 @@ class _Search:
         count = int(np.prod(problem.sizes, dtype=np.int64))
         digits = np.unravel_index(np.arange(count), problem.sizes) if problem.sizes else ()
         self.blocks = Blocks(problem.sizes, digits, problem.dims, problem.itemsize)
-        self.fixed = tuple(
-            _common(*pair) for pair in zip(problem.source.dims, problem.target.dims, strict=True)
-        )
-        kept = {a for n, atoms in zip(self.fixed, self.target.dims, strict=True) for a in atoms[:n]}
+        ranks = range(len(problem.dims))
+        alike = [problem.source.alike(self.target, dim) for dim in ranks]
+        self.fixed = tuple(map(len, alike))
+        kept = {atom for atoms in alike for atom in atoms}
         self.movable = [atom for atom in range(len(problem.sizes)) if atom not in kept]
         ends = (problem.source, problem.target)
         self.largest = max(map(self.blocks.bytes, ends))
@@ -213,14 +213,14 @@ class _Search:
         for atom in self._free(state):
             for dim, atoms in enumerate(state.dims):
                 finer = (*atoms, atom)
-                if self.blocks.nested(dim, atoms, finer):
+                if self.blocks.nested(dim, atoms, finer, state.grain(dim)):
                     yield Step(SLICE, state, state.cut({dim: finer}), (), None, dim), 0.0
 
     def _tails(self, state: State) -> Iterator[tuple[int, Numbers, Numbers]]:
         """(dim, atoms that stay, minor atoms that go) where blocks join to larger blocks."""
         for dim, atoms in enumerate(state.dims):
             for stay in range(self.fixed[dim], len(atoms)):
-                if self.blocks.nested(dim, atoms[:stay], atoms):
+                if self.blocks.nested(dim, atoms[:stay], atoms, state.grain(dim)):
                     yield dim, atoms[:stay], atoms[stay:]
 
     def _gathers(self, state: State) -> Iterator[tuple[Step, float]]:
@@ -235,7 +235,7 @@ class _Search:
             for to, atoms in enumerate(state.dims):
                 for order in itertools.permutations(tail) if to != dim else ():
                     finer = atoms + order
-                    if self.blocks.nested(to, atoms, finer):
+                    if self.blocks.nested(to, atoms, finer, state.grain(to)):
                         after = state.cut({dim: stay, to: finer})
                         size = padded(self.blocks, state, to, finer, count)
                         yield Step(ALL_TO_ALL, state, after, tail, dim, to), size - size / count
@@ -251,7 +251,7 @@ class _Search:
                     enumerate(state.dims), itertools.permutations(group)
                 ):
                     finer = atoms + order
-                    if self.blocks.nested(to, atoms, finer):
+                    if self.blocks.nested(to, atoms, finer, state.grain(to)):
                         after = state.cut({to: finer}, left)
                         size = padded(self.blocks, state, to, finer, count)
                         step = Step(REDUCE_SCATTER, state, after, order, None, to)
@@ -276,7 +276,7 @@ class _Search:
         for dims in itertools.islice(ways, MAXIMUM_PERMUTES):
             if dims == state.dims:
                 continue
-            after = State(dims, state.pending)
+            after = state._replace(dims=dims)
             moving = int(self.blocks.moving(state, after).sum())
             group = _different(state, after)
             yield Step(PERMUTE, state, after, group), size * moving / self.blocks.devices
@@ -320,20 +320,14 @@ class _Search:
 def padded(blocks: Blocks, state: State, to: int, finer: Numbers, count: int) -> int:
     """Bytes of a block whose dim `to` is made to fall into `count` blocks of `finer`."""
     dims = list(blocks.local(state))
-    dims[to] = blocks.block(to, finer) * count
+    dims[to] = blocks.block(to, finer, state.grain(to)) * count
     return int(np.prod(dims, dtype=np.int64)) * blocks.itemsize
 
 
 def _different(one: State, other: State) -> Numbers:
     """The atoms that the two states use in different ways, ascending."""
     found: set[int] = set(one.pending) ^ set(other.pending)
-    for left, right in zip(one.dims, other.dims, strict=True):
-        start = _common(left, right)
+    for dim, (left, right) in enumerate(zip(one.dims, other.dims, strict=True)):
+        start = len(one.alike(other, dim))
         found.update(left[start:], right[start:])
     return tuple(sorted(found))
-
-
-def _common(one: Numbers, other: Numbers) -> int:
-    """How many atoms both begin with."""
-    pairs = zip(one, other, strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

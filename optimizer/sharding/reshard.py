@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ...hlo.errors import UserError
 from ...hlo.ops.collectives import share
 from ...hlo.sharding import Axis, Mesh, Sharding
-from .blocks import Atoms, Blocks, State, atoms_of, require_legal
+from .blocks import Atoms, Blocks, Numbers, State, atoms_of, require_grains, require_legal
 from .interconnect import USUAL, Interconnect, seconds, slowest
 from .moves import (
     ALL_GATHER,
@@ -39,6 +39,7 @@ class Move:
     kind: slice, permute, all_to_all, all_gather, reduce_scatter, all_reduce or exchange.
     axes: along which devices take part, in the order of their places in a group.
     dim, to: the dim that axes leave, the one that they come to cut; None where there is none.
+    grains: of each dim before and after; empty where all are 1.
     received: the bytes that each device gets from others, as `interpret_parallel` counts them.
     peak: bytes of a device's blocks before and after, which are there at one time.
     """
@@ -49,6 +50,7 @@ class Move:
     axes: tuple[Axis, ...]
     dim: int | None
     to: int | None
+    grains: tuple[Numbers, Numbers]
     received: tuple[int, ...]
     peak: int
 
@@ -63,6 +65,7 @@ class Move:
 class ReshardPlan:
     """How a tensor of `dims`, `itemsize` bytes an element, gets from source to target.
 
+    grains: of each dim at the source and at the target; empty where all are 1.
     received: bytes that each device gets from others. least: the same, if every box that a device
     lacks came to it once and nothing else. seconds: what the interconnect says. peak: the most
     bytes of its blocks that a device has at one time. proven: no chain of moves is cheaper.
@@ -73,12 +76,21 @@ class ReshardPlan:
     itemsize: int
     source: Sharding
     target: Sharding
+    grains: tuple[Numbers, Numbers]
     moves: tuple[Move, ...]
     received: tuple[int, ...]
     least: tuple[int, ...]
     seconds: float
     peak: int
     proven: bool
+
+    def local(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The dims of a device's block, of the source and of the target."""
+        atoms = atoms_of(self.mesh, (self.source, self.target), prime=False)
+        blocks = atoms.blocks(self.dims, self.itemsize)
+        ends = zip((self.source, self.target), self.grains, strict=True)
+        source, target = (blocks.local(atoms.state(*end)) for end in ends)
+        return source, target
 
     @property
     def mean(self) -> float:
@@ -119,18 +131,21 @@ def plan_reshard(
     target: Sharding,
     interconnect: Interconnect = USUAL,
     exchange: bool = True,
+    grains: tuple[Numbers, Numbers] = ((), ()),
 ) -> ReshardPlan:
     """The cheapest plan on this interconnect; `exchange=False`: of collectives alone.
 
     dims: of the whole tensor; itemsize: bytes of an element. Open dims, priorities and replicated
     axes of the shardings say nothing here. The target may be unreduced where the source is.
+    grains: for each dim, what no block of the source, and of the target, cuts (`blocks.py`).
     UserError for shardings that do not fit the mesh or the dims, and where collectives alone
     cannot do it (blocks of uneven dims that do not nest).
     """
     require_legal(mesh, dims, source, target)
+    require_grains(dims, grains)
     for prime in (True, False):
         atoms = atoms_of(mesh, (source, target), prime)
-        ends = atoms.state(source), atoms.state(target)
+        ends = _ends(atoms, source, target, grains)
         movable = {atom for end in ends for atom in end.atoms} - _kept(*ends)
         if len(movable) <= MAXIMUM_ATOMS:
             break
@@ -152,20 +167,30 @@ def plan_reshard(
     peak = max((move.peak for move in moves), default=blocks.bytes(ends[0]))
     least = tuple(map(int, _least(blocks, *ends)))
     return ReshardPlan(
-        mesh, tuple(dims), itemsize, source, target, moves, received, least, found.seconds, peak,
-        found.proven,
+        mesh, tuple(dims), itemsize, source, target, (ends[0].grains, ends[1].grains), moves,
+        received, least, found.seconds, peak, found.proven,
     )  # fmt: skip
+
+
+def _ends(
+    atoms: Atoms, source: Sharding, target: Sharding, grains: tuple[Numbers, Numbers]
+) -> tuple[State, State]:
+    """The two states. A dim that nothing cuts at one end has the other end's grain there."""
+    one, other = (atoms.state(*end) for end in zip((source, target), grains, strict=True))
+    if not any(grains):
+        return one, other
+    left, right = [], []
+    for dim in range(len(one.dims)):
+        here, there = one.grain(dim), other.grain(dim)
+        left.append(here if one.dims[dim] else there)
+        right.append(there if other.dims[dim] else here)
+    return one._replace(grains=tuple(left)), other._replace(grains=tuple(right))
 
 
 def _kept(source: State, target: State) -> set[int]:
     """Atoms that both states begin a dim with."""
-    found: set[int] = set()
-    for left, right in zip(source.dims, target.dims, strict=True):
-        for one, other in zip(left, right, strict=False):
-            if one != other:
-                break
-            found.add(one)
-    return found
+    alike = (source.alike(target, dim) for dim in range(len(source.dims)))
+    return {atom for atoms in alike for atom in atoms}
 
 
 def _search(
@@ -183,7 +208,7 @@ def _search(
 
     def renamed(state: State, names: dict[int, int]) -> State:
         dims = tuple(tuple(names[atom] for atom in atoms) for atoms in state.dims)
-        return State(dims, tuple(sorted(names[atom] for atom in state.pending)))
+        return State(dims, tuple(sorted(names[atom] for atom in state.pending)), state.grains)
 
     problem = Problem(
         tuple(sizes[atom] for atom in order), tuple(links[atom] for atom in order), blocks.dims,
@@ -224,6 +249,7 @@ def _move(atoms: Atoms, blocks: Blocks, step: Step, like: Sharding) -> Move:
         atoms.merged(step.group),
         step.dim,
         step.to,
+        (step.before.grains, step.after.grains),
         tuple(map(int, _received(blocks, step))),
         max(before + values * after, (values > 1) * (values + 1) * after),
     )

@@ -47,7 +47,7 @@ def transfers(
 
 
 def _start(blocks: Blocks, state: State, device: int) -> tuple[int, ...]:
-    spans = (blocks.span(dim, atoms)[0] for dim, atoms in enumerate(state.dims))
+    spans = (blocks.span(dim, state)[0] for dim in range(len(state.dims)))
     return tuple(int(start[device]) for start in spans)
 
 
@@ -58,8 +58,8 @@ def _boxes(blocks: Blocks, before: State, after: State, target: int) -> Iterator
     """(block of `before`, start in it, start in the tensor, sizes) of each box of a device."""
     choices: list[list[tuple[int, int, int, int]]] = []
     for dim, atoms in enumerate(before.dims):
-        size = blocks.block(dim, atoms)
-        starts, stops = blocks.span(dim, after.dims[dim])
+        size = blocks.block(dim, atoms, before.grain(dim))
+        starts, stops = blocks.span(dim, after)
         low, high = int(starts[target]), int(stops[target])
         if low == high:
             return

@@ -77,28 +77,37 @@ def random_sharding(
     return Sharding("mesh", cuts, (), mesh.merged(pending), reduction)
 
 
-def windows(mesh: Mesh, sharding: Sharding, shape: Sequence[int]) -> Iterator[tuple[int, Any]]:
-    """(device, the slices of the whole tensor that it holds), written apart from the planner."""
+Grains = tuple[int, ...]
+
+
+def windows(
+    mesh: Mesh, sharding: Sharding, shape: Sequence[int], grains: Grains = ()
+) -> Iterator[tuple[int, tuple[int, ...], Any]]:
+    """(device, dims of its block, the slices of the whole tensor that it holds), written apart
+    from the planner."""
+    grains = grains or (1,) * len(shape)
     ids = mesh.device_ids or range(mesh.devices)
-    local = sharding.local_dims(mesh, shape)
+    coarse = [size // grain for size, grain in zip(shape, grains, strict=True)]
+    local = sharding.local_dims(mesh, coarse)
+    block = tuple(size * grain for size, grain in zip(local, grains, strict=True))
     for place, device in enumerate(ids):
         at = mesh.coordinates(place)
-        starts = [mesh.index(dim.axes, at) * n for dim, n in zip(sharding.dims, local, strict=True)]
-        limits = [min(s + n, d) for s, n, d in zip(starts, local, shape, strict=True)]
-        yield device, tuple(slice(min(s, e), e) for s, e in zip(starts, limits, strict=True))
+        starts = [mesh.index(dim.axes, at) * n for dim, n in zip(sharding.dims, block, strict=True)]
+        limits = [min(s + n, d) for s, n, d in zip(starts, block, shape, strict=True)]
+        window = tuple(slice(min(s, e), e) for s, e in zip(starts, limits, strict=True))
+        yield device, block, window
 
 
 def scattered(
-    mesh: Mesh, sharding: Sharding, values: np.ndarray, padding: float
+    mesh: Mesh, sharding: Sharding, values: np.ndarray, padding: float, grains: Grains = ()
 ) -> list[np.ndarray]:
     """Each device's block; values[u]: the tensor of unreduced number u. What is no part of the
     tensor is `padding`."""
-    shape = values.shape[1:]
     found: list[Any] = [None] * mesh.devices
     ids = list(mesh.device_ids or range(mesh.devices))
-    for device, window in windows(mesh, sharding, shape):
+    for device, dims, window in windows(mesh, sharding, values.shape[1:], grains):
         number = mesh.index(sharding.unreduced, mesh.coordinates(ids.index(device)))
-        block = np.full(sharding.local_dims(mesh, shape), padding, values.dtype)
+        block = np.full(dims, padding, values.dtype)
         part = values[number][window]
         block[tuple(map(slice, part.shape))] = part
         found[device] = block
@@ -107,7 +116,7 @@ def scattered(
 
 def run(plan: ReshardPlan, blocks: Sequence[np.ndarray]) -> ParallelResults:
     """The program of the plan on all devices."""
-    kind = TensorType(plan.source.local_dims(plan.mesh, plan.dims), F32)
+    kind = TensorType(plan.local()[0], F32)
     module = build_module([kind], lambda b, x: [lower(plan, b, x, itertools.count(1))])
     return interpret_parallel(
         module, [[block] for block in blocks], num_partitions=plan.mesh.devices
@@ -119,13 +128,13 @@ def check(plan: ReshardPlan, generator: np.random.Generator, padding: float = np
     mesh, source, target = plan.mesh, plan.source, plan.target
     count = mesh.parts(source.unreduced)
     values = generator.integers(-8, 8, (count, *plan.dims)).astype(np.float32)
-    found = run(plan, scattered(mesh, source, values, padding))
+    found = run(plan, scattered(mesh, source, values, padding, plan.grains[0]))
     assert [sum(r.values()) for r in found.received] == list(plan.received), str(plan)
     kept = {mesh.index(target.unreduced, mesh.coordinates(p)) for p in range(mesh.devices)}
     assert kept == {0} or target.unreduced == source.unreduced
     whole = values if target.unreduced else FOLDS[source.reduction](values, 0)[None]
-    wanted = scattered(mesh, target, whole, padding)
-    for device, window in windows(mesh, target, plan.dims):
+    wanted = scattered(mesh, target, whole, padding, plan.grains[1])
+    for device, _, window in windows(mesh, target, plan.dims, plan.grains[1]):
         inside = tuple(slice(0, s.stop - s.start) for s in window)
         got = found.results[device][0]
         assert got.shape == wanted[device].shape

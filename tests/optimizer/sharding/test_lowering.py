@@ -78,6 +78,18 @@ def test_heads_that_do_not_divide() -> None:
         check(plan, np.random.default_rng(0))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_that_cut_no_grain(seed: int) -> None:
+    """A dim that a reshape has merged: each end cuts it in grains of its own."""
+    generator = random.Random(seed)
+    mesh = random_mesh(generator)
+    dims = (generator.choice((12, 24, 36)), generator.choice((5, 8)))
+    grains = tuple((generator.choice((1, 2, 3, 4, 6)), 1) for _ in range(2))
+    source, target = (random_sharding(mesh, 2, generator, n == 0) for n in range(2))
+    plan = plan_reshard(mesh, dims, 4, source, target, grains=(grains[0], grains[1]))
+    check(plan, np.random.default_rng(seed))
+
+
 def test_a_scalar_and_one_device() -> None:
     mesh = Mesh((("x", 2),))
     scalar = parse_sharding("<@mesh, []>")

@@ -102,6 +102,18 @@ def test_known_reshardings_take_what_is_needed(
     assert plan.mean == wanted * 2**20 == sum(plan.least) / len(plan.least)
 
 
+def test_six_heads_in_four_parts() -> None:
+    """From blocks of 96 to 2, 2, 2 and 0 heads of 64: 32, 64, 96 and 0 columns come."""
+    mesh, end = parse_mesh('<["model"=4]>'), sharding('[{}, {"model"}]')
+    plan = plan_reshard(mesh, (384, 384), 4, end, end, grains=((), (1, 64)))
+    assert plan.local() == ((384, 96), (384, 128))
+    assert plan.received == tuple(4 * 384 * columns for columns in (32, 64, 96, 0))
+    with pytest.raises(UserError, match="no grain of 5"):
+        plan_reshard(mesh, (384, 384), 4, end, end, grains=((), (1, 5)))
+    with pytest.raises(UserError, match="are not one number"):
+        plan_reshard(mesh, (384, 384), 4, end, end, grains=((2,), ()))
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_random_plans_pass_through_nothing_larger(seed: int) -> None:
     generator = random.Random(seed)
