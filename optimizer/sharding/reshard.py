@@ -9,6 +9,7 @@ an exchange (`moves.py`), on an interconnect that is data. `lowering.py` makes a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -141,6 +142,14 @@ def plan_reshard(
     UserError for shardings that do not fit the mesh or the dims, and where collectives alone
     cannot do it (blocks of uneven dims that do not nest).
     """
+    return _plan(mesh, tuple(dims), itemsize, source, target, interconnect, exchange, grains)
+
+
+@functools.lru_cache(maxsize=8192)  # equal layers ask the same
+def _plan(
+    mesh: Mesh, dims: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding,
+    interconnect: Interconnect, exchange: bool, grains: tuple[Numbers, Numbers],
+) -> ReshardPlan:  # fmt: skip
     require_legal(mesh, dims, source, target)
     require_grains(dims, grains)
     for prime in (True, False):
@@ -167,7 +176,7 @@ def plan_reshard(
     peak = max((move.peak for move in moves), default=blocks.bytes(ends[0]))
     least = tuple(map(int, _least(blocks, *ends)))
     return ReshardPlan(
-        mesh, tuple(dims), itemsize, source, target, (ends[0].grains, ends[1].grains), moves,
+        mesh, dims, itemsize, source, target, (ends[0].grains, ends[1].grains), moves,
         received, least, found.seconds, peak, found.proven,
     )  # fmt: skip
 
