@@ -1,12 +1,13 @@
-"""Bytes of reshardings: our plans, Shardy's chains, and what is needed at least.
+"""Bytes of reshardings: our plans, Shardy's chains, XLA's programs, and what is needed at least.
 
     python benchmarks/resharding.py
 
-Every pair of shardings of a matrix on a mesh of 2 x 2 x 2; a sample of pairs of rank 3 on
-2 x 2 x 2 x 2; six reshardings from programs. Bytes are received per device, the mean of all
-devices, as rings carry them; "needed" is what a device does not hold already. Shardy's chains come
-from its own pass in jaxlib. Seconds are of the processor, of plans that no cache had. Results go to
-benchmarks/results/resharding.json.
+Every pair of shardings of a matrix on a mesh of 2 x 2 x 2, 300 of them through XLA; a sample of
+pairs of rank 3 on 2 x 2 x 2 x 2; six reshardings from programs. Bytes are received per device, the
+mean of all devices, as rings carry them; "needed" is what a device does not hold already. Shardy's
+chains come from its own pass in jaxlib; XLA's programs are those of its partitioner for 8 virtual
+devices, run and counted by `girih.interpret_parallel`. Seconds are of the processor, of plans that
+no cache had. Results go to benchmarks/results/resharding.json.
 """
 
 from __future__ import annotations
@@ -23,13 +24,19 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
+import jax
+import numpy as np
 from jax._src.interpreters import mlir
 from jaxlib.mlir import ir, passmanager
 from rich.console import Console
 from rich.table import Table
 
-from girih.hlo.sharding import Mesh, Sharding, parse_mesh, parse_sharding
+from girih.frontends.xla import read_hlo
+from girih.hlo.distributed import interpret_parallel
+from girih.hlo.sharding import Axis, Mesh, Sharding, parse_mesh, parse_sharding
 from girih.optimizer.sharding.blocks import atoms_of
 from girih.optimizer.sharding.interconnect import Interconnect, Link
 from girih.optimizer.sharding.moves import cheapest
@@ -112,6 +119,34 @@ def _received(
     return size - size / blocks.parts(tuple(moved))
 
 
+def xla(mesh: Mesh, dims: Sequence[int], pair: Pair) -> float:
+    """Mean bytes per device of XLA's program for a pair of shardings by whole axes."""
+    devices = np.array(jax.devices()).reshape([mesh.size(Axis(name)) for name in mesh.names])
+    ends = [
+        jax.NamedSharding(
+            jax.sharding.Mesh(devices, mesh.names),
+            jax.P(*(tuple(axis.name for axis in dim.axes) for dim in end.dims)),
+        )
+        for end in pair
+    ]
+    whole = jax.ShapeDtypeStruct(dims, np.float32)
+    made = jax.jit(lambda x: x, in_shardings=ends[0], out_shardings=ends[1]).lower(whole).compile()
+    block = np.zeros(pair[0].local_dims(mesh, dims), np.float32)
+    module = read_hlo(made.as_text())
+    found = interpret_parallel(module, [[block]] * mesh.devices, num_partitions=mesh.devices)
+    return sum(sum(counts.values()) for counts in found.received) / mesh.devices
+
+
+def against_xla(mesh: Mesh, dims: Sequence[int], pairs: Sequence[Pair]) -> dict[str, float]:
+    ratios = []
+    for pair in pairs:
+        plan = plan_reshard(mesh, dims, 4, *pair)
+        needed = sum(plan.least) / len(plan.least)
+        size = xla(mesh, dims, pair)
+        ratios.append(size / needed if needed else 1.0 + size)
+    return {"pairs": len(pairs), "mean": round(sum(ratios) / len(ratios), 4), "max": max(ratios)}
+
+
 def ratio(plan: ReshardPlan) -> float:
     needed = sum(plan.least) / len(plan.least)
     return plan.mean / needed if needed else 1.0 + plan.mean
@@ -160,12 +195,13 @@ def row(name: str) -> dict[str, Any]:
     ends = [parse_sharding(f"<@mesh, {text}>") for text in (source, target)]
     grains = GRAINS.get(name, ((), ()))
     plan = plan_reshard(mesh, dims, 4, *ends, grains=grains)
-    chain = None
+    chain = theirs = None
     if name not in GRAINS:
         chain = plan_reshard(mesh, dims, 4, *ends, exchange=False).mean / MIB
+        theirs = round(xla(mesh, dims, (ends[0], ends[1])) / MIB, 4)
     return {
         "name": name, "wanted": wanted, "MiB": round(plan.mean / MIB, 4),
-        "at most": round(plan.maximum / MIB, 4), "chain": chain, "plan": str(plan),
+        "at most": round(plan.maximum / MIB, 4), "chain": chain, "XLA": theirs, "plan": str(plan),
     }  # fmt: skip
 
 
@@ -179,6 +215,7 @@ def main() -> None:
     sample = [tuple(generator.sample(shardings, 2)) for _ in range(1000)]
     results.append(compare("rank 3 on 2x2x2x2, 1,000 of 468,540", four, (64, 64, 64), sample))  # type: ignore[arg-type]
     rows = [row(name) for name in ROWS]
+    partitioned = against_xla(three, (64, 64), generator.sample(pairs, 300))
     table = Table("pairs", "", "mean", "max", "exact", "worse", "better", "seconds")
     for entry in results:
         shardys = entry["Shardy"]
@@ -192,13 +229,17 @@ def main() -> None:
             )  # fmt: skip
     console = Console()
     console.print(table)
+    console.print(f"XLA: {partitioned}", highlight=False)
     for entry in rows:
         console.print(
-            f"{entry['name']}: wanted {entry['wanted']} MiB, {entry['plan']}", highlight=False
+            f"{entry['name']}: wanted {entry['wanted']} MiB, XLA {entry['XLA']}, {entry['plan']}",
+            highlight=False,
         )
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "resharding.json"
-    path.write_text(json.dumps({"pairs": results, "rows": rows}, indent=1) + "\n")
+    path.write_text(
+        json.dumps({"pairs": results, "rows": rows, "XLA": partitioned}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -105,7 +105,11 @@ class ReshardPlan:
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.dims)) or "scalar"
-        lines = [f"{shape}, {self.itemsize} bytes each: {self.source} -> {self.target}"]
+        ends = [
+            f"{end} in grains {grains}" if max(grains, default=1) > 1 else str(end)
+            for end, grains in zip((self.source, self.target), self.grains, strict=True)
+        ]
+        lines = [f"{shape}, {self.itemsize} bytes each: {ends[0]} -> {ends[1]}"]
         lines += [f"  {move}" for move in self.moves]
         lines.append(
             f"  {_counted(self.received)}, needed {_mean(self.least)}; "

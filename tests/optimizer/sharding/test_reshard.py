@@ -107,6 +107,7 @@ def test_six_heads_in_four_parts() -> None:
     mesh, end = parse_mesh('<["model"=4]>'), sharding('[{}, {"model"}]')
     plan = plan_reshard(mesh, (384, 384), 4, end, end, grains=((), (1, 64)))
     assert plan.local() == ((384, 96), (384, 128))
+    assert str(plan).split("\n")[0].endswith('-> <@mesh, [{}, {"model"}]> in grains (1, 64)')
     assert plan.received == tuple(4 * 384 * columns for columns in (32, 64, 96, 0))
     with pytest.raises(UserError, match="no grain of 5"):
         plan_reshard(mesh, (384, 384), 4, end, end, grains=((), (1, 5)))
