@@ -228,9 +228,7 @@ class Atoms:
             inner = self.mesh.parts(map(Axis, later))
             below = whole // self.mesh.bounds(axis)[1]
             digits.append(places // inner % whole // below % self.mesh.size(axis))
-        found = Blocks(self.sizes(), digits, dims, itemsize)
-        found.devices = count
-        return found
+        return Blocks(self.sizes(), digits, dims, itemsize)
 
 
 def atoms_of(mesh: Mesh, shardings: Sequence[Sharding], prime: bool) -> Atoms:

@@ -59,6 +59,7 @@ class Problem(NamedTuple):
     source: State
     target: State
     exchange: bool  # whether a chain may end with one
+    memory: int | None  # bytes of blocks that no move may exceed
 
 
 class Found(NamedTuple):
@@ -129,6 +130,9 @@ class _Search:
         return math.inf if known is None else known[0] - self.cost[state][0]
 
     def relax(self, step: Step, price: float) -> None:
+        memory = self.problem.memory
+        if step.before not in self.cost or memory is not None and peak(self.blocks, step) > memory:
+            return
         spent, calls = self.cost[step.before]
         spent, calls = spent + price, calls + (step.kind != SLICE)
         if step.after not in self.cost or (spent, calls) < self.cost[step.after]:
@@ -315,6 +319,15 @@ class _Search:
         messages = float(blocks.messages(state, self.target).max())
         step = Step(EXCHANGE, state, self.target, _different(state, self.target))
         yield step, seconds(self.reached, messages, size) if size else 0.0
+
+
+def peak(blocks: Blocks, step: Step) -> int:
+    """Bytes of a device's blocks before and after a move, which are there at one time; where it
+    folds, first the values to fold beside the block before, then beside their result."""
+    before, after = blocks.bytes(step.before), blocks.bytes(step.after)
+    folded = blocks.folded(step.before, step.after) if step.kind == EXCHANGE else ()
+    values = blocks.parts(folded) * after
+    return max(before + values, values + after) if folded else before + after
 
 
 def padded(blocks: Blocks, state: State, to: int, finer: Numbers, count: int) -> int:

@@ -30,6 +30,7 @@ from .moves import (
     Step,
     cheapest,
     padded,
+    peak,
 )
 
 
@@ -137,22 +138,27 @@ def plan_reshard(
     interconnect: Interconnect = USUAL,
     exchange: bool = True,
     grains: tuple[Numbers, Numbers] = ((), ()),
+    memory: int | None = None,
 ) -> ReshardPlan:
     """The cheapest plan on this interconnect; `exchange=False`: of collectives alone.
 
     dims: of the whole tensor; itemsize: bytes of an element. Open dims, priorities and replicated
     axes of the shardings say nothing here. The target may be unreduced where the source is.
     grains: for each dim, what no block of the source, and of the target, cuts (`blocks.py`).
+    memory: bytes of a device's blocks, before and after a move, that no move may exceed.
     UserError for shardings that do not fit the mesh or the dims, and where collectives alone
-    cannot do it (blocks of uneven dims that do not nest).
+    (blocks of uneven dims that do not nest), or this memory, cannot do it.
     """
-    return _plan(mesh, tuple(dims), itemsize, source, target, interconnect, exchange, grains)
+    return _plan(
+        mesh, tuple(dims), itemsize, source, target, interconnect, exchange, grains, memory
+    )
 
 
 @functools.lru_cache(maxsize=8192)  # equal layers ask the same
 def _plan(
     mesh: Mesh, dims: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding,
     interconnect: Interconnect, exchange: bool, grains: tuple[Numbers, Numbers],
+    memory: int | None,
 ) -> ReshardPlan:  # fmt: skip
     require_legal(mesh, dims, source, target)
     require_grains(dims, grains)
@@ -166,22 +172,24 @@ def _plan(
         raise UserError(f"{source} and {target} cut an unreduced axis in ways that do not nest")
     blocks = atoms.blocks(dims, itemsize)
     if atoms.disjoint:
-        found = _search(atoms, blocks, ends, movable, interconnect, exchange)
+        found = _search(atoms, blocks, ends, movable, interconnect, exchange, memory)
     else:
         found = _direct(atoms, blocks, ends, interconnect) if exchange else None
-    if found is None:
+    if found is None or memory is not None and any(peak(blocks, s) > memory for s in found.steps):
+        within = "" if memory is None else f" in {memory} bytes of a device's memory"
+        both = sum(map(blocks.bytes, ends))
+        remedy = f"its blocks at both ends have {both}" if memory else "an exchange leads there"
         raise UserError(
-            f"no chain of collectives was found from {source} to {target} on {mesh}; "
-            "an exchange leads there"
+            f"no chain of moves was found from {source} to {target} on {mesh}{within}; {remedy}"
         )
     moves = tuple(_move(atoms, blocks, step, source) for step in found.steps)
     totals = zip(*(move.received for move in moves), strict=True)
     received = tuple(map(sum, totals)) if moves else (0,) * blocks.devices
-    peak = max((move.peak for move in moves), default=blocks.bytes(ends[0]))
+    most = max((move.peak for move in moves), default=blocks.bytes(ends[0]))
     least = tuple(map(int, _least(blocks, *ends)))
     return ReshardPlan(
         mesh, dims, itemsize, source, target, (ends[0].grains, ends[1].grains), moves,
-        received, least, found.seconds, peak, found.proven,
+        received, least, found.seconds, most, found.proven,
     )  # fmt: skip
 
 
@@ -208,7 +216,7 @@ def _kept(source: State, target: State) -> set[int]:
 
 def _search(
     atoms: Atoms, blocks: Blocks, ends: tuple[State, State], movable: set[int],
-    interconnect: Interconnect, exchange: bool,
+    interconnect: Interconnect, exchange: bool, memory: int | None,
 ) -> Found | None:  # fmt: skip
     """`cheapest` of the same problem with atoms numbered as they come, so that equal ones meet."""
     sizes = blocks.sizes
@@ -226,6 +234,7 @@ def _search(
     problem = Problem(
         tuple(sizes[atom] for atom in order), tuple(links[atom] for atom in order), blocks.dims,
         blocks.itemsize, renamed(ends[0], number), renamed(ends[1], number), exchange,
+        memory,
     )  # fmt: skip
     found = cheapest(problem)
     if found is None:
@@ -253,8 +262,6 @@ def _direct(
 
 
 def _move(atoms: Atoms, blocks: Blocks, step: Step, like: Sharding) -> Move:
-    before, after = blocks.bytes(step.before), blocks.bytes(step.after)
-    values = blocks.parts(blocks.folded(step.before, step.after)) if step.kind == EXCHANGE else 1
     return Move(
         step.kind,
         atoms.sharding(step.before, like),
@@ -264,7 +271,7 @@ def _move(atoms: Atoms, blocks: Blocks, step: Step, like: Sharding) -> Move:
         step.to,
         (step.before.grains, step.after.grains),
         tuple(map(int, _received(blocks, step))),
-        max(before + values * after, (values > 1) * (values + 1) * after),
+        peak(blocks, step),
     )
 
 

@@ -67,6 +67,20 @@ def test_each_replica_or_partition_exchanges_by_itself(channel: int) -> None:
         assert result[place] == value + 100 * other[number] and np.count_nonzero(result) <= 1
 
 
+def test_an_exchange_runs_beside_what_follows() -> None:
+    facts = {"transfers": ((0, 1, (0, 0), (0, 0), (4, 4)), (1, 0, (0, 0), (0, 0), (4, 4)))}
+
+    def body(b: Any, x: Any) -> Any:
+        region = build_region([SQUARE], lambda c, y: [c("exchange", y, type=SQUARE, **facts)])
+        future = b.op("async_start", [x], {}, (region,)).result
+        return [b("add", b("async_done", future, type=SQUARE), x)]
+
+    given = squares(2)
+    found = girih.interpret_parallel(build_module([SQUARE], body), given, num_replicas=2)
+    for (result,) in found.results:
+        np.testing.assert_array_equal(result, given[0][0] + given[1][0])
+
+
 def test_who_waits_for_ever_is_named() -> None:
     silent = build_module([SQUARE], lambda b, x: [x])
     talks = exchange((0, 1, (0, 0), (0, 0), (1, 1)))

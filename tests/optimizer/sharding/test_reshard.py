@@ -148,6 +148,18 @@ def test_costs_decide() -> None:
     assert [move.axes for move in plan.moves] == [(x, y)]
 
 
+def test_memory_is_a_bound() -> None:
+    """A chain through another large block, or the exchange that needs both ends alone."""
+    ends = sharding('[{"x"}, {"y", "z"}]'), sharding('[{"z"}, {}]')
+    few = Interconnect(usual=Link(call=1e-6, message=1.0, byte=1e-9))
+    free = plan_reshard(CUBE, (64, 64), 4, *ends, few)
+    assert free.peak > 64 * 64 * 4 * (1 / 8 + 1 / 2)
+    tight = plan_reshard(CUBE, (64, 64), 4, *ends, few, memory=10240)
+    assert tight.peak == 10240 and tight.seconds > free.seconds
+    with pytest.raises(UserError, match="in 10239 bytes .* at both ends have 10240"):
+        plan_reshard(CUBE, (64, 64), 4, *ends, few, memory=10239)
+
+
 def test_equal_ends_need_nothing() -> None:
     end = sharding('[{"x"}, {"y"}]')
     plan = plan_reshard(CUBE, (64, 64), 4, end, sharding('[{"x", ?}p1, {"y"}]'))
@@ -170,7 +182,7 @@ def test_sub_axes_that_do_not_nest_are_exchanged() -> None:
     plan = plan_reshard(mesh, (24,), 4, *ends)
     assert [move.kind for move in plan.moves] == ["exchange"]
     assert list(plan.received) == [4 * size for size in needed(mesh, (24,), *ends)]
-    with pytest.raises(UserError, match="no chain of collectives was found"):
+    with pytest.raises(UserError, match="no chain of moves was found"):
         plan_reshard(mesh, (24,), 4, *ends, exchange=False)
 
 
