@@ -65,6 +65,7 @@ def pieces(mesh: Mesh, generator: random.Random) -> list[Axis]:
 def random_sharding(
     mesh: Mesh, rank: int, generator: random.Random, unreduced: bool = False
 ) -> Sharding:
+    """Parts of axes in any dim, in none, or unreduced."""
     dims: list[list[Axis]] = [[] for _ in range(rank)]
     pending: list[Axis] = []
     for axis in pieces(mesh, generator):
@@ -78,6 +79,15 @@ def random_sharding(
 
 
 Grains = tuple[int, ...]
+
+
+def left_unreduced(source: Sharding, target: Sharding, generator: random.Random) -> Sharding:
+    """The target, unreduced over some of the source's axes that it does not use otherwise."""
+    names = {axis.name for axis in target.axes}
+    free = [axis for axis in source.unreduced if axis.name not in names]
+    kept = tuple(axis for axis in free if generator.random() < 0.5)
+    reduction = source.reduction if kept else SUM
+    return Sharding(target.mesh, target.dims, (), kept, reduction)
 
 
 def windows(
@@ -130,9 +140,10 @@ def check(plan: ReshardPlan, generator: np.random.Generator, padding: float = np
     values = generator.integers(-8, 8, (count, *plan.dims)).astype(np.float32)
     found = run(plan, scattered(mesh, source, values, padding, plan.grains[0]))
     assert [sum(r.values()) for r in found.received] == list(plan.received), str(plan)
-    kept = {mesh.index(target.unreduced, mesh.coordinates(p)) for p in range(mesh.devices)}
-    assert kept == {0} or target.unreduced == source.unreduced
-    whole = values if target.unreduced else FOLDS[source.reduction](values, 0)[None]
+    apart = values.reshape(*map(mesh.size, source.unreduced), *plan.dims)
+    gone = [n for n, axis in enumerate(source.unreduced) if axis not in target.unreduced]
+    kept = mesh.parts(target.unreduced)
+    whole = FOLDS[source.reduction](apart, tuple(gone)).reshape(kept, *plan.dims)
     wanted = scattered(mesh, target, whole, padding, plan.grains[1])
     for device, _, window in windows(mesh, target, plan.dims, plan.grains[1]):
         inside = tuple(slice(0, s.stop - s.start) for s in window)

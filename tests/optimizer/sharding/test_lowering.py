@@ -12,7 +12,7 @@ from girih.hlo.errors import UserError
 from girih.hlo.sharding import MAX, MIN, SUM, Mesh, Sharding, parse_mesh, parse_sharding
 from girih.optimizer.sharding.reshard import plan_reshard
 
-from .cases import all_shardings, check, random_mesh, random_sharding
+from .cases import all_shardings, check, left_unreduced, random_mesh, random_sharding
 
 SIZES = (0, 1, 2, 3, 4, 6, 7, 8, 12)
 
@@ -26,7 +26,7 @@ def test_random_reshardings(seed: int, exchange: bool) -> None:
     mesh, rank = random_mesh(generator), generator.randint(1, 3)
     dims = tuple(generator.choice(SIZES) for _ in range(rank))
     source = random_sharding(mesh, rank, generator, unreduced=seed % 2 == 1)
-    target = random_sharding(mesh, rank, generator)
+    target = left_unreduced(source, random_sharding(mesh, rank, generator), generator)
     try:
         plan = plan_reshard(mesh, dims, 4, source, target, exchange=exchange)
     except UserError:

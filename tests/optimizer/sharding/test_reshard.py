@@ -17,6 +17,7 @@ from .cases import all_shardings, random_mesh, random_sharding
 
 CUBE = parse_mesh('<["x"=2, "y"=2, "z"=2]>')
 BYTES = Interconnect(usual=Link(call=1e-12, message=0.0, byte=1.0))  # calls decide ties
+FEW = Interconnect(usual=Link(call=1e-6, message=1.0, byte=1e-9))  # no more messages than needed
 PAIRS = list(itertools.permutations(all_shardings("xyz", 2), 2))
 
 
@@ -115,14 +116,15 @@ def test_six_heads_in_four_parts() -> None:
         plan_reshard(mesh, (384, 384), 4, end, end, grains=((2,), ()))
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_random_plans_pass_through_nothing_larger(seed: int) -> None:
+@pytest.mark.parametrize("interconnect", [Interconnect(), BYTES, FEW])
+@pytest.mark.parametrize("seed", range(40))
+def test_random_plans_pass_through_nothing_larger(seed: int, interconnect: Interconnect) -> None:
     generator = random.Random(seed)
     mesh, rank = random_mesh(generator), generator.randint(1, 3)
     dims = tuple(generator.choice((0, 1, 2, 3, 4, 6, 7, 8, 12)) for _ in range(rank))
     source = random_sharding(mesh, rank, generator, unreduced=True)
     target = random_sharding(mesh, rank, generator)
-    plan = plan_reshard(mesh, dims, 4, source, target)
+    plan = plan_reshard(mesh, dims, 4, source, target, interconnect)
     assert no_more_replicated(plan)
     largest = max(local(plan, source), local(plan, target))
     assert plan.peak <= 2 * largest or source.unreduced and plan.peak <= 3 * largest
@@ -135,8 +137,7 @@ def test_random_plans_pass_through_nothing_larger(seed: int) -> None:
 def test_costs_decide() -> None:
     """Many small messages against more bytes; a slow axis against a fast one."""
     ends = sharding('[{"x", "y", "z"}, {}]'), sharding('[{}, {"x", "y", "z"}]')
-    few = Interconnect(usual=Link(call=1e-6, message=1.0, byte=1e-9))
-    assert [m.kind for m in plan_reshard(CUBE, (64, 64), 4, *ends, few).moves] != ["exchange"]
+    assert [m.kind for m in plan_reshard(CUBE, (64, 64), 4, *ends, FEW).moves] != ["exchange"]
     assert [m.kind for m in plan_reshard(CUBE, (64, 64), 4, *ends, BYTES).moves] == ["exchange"]
     slow = Interconnect((("x", Link(byte=1e-6)),), Link(byte=1e-12))
     ends = sharding('[{"x", "y"}, {}]'), sharding("[{}, {}]")
@@ -151,13 +152,12 @@ def test_costs_decide() -> None:
 def test_memory_is_a_bound() -> None:
     """A chain through another large block, or the exchange that needs both ends alone."""
     ends = sharding('[{"x"}, {"y", "z"}]'), sharding('[{"z"}, {}]')
-    few = Interconnect(usual=Link(call=1e-6, message=1.0, byte=1e-9))
-    free = plan_reshard(CUBE, (64, 64), 4, *ends, few)
+    free = plan_reshard(CUBE, (64, 64), 4, *ends, FEW)
     assert free.peak > 64 * 64 * 4 * (1 / 8 + 1 / 2)
-    tight = plan_reshard(CUBE, (64, 64), 4, *ends, few, memory=10240)
+    tight = plan_reshard(CUBE, (64, 64), 4, *ends, FEW, memory=10240)
     assert tight.peak == 10240 and tight.seconds > free.seconds
     with pytest.raises(UserError, match="in 10239 bytes .* at both ends have 10240"):
-        plan_reshard(CUBE, (64, 64), 4, *ends, few, memory=10239)
+        plan_reshard(CUBE, (64, 64), 4, *ends, FEW, memory=10239)
 
 
 def test_equal_ends_need_nothing() -> None:
@@ -191,8 +191,7 @@ def test_a_search_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(moves, "MAXIMUM_MOVES", 3)
     ends = sharding('[{"x"}, {"y"}, {}]'), sharding('[{}, {"x", "z"}, {"y"}]')
-    few = Interconnect(usual=Link(call=1e-6, message=1.0, byte=1e-9))
-    plan = plan_reshard(CUBE, (40, 56, 72), 4, *ends, few)
+    plan = plan_reshard(CUBE, (40, 56, 72), 4, *ends, FEW)
     assert not plan.proven and str(plan).endswith("the search ended at its bound")
 
 
