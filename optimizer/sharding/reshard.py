@@ -69,7 +69,7 @@ class ReshardPlan:
 
     grains: of each dim at the source and at the target; empty where all are 1.
     received: bytes that each device gets from others. least: the same, if every box that a device
-    lacks came to it once and nothing else. seconds: what the interconnect says. peak: the most
+    lacks came to it once, values to fold as their fold, and nothing else. seconds: what the interconnect says. peak: the most
     bytes of its blocks that a device has at one time. proven: no chain of moves is cheaper.
     """
 
@@ -121,7 +121,7 @@ class ReshardPlan:
 
 
 def _mean(received: Sequence[int]) -> str:
-    return f"{sum(received) / len(received):g}"
+    return f"{sum(received) / len(received):.12g}"
 
 
 def _counted(received: Sequence[int]) -> str:

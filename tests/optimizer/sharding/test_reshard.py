@@ -136,7 +136,7 @@ def test_random_plans_pass_through_nothing_larger(seed: int, interconnect: Inter
 
 def test_costs_decide() -> None:
     """Many small messages against more bytes; a slow axis against a fast one."""
-    ends = sharding('[{"x", "y", "z"}, {}]'), sharding('[{}, {"x", "y", "z"}]')
+    ends = sharding('[{"x"}, {"y", "z"}]'), sharding('[{"y", "z"}, {"x"}]')
     assert [m.kind for m in plan_reshard(CUBE, (64, 64), 4, *ends, FEW).moves] != ["exchange"]
     assert [m.kind for m in plan_reshard(CUBE, (64, 64), 4, *ends, BYTES).moves] == ["exchange"]
     slow = Interconnect((("x", Link(byte=1e-6)),), Link(byte=1e-12))
@@ -147,6 +147,20 @@ def test_costs_decide() -> None:
     assert [move.axes for move in plan.moves if move.axes] == [(y,), (x,), (y,)]
     plan = plan_reshard(square, (64, 64), 4, *ends, exchange=False)
     assert [move.axes for move in plan.moves] == [(x, y)]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kind"),
+    [
+        ('[{"x"}, {}]', '[{}, {"x"}]', "all_to_all"),
+        ('[{}, {}], unreduced={"x"}', '[{"x"}, {}]', "reduce_scatter"),
+        ('[{"x"}, {}]', "[{}, {}]", "all_gather"),
+        ('[{"x"}, {"y"}]', '[{"y"}, {"x"}]', "permute"),
+    ],
+)
+def test_of_equals_a_collective_is_taken(source: str, target: str, kind: str) -> None:
+    plan = plan_reshard(Mesh(CUBE.axes[:2]), (64, 64), 4, sharding(source), sharding(target))
+    assert [move.kind for move in plan.moves] == [kind]
 
 
 def test_memory_is_a_bound() -> None:
