@@ -69,8 +69,9 @@ class ReshardPlan:
 
     grains: of each dim at the source and at the target; empty where all are 1.
     received: bytes that each device gets from others. least: the same, if every box that a device
-    lacks came to it once, values to fold as their fold, and nothing else. seconds: what the interconnect says. peak: the most
-    bytes of its blocks that a device has at one time. proven: no chain of moves is cheaper.
+    lacks came to it once, values to fold as their fold, and nothing else. seconds: what the
+    interconnect says. peak: the most bytes of its blocks that a device has at one time. proven: no
+    chain of moves is cheaper.
     """
 
     mesh: Mesh
