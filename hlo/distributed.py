@@ -21,12 +21,16 @@ class ParallelResults(NamedTuple):
 
     results[p]: the flat results of process p = replica * num_partitions + partition, without
     tokens; outfeed[p]: what it wrote to its outfeed, in order; sent[channel]: what was sent to the
-    host on a channel and not received by anybody.
+    host on a channel and not received by anybody; received[p]: the bytes that process p got from
+    other processes, by the name of the operation, as rings carry them: of S bytes for each of g
+    members an all_gather brings S(g - 1), reduce_scatter and all_to_all S(g - 1)/g, an all_reduce
+    2S(g - 1)/g, a permute or an exchange what is not the process's own.
     """
 
     results: list[list[Array]]
     outfeed: list[list[tuple[Array, ...]]]
     sent: dict[int, list[tuple[Array, ...]]]
+    received: list[dict[str, int]]
 
 
 def interpret_parallel(
@@ -74,6 +78,7 @@ def interpret_parallel(
         results,
         [list(process.outfeed) for process in grid.processes],
         {key: list(items) for key, items in grid.channels.items() if isinstance(key, int)},
+        [dict(process.received) for process in grid.processes],
     )
 
 

@@ -8,9 +8,11 @@ at once, with the place of each operation that waits.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from .errors import UserError
 from .graph import Module, Op
@@ -255,6 +257,7 @@ class Process:
         self.grid, self.number = grid, number
         self.infeed: deque[Item] = deque()
         self.outfeed: list[Item] = []
+        self.received: Counter[str] = Counter()  # operation -> bytes from other processes
         self._rounds: dict[Any, int] = {}
 
     @property
@@ -327,6 +330,10 @@ class Process:
 
     # Exchange
 
+    def count(self, name: str, size: int) -> None:
+        """`size` more bytes have come from other processes to an operation of that name."""
+        self.received[name] += size
+
     def _round(self, key: Any) -> tuple[Any, int]:
         """The key with how often this process has used it."""
         number = self._rounds.get(key, 0)
@@ -365,6 +372,18 @@ class Process:
                 return self._take((key, target), o, f"waits for process {source}")
         return None
 
+    def transfer(
+        self, o: Op, outgoing: Mapping[int, Sequence[Any]], incoming: Iterable[int]
+    ) -> dict[int, Item]:
+        """Give outgoing[p] to each process p, get what each process of `incoming` gives."""
+        key = self._round((o.name, o.attributes.get("channel_id", 0)))
+        for target, arrays in outgoing.items():
+            self.grid.channels.setdefault((key, self.number, target), deque()).append(tuple(arrays))
+        return {
+            source: self._take((key, source, self.number), o, f"waits for process {source}")
+            for source in incoming
+        }
+
     def _take(self, key: Any, o: Op, why: str) -> Item:
         queue = self.grid.channels.setdefault(key, deque())
         self.grid.wait(lambda: bool(queue), o, why)
@@ -392,7 +411,10 @@ class Process:
         for source, target in self.pairs(o, strategy, o.source_target_pairs):
             if target == self.number:
                 key = ("pair", o.channel_id, source, target)
-                return self._take(key, o, f"waits for process {source}")
+                item = self._take(key, o, f"waits for process {source}")
+                if source != target:
+                    self.count(o.name, sum(np.asarray(array).nbytes for array in item))
+                return item
         return None
 
     def next_infeed(self, o: Op) -> Item:

@@ -49,6 +49,11 @@ def _numbered(o: Op) -> bool:
     return all(0 <= number < count for number in ids_of(o))
 
 
+def share(size: int, count: int, place: int) -> int:
+    """Bytes of part number `place` of `size` bytes that `count` members divide among them."""
+    return size * (place + 1) // count - size * place // count
+
+
 def zeros(kind: TensorType, shape: Sequence[int]) -> Any:
     """What a process gets to which nobody sends: zeros; of a quantised type what stands for 0."""
     value = 0
@@ -127,7 +132,15 @@ class Collective(OpDefinition):
             pairs = zip(o.results, arrays, strict=False)
             return tuple(zeros(result.tensor, array.shape) for result, array in pairs)
         parts = process.exchange(o, group, arrays)
-        return self.combine(o, parts, group.index(process.number), context)
+        place = group.index(process.number)
+        sizes = [sum(np.asarray(x).nbytes for x in part[: len(o.results)]) for part in parts]
+        process.count(o.name, self.received(o, sizes, place))
+        return self.combine(o, parts, place, context)
+
+    def received(self, o: Op, sizes: Sequence[int], place: int) -> int:
+        """Bytes that come to member number `place`, whatever route they take, where rings carry
+        them; sizes[i] are the bytes of what member i gives."""
+        raise NotImplementedError
 
     def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         """The results of member number `place`; parts[i] are the operands of member i."""
@@ -214,6 +227,9 @@ class AllGather(Collective, name="all_gather"):
             )
             for v in o.operands
         ]
+
+    def received(self, o: Op, sizes: Sequence[int], place: int) -> int:
+        return sum(sizes) - sizes[place]
 
     def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         def joined() -> Any:
@@ -311,6 +327,10 @@ class AllReduce(Reduction, name="all_reduce"):
     def infer(self, o: Op) -> Sequence[Type]:
         return [v.tensor.with_element(o.regions[0].results[0].element) for v in o.operands]
 
+    def received(self, o: Op, sizes: Sequence[int], place: int) -> int:
+        """Sums of all parts but one, then all parts but the own one."""
+        return 2 * (sizes[place] - share(sizes[place], len(sizes), place))
+
     def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         return tuple(self.totals(o, parts, len(o.operands), context))
 
@@ -335,6 +355,10 @@ class CrossReplicaSum(Collective, name="cross-replica-sum"):
 
     def infer(self, o: Op) -> Sequence[Type]:
         return [o.operand.type]
+
+    def received(self, o: Op, sizes: Sequence[int], place: int) -> int:
+        """Sums of all parts but one, then all parts but the own one."""
+        return 2 * (sizes[place] - share(sizes[place], len(sizes), place))
 
     def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         def summed() -> Any:
@@ -387,6 +411,9 @@ class ReduceScatter(Reduction, name="reduce_scatter"):
         dims[o.scatter_dimension] //= count
         return [TensorType(dims, o.regions[0].results[0].element)]
 
+    def received(self, o: Op, sizes: Sequence[int], place: int) -> int:
+        return sizes[place] - share(sizes[place], len(sizes), place)
+
     def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         (total,) = self.totals(o, parts, 1, context)
         context["process"].divisible(o, total.shape[o.scatter_dimension], len(parts))
@@ -433,6 +460,9 @@ class AllToAll(Collective, name="all_to_all"):
 
     def infer(self, o: Op) -> Sequence[Type]:
         return [v.tensor.with_dims(_exchanged(o, v.dims)) for v in o.operands]
+
+    def received(self, o: Op, sizes: Sequence[int], place: int) -> int:
+        return sizes[place] - share(sizes[place], len(sizes), place)
 
     def combine(self, o: Op, parts: Parts, place: int, context: Any) -> Any:
         context["process"].group_of(o, o.split_count, len(parts))

@@ -154,7 +154,8 @@ class Outfeed(Communication, name="outfeed"):
 ASYNCHRONOUS = frozenset(
     {
         "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute",
-        "collective_reduce", "reduce_scatter", "slice", "dynamic_slice", "dynamic_update_slice",
+        "collective_reduce", "exchange", "reduce_scatter", "slice", "dynamic_slice",
+        "dynamic_update_slice",
     }
 )  # fmt: skip
 

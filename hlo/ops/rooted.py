@@ -45,6 +45,10 @@ class Rooted(Collective):
         """The operands without the one that holds the roots."""
         return o.operands[:-1] if o.has_dynamic_root else o.operands
 
+    def received(self, o: Op, sizes: Sequence[int], place: int) -> int:
+        """All of it, but for the end of the ring at which it starts."""
+        return sizes[place] if place else 0
+
     def roots(self, o: Op, parts: Parts, place: int, context: Any) -> list[int]:
         """The place of the root in the group, for each of the data operands."""
         count = len(self.data(o))
@@ -187,6 +191,8 @@ class CollectivePermute(Collective, name="collective_permute"):
         process = context["process"]
         pairs = process.pairs(o, self.strategy(o), o.source_target_pairs)
         found = process.permute(o, pairs, arrays)
+        if found is not None and (process.number, process.number) not in pairs:
+            process.count(o.name, sum(np.asarray(array).nbytes for array in found))
         return (zeros(o.result.tensor, arrays[0].shape),) if found is None else tuple(found)
 
     def cases(self) -> Iterator[Case]:

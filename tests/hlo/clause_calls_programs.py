@@ -12,6 +12,7 @@ from girih.hlo.types import (
     F64,
     I32,
     TOKEN,
+    SymbolicDim,
     TensorType,
 )
 
@@ -115,6 +116,10 @@ def pairs(*found: Any) -> dict[str, Any]:
     return {"source_target_pairs": found}
 
 
+def boxes(*found: Any) -> dict[str, Any]:
+    return {"transfers": found}
+
+
 def one_sine(*types: TensorType, name: str = "sine") -> Callable[[], Sequence[Region]]:
     return lambda: (build_region(types, lambda b, x: [b(name, x)]),)
 
@@ -175,6 +180,12 @@ CALLS |= {
     "collective_reduce.C2": Call([t(2)], NEGATIVE, None, ADD),
     "collective_reduce.C3": Call([t(1, e=I32)], {**ONE, **ROOT}, None, ADD),
     "collective_reduce.C4": Call([t(2)], ONE, None, body(F32)),
+    "exchange.C1": Call([t(SymbolicDim("n"))], boxes(), [t(2)]),
+    "exchange.C2": Call([t(2)], boxes((0, 0, (0,), (0, 0), (1,))), [t(2)]),
+    "exchange.C3": Call([t(2)], boxes((0, 0, (1,), (0,), (2,))), [t(2)]),
+    "exchange.C4": Call([t(2)], boxes(), [t(2, 2)]),
+    "exchange.C5": Call([t(3)], boxes((0, 0, (0,), (1,), (2,))), [t(2)]),
+    "exchange.C6": Call([t(3)], boxes((0, 0, (0,), (0,), (2,)), (1, 0, (0,), (1,), (1,))), [t(2)]),
     "collective_permute.C1": Call([t(2)], pairs((0, 1, 2))),
     "collective_permute.C2": Call([t(2)], pairs((0, 1), (0, 2))),
     "collective_permute.C3": Call([t(2)], pairs((0, 1), (2, 1))),

@@ -46,6 +46,7 @@ XLA_CANNOT = {
     "dynamic_conv": "not translated",
     "collective_broadcast": "XLA:CPU has no code for it",
     "collective_reduce": "younger than the StableHLO that jaxlib reads",
+    "exchange": "an operation of our own",
     "foreign_call": "an operation of our own",
     "fusion": "an operation of our own",
     "kernel_call": "an operation of our own",

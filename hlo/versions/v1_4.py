@@ -1,0 +1,22 @@
+"""1.3 to 1.4: the exchange.
+
+Nothing of 1.3 changed. What the exchange says older formats cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+VERSION = "1.4"
+OPERATIONS = frozenset({"exchange"})
+TYPES: frozenset[str] = frozenset()
+ATTRIBUTES: frozenset[str] = frozenset()
+REMEDIES = {"exchange": "keep the program as it is before it is partitioned"}
+
+
+def upgrade(message: Any) -> None:
+    """Nothing to do."""
+
+
+def downgrade(message: Any) -> None:
+    """Nothing that can be done."""

@@ -1,0 +1,1 @@
+"""Shardings: propagation, choice, partition, resharding."""
