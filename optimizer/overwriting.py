@@ -43,8 +43,7 @@ def may_overwrite(op: Op, operand: int, result: int) -> bool:
     if op.name != "fusion":
         return False
     region = op.regions[0]
-    product = op.kind == "contract" and any(o.name == "dot_general" for o in region.ops)
-    if op.kind != "loop" and not ((product or op.kind == "rows") and len(op.results) == 1):
+    if op.kind != "loop" and not (op.kind in ("contract", "rows") and len(op.results) == 1):
         return False
     argument, root = region.arguments[operand], region.results[result]
     if argument.type is not root.type or root is argument:

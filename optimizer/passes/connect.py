@@ -13,7 +13,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ...hlo.errors import CompilerBug
@@ -22,6 +22,9 @@ from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
 from ..fusable import CONTRACTIONS
 from ..machine import Machine
+from ..orders.graph import Role
+from ..overwriting import hinders_of
+from ..peak import Peak, bytes_beside, peak_of
 from ..regions import in_order_of_demand, map_bodies
 from ..tiles.blocks import BlockCounter, LargestGrain
 from ..tiles.build import Group, build_kernel, make_group
@@ -32,6 +35,8 @@ from ..tiles.streaming import Stream, streams
 from ..tiles.turns import without_idle_turns
 from ..tiles.write import Unwritable, writable
 from ..tuning import Choices
+from .order import donations
+from .require_static import is_static
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 # A connected group must be predicted to be faster by this factor, where what is not stored would
@@ -40,6 +45,7 @@ MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 MARGIN, MARGIN_FOR_MEMORY = 1.08, 0.97
 TRIES = 4  # tilings that are asked about
 NEAR_THE_PEAK = 0.9  # of the most bytes that are live at once
+_NEAR = (0.999, 0.97, NEAR_THE_PEAK)  # the same, where moves are taken back, the nearest first
 _NOISE = 0.01  # of a predicted time
 _KINDS = frozenset({"loop", "rows", "contract"})
 
@@ -53,6 +59,7 @@ class _Node:
     sources: list[Op]  # what computes their inputs, behind reshapes
     inputs: frozenset[Value]  # behind reshapes as well
     dims: tuple[int, ...]  # of what leaves it
+    parts: tuple[_Node, ...] = ()  # the two that the last move made one
 
     @property
     def time(self) -> float:
@@ -67,7 +74,8 @@ class Connect:
     what chooses among the best tilings; None takes the best predicted. `accepts`: whether a tile
     function has a kernel; None: all of them have. `suits`: whether a tile function's products go
     to the units of the largest grain, where a machine has several. `finite`: whether tensors may be
-    taken to hold finite numbers, so that windows which are masked wholly are not walked."""
+    taken to hold finite numbers, so that windows which are masked wholly are not walked. `in_tiles`:
+    whether the target's tile functions write results where operands lie."""
 
     machine: Machine
     walk: bool = True
@@ -75,6 +83,7 @@ class Connect:
     accepts: Callable[[Op], bool] | None = None
     suits: Callable[[Op], bool] | None = None
     finite: bool = False
+    in_tiles: bool = False
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
@@ -84,11 +93,19 @@ class Connect:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        return module.with_bodies(self.region)
+        hinders, static = hinders_of(self.in_tiles), is_static(module)
 
-    def region(self, region: Region) -> Region:
-        inner = map_bodies(region, lambda op, body: self.region(body))
-        return _Queue(self, inner).run()
+        def needs(region: Region, role: Role) -> Peak | None:
+            """The peak of a region of this module; None where sizes are not known."""
+            pairs = donations(module) if role == "entry" else ()
+            return peak_of(region, pairs, hinders, role=role) if static else None
+
+        def change(region: Region, role: Role) -> Region:
+            inner = map_bodies(region, lambda op, body: change(body, "other"))
+            return _Queue(self, inner, lambda one: needs(one, role)).run()
+
+        entry = module.body
+        return module.with_bodies(lambda one: change(one, "entry" if one is entry else "other"))
 
     def plan(self, group: Group) -> Plan | None:
         """The best tiling of a group; equal groups are judged once."""
@@ -221,8 +238,10 @@ _Move = tuple[float, tuple[int, int], _Node, _Node, _Node]
 class _Queue:
     """The moves of one region."""
 
-    def __init__(self, settings: Connect, region: Region) -> None:
-        self.settings, self.region = settings, region
+    def __init__(
+        self, settings: Connect, region: Region, needs: Callable[[Region], Peak | None]
+    ) -> None:
+        self.settings, self.region, self.needs = settings, region, needs
         self.position = {op: number for number, op in enumerate(region.ops)}
         self.homes: dict[Op, _Node] = {}
         self.numbers: dict[Op, int] = {}
@@ -245,7 +264,7 @@ class _Queue:
             self.propose(node)
         while self.moves:
             self.move(heapq.heappop(self.moves))
-        return self.rebuild()
+        return self.spared()
 
     # Moves.
 
@@ -401,7 +420,8 @@ class _Queue:
         everything = sorted({*members, *between}, key=self.position.__getitem__)
         if self.reaches_around(set(everything)):
             return None
-        return self.node(everything)
+        node = self.node(everything)
+        return node and replace(node, parts=(producer, consumer))
 
     def node(self, members: list[Op]) -> _Node | None:
         """Kernels as one, if they have a tiling; those that are connected alike are judged once."""
@@ -534,21 +554,67 @@ class _Queue:
         needed, read = in_order_of_demand(set(ops), roots)
         return make_group(needed, read, roots)
 
+    # The last move of a node is taken back where its kernel runs while most memory is needed, and
+    # less of it is without that move: what both read lives together in one kernel, and there are
+    # fewer results that may lie where an operand does.
+
+    def spared(self) -> Region:
+        """The new region, with moves taken back as long as that is worth it."""
+        region, kernels = self.rebuild(self.nodes)
+        need = self.needs(region) if kernels else None
+        if need is None:
+            return region
+        beside = bytes_beside(region)
+        time = sum(node.time for node in self.nodes)
+        searching = True
+        while searching:
+            searching = False
+            for near in _NEAR:
+                nodes, taken = self.taken_back(near * need.bytes, need, kernels)
+                if not taken:
+                    continue
+                slower = time + sum(sum(p.time for p in n.parts) - n.time for n in taken)
+                other, its_kernels = self.rebuild(nodes)
+                its_need = self.needs(other)
+                # A part of the time is worth as much as that part of the memory.
+                if its_need is not None and slower * (beside + its_need.bytes) < time * (
+                    beside + need.bytes
+                ):
+                    self.nodes, time = nodes, slower
+                    region, kernels, need = other, its_kernels, its_need
+                    searching = True
+                    break
+        return region
+
+    def taken_back(
+        self, least: float, need: Peak, kernels: Mapping[Op, _Node]
+    ) -> tuple[list[_Node], list[_Node]]:
+        """All nodes, where those whose kernels run while `least` bytes live are their parts again;
+        and which these are."""
+        taken = [node for op, node in kernels.items() if need.needs.get(op, 0) >= least]
+        chosen = set(taken)
+        nodes = [part for n in self.nodes for part in (n.parts if n in chosen else (n,))]
+        return nodes, taken
+
     # The new region.
 
-    def rebuild(self) -> Region:
-        connected = [node for node in self.nodes if len(node.members) > 1]
+    def rebuild(self, nodes: Sequence[_Node]) -> tuple[Region, dict[Op, _Node]]:
+        """The region with a kernel for each node, and of which nodes of several parts these are."""
+        connected = [node for node in nodes if len(node.members) > 1]
+        kernels: dict[Op, _Node] = {}
         if not connected:
-            return self.region
+            return self.region, kernels
         home = {op: node for node in connected for op in node.members}
         mapping: dict[Value, Value] = {}
         ops: list[Op] = []
         for unit in self.sorted(home):
             if isinstance(unit, _Node):
                 self.emit(unit, mapping, ops)
+                kernels[ops[-1]] = unit
             else:
                 ops.append(self.copied(unit, mapping))
-        return Region(self.region.arguments, ops, [mapping.get(v, v) for v in self.region.results])
+        results = [mapping.get(v, v) for v in self.region.results]
+        return Region(self.region.arguments, ops, results), kernels
 
     def sorted(self, home: Mapping[Op, _Node]) -> list[_Node | Op]:
         """Connected nodes and all other operations, each after what it reads; else as they stood.
