@@ -10,7 +10,6 @@ a group is whatever has a tile function (`write.writable`) and is predicted to b
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,8 +43,7 @@ MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 # group may even be a little slower: memory that a program does not need is worth as much.
 MARGIN, MARGIN_FOR_MEMORY = 1.08, 0.97
 TRIES = 4  # tilings that are asked about
-NEAR_THE_PEAK = 0.9  # of the most bytes that are live at once
-_NEAR = (0.999, 0.97, NEAR_THE_PEAK)  # the same, where moves are taken back, the nearest first
+_NEAR = (0.999, 0.97, 0.9)  # of the peak, where moves are taken back; the nearest is asked first
 _NOISE = 0.01  # of a predicted time
 _KINDS = frozenset({"loop", "rows", "contract"})
 
@@ -257,7 +255,9 @@ class _Queue:
                 if node is not None:
                     self.homes[op] = node
                     self.nodes.append(node)
-        self.peak = self.values_at_the_peak()
+        self.peak = self.needs(self.region) if len(self.nodes) > 1 else None
+        self.time = sum(node.time for node in self.nodes)
+        self.beside = bytes_beside(self.region) if self.peak else 0
         for node in self.nodes:
             self.register(node)
         for node in self.nodes:
@@ -318,7 +318,10 @@ class _Queue:
         if merged is None:
             return 0.0, None
         time = self.believed(producer, consumer, merged.time)
-        return producer.time + consumer.time - time, merged
+        # Memory that is not needed is worth its part of the time, but never a kernel that is slower
+        # than one where much memory is spared.
+        worth = min(self.worth(producer, consumer), time - MARGIN_FOR_MEMORY * merged.time)
+        return producer.time + consumer.time + worth - time, merged
 
     def worth_judging(self, producer: _Node, consumer: _Node) -> bool:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
@@ -327,7 +330,7 @@ class _Queue:
         bytes = sum(value.tensor.bytes for value in values)
         level = max(1, int(level_of(machine, 2 * bytes / machine.executors)))
         rate = rates(machine, machine.executors, "write")[level] * machine.executors
-        most = 2 * bytes / rate + machine.sync.step
+        most = 2 * bytes / rate + machine.sync.step + self.worth(producer, consumer)
         if machine.blocks is not None:
             most += machine.blocks.fill
         if machine.blocks is not None:
@@ -335,30 +338,6 @@ class _Queue:
             return most > self.believed(producer, consumer, longer) - longer
         margin = self.margin(producer, consumer)
         return most > (1 - 1 / margin) * (producer.time + consumer.time)
-
-    def values_at_the_peak(self) -> set[Value]:
-        """What is stored where about the most bytes are live, in the order of the region."""
-        ends = {value: len(self.region.ops) for value in self.region.results}
-        for number, op in enumerate(self.region.ops):
-            for value in (*op.operands, *(v for body in op.regions for v in body.captures())):
-                if value not in ends:
-                    ends[value] = number
-                ends[value] = max(ends[value], number)
-        stored = [
-            (number, ends.get(value, number), value)
-            for number, op in enumerate(self.region.ops)
-            if op.name in ("fusion", "kernel_call")
-            for value in op.results
-            if ends.get(value) != len(self.region.ops)
-        ]
-        changes = [0] * (len(self.region.ops) + 2)
-        for first, last, value in stored:
-            changes[first] += value.tensor.bytes
-            changes[last + 1] -= value.tensor.bytes
-        live = list(itertools.accumulate(changes))
-        most = NEAR_THE_PEAK * max(live)
-        full = list(itertools.accumulate((bytes >= most for bytes in live), initial=0))
-        return {value for first, last, value in stored if full[last + 1] > full[first]}
 
     def between(self, producer: _Node, consumer: _Node) -> set[Value]:
         """The values that the consumer reads of what the producer makes."""
@@ -373,7 +352,27 @@ class _Queue:
         room = USABLE * (shared or machine.levels)[-1].capacity
         values = self.between(producer, consumer)
         large = 2 * sum(value.tensor.bytes for value in values) > room
-        return MARGIN_FOR_MEMORY if large or values & self.peak else MARGIN
+        return MARGIN_FOR_MEMORY if large else MARGIN
+
+    def worth(self, producer: _Node, consumer: _Node) -> float:
+        """The seconds that memory is worth which is needed at the peak, and no more if both are
+        one: a part of all memory is worth as much as that part of the time."""
+        if self.peak is None:
+            return 0.0
+        values = self.between(producer, consumer) & self.peak.values
+        inside = {*producer.members, *consumer.members}
+        saved = sum(value.tensor.bytes for value in values if self.read_by(value) <= inside)
+        return saved / (self.beside + self.peak.bytes) * self.time
+
+    def read_by(self, value: Value) -> set[Op | None]:
+        """The operations that read a value, also behind reshapes; None for the region's end."""
+        found: set[Op | None] = set()
+        for user, _ in self.region.uses.get(value, ()):
+            if user is not None and user.name == "reshape":
+                found |= self.read_by(user.result)
+            else:
+                found.add(user)
+        return found
 
     def believed(self, producer: _Node, consumer: _Node, time: float) -> float:
         """The prediction for both as one, with what it must win by. Where beginning a kernel costs
@@ -564,7 +563,6 @@ class _Queue:
         need = self.needs(region) if kernels else None
         if need is None:
             return region
-        beside = bytes_beside(region)
         time = sum(node.time for node in self.nodes)
         searching = True
         while searching:
@@ -577,8 +575,8 @@ class _Queue:
                 other, its_kernels = self.rebuild(nodes)
                 its_need = self.needs(other)
                 # A part of the time is worth as much as that part of the memory.
-                if its_need is not None and slower * (beside + its_need.bytes) < time * (
-                    beside + need.bytes
+                if its_need is not None and slower * (self.beside + its_need.bytes) < time * (
+                    self.beside + need.bytes
                 ):
                     self.nodes, time = nodes, slower
                     region, kernels, need = other, its_kernels, its_need
