@@ -13,20 +13,26 @@ from .orders.graph import Pairs, Role, TaskGraph, task_graph
 from .orders.ready import least_net_order, list_order
 from .overwriting import Hinders
 
-NEAR = 0.9  # of the peak
-
 
 @dataclass(frozen=True)
 class Peak:
     """The most bytes that live at one step of a region, beside its arguments.
 
-    needs: bytes that live while each operation runs, its operands and results included.
-    values: what lives in memory of its own at a step that needs nearly as much as any.
+    needs: bytes that live while each operation runs, its operands and results included, in order.
+    lives: the first and the last step of each value that has memory of its own.
     """
 
     bytes: int
     needs: Mapping[Op, int]
-    values: frozenset[Value]
+    lives: Mapping[Value, tuple[int, int]]
+
+    def living(self, least: float) -> set[Value]:
+        """The values that live at a step that needs so many bytes."""
+        full = (need >= least for need in self.needs.values())
+        count = list(itertools.accumulate(full, initial=0))
+        return {
+            value for value, (first, last) in self.lives.items() if count[last + 1] > count[first]
+        }
 
 
 def peak_of(
@@ -47,26 +53,21 @@ def peak_of(
 
 def _peak(graph: TaskGraph, order: list[int]) -> Peak:
     needs: dict[Op, int] = {}
-    made: dict[int, int] = {}  # of each value, the step that makes it, and the last that reads it
-    read: dict[int, int] = {}
+    lives: dict[int, tuple[int, int]] = {}
     done = live = 0
     for step, number in enumerate(order):
         task = graph.tasks[number]
         need, live = graph.step(done, live, number)
         needs[task.op] = need
         done |= 1 << number
-        made.update(dict.fromkeys(task.makes, step))
-        read.update(dict.fromkeys(task.reads, step))
-    most = max((*needs.values(), graph.end_bytes))
-    near = (need >= NEAR * most for need in needs.values())
-    full = list(itertools.accumulate(near, initial=0))
-    values = frozenset(
-        graph.values[value]
-        for value, first in made.items()
-        if graph.sizes[value]
-        and full[len(order) if graph.kept[value] else read.get(value, first) + 1] > full[first]
-    )
-    return Peak(most, needs, values)
+        lives.update((value, (lives[value][0], step)) for value in task.reads)
+        lives.update((value, (step, step)) for value in task.makes if graph.sizes[value])
+    last = len(order) - 1
+    ends = {
+        graph.values[value]: (first, last if graph.kept[value] else read)
+        for value, (first, read) in lives.items()
+    }
+    return Peak(max((*needs.values(), graph.end_bytes)), needs, ends)
 
 
 def bytes_beside(region: Region) -> int:

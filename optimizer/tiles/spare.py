@@ -1,0 +1,105 @@
+"""Moves between kernels for the sake of memory, where most of it is needed.
+
+Kernels that became one may need more memory than they did apart: what they read lives together, and
+fewer results may lie where an operand does. Or less: what passes between them is not stored. So
+moves that were made for their time are taken back, and others are made, as long as this is worth
+it: a part of all memory is worth as much as that part of all time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ...hlo.graph import Region
+from ..peak import Peak, bytes_beside
+from .nodes import Node, Nodes, Rebuilt
+
+# Of the peak: steps that need so much are changed together, for one that stays keeps the peak up.
+_NEAR = (0.999, 0.97, 0.9)
+
+
+class _State(NamedTuple):
+    """A region of certain nodes, what it needs, and the seconds that all nodes take."""
+
+    built: Rebuilt
+    need: Peak
+    time: float
+
+
+def spared(nodes: Nodes, needs: Callable[[Region], Peak | None], margin: float) -> Region:
+    """The region of these nodes, with more or fewer moves as long as that is worth it.
+
+    needs: the peak of a region; None where that is not known.
+    margin: how much slower the kernel of a move for memory may be, as a factor below 1.
+    """
+    return _Spare(nodes, needs, margin).run()
+
+
+class _Spare:
+    def __init__(self, nodes: Nodes, needs: Callable[[Region], Peak | None], margin: float) -> None:
+        self.nodes, self.needs, self.margin = nodes, needs, margin
+        self.beside = bytes_beside(nodes.region)
+
+    def run(self) -> Region:
+        if len(self.nodes.all) < 2:
+            return self.nodes.region
+        built = self.nodes.rebuild()
+        need = self.needs(built.region)
+        if need is None:
+            return built.region
+        state = _State(built, need, self.nodes.time)
+        while (better := self.better(state)) is not None:
+            state = better
+        return state.built.region
+
+    def better(self, state: _State) -> _State | None:
+        """What the first worthwhile change gives; None if there is none, and nothing is changed."""
+        for change in (self.taken_back, self.made):
+            tried: set[tuple[Node, ...]] = set()
+            for near in _NEAR:
+                saved = self.nodes.state()
+                changed = tuple(change(state, near * state.need.bytes))
+                if changed and changed not in tried:
+                    tried.add(changed)
+                    built = self.nodes.rebuild()
+                    need = self.needs(built.region)
+                    if need is not None:
+                        found = _State(built, need, self.nodes.time)
+                        if self.price(found) < self.price(state):
+                            return found
+                self.nodes.restore(saved)
+        return None
+
+    def price(self, state: _State) -> float:
+        return state.time * (self.beside + state.need.bytes)
+
+    def taken_back(self, state: _State, least: float) -> Iterator[Node]:
+        """Takes back the last move of nodes whose kernels run while so many bytes live."""
+        for op, node in state.built.kernels.items():
+            if state.need.needs.get(op, 0) >= least:
+                self.nodes.separate(node)
+                yield node
+
+    def made(self, state: _State, least: float) -> Iterator[Node]:
+        """Makes moves after which values are not stored that live while so many bytes do, those of
+        the most bytes first."""
+        living = state.need.living(least)
+        pairs: list[tuple[int, Node, Node]] = []
+        for consumer in self.nodes.all:
+            for producer in self.nodes.producers(consumer):
+                inside = {*producer.members, *consumer.members}
+                spared = sum(
+                    value.tensor.bytes
+                    for value in self.nodes.between(producer, consumer)
+                    if state.built.values.get(value, value) in living
+                    and not self.nodes.leaves(value, inside)
+                )
+                if spared:
+                    pairs.append((spared, producer, consumer))
+        for _, producer, consumer in sorted(pairs, key=lambda pair: -pair[0]):
+            if self.nodes.alive(producer) and self.nodes.alive(consumer):
+                merged = self.nodes.merged(producer, consumer)
+                if merged and self.margin * merged.time < producer.time + consumer.time:
+                    self.nodes.join(merged)
+                    yield merged
