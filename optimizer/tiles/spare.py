@@ -17,6 +17,7 @@ from .nodes import Node, Nodes, Rebuilt
 
 # Of the peak: steps that need so much are changed together, for one that stays keeps the peak up.
 _NEAR = (0.999, 0.97, 0.9)
+_LITTLE = 0.001  # of all memory: less is worth nothing
 
 
 class _State(NamedTuple):
@@ -42,10 +43,9 @@ class _Spare:
         self.beside = bytes_beside(nodes.region)
 
     def run(self) -> Region:
-        if len(self.nodes.all) < 2:
-            return self.nodes.region
         built = self.nodes.rebuild()
-        need = self.needs(built.region)
+        alone = len(self.nodes.all) < 2 and not built.kernels
+        need = None if alone else self.needs(built.region)
         if need is None:
             return built.region
         state = _State(built, need, self.nodes.time)
@@ -66,13 +66,15 @@ class _Spare:
                     need = self.needs(built.region)
                     if need is not None:
                         found = _State(built, need, self.nodes.time)
-                        if self.price(found) < self.price(state):
+                        if self.worth(state, found):
                             return found
                 self.nodes.restore(saved)
         return None
 
-    def price(self, state: _State) -> float:
-        return state.time * (self.beside + state.need.bytes)
+    def worth(self, before: _State, after: _State) -> bool:
+        """Whether memory is spared, and as large a part of it as of the time is lost."""
+        old, new = self.beside + before.need.bytes, self.beside + after.need.bytes
+        return new < (1 - _LITTLE) * old and after.time * new < before.time * old
 
     def taken_back(self, state: _State, least: float) -> Iterator[Node]:
         """Takes back the last move of nodes whose kernels run while so many bytes live."""
