@@ -39,8 +39,8 @@ from .order import donations
 from .require_static import is_static
 
 # A connected group must be predicted to be faster by this factor, where what is not stored would
-# have stayed in a cache. Where it would not, or where most memory is needed, the group may even be
-# a little slower: memory that a program does not need is worth as much.
+# have stayed in a cache. Where it would not, the group may even be a little slower: all other
+# kernels have more of the memory's bandwidth then.
 MARGIN, MARGIN_FOR_MEMORY = 1.08, 0.97
 TRIES = 4  # tilings that are asked about
 _NOISE = 0.01  # of a predicted time
@@ -82,7 +82,7 @@ class Connect:
         def change(region: Region, role: Role) -> Region:
             inner = map_bodies(region, lambda op, body: change(body, "other"))
             nodes = _Queue(self, inner).run()
-            return spared(nodes, lambda one: needs(one, role), MARGIN_FOR_MEMORY)
+            return spared(nodes, lambda one: needs(one, role))
 
         entry = module.body
         return module.with_bodies(lambda one: change(one, "entry" if one is entry else "other"))

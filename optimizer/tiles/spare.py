@@ -18,6 +18,8 @@ from .nodes import Node, Nodes, Rebuilt
 # Of the peak: steps that need so much are changed together, for one that stays keeps the peak up.
 _NEAR = (0.999, 0.97, 0.9)
 _LITTLE = 0.001  # of all memory: less is worth nothing
+_SLOWER = 1.1  # than both apart: what one kernel may be that is made for memory
+_SLOWEST = 1.02  # than before: what all nodes together may be
 
 
 class _State(NamedTuple):
@@ -28,18 +30,18 @@ class _State(NamedTuple):
     time: float
 
 
-def spared(nodes: Nodes, needs: Callable[[Region], Peak | None], margin: float) -> Region:
+def spared(nodes: Nodes, needs: Callable[[Region], Peak | None]) -> Region:
     """The region of these nodes, with more or fewer moves as long as that is worth it.
 
     needs: the peak of a region; None where that is not known.
-    margin: how much slower the kernel of a move for memory may be, as a factor below 1.
     """
-    return _Spare(nodes, needs, margin).run()
+    return _Spare(nodes, needs).run()
 
 
 class _Spare:
-    def __init__(self, nodes: Nodes, needs: Callable[[Region], Peak | None], margin: float) -> None:
-        self.nodes, self.needs, self.margin = nodes, needs, margin
+    def __init__(self, nodes: Nodes, needs: Callable[[Region], Peak | None]) -> None:
+        self.nodes, self.needs = nodes, needs
+        self.most = _SLOWEST * nodes.time
         self.beside = bytes_beside(nodes.region)
 
     def run(self) -> Region:
@@ -74,7 +76,9 @@ class _Spare:
     def worth(self, before: _State, after: _State) -> bool:
         """Whether memory is spared, and as large a part of it as of the time is lost."""
         old, new = self.beside + before.need.bytes, self.beside + after.need.bytes
-        return new < (1 - _LITTLE) * old and after.time * new < before.time * old
+        if new > (1 - _LITTLE) * old or after.time > self.most:
+            return False
+        return after.time * new < before.time * old
 
     def taken_back(self, state: _State, least: float) -> Iterator[Node]:
         """Takes back the last move of nodes whose kernels run while so many bytes live."""
@@ -102,6 +106,6 @@ class _Spare:
         for _, producer, consumer in sorted(pairs, key=lambda pair: -pair[0]):
             if self.nodes.alive(producer) and self.nodes.alive(consumer):
                 merged = self.nodes.merged(producer, consumer)
-                if merged and self.margin * merged.time < producer.time + consumer.time:
+                if merged and merged.time < _SLOWER * (producer.time + consumer.time):
                     self.nodes.join(merged)
                     yield merged
