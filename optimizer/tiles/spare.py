@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ...hlo.graph import Region
+from ...hlo.graph import Region, Value
 from ..peak import Peak, bytes_beside
 from .nodes import Node, Nodes, Rebuilt
 
@@ -88,10 +88,24 @@ class _Spare:
                 yield node
 
     def made(self, state: _State, least: float) -> Iterator[Node]:
-        """Makes moves after which values are not stored that live while so many bytes do, those of
-        the most bytes first."""
+        """Makes moves after which values are not stored that live while so many bytes do, as long
+        as there are any, those of the most bytes first."""
         living = state.need.living(least)
-        pairs: list[tuple[int, Node, Node]] = []
+        moving = True
+        while moving:
+            moving = False
+            for _, producer, consumer in self.moves(state, living):
+                if self.nodes.alive(producer) and self.nodes.alive(consumer):
+                    merged = self.nodes.merged(producer, consumer)
+                    if merged and merged.time < _SLOWER * (producer.time + consumer.time):
+                        self.nodes.join(merged)
+                        moving = True
+                        yield merged
+
+    def moves(self, state: _State, living: set[Value]) -> list[tuple[int, Node, Node]]:
+        """Bytes of living values that only one node reads, the most first; who makes and reads
+        them."""
+        found: list[tuple[int, Node, Node]] = []
         for consumer in self.nodes.all:
             for producer in self.nodes.producers(consumer):
                 inside = {*producer.members, *consumer.members}
@@ -102,10 +116,5 @@ class _Spare:
                     and not self.nodes.leaves(value, inside)
                 )
                 if spared:
-                    pairs.append((spared, producer, consumer))
-        for _, producer, consumer in sorted(pairs, key=lambda pair: -pair[0]):
-            if self.nodes.alive(producer) and self.nodes.alive(consumer):
-                merged = self.nodes.merged(producer, consumer)
-                if merged and merged.time < _SLOWER * (producer.time + consumer.time):
-                    self.nodes.join(merged)
-                    yield merged
+                    found.append((spared, producer, consumer))
+        return sorted(found, key=lambda move: -move[0])
