@@ -89,20 +89,23 @@ class _Spare:
 
     def made(self, state: _State, least: float) -> Iterator[Node]:
         """Makes moves after which values are not stored that live while so many bytes do, as long
-        as there are any, those of the most bytes first."""
+        as there are any, those of the most bytes first. What a kernel reads that is made so lives
+        there then."""
         living = state.need.living(least)
+        there = {old for old, new in state.built.values.items() if new in living} | living
         moving = True
         while moving:
             moving = False
-            for _, producer, consumer in self.moves(state, living):
+            for _, producer, consumer in self.moves(there):
                 if self.nodes.alive(producer) and self.nodes.alive(consumer):
                     merged = self.nodes.merged(producer, consumer)
                     if merged and merged.time < _SLOWER * (producer.time + consumer.time):
                         self.nodes.join(merged)
+                        there |= merged.inputs
                         moving = True
                         yield merged
 
-    def moves(self, state: _State, living: set[Value]) -> list[tuple[int, Node, Node]]:
+    def moves(self, living: set[Value]) -> list[tuple[int, Node, Node]]:
         """Bytes of living values that only one node reads, the most first; who makes and reads
         them."""
         found: list[tuple[int, Node, Node]] = []
@@ -112,8 +115,7 @@ class _Spare:
                 spared = sum(
                     value.tensor.bytes
                     for value in self.nodes.between(producer, consumer)
-                    if state.built.values.get(value, value) in living
-                    and not self.nodes.leaves(value, inside)
+                    if value in living and not self.nodes.leaves(value, inside)
                 )
                 if spared:
                     found.append((spared, producer, consumer))
