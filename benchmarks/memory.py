@@ -1,10 +1,12 @@
-"""Memory of training steps, girih beside XLA:CPU in one process.
+"""Memory of training steps, girih beside XLA:CPU in one process, and of image models.
 
     python benchmarks/memory.py [name ...] [--passes]
 
 "Total" is arguments + outputs - what is overwritten of the arguments + temporaries, for both. Also:
-donated bytes that are not overwritten, and the seconds of compiling; --passes: of each pass.
-Results of all programs go to benchmarks/results/memory.json.
+donated bytes that are not overwritten, and the seconds of compiling; --passes: of each pass. The
+image models are those of the zoo without their classifiers, batch 1, weights counted once as the
+program stores them, beside what was asked for.
+Results of all programs go to benchmarks/results/memory.json and memory_inference.json.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import jax
+from models import model
 from models.training import TRAINING
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +30,8 @@ from rich.table import Table
 import girih
 
 RESULTS = Path(__file__).resolve().parent / "results"
+INFERENCE = {"resnet50": 101.0, "mobilenet-v2": 19.5, "convnext-tiny": 119.5, "vit-b16": 349.0}
+"""Asked-for totals of the zoo's models without their classifiers, in megabytes."""
 
 
 def xla_total(step: Any, inputs: Any) -> int:
@@ -77,12 +83,30 @@ def measure(name: str, passes: bool) -> dict[str, Any]:
     }
 
 
+def measure_inference(name: str) -> dict[str, Any]:
+    from models.torch_models import Outputs
+
+    built = model(name).build()
+    body = Outputs(built.source.model.base_model, ("pixel_values",), ("last_hidden_state",))
+    program = girih.compile(body.eval(), *built.inputs, options=girih.Options(cache="off"))
+    memory = program.memory
+    return {
+        "name": name,
+        "girih_bytes": memory.total_bytes,
+        "asked_bytes": int(INFERENCE[name] * 1e6),
+        "arena_bytes": memory.arena_bytes,
+        "scratch_bytes": memory.scratch_bytes * memory.workers,
+        "constant_bytes": memory.constant_bytes,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--passes", action="store_true")
     chosen = parser.parse_args()
-    rows = [measure(name, chosen.passes) for name in chosen.names or TRAINING]
+    names = chosen.names or [*TRAINING, *INFERENCE]
+    rows = [measure(name, chosen.passes) for name in names if name in TRAINING]
     table = Table(
         "program", "MB", "XLA MB", "ratio", "arena", "scratch", "lost", "steps", "GB", "s"
     )
@@ -93,9 +117,16 @@ def main() -> None:
             f"{row['scratch_bytes'] / 1e6:.1f}", f"{row['not_overwritten_bytes'] / 1e6:.2f}",
             str(row["kernels"]), f"{row['moved_bytes'] / 1e9:.2f}", f"{row['compile_seconds']:.1f}",
         )  # fmt: skip
-    Console(width=120).print(table)
+    inference = [measure_inference(name) for name in names if name in INFERENCE]
+    second = Table("inference", "MB", "asked", "arena", "scratch", "weights")
+    for row in inference:
+        kinds = ("girih", "asked", "arena", "scratch", "constant")
+        second.add_row(row["name"], *(f"{row[f'{kind}_bytes'] / 1e6:.1f}" for kind in kinds))
+    console = Console(width=120)
+    console.print(table, second)
     if not chosen.names:
-        RESULTS.joinpath("memory.json").write_text(json.dumps(rows, indent=1) + "\n")
+        for file, found in (("memory.json", rows), ("memory_inference.json", inference)):
+            RESULTS.joinpath(file).write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -49,9 +49,8 @@ def may_overwrite(op: Op, operand: int, result: int) -> bool:
         return partly.get(result) == operand
     op = opened(op).op
     region = op.regions[0]
-    product = op.kind == "contract" and any(o.name == "dot_general" for o in region.ops)
     single = len(set(region.results)) == 1
-    if op.kind != "loop" and not ((product or op.kind == "rows") and single):
+    if op.kind != "loop" and not (op.kind in ("contract", "rows") and single):
         return False
     argument, root = region.arguments[operand], region.results[result]
     if argument.type is not root.type or root is argument:

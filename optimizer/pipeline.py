@@ -124,6 +124,7 @@ def lowering_pipeline(
             accepts=backend.accepts,
             suits=backend.suits,
             finite=options.numerics == "assumes-finite",
+            in_tiles=backend.in_tiles,
         )
         kernels.append(connect)
     kernels += [KernelEpilogues(), KernelPrologues()]

@@ -65,6 +65,7 @@ class Exchange(Collective, name="exchange"):
     """
 
     since = "1.4"
+    uncut = "it stands in programs that are cut already"
     operand = operand()
     transfers = attribute(tuple)
     channel_id = attribute(int, 0)

@@ -68,6 +68,7 @@ class CallWithWeights(OpDefinition, name="call_with_weights"):
     function with names here. Stands only between two passes (optimizer/passes/reroll.py)."""
 
     pattern = "control"
+    since = "1.4"
     opaque = "its function says what it reads"
     uncut = "its values pass along edges between it and its function"
     inputs = variadic()

@@ -10,55 +10,41 @@ a group is whatever has a tile function (`write.writable`) and is predicted to b
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ...hlo.errors import CompilerBug
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
 from ..fusable import CONTRACTIONS
 from ..machine import Machine
-from ..regions import in_order_of_demand, map_bodies
+from ..orders.graph import Role
+from ..overwriting import hinders_of
+from ..peak import Peak, peak_of
+from ..regions import map_bodies
 from ..tiles.blocks import BlockCounter, LargestGrain
-from ..tiles.build import Group, build_kernel, make_group
+from ..tiles.build import Group, build_kernel
 from ..tiles.cost import USABLE, level_of, rates
 from ..tiles.estimate import Plan, plans
 from ..tiles.masks import without_masks
+from ..tiles.nodes import Node, Nodes
+from ..tiles.spare import spared
 from ..tiles.streaming import Stream, streams
 from ..tiles.turns import without_idle_turns
 from ..tiles.write import Unwritable, writable
 from ..tuning import Choices
+from .order import donations
+from .require_static import is_static
 
-MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 # A connected group must be predicted to be faster by this factor, where what is not stored would
-# have stayed in a cache. Where it would not, or where it decides how much memory is needed, the
-# group may even be a little slower: memory that a program does not need is worth as much.
+# have stayed in a cache. Where it would not, the group may even be a little slower: all other
+# kernels have more of the memory's bandwidth then.
 MARGIN, MARGIN_FOR_MEMORY = 1.08, 0.97
 TRIES = 4  # tilings that are asked about
-NEAR_THE_PEAK = 0.9  # of the most bytes that are live at once
 _NOISE = 0.01  # of a predicted time
 _KINDS = frozenset({"loop", "rows", "contract"})
-
-
-@dataclass(eq=False)
-class _Node:
-    """Kernels that are one: `members` in the order of the region."""
-
-    members: list[Op]
-    plan: Plan | None
-    sources: list[Op]  # what computes their inputs, behind reshapes
-    inputs: frozenset[Value]  # behind reshapes as well
-    dims: tuple[int, ...]  # of what leaves it
-
-    @property
-    def time(self) -> float:
-        if self.plan is None:
-            raise CompilerBug("a kernel without an estimate takes part in connecting")
-        return self.plan.time
 
 
 @dataclass(frozen=True)
@@ -67,7 +53,8 @@ class Connect:
     what chooses among the best tilings; None takes the best predicted. `accepts`: whether a tile
     function has a kernel; None: all of them have. `suits`: whether a tile function's products go
     to the units of the largest grain, where a machine has several. `finite`: whether tensors may be
-    taken to hold finite numbers, so that windows which are masked wholly are not walked."""
+    taken to hold finite numbers, so that windows which are masked wholly are not walked.
+    `in_tiles`: whether the target's tile functions write results where operands lie."""
 
     machine: Machine
     walk: bool = True
@@ -75,6 +62,7 @@ class Connect:
     accepts: Callable[[Op], bool] | None = None
     suits: Callable[[Op], bool] | None = None
     finite: bool = False
+    in_tiles: bool = False
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
@@ -84,11 +72,20 @@ class Connect:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        return module.with_bodies(self.region)
+        hinders, static = hinders_of(self.in_tiles), is_static(module)
 
-    def region(self, region: Region) -> Region:
-        inner = map_bodies(region, lambda op, body: self.region(body))
-        return _Queue(self, inner).run()
+        def needs(region: Region, role: Role) -> Peak | None:
+            """The peak of a region of this module; None where sizes are not known."""
+            pairs = donations(module) if role == "entry" else ()
+            return peak_of(region, pairs, hinders, role=role) if static else None
+
+        def change(region: Region, role: Role) -> Region:
+            inner = map_bodies(region, lambda op, body: change(body, "other"))
+            nodes = _Queue(self, inner).run()
+            return spared(nodes, lambda one: needs(one, role))
+
+        entry = module.body
+        return module.with_bodies(lambda one: change(one, "entry" if one is entry else "other"))
 
     def plan(self, group: Group) -> Plan | None:
         """The best tiling of a group; equal groups are judged once."""
@@ -215,52 +212,44 @@ def _copied(group: Group) -> tuple[Sequence[Value], Sequence[Op], Sequence[Value
 
 
 # Minus the gain, the numbers of consumer and producer, both, and the node that they would become.
-_Move = tuple[float, tuple[int, int], _Node, _Node, _Node]
+_Move = tuple[float, tuple[int, int], Node, Node, Node]
 
 
 class _Queue:
     """The moves of one region."""
 
     def __init__(self, settings: Connect, region: Region) -> None:
-        self.settings, self.region = settings, region
-        self.position = {op: number for number, op in enumerate(region.ops)}
-        self.homes: dict[Op, _Node] = {}
-        self.numbers: dict[Op, int] = {}
-        self.nodes: list[_Node] = []
+        self.machine, self.region = settings.machine, region
+        self.nodes = Nodes(settings, region)
         self.moves: list[_Move] = []
-        self.order: dict[_Node, int] = {}
-        self.known_readers: dict[Op, list[_Node]] = {}
+        self.order: dict[Node, int] = {}
+        self.known_readers: dict[Op, list[Node]] = {}
 
-    def run(self) -> Region:
+    def run(self) -> Nodes:
+        """The nodes after all moves that gain something."""
         for op in self.region.ops:
             if op.name == "fusion" and op.kind in _KINDS and not _widens_weight(op):
-                node = self.node([op])
-                if node is not None:
-                    self.homes[op] = node
-                    self.nodes.append(node)
-        self.peak = self.values_at_the_peak()
-        for node in self.nodes:
+                self.nodes.add(op)
+        for node in self.nodes.all:
             self.register(node)
-        for node in self.nodes:
+        for node in self.nodes.all:
             self.propose(node)
         while self.moves:
             self.move(heapq.heappop(self.moves))
-        return self.rebuild()
+        return self.nodes
 
-    # Moves.
-
-    def register(self, node: _Node) -> None:
+    def register(self, node: Node) -> None:
         """Tell what the node reads and which number it has; equal gains go to lower numbers."""
         self.order[node] = len(self.order)
         for source in node.sources:
             self.known_readers.setdefault(source, []).append(node)
 
-    def propose(self, consumer: _Node) -> None:
+    def propose(self, consumer: Node) -> None:
         """Queue the moves of a node with those that it reads from, or reads the same as."""
-        for producer in (*self.producers(consumer), *self.siblings(consumer)):
+        for producer in (*self.nodes.producers(consumer), *self.siblings(consumer)):
             self.queue(producer, consumer)
 
-    def queue(self, producer: _Node, consumer: _Node) -> None:
+    def queue(self, producer: Node, consumer: Node) -> None:
         gain, merged = self.judgement(producer, consumer)
         if merged is not None and gain > 0:
             rank = self.order[consumer], self.order[producer]
@@ -269,42 +258,35 @@ class _Queue:
     def move(self, best: _Move) -> None:
         """Make the move of the largest gain, if both nodes are still there."""
         _, _, producer, consumer, merged = best
-        if not self.alive(producer) or not self.alive(consumer):
+        if not self.nodes.alive(producer) or not self.nodes.alive(consumer):
             return
-        if self.reaches_around(set(merged.members)):
+        if self.nodes.reaches_around(set(merged.members)):
             return  # another move has put something between the two since they were judged
-        for op in merged.members:
-            self.homes[op] = merged
-        self.nodes = [n for n in self.nodes if n is not producer and n is not consumer]
-        self.nodes.append(merged)
+        self.nodes.join(merged)
         self.register(merged)
         self.propose(merged)
         readers = (n for op in merged.members for n in self.known_readers.get(op, ()))
         for reader in dict.fromkeys(readers):
-            if reader is not merged and self.alive(reader):
+            if reader is not merged and self.nodes.alive(reader):
                 self.queue(merged, reader)
-        for other in self.nodes:
+        for other in self.nodes.all:
             if merged in self.siblings(other, (merged,)):
                 self.queue(merged, other)
 
-    def alive(self, node: _Node) -> bool:
-        """Whether the node has not become a part of another one."""
-        return self.homes[node.members[-1]] is node
-
-    def judgement(self, producer: _Node, consumer: _Node) -> tuple[float, _Node | None]:
+    def judgement(self, producer: Node, consumer: Node) -> tuple[float, Node | None]:
         """The seconds that both as one node would gain, and that node."""
         if not self.worth_judging(producer, consumer):
             return 0.0, None
-        merged = self.merged(producer, consumer)
+        merged = self.nodes.merged(producer, consumer)
         if merged is None:
             return 0.0, None
         time = self.believed(producer, consumer, merged.time)
         return producer.time + consumer.time - time, merged
 
-    def worth_judging(self, producer: _Node, consumer: _Node) -> bool:
+    def worth_judging(self, producer: Node, consumer: Node) -> bool:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
-        machine = self.settings.machine
-        values = self.between(producer, consumer) or producer.inputs & consumer.inputs
+        machine = self.machine
+        values = self.nodes.between(producer, consumer) or producer.inputs & consumer.inputs
         bytes = sum(value.tensor.bytes for value in values)
         level = max(1, int(level_of(machine, 2 * bytes / machine.executors)))
         rate = rates(machine, machine.executors, "write")[level] * machine.executors
@@ -317,288 +299,36 @@ class _Queue:
         margin = self.margin(producer, consumer)
         return most > (1 - 1 / margin) * (producer.time + consumer.time)
 
-    def values_at_the_peak(self) -> set[Value]:
-        """What is stored where about the most bytes are live, in the order of the region."""
-        ends = {value: len(self.region.ops) for value in self.region.results}
-        for number, op in enumerate(self.region.ops):
-            for value in (*op.operands, *(v for body in op.regions for v in body.captures())):
-                if value not in ends:
-                    ends[value] = number
-                ends[value] = max(ends[value], number)
-        stored = [
-            (number, ends.get(value, number), value)
-            for number, op in enumerate(self.region.ops)
-            if op.name in ("fusion", "kernel_call")
-            for value in op.results
-            if ends.get(value) != len(self.region.ops)
-        ]
-        changes = [0] * (len(self.region.ops) + 2)
-        for first, last, value in stored:
-            changes[first] += value.tensor.bytes
-            changes[last + 1] -= value.tensor.bytes
-        live = list(itertools.accumulate(changes))
-        most = NEAR_THE_PEAK * max(live)
-        full = list(itertools.accumulate((bytes >= most for bytes in live), initial=0))
-        return {value for first, last, value in stored if full[last + 1] > full[first]}
-
-    def between(self, producer: _Node, consumer: _Node) -> set[Value]:
-        """The values that the consumer reads of what the producer makes."""
-        made = {result for op in producer.members for result in op.results}
-        read = {self.behind_reshapes(value) for op in consumer.members for value in op.operands}
-        return read & made
-
-    def margin(self, producer: _Node, consumer: _Node) -> float:
+    def margin(self, producer: Node, consumer: Node) -> float:
         """What the prediction must win by."""
-        machine = self.settings.machine
+        machine = self.machine
         shared = [level for level in machine.levels[:-1] if level.shared]
         room = USABLE * (shared or machine.levels)[-1].capacity
-        values = self.between(producer, consumer)
+        values = self.nodes.between(producer, consumer)
         large = 2 * sum(value.tensor.bytes for value in values) > room
-        return MARGIN_FOR_MEMORY if large or values & self.peak else MARGIN
+        return MARGIN_FOR_MEMORY if large else MARGIN
 
-    def believed(self, producer: _Node, consumer: _Node, time: float) -> float:
+    def believed(self, producer: Node, consumer: Node, time: float) -> float:
         """The prediction for both as one, with what it must win by. Where beginning a kernel costs
         much, kernels of very different sizes meet: then the smaller one is what is doubted."""
         margin = self.margin(producer, consumer)
-        if self.settings.machine.blocks is None:
+        if self.machine.blocks is None:
             return margin * time
         return (1 + _NOISE) * time + (margin - 1) * min(producer.time, consumer.time)
 
-    def producers(self, consumer: _Node) -> list[_Node]:
-        """Other nodes that compute what this one reads, also behind reshapes."""
-        found: dict[_Node, None] = {}
-        for source in consumer.sources:
-            node = self.homes.get(source)
-            if node is not None and node is not consumer:
-                found[node] = None
-        return list(found)
-
-    def siblings(self, node: _Node, among: Sequence[_Node] | None = None) -> list[_Node]:
+    def siblings(self, node: Node, among: Sequence[Node] | None = None) -> list[Node]:
         """Earlier nodes, of all or `among` some, that read one of the same tensors and give results
         of the same dims: where a kernel costs much to begin, one is better than two."""
-        if self.settings.machine.blocks is None:
+        if self.machine.blocks is None:
             return []
-        first = self.position[node.members[0]]
+        position = self.nodes.position
+        first = position[node.members[0]]
         return [
             other
-            for other in (self.nodes if among is None else among)
+            for other in (self.nodes.all if among is None else among)
             if other is not node
             and other.dims == node.dims
-            and self.position[other.members[0]] < first
+            and position[other.members[0]] < first
             and any(value.rank for value in node.inputs & other.inputs)
-            and not self.between(other, node)
+            and not self.nodes.between(other, node)
         ]
-
-    def behind_reshapes(self, value: Value) -> Value:
-        while value.op is not None and value.op in self.position and value.op.name == "reshape":
-            value = value.op.operands[0]
-        return value
-
-    def merged(self, producer: _Node, consumer: _Node) -> _Node | None:
-        """Both as one node, if that is legal and has a tiling."""
-        members = sorted({*producer.members, *consumer.members}, key=self.position.__getitem__)
-        between = self.reshapes(members)
-        everything = sorted({*members, *between}, key=self.position.__getitem__)
-        if self.reaches_around(set(everything)):
-            return None
-        return self.node(everything)
-
-    def node(self, members: list[Op]) -> _Node | None:
-        """Kernels as one, if they have a tiling; those that are connected alike are judged once."""
-        wiring, inputs = self.wiring(members)
-        known = self.settings.connected
-        if wiring not in known:
-            group = self.flatten(members)
-            fits = group is not None and (len(members) == 1 or len(group.ops) <= MOST_OPERATIONS)
-            known[wiring] = self.settings.plan(group) if group is not None and fits else None
-        plan = known[wiring]
-        if plan is None:
-            return None
-        read = dict.fromkeys(map(self.behind_reshapes, inputs))
-        sources = dict.fromkeys(value.op for value in read if value.op is not None)
-        return _Node(members, plan, list(sources), frozenset(read), members[-1].results[0].dims)
-
-    def wiring(self, members: Sequence[Op]) -> tuple[tuple[Any, ...], list[Value]]:
-        """What decides the group that members become, and the values that they take from outside:
-        which kernel each is, what passes between them, and what leaves."""
-        chosen = set(members)
-        numbers: dict[Value, int] = {}
-        parts: list[Any] = []
-        for op in members:
-            operands = [numbers.setdefault(value, len(numbers)) for value in op.operands]
-            left = []
-            for result in op.results:
-                numbers[result] = len(numbers)
-                users = self.region.uses.get(result, ())
-                left.append(any(user not in chosen for user, _ in users))
-            parts.append((self.kernel_number(op), *operands, *left))
-        made = {result for op in members for result in op.results}
-        return tuple(parts), [value for value in numbers if value not in made]
-
-    def kernel_number(self, op: Op) -> int:
-        """Equal for operations that compute the same."""
-        number = self.numbers.get(op)
-        if number is None:
-            texts = self.settings.texts
-            number = self.numbers[op] = texts.setdefault(canonical_op(op), len(texts))
-        return number
-
-    def reshapes(self, members: Sequence[Op]) -> list[Op]:
-        """Reshapes between members: they belong to the group."""
-        inside = {result for op in members for result in op.results}
-        found: list[Op] = []
-        for op in members:
-            for value in op.operands:
-                chain: list[Op] = []
-                while value.op in self.position and value.op.name == "reshape":  # type: ignore
-                    chain.append(value.op)  # type: ignore[arg-type]
-                    value = value.op.operands[0]  # type: ignore[union-attr]
-                if value in inside:
-                    found += chain
-        return found
-
-    def reaches_around(self, members: set[Op]) -> bool:
-        """Whether something outside stands between two members; a connected group is one thing."""
-        last = max(self.position[op] for op in members)
-        stack = self.readers(members, members)
-        seen: set[Op] = set()
-        while stack:
-            op = stack.pop()
-            if op in seen:
-                continue
-            node = self.homes.get(op)
-            unit = node.members if node is not None else [op]
-            seen.update(unit)
-            if min(self.position[one] for one in unit) > last:
-                continue
-            readers = self.readers(unit, seen)
-            if any(reader in members for reader in readers):
-                return True
-            stack += readers
-        return False
-
-    def readers(self, ops: Iterable[Op], known: Container[Op]) -> list[Op]:
-        """Operations of the region that read what these compute, but for those already known."""
-        return [
-            user
-            for op in ops
-            for result in op.results
-            for user, _ in self.region.uses.get(result, ())
-            if user is not None and user not in known
-        ]
-
-    def flatten(self, members: Sequence[Op]) -> Group | None:
-        """All operations inside the members, as one group; None where too much leaves it."""
-        chosen = set(members)
-        inside = {result for op in members for result in op.results}
-        mapping: dict[Value, Value] = {}
-        inputs: dict[Value, None] = {}
-        ops: list[Op] = []
-        for member in members:
-            for value in member.operands:
-                if value not in inside:
-                    inputs[value] = None
-            if member.name == "reshape":
-                new = member.with_operands([mapping.get(v, v) for v in member.operands])
-                ops.append(new)
-                mapping[member.result] = new.result
-                continue
-            (body,) = member.regions
-            local = {
-                argument: mapping.get(value, value)
-                for argument, value in zip(body.arguments, member.operands, strict=True)
-            }
-            for op in body.ops:
-                new = Op(
-                    op.definition, [local[v] for v in op.operands], op.attributes, op.regions,
-                    op.result_types, op.origin,
-                )  # fmt: skip
-                local.update(zip(op.results, new.results, strict=True))
-                ops.append(new)
-            for outer, result in zip(member.results, body.results, strict=True):
-                mapping[outer] = local[result]
-        roots: list[Value] = []
-        for op in members:
-            for result in op.results:
-                users = self.region.uses.get(result, ())
-                if any(user not in chosen for user, _ in users):
-                    roots.append(mapping[result])
-        if not roots or any(root in inputs for root in roots):
-            return None
-        self.leaving = [
-            result
-            for op in members
-            for result in op.results
-            if any(user not in chosen for user, _ in self.region.uses.get(result, ()))
-        ]
-        needed, read = in_order_of_demand(set(ops), roots)
-        return make_group(needed, read, roots)
-
-    # The new region.
-
-    def rebuild(self) -> Region:
-        connected = [node for node in self.nodes if len(node.members) > 1]
-        if not connected:
-            return self.region
-        home = {op: node for node in connected for op in node.members}
-        mapping: dict[Value, Value] = {}
-        ops: list[Op] = []
-        for unit in self.sorted(home):
-            if isinstance(unit, _Node):
-                self.emit(unit, mapping, ops)
-            else:
-                ops.append(self.copied(unit, mapping))
-        return Region(self.region.arguments, ops, [mapping.get(v, v) for v in self.region.results])
-
-    def sorted(self, home: Mapping[Op, _Node]) -> list[_Node | Op]:
-        """Connected nodes and all other operations, each after what it reads; else as they stood.
-
-        A node stands where its last member stood, or later than what now comes before it."""
-        waiting: dict[_Node | Op, int] = {}
-        readers: dict[_Node | Op, list[_Node | Op]] = {}
-        place: dict[_Node | Op, int] = {}
-        for number, op in enumerate(self.region.ops):
-            unit = home.get(op, op)
-            place[unit] = number
-            waiting.setdefault(unit, 0)
-            reads = [*op.operands, *(v for body in op.regions for v in body.captures())]
-            sources = dict.fromkeys(v.op for v in reads if v.op in self.position)
-            for source in dict.fromkeys(home.get(s, s) for s in sources if s is not None):
-                if source is not unit:
-                    readers.setdefault(source, []).append(unit)
-                    waiting[unit] += 1
-        ready = [(place[unit], unit) for unit, count in waiting.items() if not count]
-        heapq.heapify(ready)
-        found: list[_Node | Op] = []
-        while ready:
-            _, unit = heapq.heappop(ready)
-            found.append(unit)
-            for reader in readers.get(unit, ()):
-                waiting[reader] -= 1
-                if not waiting[reader]:
-                    heapq.heappush(ready, (place[reader], reader))
-        if len(found) != len(waiting):
-            raise CompilerBug("connected kernels wait for each other")
-        return found
-
-    def copied(self, op: Op, mapping: dict[Value, Value]) -> Op:
-        from ..regions import rename
-
-        nested = [rename(body, mapping) for body in op.regions]
-        new = op.with_operands([mapping.get(v, v) for v in op.operands], nested)
-        mapping.update(zip(op.results, new.results, strict=True))
-        return new
-
-    def emit(self, node: _Node, mapping: dict[Value, Value], ops: list[Op]) -> None:
-        """The node's kernel, or its members as they were where no tiling can be written."""
-        group = self.flatten(node.members)
-        if group is None:
-            raise CompilerBug("a connected group cannot be flattened again")
-        leaving = list(self.leaving)
-        operands = [mapping.get(value, value) for value in group.inputs]
-        kernel = self.settings.kernel(group, operands, "group")
-        if kernel is None:
-            ops.extend(self.copied(op, mapping) for op in node.members)
-            return
-        ops.append(kernel)
-        mapping.update(zip(leaving, kernel.results, strict=True))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module, Op, Region
 from ...hlo.verify import FUSED, Level
 from ..certify import check_order_bound
@@ -22,7 +21,7 @@ from ..orders.source import source_order
 from ..overwriting import Hinders, hinders_of
 from ..regions import map_bodies
 from ..schedule import ORDER_BOUND, ORDER_PROOF
-from .require_static import require_static
+from .require_static import is_static
 
 STRATEGIES: tuple[Callable[[TaskGraph], list[int]], ...] = (
     source_order, list_order, least_net_order, depth_first_order,
@@ -50,7 +49,7 @@ class Order:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        if not _static(module):
+        if not is_static(module):
             return module  # no schedule can be made of it: that tells why
         orderer = _Orderer(hinders_of(self.in_tiles), self.scratch, self.work)
         functions = dict(module.functions)
@@ -83,14 +82,6 @@ def donations(module: Module) -> list[tuple[int, int]]:
         for index, argument in enumerate(module.signature.arguments)
         if argument.donated and argument.aliases is not None
     ]
-
-
-def _static(module: Module) -> bool:
-    try:
-        require_static(module)
-    except UnsupportedError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

@@ -48,3 +48,12 @@ def require_static(module: Module) -> None:
                     "program runs; compiled programs need fixed sizes: compute with a mask "
                     "instead, or interpret it"
                 )
+
+
+def is_static(module: Module) -> bool:
+    """Whether `require_static` takes the module."""
+    try:
+        require_static(module)
+    except UnsupportedError:
+        return False
+    return True

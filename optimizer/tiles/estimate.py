@@ -328,6 +328,9 @@ class Counter:
         if self.packs(op):
             right = depth * columns * op.operands[1].element.bits / 8
             time = time + 2 * right / rates(self.machine, self.executors, "copy")[1]
+        if gathers(op):
+            lines = rows * depth * self.machine.levels[0].line
+            time = time + lines / rates(self.machine, self.executors, "read")[1]
         return time
 
     def unit_of(self, op: Op) -> Unit:
@@ -372,6 +375,16 @@ class Counter:
     def home(self, total: float) -> Any:
         """Where a whole tensor lies between two kernels that share the machine with others."""
         return np.maximum(level_of(self.machine, 2 * total / self.executors), 1)
+
+
+def gathers(op: Op) -> bool:
+    """Whether windows of an image are brought in order element by element, for each block of
+    columns: what is summed over does not lie side by side."""
+    return (
+        op.name == "convolution"
+        and op.output_feature_dimension == op.type.rank - 1
+        and op.input_feature_dimension != op.lhs.rank - 1
+    )
 
 
 def volume(box: Box) -> Expression:

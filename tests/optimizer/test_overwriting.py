@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import girih
 from girih.hlo.build import Builder, build_module, build_region, make_op
 from girih.hlo.graph import Module, Op, Value, arguments
+from girih.hlo.ops.convolution import numbers
 from girih.hlo.ops.tile_examples import INDEX, index, scaled
 from girih.hlo.signature import Signature
 from girih.hlo.types import F32, I1, TensorType
@@ -173,13 +174,15 @@ def donating(module: Module, pairs: dict[int, int | None]) -> Module:
     return replace(module, signature=Signature.plain(given, gives).donating(pairs))
 
 
-def agrees(module: Module, pairs: dict[int, int], inputs: list[np.ndarray]) -> None:
+def agrees(
+    module: Module, pairs: dict[int, int], inputs: list[np.ndarray], target: str = "cpu"
+) -> None:
     """The program gives the interpreter's numbers, whether it may overwrite its arguments or not,
     and does overwrite them; all threads, one after the other, and all edges of its windows."""
     wanted = girih.interpret(module, inputs)
     for threads in (1, 3):
         program = girih.compile(
-            donating(module, dict(pairs)), options=girih.Options(threads=threads)
+            donating(module, dict(pairs)), target=target, options=girih.Options(threads=threads)
         )
         kept = program(*inputs)
         own = [array.copy() for array in inputs]
@@ -187,7 +190,8 @@ def agrees(module: Module, pairs: dict[int, int], inputs: list[np.ndarray]) -> N
         for number, array in enumerate(wanted):
             np.testing.assert_allclose(kept[number], array, rtol=2e-5, atol=2e-6)
             np.testing.assert_array_equal(found[number], kept[number])
-        for argument, result in pairs.items():
+        assert program.memory.replaced_bytes == sum(inputs[argument].nbytes for argument in pairs)
+        for argument, result in pairs.items() if target == "cpu" else ():
             assert np.shares_memory(own[argument], found[result])
         assert not any("donated" in note for note in program.plan.notes)
 
@@ -249,6 +253,61 @@ def _expression(b: Builder, chance: random.Random, x: Value, y: Value, w: Value)
 @given(st.integers(0, 1 << 32))
 def test_tile_functions_overwrite_their_operands(seed: int) -> None:
     agrees(*tile_function(random.Random(seed)))
+
+
+CONVOLUTIONS = {
+    "features last": ((2, 9, 7, 12), (3, 3, 12, 20), ("NHWC", "HWIO", "NHWC"), {}),
+    "pixels last": ((2, 5, 9, 7), (6, 5, 3, 3), ("NCHW", "OIHW", "NCHW"), {}),
+    "one pixel": ((1, 8, 8, 16), (1, 1, 16, 24), ("NHWC", "HWIO", "NHWC"), {}),
+    "grouped": ((1, 6, 6, 8), (3, 3, 4, 6), ("NHWC", "HWIO", "NHWC"), {"feature_group_count": 2}),
+    "each feature": (
+        (1, 9, 9, 20), (3, 3, 1, 20), ("NHWC", "HWIO", "NHWC"), {"feature_group_count": 20},
+    ),
+    "each plane": (
+        (1, 4, 9, 9), (4, 1, 3, 3), ("NCHW", "OIHW", "NCHW"), {"feature_group_count": 4},
+    ),
+    "spread": ((1, 5, 5, 8), (3, 3, 8, 16), ("NHWC", "HWIO", "NHWC"), {"lhs_dilation": (2, 2)}),
+    "Winograd": ((1, 15, 13, 32), (3, 3, 32, 32), ("NHWC", "HWIO", "NHWC"), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["cpu", "ptx-sim:sm_80"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_what_follows_a_convolution_overwrites_what_it_reads(name: str, target: str) -> None:
+    """Such as the mask of an activation, or the other branch of a residual block."""
+    import jax
+    import jax.numpy as jnp
+
+    if target != "cpu" and name == "Winograd":
+        pytest.skip("the GPU has no such kernel, and the simulator takes long")
+    image, weights, places, more = CONVOLUTIONS[name]
+    generator = np.random.default_rng(3)
+    x, w = (generator.standard_normal(dims).astype(np.float32) * 0.3 for dims in (image, weights))
+    window: dict[str, Any] = {"window_strides": (1, 1), "dimension_numbers": places, **more}
+    padding = ((1, 2), (1, 2)) if name == "spread" else "SAME"
+
+    def follows(y: jax.Array, x: jax.Array) -> jax.Array:
+        made = jax.lax.conv_general_dilated(x, jnp.asarray(w), padding=padding, **window)
+        return jnp.where(y > 0, made, 0) + y
+
+    shape = jax.eval_shape(
+        lambda x: jax.lax.conv_general_dilated(x, w, padding=padding, **window), x
+    ).shape
+    y = generator.standard_normal(shape).astype(np.float32)
+    module = girih.import_model(follows, y, x)
+    agrees(module, {0: 0}, [y, x], target)
+
+
+def test_a_convolution_needs_its_own_operands() -> None:
+    kind = TensorType((1, 6, 6, 8), F32)
+
+    def body(b: Builder, x: Value, w: Value) -> list[Value]:
+        made = b("convolution", x, w, **numbers(2), padding=((1, 1), (1, 1)))
+        return [b("add", made, x)]
+
+    region = build_region([kind, TensorType((3, 3, 8, 8), F32)], body)
+    op = make_op("fusion", arguments(region.argument_types), {"kind": "contract"}, (region,))
+    assert not may_overwrite(op, 0, 0)
 
 
 def test_a_window_that_a_later_step_reads_is_stored_last() -> None:

@@ -1,0 +1,122 @@
+"""Moves between kernels for the sake of memory, where most of it is needed.
+
+Kernels that became one may need more memory than they did apart: what they read lives together, and
+fewer results may lie where an operand does. Or less: what passes between them is not stored. So
+moves that were made for their time are taken back, and others are made, as long as this is worth
+it: a part of all memory is worth as much as that part of all time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ...hlo.graph import Region, Value
+from ..peak import Peak, bytes_beside
+from .nodes import Node, Nodes, Rebuilt
+
+# Of the peak: steps that need so much are changed together, for one that stays keeps the peak up.
+_NEAR = (0.999, 0.97, 0.9)
+_LITTLE = 0.001  # of all memory: less is worth nothing
+_SLOWER = 1.1  # than both apart: what one kernel may be that is made for memory
+_SLOWEST = 1.02  # than before: what all nodes together may be
+
+
+class _State(NamedTuple):
+    """A region of certain nodes, what it needs, and the seconds that all nodes take."""
+
+    built: Rebuilt
+    need: Peak
+    time: float
+
+
+def spared(nodes: Nodes, needs: Callable[[Region], Peak | None]) -> Region:
+    """The region of these nodes, with more or fewer moves as long as that is worth it.
+
+    needs: the peak of a region; None where that is not known.
+    """
+    return _Spare(nodes, needs).run()
+
+
+class _Spare:
+    def __init__(self, nodes: Nodes, needs: Callable[[Region], Peak | None]) -> None:
+        self.nodes, self.needs = nodes, needs
+        self.most = _SLOWEST * nodes.time
+        self.beside = bytes_beside(nodes.region)
+
+    def run(self) -> Region:
+        built = self.nodes.rebuild()
+        alone = len(self.nodes.all) < 2 and not built.kernels
+        need = None if alone else self.needs(built.region)
+        if need is None:
+            return built.region
+        state = _State(built, need, self.nodes.time)
+        while (better := self.better(state)) is not None:
+            state = better
+        return state.built.region
+
+    def better(self, state: _State) -> _State | None:
+        """What the first worthwhile change gives; None if there is none, and nothing is changed."""
+        for change in (self.taken_back, self.made):
+            tried: set[tuple[Node, ...]] = set()
+            for near in _NEAR:
+                saved = self.nodes.state()
+                changed = tuple(change(state, near * state.need.bytes))
+                if changed and changed not in tried:
+                    tried.add(changed)
+                    built = self.nodes.rebuild()
+                    need = self.needs(built.region)
+                    if need is not None:
+                        found = _State(built, need, self.nodes.time)
+                        if self.worth(state, found):
+                            return found
+                self.nodes.restore(saved)
+        return None
+
+    def worth(self, before: _State, after: _State) -> bool:
+        """Whether memory is spared, and as large a part of it as of the time is lost."""
+        old, new = self.beside + before.need.bytes, self.beside + after.need.bytes
+        if new > (1 - _LITTLE) * old or after.time > self.most:
+            return False
+        return after.time * new < before.time * old
+
+    def taken_back(self, state: _State, least: float) -> Iterator[Node]:
+        """Takes back the last move of nodes whose kernels run while so many bytes live."""
+        for op, node in state.built.kernels.items():
+            if state.need.needs.get(op, 0) >= least:
+                self.nodes.separate(node)
+                yield node
+
+    def made(self, state: _State, least: float) -> Iterator[Node]:
+        """Makes moves after which values are not stored that live while so many bytes do, as long
+        as there are any, those of the most bytes first. What a kernel reads that is made so lives
+        there then."""
+        living = state.need.living(least)
+        there = {old for old, new in state.built.values.items() if new in living} | living
+        moving = True
+        while moving:
+            moving = False
+            for _, producer, consumer in self.moves(there):
+                if self.nodes.alive(producer) and self.nodes.alive(consumer):
+                    merged = self.nodes.merged(producer, consumer)
+                    if merged and merged.time < _SLOWER * (producer.time + consumer.time):
+                        self.nodes.join(merged)
+                        there |= merged.inputs
+                        moving = True
+                        yield merged
+
+    def moves(self, living: set[Value]) -> list[tuple[int, Node, Node]]:
+        """Bytes of living values that only one node reads, the most first; who makes and reads
+        them."""
+        found: list[tuple[int, Node, Node]] = []
+        for consumer in self.nodes.all:
+            for producer in self.nodes.producers(consumer):
+                inside = {*producer.members, *consumer.members}
+                spared = sum(
+                    value.tensor.bytes
+                    for value in self.nodes.between(producer, consumer)
+                    if value in living and not self.nodes.leaves(value, inside)
+                )
+                if spared:
+                    found.append((spared, producer, consumer))
+        return sorted(found, key=lambda move: -move[0])
