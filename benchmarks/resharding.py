@@ -132,7 +132,7 @@ def xla(mesh: Mesh, dims: Sequence[int], pair: Pair) -> float:
     whole = jax.ShapeDtypeStruct(dims, np.float32)
     made = jax.jit(lambda x: x, in_shardings=ends[0], out_shardings=ends[1]).lower(whole).compile()
     block = np.zeros(pair[0].local_dims(mesh, dims), np.float32)
-    module = read_hlo(made.as_text())
+    module = read_hlo(made.as_text() or "")
     found = interpret_parallel(module, [[block]] * mesh.devices, num_partitions=mesh.devices)
     return sum(sum(counts.values()) for counts in found.received) / mesh.devices
 
@@ -192,13 +192,13 @@ def compare(name: str, mesh: Mesh, dims: Sequence[int], pairs: Sequence[Pair]) -
 def row(name: str) -> dict[str, Any]:
     mesh_text, dims, source, target, wanted = ROWS[name]
     mesh = parse_mesh(mesh_text)
-    ends = [parse_sharding(f"<@mesh, {text}>") for text in (source, target)]
+    first, last = (parse_sharding(f"<@mesh, {text}>") for text in (source, target))
     grains = GRAINS.get(name, ((), ()))
-    plan = plan_reshard(mesh, dims, 4, *ends, grains=grains)
+    plan = plan_reshard(mesh, dims, 4, first, last, grains=grains)
     chain = theirs = None
     if name not in GRAINS:
-        chain = plan_reshard(mesh, dims, 4, *ends, exchange=False).mean / MIB
-        theirs = round(xla(mesh, dims, (ends[0], ends[1])) / MIB, 4)
+        chain = plan_reshard(mesh, dims, 4, first, last, exchange=False).mean / MIB
+        theirs = round(xla(mesh, dims, (first, last)) / MIB, 4)
     return {
         "name": name, "wanted": wanted, "MiB": round(plan.mean / MIB, 4),
         "at most": round(plan.maximum / MIB, 4), "chain": chain, "XLA": theirs, "plan": str(plan),

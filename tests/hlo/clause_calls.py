@@ -36,7 +36,7 @@ class Call(NamedTuple):
     regions: Callable[[], Sequence[Region]] = tuple
 
 
-def t(*dims: int, e: Any = F32) -> TensorType:
+def t(*dims: Any, e: Any = F32) -> TensorType:
     return TensorType(dims, e)
 
 

@@ -97,8 +97,8 @@ def copied(module: Module) -> int:
     for number, step in enumerate(plan.steps):
         if isinstance(step, JumpStep) and step.back:
             inside.update(range(plan.labels[step.target], number))
-    copies = [plan.steps[n] for n in inside if isinstance(plan.steps[n], CopyStep)]
-    return max((step.target.bytes for step in copies), default=0)
+    copies = [step for n, step in enumerate(plan.steps) if n in inside]
+    return max((step.target.bytes for step in copies if isinstance(step, CopyStep)), default=0)
 
 
 def same_bits(module: Module) -> None:
