@@ -77,6 +77,8 @@ def compile(  # noqa: A001 - the public name of the API
     target: str | Sequence[str] = "cpu",
     options: Options | None = None,
     progress: Progress | None = None,
+    mesh: Mapping[str, int | None] | None = None,
+    shardings: Mapping[str, Iterable[Any]] | None = None,
     **keywords: Any,
 ) -> Program:
     """A program for `target` from any source.
@@ -87,6 +89,8 @@ def compile(  # noqa: A001 - the public name of the API
         by the simulator; "null", everything but code. Of several, a bundle holds all, and the first
         one runs, or, where that is for another CPU, the best one of this one's.
     progress: called with the name of each stage when it begins.
+    mesh, shardings: how arguments and weights lie on several devices, by name (`annotate.py`). A
+        compiled program runs on one, so that they are checked and said to be unused.
 
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not
@@ -94,6 +98,8 @@ def compile(  # noqa: A001 - the public name of the API
     """
     from .frontends.source import read_source
 
+    if (mesh is None) != (shardings is None):
+        raise UserError("mesh and shardings: the axes and what lies on them go together")
     first, *others = _targets(target)
     options = options or Options()
     say = progress or (lambda stage: None)
@@ -106,7 +112,12 @@ def compile(  # noqa: A001 - the public name of the API
 
     def read() -> Module:
         say("import")
-        return read_source(source, *example_inputs, **keywords)
+        module = read_source(source, *example_inputs, **keywords)
+        if mesh is None or shardings is None:
+            return module
+        from .annotate import annotated
+
+        return annotated(module, mesh, shardings)
 
     program = _compile(read, first, options, say, tuner)
     return with_targets(program, others, options, progress) if others else program

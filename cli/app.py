@@ -151,6 +151,24 @@ def compile_command(
         ),
     ] = None,
     locked: Annotated[bool, typer.Option("--locked", help="Never time anything.")] = False,
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            "--mesh",
+            metavar="AXIS=SIZE,...",
+            help="The axes of a mesh of devices, major to minor: data=2,model=4; a size of ? is "
+            "open. One device uses none of it.",
+        ),
+    ] = None,
+    shard: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shard",
+            metavar="PATTERN=SPEC",
+            help="How arguments and weights of these names lie on the mesh: for each dim an axis, "
+            "several (data+model), or - for none, such as 'layers.*.w1=-,model'. May be repeated.",
+        ),
+    ] = None,
     checks: Annotated[
         int,
         typer.Option(
@@ -185,9 +203,9 @@ def compile_command(
     chosen += [f"measure={measure}"] if measure else []
     chosen += [f"tuning={tuning}"] if tuning else []
     chosen += ["locked=true"] if locked else []
-    compile_source(
-        source, output, targets or ["cpu"], [*(settings or []), *chosen], checks, as_json
-    )
+    settings = [*(settings or []), *chosen]
+    lying = mesh, shard or []
+    compile_source(source, output, targets or ["cpu"], settings, checks, as_json, lying)
 
 
 @app.command()

@@ -26,14 +26,18 @@ def compile_source(
     settings: Sequence[str],
     checks: int,
     as_json: bool,
+    lying: tuple[str | None, Sequence[str]] = (None, ()),
 ) -> None:
-    """Import, compile, write the bundle; stages and their times are shown on stderr."""
+    """Import, compile, write the bundle; stages and their times are shown on stderr.
+
+    lying: a mesh, and how arguments and weights lie on it, as `--mesh` and `--shard` say it.
+    """
     from ..compiler import compile as compile_program
 
     options = _with_tuning(read_options(settings), source)
     times: dict[str, float] = {}
     with _Stage("import", times):
-        module = import_source(source)
+        module = _annotated(import_source(source), *lying)
     with _Stage("compile", times) as stage:
         program = compile_program(module, target=targets, options=options, progress=stage.update)
     if checks:
@@ -135,6 +139,30 @@ def import_source(source: str) -> Module:
     if colon and file.endswith(".py"):
         return import_model(*call_function(file, function))
     return import_model(Path(source))
+
+
+def _annotated(module: Module, mesh: str | None, shards: Sequence[str]) -> Module:
+    """The module with the shardings of `data=2,model=4` and `PATTERN=-,data+model`."""
+    if mesh is None and not shards:
+        return module
+    if mesh is None or not shards:
+        raise UserError("--mesh and --shard: the axes and what lies on them go together")
+    from ..annotate import annotated
+
+    axes: dict[str, int | None] = {}
+    for part in mesh.split(","):
+        name, _, size = part.strip().partition("=")
+        if not name or name in axes or not (size == "?" or size.isdecimal()):
+            raise UserError(f"--mesh: axes are AXIS=SIZE, each once, not '{part}'")
+        axes[name] = None if size == "?" else int(size)
+    shardings: dict[str, tuple[Any, ...]] = {}
+    for text in shards:
+        pattern, equals, spec = text.rpartition("=")
+        if not equals or not pattern or pattern in shardings:
+            raise UserError(f"--shard: each is PATTERN=SPEC, patterns differ, not '{text}'")
+        dims = [dim.strip() for dim in spec.split(",")]
+        shardings[pattern] = tuple(None if dim == "-" else tuple(dim.split("+")) for dim in dims)
+    return annotated(module, axes, shardings)
 
 
 def _with_tuning(options: Options, source: str) -> Options:

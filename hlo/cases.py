@@ -43,7 +43,9 @@ def example(definition: OpDefinition, case: Case) -> Example:
     arguments = b.arguments(case.input_types or tuple(map(tensor_of, inputs)))
     regions = case.regions() if case.regions else ()
     op = b.op(definition.name, arguments, case.attributes, regions, case.result_types)
-    module = Module({"main": Function("main", b.region(op.results))}, name="case")
+    module = Module(
+        {"main": Function("main", b.region(op.results))}, name="case", meshes=case.meshes
+    )
     return Example(case.name, definition, module, inputs, case.tolerance)
 
 
@@ -85,7 +87,7 @@ class _Retyping:
         if isinstance(type, TupleType):
             return TupleType(map(self.type, type.members))
         if isinstance(type, TensorType) and type.element is self.before:
-            return type.with_element(self.after)
+            return type.with_element(self.after).with_sharding(type.sharding)
         return type
 
     def array(self, values: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .errors import CompilerBug
+from .sharding import Mesh
 from .types import TensorType, Type, tensor_of
 
 if TYPE_CHECKING:
@@ -381,6 +382,7 @@ class Module:
     symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what an importer or a pass wants the user to know
+    meshes: Mapping[str, Mesh] = field(default_factory=dict)  # that shardings name
 
     @property
     def main(self) -> Function:

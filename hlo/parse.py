@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
 from .errors import UserError
 from .graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, arguments
 from .ops import find
+from .sharding import Mesh, Sharding, parse_mesh, parse_sharding
 from .signature import Signature
 from .types import (
     TOKEN,
@@ -39,6 +41,9 @@ _TOKEN = re.compile(
 )
 _QUANT = re.compile(r"!quant\.uniform<(\w+)<(-?\d+):(-?\d+)>:(\w+)(?::(\d+))?,\{?([^}>]*)\}?>$")
 MAXIMUM_DEPTH = 64
+
+
+_Read = TypeVar("_Read")
 
 
 class Token(NamedTuple):
@@ -106,6 +111,14 @@ class _Parser:
             self.position -= 1
             self.fail("a string is malformed")
 
+    def read(self, parse: Callable[[str], _Read]) -> _Read:
+        """What `parse` makes of the string that comes next."""
+        try:
+            return parse(self.string())
+        except UserError as error:
+            self.position -= 1
+            self.fail(str(error))
+
     # Structure.
 
     def module(self) -> Module:
@@ -127,6 +140,7 @@ class _Parser:
         entry = self.next("symbol")[1:]
         self.next("mark", "{")
         symbols: dict[str, tuple[int, int | None]] = {}
+        meshes: dict[str, Mesh] = {}
         weights: dict[str, Weight] = {}
         functions: dict[str, Function] = {}
         notes: list[str] = []
@@ -137,6 +151,9 @@ class _Parser:
                 symbol = self.next("word")
                 minimum = int(self.next("number"))
                 symbols[symbol] = (minimum, None if self.take("*") else int(self.next("number")))
+            elif keyword == "mesh":
+                mesh = self.string()
+                meshes[mesh] = self.read(parse_mesh)
             elif keyword == "weight":
                 weight = self.weight()
                 weights[weight.name] = weight
@@ -155,7 +172,9 @@ class _Parser:
         self.next("end")
         if entry not in functions:
             self.fail(f"there is no function @{entry}")
-        return Module(functions, entry, name, weights, signature, symbols, attributes, tuple(notes))
+        return Module(
+            functions, entry, name, weights, signature, symbols, attributes, tuple(notes), meshes
+        )
 
     def weight(self) -> Weight:
         name = self.string()
@@ -292,7 +311,7 @@ class _Parser:
         dims = [parse_dim(part) for part in text.split(",")] if text else []
         if any(isinstance(dim, int) and dim < 0 for dim in dims):
             self.fail("a dimension is negative")
-        sharding = self.string() if self.take("@") else None
+        sharding: Sharding | None = self.read(parse_sharding) if self.take("@") else None
         return TensorType(dims, element, sharding)
 
     def members(self) -> list[Type]:

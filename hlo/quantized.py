@@ -25,6 +25,7 @@ from .build import Builder
 from .errors import UserError
 from .graph import EXACT, Dense, Module, Op, Region, Value, Weight
 from .ops import contraction, convolution
+from .ops.annotation import ANNOTATIONS
 from .signature import Signature
 from .types import (
     F32,
@@ -45,7 +46,7 @@ _REAL = frozenset({"iota", "dynamic_iota"})
 _MOVES = frozenset(
     {"select", "optimization_barrier", "custom_call", "all_gather", "all_to_all",
      "collective_broadcast", "collective_permute", "send", "recv", "infeed", "outfeed",
-     "chlo.top_k"}
+     "chlo.top_k", *ANNOTATIONS}
 )  # fmt: skip
 _CHOOSE = frozenset({"maximum", "minimum", "clamp", "compare"})
 _INT32 = 1 << 31
@@ -85,7 +86,8 @@ def stored_type(type: Type) -> Type:
     if isinstance(type, TupleType):
         return TupleType(map(stored_type, type.members))
     if isinstance(type, TensorType) and isinstance(type.element, QuantizedType):
-        return type.with_element(type.element.storage)
+        stored = type.with_element(type.element.storage)
+        return stored.with_sharding(type.sharding)
     return type
 
 

@@ -27,7 +27,8 @@ from .access import Access, elementwise
 from .errors import CompilerBug, UserError, VerifyError
 from .factors import Factors, from_access
 from .graph import Dense, Op, Region
-from .types import Type
+from .sharding import Mesh
+from .types import Type, unsharded
 
 Array = np.ndarray[Any, Any]
 RunRegion = Callable[[Region, Sequence[Any]], list[Any]]
@@ -65,7 +66,8 @@ class Constraint(NamedTuple):
 class Case(NamedTuple):
     """One example of an operation: what to call it with. `regions` is built by `build` if given.
 
-    `input_types` is for operands whose type their array does not tell (quantised ones).
+    `input_types` is for operands whose type their array does not tell (quantised ones), `meshes`
+    are those that shardings in `result_types` name.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Case(NamedTuple):
     regions: Callable[[], tuple[Region, ...]] | None = None
     tolerance: float = 1e-5
     input_types: tuple[Type, ...] | None = None
+    meshes: Mapping[str, Mesh] = {}
 
 
 def operand() -> Any:
@@ -242,11 +245,13 @@ class OpDefinition:
                 raise broken(o, clause.clause, clause.text)
 
     def inferred(self, o: Op) -> Sequence[Type] | None:
-        """`infer` of what `check` accepted; VerifyError where its results can have no types."""
+        """`infer` of what `check` accepted, without shardings: how an operand is cut says nothing
+        of the results before propagation. VerifyError where its results can have no types."""
         try:
-            return self.infer(o)
+            found = self.infer(o)
         except _MALFORMED as error:
             raise broken(o, "results", f"the types of its results are unknown ({error})") from error
+        return None if found is None else [unsharded(kind) for kind in found]
 
     def __repr__(self) -> str:
         return f"<definition of {self.name}>"

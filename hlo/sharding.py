@@ -225,7 +225,7 @@ class Sharding:
         )
 
     def __str__(self) -> str:
-        text = f"@{self.mesh}, [{', '.join(map(str, self.dims))}]"
+        text = f"{symbol(self.mesh)}, [{', '.join(map(str, self.dims))}]"
         if self.replicated:
             text += f", replicated={{{', '.join(map(str, self.replicated))}}}"
         if self.unreduced:
@@ -260,7 +260,8 @@ def parse_mesh(text: str) -> Mesh:
     return found
 
 
-_TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|(-?\d+)|@"([^"]*)"|@([\w.$-]+)|([A-Za-z]\w*)|(\S))')
+_STRING = r'"((?:[^"\\]|\\.)*)"'
+_TOKEN = re.compile(rf"\s*(?:{_STRING}|(-?\d+)|@{_STRING}|@([\w.$-]+)|([A-Za-z]\w*)|(\S))")
 _KINDS = ("string", "number", "symbol", "symbol", "word", "mark")
 
 
@@ -377,7 +378,7 @@ class Reader:
         if self.inline is not None and self.take("mesh"):
             mesh = self.inline(self.mesh())
         else:
-            mesh = self.next("symbol")
+            mesh = unquoted(self.next("symbol"))
         self.expect(",")
         self.expect("[")
         dims = self.items("]", self.dim)
@@ -396,6 +397,12 @@ class Reader:
                 pending = self.axes()
         self.expect(">")
         return Sharding(mesh, dims, whole, pending, reduction)
+
+
+def symbol(name: str) -> str:
+    """`@name`, as Shardy's notation names a mesh."""
+    plain = re.fullmatch(r"[A-Za-z_][\w$.]*", name, re.ASCII)
+    return f"@{name}" if plain else f"@{_quoted(name)}"
 
 
 def unquoted(text: str) -> str:

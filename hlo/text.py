@@ -31,6 +31,8 @@ def print_module(module: Module, origins: bool = False) -> str:
     lines = [f"girih 1.0 module {json.dumps(module.name)} entry @{module.entry} {{"]
     for name, (minimum, maximum) in module.symbols.items():
         lines.append(f"  symbol {name} {minimum} {'*' if maximum is None else maximum}")
+    for name, mesh in module.meshes.items():
+        lines.append(f"  mesh {json.dumps(name)} {json.dumps(str(mesh))}")
     for weight in module.weights.values():
         aliases = f" aliases {attribute_text(weight.aliases)}" if weight.aliases else ""
         lines.append(f"  weight {json.dumps(weight.name)} : {type_text(weight.type)}{aliases}")

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import ml_dtypes
 import numpy as np
+
+if TYPE_CHECKING:
+    from .sharding import Sharding
 
 
 class ElementType:
@@ -297,7 +300,8 @@ def parse_dim(text: str) -> Dim:
 class TensorType:
     """`f32[4,8]`: an element type and dimensions, with an optional sharding.
 
-    `sharding` is any hashable value with a readable `str`; None means that nothing is said.
+    Before propagation only arguments of the entry and results of `sharding_constraint` have a
+    `sharding`; None means that nothing is said. Its mesh is one of the module's (`Module.meshes`).
     """
 
     __slots__ = ("dims", "element", "sharding", "rank", "is_static")
@@ -305,11 +309,13 @@ class TensorType:
 
     dims: tuple[Any, ...]
     element: Any
-    sharding: Any
+    sharding: Sharding | None
     rank: int
     is_static: bool
 
-    def __new__(cls, dims: Iterable[Dim], element: Element, sharding: Any = None) -> TensorType:
+    def __new__(
+        cls, dims: Iterable[Dim], element: Element, sharding: Sharding | None = None
+    ) -> TensorType:
         key = (tuple(dims), element, sharding)
         known = cls._interned.get(key)
         if known is None:
@@ -338,11 +344,16 @@ class TensorType:
         return self.element.dtype
 
     def with_dims(self, dims: Iterable[Dim]) -> TensorType:
-        """The same element with other dimensions; a sharding is dropped, it names the old ones."""
+        """The same element with other dimensions, without a sharding."""
         return TensorType(dims, self.element)
 
     def with_element(self, element: Element) -> TensorType:
-        return TensorType(self.dims, element, self.sharding)
+        """Another element with the same dimensions, without a sharding."""
+        return TensorType(self.dims, element)
+
+    def with_sharding(self, sharding: Sharding | None) -> TensorType:
+        """The same tensor, cut so; None: nothing is said."""
+        return self if sharding is self.sharding else TensorType(self.dims, self.element, sharding)
 
     def __repr__(self) -> str:
         sharding = "" if self.sharding is None else f"@{self.sharding}"
@@ -407,6 +418,13 @@ class FutureType(_Group):
 
 
 Type = TensorType | TokenType | TupleType | FutureType
+
+
+def unsharded(kind: Type) -> Type:
+    """The type without what it says of a sharding."""
+    if isinstance(kind, TensorType) and kind.sharding is not None:
+        return TensorType(kind.dims, kind.element)
+    return kind
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> TensorType:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .errors import UnsupportedError, VerifyError
+from .errors import UnsupportedError, UserError, VerifyError
 from .graph import Module, Op, Region, Value
 from .ops.tile import TILE_OPS
 from .text import print_op
@@ -17,11 +17,16 @@ from .types import Element, QuantizedType, TensorType, Type
 
 @dataclass(frozen=True)
 class Level:
-    """Which operations may stand in a module; `holds` sees operations outside fusions only."""
+    """Which operations may stand in a module; `holds` sees operations outside fusions only.
+
+    sharded: every tensor has a sharding without open dims; otherwise only those have one that the
+    user annotated: arguments of the entry, results of `sharding_constraint`.
+    """
 
     name: str
     meaning: str
     holds: Callable[[Op], bool] = lambda op: True
+    sharded: bool = False
 
 
 _CALLS = frozenset({"call", "composite"})
@@ -34,6 +39,12 @@ INLINED = Level(
     "INLINED",
     "HLO without calls",
     lambda op: op.name != "fusion" and op.name not in _CALLS | TILE_OPS,
+)
+SHARDED = Level(
+    "SHARDED",
+    "INLINED, and every tensor has a sharding",
+    INLINED.holds,
+    sharded=True,
 )
 FUSED = Level(
     "FUSED",
@@ -61,7 +72,7 @@ def verify(module: Module, level: Level | None = None) -> None:
     if module.entry not in module.functions:
         raise VerifyError(f"the module has no entry function '{module.entry}'")
     for function in module.functions.values():
-        _Verifier(module, level).region(function.body, set())
+        _Verifier(module, level).region(function.body, set(), function.name == module.entry)
     signature = module.signature
     if signature is not None:
         body = module.body
@@ -77,9 +88,14 @@ class _Verifier:
     def __init__(self, module: Module, level: Level | None) -> None:
         self.module, self.level = module, level
 
-    def region(self, region: Region, outer: set[Value]) -> None:
+    def region(self, region: Region, outer: set[Value], annotated: bool = False) -> None:
+        """`annotated`: its arguments may have shardings at every level."""
         for number, argument in enumerate(region.arguments):
-            _require_meaning(argument.type, f"argument {number} of a region")
+            place = f"argument {number} of {'the program' if annotated else 'a region'}"
+            _require_meaning(argument.type, place)
+            reason = self.unplaced(argument.type, annotated)
+            if reason:
+                raise VerifyError(f"{place} is {argument.type}: {reason}")
         defined = outer | set(region.arguments)
         for op in region.ops:
             for number, value in enumerate(op.operands):
@@ -106,6 +122,9 @@ class _Verifier:
         op.definition.check(op)
         for number, result in enumerate(op.results):
             _require_meaning(result.type, f"result {number} of {op.name}")
+            reason = self.unplaced(result.type, op.name == "sharding_constraint")
+            if reason:
+                raise _fault(op, f"result {number} is {result.type}: {reason}")
         inferred = _inferred(op)
         if inferred is None and op.definition.pattern in _SINGLE and len(op.results) != 1:
             raise _fault(op, f"must have 1 result, has {len(op.results)}")
@@ -134,6 +153,30 @@ class _Verifier:
                 raise _fault(op, f"'{op.callee}' takes {list(takes)}, got {list(given)}")
             if len(gives) != len(op.results) or not all(map(compatible, gives, op.result_types)):
                 raise _fault(op, f"'{op.callee}' gives {list(gives)}")
+
+    def unplaced(self, kind: Type, annotated: bool) -> str:
+        """Why a value of this type has no legal place on a mesh, or nothing; `annotated`: the user
+        may have said it."""
+        if not isinstance(kind, TensorType):
+            return ""
+        level, sharding = self.level, kind.sharding
+        if sharding is None:
+            needed = level is not None and level.sharded
+            return f"at level {level.name} it needs a sharding" if level and needed else ""
+        mesh = self.module.meshes.get(sharding.mesh)
+        if mesh is None:
+            known = ", ".join(f"@{name}" for name in self.module.meshes) or "none"
+            return f"the module has no mesh @{sharding.mesh}; it has {known}"
+        try:
+            sharding.check(mesh, kind.rank)
+        except UserError as error:
+            return str(error)
+        if level is None or level.sharded:
+            is_open = level is not None and any(dim.open for dim in sharding.dims)
+            return f"at level {level.name} no dim is open" if level and is_open else ""
+        if annotated:
+            return ""
+        return f"at level {level.name} only arguments and sharding_constraint have shardings"
 
 
 def _inferred(op: Op) -> Sequence[Type] | None:

@@ -19,6 +19,7 @@ from ..specs.generated import hlo_pb2 as pb
 from .errors import Blocker, CompilerBug, ExportBlockers, UnsupportedError, UserError
 from .graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, arguments
 from .ops import find, known
+from .sharding import parse_mesh, parse_sharding
 from .signature import Signature
 from .types import (
     TOKEN,
@@ -142,6 +143,9 @@ class _Encoder:
         for weight in module.weights.values():
             entry = out.weights.add(name=weight.name, type=self.type(weight.type))
             entry.aliases.extend(weight.aliases)
+        for name, mesh in module.meshes.items():
+            self.features["type:mesh"] = "1.4"
+            out.meshes.add(name=name, mesh=str(mesh))
         for name, (minimum, maximum) in module.symbols.items():
             self.features["symbolic-dims"] = "1.0"
             symbol = out.symbols.add(name=name, minimum=minimum)
@@ -288,7 +292,7 @@ class _Encoder:
             out.element = element.name
         out.SetInParent()
         if type.sharding is not None:
-            self.features["sharding"] = "1.0"
+            self.features["type:sharding"] = "1.4"
             out.sharding = str(type.sharding)
 
 
@@ -323,6 +327,7 @@ class _Decoder:
             functions, message.entry, message.name, weights,
             Signature.from_json(json.loads(text)) if text else None, symbols,
             self.map(message.attributes, 0), tuple(message.notes),
+            {entry.name: parse_mesh(entry.mesh) for entry in message.meshes},
         )  # fmt: skip
 
     def check_version(self) -> None:
@@ -447,7 +452,8 @@ class _Decoder:
         dims = [d.size if d.HasField("size") else parse_dim(d.expression) for d in tensor.dims]
         if any(isinstance(dim, int) and dim < 0 for dim in dims):
             raise UserError("a dimension is negative")
-        return TensorType(dims, element, tensor.sharding or None)
+        sharding = parse_sharding(tensor.sharding) if tensor.sharding else None
+        return TensorType(dims, element, sharding)
 
 
 def _blockers(module: Module, features: Sequence[str]) -> list[Blocker]:
@@ -477,7 +483,7 @@ def _blockers(module: Module, features: Sequence[str]) -> list[Blocker]:
 
 def _is_named(type: Type, name: str) -> bool:
     if isinstance(type, TensorType):
-        return type.element.name == name
+        return type.element.name == name or name == "sharding" and type.sharding is not None
     return isinstance(type, FutureType) and name == "future"
 
 

@@ -29,7 +29,7 @@ from ..hlo.graph import (
 )
 from ..hlo.interpret import Interpreter
 from ..hlo.ops import find
-from ..hlo.types import TensorType, Type
+from ..hlo.types import TensorType, Type, unsharded
 from .counters import counters, ranges, turns
 from .fold import Folder
 from .keys import Keys
@@ -419,10 +419,11 @@ class Rewriter(Builder):
 
     def _same_types(self, rule: Rule, op: Op, results: tuple[Value, ...]) -> bool:
         if len(results) == len(op.results):
-            if all(new.type is old.type for new, old in zip(results, op.results, strict=True)):
-                return True
-            if any(getattr(old.type, "sharding", None) is not None for old in op.results):
-                return False  # a sharding says more than the rule could keep
+            pairs = [(new.type, old.type) for new, old in zip(results, op.results, strict=True)]
+            if all(new is old or new is unsharded(old) for new, old in pairs):
+                return all(new is old for new, old in pairs)  # what a sharding says is kept
+            if all(unsharded(new) is old for new, old in pairs):
+                return True  # an annotated argument
         wanted = ", ".join(str(value.type) for value in op.results)
         got = ", ".join(str(value.type) for value in results)
         raise CompilerBug(f"rule '{rule.name}' made {got} of {op.name}'s {wanted}")

@@ -17,6 +17,8 @@ LIMITATIONS = {
     "dynamic_reshape": "shapes must be constants",
     "dynamic_broadcast_in_dim": "shapes must be constants",
     "dynamic_iota": "shapes must be constants",
+    "sharding_constraint": "annotations are removed before kernels are made",
+    "propagation_barrier": "annotations are removed before kernels are made",
 }
 
 

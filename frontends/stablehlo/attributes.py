@@ -18,7 +18,6 @@ from .literals import element_of, read_elements
 
 _MERGED = ("dot", "gather", "scatter", "conv", "ragged_dot")
 _RANKED_OPS = ("convolution", "dynamic_conv", "reduce_window", "select_and_scatter")
-_PER_VALUE = "#sdy.sharding_per_value<["
 _DROPPED = ("mhlo.layout_mode", "mhlo.memory_kind", "use_list")
 
 
@@ -146,9 +145,6 @@ def flatten(operation: tree.Operation, convert_type: Callable[[tree.Type], Any])
         else:
             flat[key] = plain(value, convert_type)
     flat = {key: value for key, value in flat.items() if not _is_default(name, key, value)}
-    sharding, single = flat.get("sdy.sharding"), len(operation.results) == 1
-    if single and isinstance(sharding, str) and sharding.startswith(_PER_VALUE):
-        flat["sdy.sharding"] = f"#sdy.sharding{sharding[len(_PER_VALUE) : -2]}"
     if name in _RANKED_OPS:
         _fill_windows(name, operation, flat)
     elif name in ("gather", "dynamic_gather", "scatter", "dot_general"):

@@ -6,6 +6,7 @@ import struct
 from typing import Any, NamedTuple
 
 from ...hlo.errors import UserError
+from ...hlo.sharding import REDUCTIONS, SUM, Axis, DimSharding, Mesh
 from .. import tree
 from . import sdy
 from .cursor import Cursor
@@ -390,25 +391,25 @@ class EntryReader:
             case 0:
                 return sdy.manual_axes(self.attributes(cursor))
             case 1:
-                return sdy.MeshAxis(self.string(cursor), cursor.signed())
+                return self.string(cursor), cursor.signed()
             case 2:
-                return sdy.mesh(self.attributes(cursor), cursor.signed_list())
+                return sdy.mesh(Mesh(self.attributes(cursor), cursor.signed_list()))
             case 3:
-                return sdy.SubAxis(cursor.signed(), cursor.signed())
+                return cursor.signed(), cursor.signed()
             case 4:
-                return sdy.AxisRef(self.string(cursor), self.optional_attribute(cursor))
+                name, part = self.string(cursor), self.optional_attribute(cursor)
+                return Axis(name, *part) if part else Axis(name)
             case 5:
                 axes = self.attributes(cursor)
                 closed = bool(cursor.byte())
                 priority = cursor.varint()
-                return sdy.DimSharding(axes, closed, priority >> 1 if priority & 1 else None)
+                return DimSharding(axes, not closed, priority >> 1 if priority & 1 else None)
             case 6 | 15 | 17:
                 mesh = self.attribute(cursor.varint())
                 dims, replicated = self.attributes(cursor), self.attributes(cursor)
                 unreduced = self.attributes(cursor) if code != 6 else ()
-                if code == 17:
-                    cursor.signed()
-                return sdy.sharding(mesh, dims, replicated, unreduced)
+                reduction = REDUCTIONS[cursor.signed()] if code == 17 else SUM
+                return sdy.stored_sharding(mesh, dims, replicated, unreduced, reduction)
             case 7 | 16:
                 return sdy.per_value(self.attributes(cursor))
         cursor.position = cursor.end

@@ -36,11 +36,13 @@ from ...hlo.types import (
     TupleType,
     Type,
     element_type,
+    unsharded,
 )
 from ...hlo.verify import compatible
 from .. import tree
 from . import attributes as attribute_tables
-from . import gspmd, parallel, refine, special
+from . import constraints, gspmd, refine, special
+from .annotations import Annotations, left
 from .literals import element_of, read_elements
 from .locations import Locations
 from .signatures import read_signature
@@ -48,7 +50,7 @@ from .signatures import read_signature
 WEIGHT_BYTES = 4096
 """Constants of at least this size, splats aside, are kept outside the program as weights."""
 
-_KEPT = ("sdy.sharding", "mhlo.sharding", "mhlo.frontend_attributes")
+_KEPT = ("mhlo.sharding", "mhlo.frontend_attributes")
 Leaves = Any  # a Value, or a tuple of Leaves where the tree has a tuple
 
 
@@ -104,8 +106,7 @@ class Converter:
         self._open_calls: set[str] = set()
         self.callers: list[tree.Operation] = []  # the calls behind what is being converted
         gspmd.regroup(self.document.module)
-        self.meshes = parallel.meshes_of(self.document.module)
-        self._shardings = dict(special.sharding_constraints(self.document.module))
+        self.annotations = Annotations(self.document.module)
 
     def module(self) -> Module:
         """The whole module; only functions that the entry reaches are converted."""
@@ -128,16 +129,13 @@ class Converter:
     def _module(self) -> Module:
         top = self.document.module
         facts: dict[str, Any] = {}
-        for key, value in top.attributes.items():
+        for key, value in left(top.attributes).items():
             if key not in ("sym_name", "sym_visibility"):
                 facts[key] = attribute_tables.plain(value, self.type)
         for operation in itertools.chain.from_iterable(r.operations for r in top.regions):
             if operation.name == "func.func":
                 self.symbols[str(operation.attributes.get("sym_name", ""))] = operation
-            elif operation.name == "sdy.mesh":
-                mesh = attribute_tables.plain(operation.attributes.get("mesh"), self.type)
-                facts[f"sdy.mesh.{operation.attributes.get('sym_name', '')}"] = mesh
-            else:
+            elif operation.name != "sdy.mesh":
                 self.block(operation, "is not known at the top of a module", "remove it")
         if self.free_shapes:
             # Types are inferred one from the other, so nothing can be converted behind a blocker.
@@ -167,6 +165,7 @@ class Converter:
             symbols=self._symbols,
             attributes=facts,
             notes=tuple(dict.fromkeys(self.notes)),
+            meshes=constraints.meshes_of(self, functions),
         )
 
     def _entry(self) -> str:
@@ -256,9 +255,13 @@ class Converter:
                 f"{self.document.source}: a value is used before it is defined"
             ) from None
 
+    def leaves(self, value: tree.Value) -> list[Value]:
+        """The values that stand for one of the tree, tuples taken apart."""
+        return list(leaves(self.use(value)))
+
     def operands(self, operation: tree.Operation) -> list[Value]:
         """The op's operands, tuples taken apart."""
-        return [leaf for value in operation.operands for leaf in leaves(self.use(value))]
+        return [leaf for value in operation.operands for leaf in self.leaves(value)]
 
     def bind(self, values: list[tree.Value], results: Iterable[Value]) -> None:
         """Say which hlo values stand for `values`, regrouping tuples."""
@@ -336,7 +339,7 @@ class Converter:
         if not isinstance(value, tuple):
             return ()
         return tuple(
-            attribute_tables.plain(item, self.type) if isinstance(item, dict) else {}
+            attribute_tables.plain(left(item), self.type) if isinstance(item, dict) else {}
             for item in value
         )
 
@@ -346,26 +349,34 @@ class Converter:
         """The region, its terminator turned into results; `types` are its arguments'."""
         values = arguments(types or self.leaf_types(region.arguments, owner))
         self.bind(region.arguments, values)
-        return self._body(region, values, [])
+        built: list[Op] = []
+        results = self.inline(region, built)
+        return Region(values, built, results)
 
     def _function_region(self, owner: tree.Operation, given: Mapping[int, Type]) -> Region:
         """A function's region; a parameter that is the same constant everywhere is that."""
         region = owner.regions[0]
-        types = []
+        types: list[Type] = []
+        entry = not self.callers
         for index, value in enumerate(region.arguments):
-            types += [given[index]] if index in given else self.leaf_types([value], owner)
+            found = [given[index]] if index in given else self.leaf_types([value], owner)
+            if entry and len(found) == 1:
+                found = [constraints.argument_type(self, owner, index, found[0])]
+            types += found
         if self.free_shapes:
             self.raise_blockers()
         values = arguments(types)
         self.bind(region.arguments, values)
         built: list[Op] = []
+        for index, value in enumerate(() if entry else region.arguments):
+            constraints.on_argument(self, owner, index, value, built)
         facts = owner.attributes.get("arg_attrs", ())
         for value, fact in zip(region.arguments, facts, strict=False):
             constant = self.global_constants.get(fact.get("jax.global_constant", ""))
             if constant is not None:
                 built.append(_constant_op(constant))
                 self._values[value] = built[-1].result
-        return self._body(region, values, built)
+        return self._body(owner, values, built)
 
     def _entry_region(self, owner: tree.Operation, layout: Sequence[EntryArgument]) -> Region:
         """The entry's region with the arguments that `layout` and `unused` ask for."""
@@ -376,14 +387,14 @@ class Converter:
                 f"but its export says {len(layout)}"
             )
         types: dict[int, Type] = dict(self.unused)
-        for slot, value in zip(layout, region.arguments, strict=True):
+        for index, (slot, value) in enumerate(zip(layout, region.arguments, strict=True)):
             if slot.index >= 0:
-                given = self.input_types.get(slot.index)
-                types[slot.index] = given or self.value_type(value, owner)
+                found = self.input_types.get(slot.index) or self.value_type(value, owner)
+                types[slot.index] = constraints.argument_type(self, owner, index, found)
         self.raise_blockers()
         values = arguments([types[index] for index in sorted(types)])
         built: list[Op] = []
-        for slot, value in zip(layout, region.arguments, strict=True):
+        for index, (slot, value) in enumerate(zip(layout, region.arguments, strict=True)):
             if slot.weight is not None:
                 self._add_weight(slot.weight)
                 facts: dict[str, Any] = {"weight": slot.weight.name}
@@ -396,12 +407,14 @@ class Converter:
                 self.bind([value], arguments([self.value_type(value, owner)]))
                 continue
             self._values[value] = values[slot.index] if slot.index >= 0 else built[-1].result
-        return self._body(region, values, built)
+            if slot.index < 0:
+                constraints.on_argument(self, owner, index, value, built)
+        return self._body(owner, values, built)
 
-    def _body(self, region: tree.Region, values: tuple[Value, ...], built: list[Op]) -> Region:
-        """The region whose arguments are bound, its first operations built."""
-        results = self.inline(region, built)
-        return Region(values, built, results)
+    def _body(self, owner: tree.Operation, values: tuple[Value, ...], built: list[Op]) -> Region:
+        """A function's region whose arguments are bound, its first operations built."""
+        results = self.inline(owner.regions[0], built)
+        return Region(values, built, constraints.on_results(self, owner, results, built))
 
     def inline(self, region: tree.Region, built: list[Op]) -> list[Value]:
         """Append what the region computes, its arguments bound; the values that it returns."""
@@ -417,9 +430,9 @@ class Converter:
         if self.symbolic and operation.name in refine.HANDLERS:
             handler = None  # the sizes that it would settle are not known
         try:
-            if handler is not None and handler(self, operation, built):
-                return
-            self.emit(special.hlo_name(operation), operation, built)
+            if handler is None or not handler(self, operation, built):
+                self.emit(special.hlo_name(operation), operation, built)
+            constraints.on_operation(self, operation, built)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             self.block(operation, f"it is malformed: {error}", "export the program again")
             self.raise_blockers()
@@ -437,7 +450,8 @@ class Converter:
         if operands is None:
             operands = self.operands(operation)
         # With free shapes, a loop's region takes what the loop takes.
-        loop = [v.type for v in operands] if self.free_shapes and name == "while" else None
+        loop = [unsharded(v.type) for v in operands]
+        loop = loop if self.free_shapes and name == "while" else None
         regions = [self.region(region, operation, loop) for region in operation.regions]
         if types is None and not self.free_shapes:
             types = self.leaf_types(operation.results, operation)
@@ -454,14 +468,10 @@ class Converter:
             except UserError as error:
                 self.block(operation, str(error), "correct the attribute")
                 facts = {}
-        for value in operation.results if self._shardings else ():
-            if value in self._shardings:
-                key, sharding = self._shardings[value]
-                facts = {**facts, key: attribute_tables.plain(sharding, self.type)}
         specs = definition.attributes
         kept = {
             key: value
-            for key, value in facts.items()
+            for key, value in left(facts).items()
             if (key in specs and not _is_default(value, specs[key].default))
             or (key not in specs and (key in _KEPT or "." not in key))
         }

@@ -16,7 +16,10 @@ _COMPOSITES: Version = (0, 19)
 _TANGENT: Version = (1, 4)
 _SHARDY: Version = (1, 11)
 _STRUCTURE = ("builtin.module", "sdy.mesh")
-_MIXED = ("sdy.manual_computation", "sdy.return", "sdy.sharding_constraint", "sdy.reshard")
+_MIXED = (
+    "sdy.manual_computation", "sdy.propagation_barrier", "sdy.reshard", "sdy.return",
+    "sdy.sharding_constraint", "sdy.sharding_group",
+)  # fmt: skip
 
 
 class Builtin(NamedTuple):

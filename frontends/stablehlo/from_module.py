@@ -15,6 +15,7 @@ from typing import Any
 
 from ...hlo.errors import Blocker
 from ...hlo.graph import Function, Module, Op, Region, Value
+from ...hlo.ops.annotation import ANNOTATIONS
 from ...hlo.ops.decomposed import expansion
 from ...hlo.ops.tile import TILE_OPS
 from ...hlo.room import REQUIRED
@@ -22,6 +23,7 @@ from ...hlo.types import Type
 from .. import tree
 from ..kernel import payload
 from . import library_writes, sdy
+from .annotation_writes import Writer
 from .free_sizes import TWINS, Sizes, needs_twin
 from .normal import elements_of, restored
 from .tree_parts import (
@@ -49,8 +51,6 @@ CHLO = frozenset(_CHLO_WORDS.split())
 """CHLO's operations that other readers of StableHLO text know."""
 
 _COMPOSITE_VERSION = 1
-_MESH = "sdy.mesh."
-_SHARDING = "#sdy.sharding<"
 _NUMBERED = re.compile(r"constant_\d+")  # a weight that an importer named
 
 
@@ -88,17 +88,17 @@ class _Lowering:
         self._names = set(self.module.functions) | {"main"}
         self._weight_values: dict[str, tree.Value] = {}
         self._uses = self._weights_of_functions() if self.weights_as_arguments else {}
+        self.shardings = Writer(self.module)
 
     def lower(self) -> Tree:
         module = self.module
         top: list[tree.Operation] = []
         facts: dict[str, Any] = {"sym_name": module.name} if module.name else {}
         for key, value in module.attributes.items():
-            if key.startswith(_MESH):
-                mesh = restored(value)
-                top.append(operation_of("sdy.mesh", {"sym_name": key[len(_MESH) :], "mesh": mesh}))
-            else:
-                facts[key] = typed_fact(key, value)
+            facts[key] = typed_fact(key, value)
+        if not self.shardings.older:
+            top += self.shardings.declarations()
+        self.blockers |= dict.fromkeys(self.shardings.blockers())
         weights = tuple(self._uses.get(module.entry, ()))
         main = self.function(module.main, "main", "public", weights)
         others = [f for f in module.functions.values() if f.name != module.entry]
@@ -161,12 +161,15 @@ class _Lowering:
             self._weight_values[weight] = value
             region.arguments.append(value)
         self._sizes = Sizes(body.arguments, region.arguments[: len(body.arguments)])
+        self.shardings.begin(body, entry)
         self.fill(region, body, "func.return")
         region.operations[:0] = self._sizes.operations
         arguments = [typed_facts(given) for given in function.argument_attributes]
         results = [typed_facts(given) for given in function.result_attributes]
         if entry:
             arguments, results = self._signature_facts(arguments, results)
+        arguments = self.shardings.added(arguments, self.shardings.of_arguments(body))
+        results = self.shardings.added(results, self.shardings.of_results(body))
         arguments += [{}] * len(weights) if arguments else []
         facts: dict[str, Any] = {
             "sym_name": name,
@@ -209,7 +212,9 @@ class _Lowering:
     def fill(self, region: tree.Region, body: Region, terminator: str) -> None:
         """The operations of `body` into the tree's region."""
         for op in body.ops:
-            region.operations += self.operation(op)
+            made = self.operation(op)
+            self.shardings.produced(op, made)
+            region.operations += made
         results = [self.values[value] for value in body.results]
         region.operations.append(operation_of(terminator, {}, [], results))
 
@@ -305,14 +310,6 @@ class _Lowering:
             silent = value is None or (spec is not None and value == () == spec.default)
             if not silent:
                 found[key] = value
-        sharding = found.get("sdy.sharding")
-        if isinstance(sharding, str) and sharding.startswith(_SHARDING):
-            # An operation says it for each of its results.
-            del found["sdy.sharding"]
-            if len(op.results) == 1:
-                found["sdy.sharding"] = (
-                    f"#sdy.sharding_per_value<[{sharding[len(_SHARDING) - 1 :]}]>"
-                )
         return found
 
     def plain(self, op: Op, name: str) -> tree.Operation:
@@ -360,20 +357,28 @@ class _Lowering:
 
     def manual_computation(self, op: Op) -> Iterator[tree.Operation]:
         """Shardy's op; its mesh by name where the module has one of that content."""
-        mesh = sdy.mesh_of(op.mesh)
-        text = f"#{mesh.name}{mesh.text}"
-        names = (key for key, value in self.module.attributes.items() if value == text)
-        name = next((key[len(_MESH) :] for key in names if key.startswith(_MESH)), None)
-        where = mesh if name is None else name
+        whole = self.shardings.of_manual(op)
         attributes = {
-            "in_shardings": sdy.shardings(where, op.in_shardings),
+            "in_shardings": sdy.per_value(whole[: len(op.in_shardings)]),
             "manual_axes": sdy.manual_axes(op.manual_axes),
-            "out_shardings": sdy.shardings(where, op.out_shardings),
+            "out_shardings": sdy.per_value(whole[len(op.in_shardings) :]),
         }
         made = operation_of(op.name, attributes, [], self.uses(op.operands))
         region = tree.Region([self.define(value) for value in op.regions[0].arguments])
         self.fill(region, op.regions[0], "sdy.return")
         made.regions.append(region)
+        made.results = [self.define(value) for value in op.results]
+        made.location = location_of(op.origin)
+        yield made
+
+    def annotation(self, op: Op) -> Iterator[tree.Operation]:
+        """Shardings, said where the source said them."""
+        operand = self.values[op.operands[0]]
+        made = self.shardings.operation(op)
+        if made is None:
+            self.values[op.result] = operand
+            return
+        made.operands = [operand]
         made.results = [self.define(value) for value in op.results]
         made.location = location_of(op.origin)
         yield made
@@ -443,4 +448,5 @@ _SPECIAL: dict[str, Callable[[_Lowering, Op], Iterator[tree.Operation]]] = {
     "call": _Lowering.call,
     "composite": _Lowering.composite,
     "sdy.manual_computation": _Lowering.manual_computation,
+    **dict.fromkeys(sorted(ANNOTATIONS), _Lowering.annotation),
 }

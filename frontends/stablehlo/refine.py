@@ -19,6 +19,7 @@ from ...hlo.graph import Dense, Op, Value, constant_of
 from ...hlo.types import SymbolicDim, TensorType, TupleType, Type
 from .. import tree
 from . import attributes as attribute_tables
+from . import constraints
 
 if TYPE_CHECKING:
     from .convert import Converter
@@ -345,9 +346,11 @@ def inlined(
     region: tree.Region = callee.regions[0]
     if len(region.arguments) != len(operation.operands):
         raise UserError(f"{converter.document.source}: a call does not fit its function")
-    for parameter, argument in zip(region.arguments, operation.operands, strict=True):
-        converter.rename(parameter, converter.use(argument))
-    converter.bind(operation.results, converter.inline(region, built))
+    for index, parameter in enumerate(region.arguments):
+        converter.rename(parameter, converter.use(operation.operands[index]))
+        constraints.on_argument(converter, callee, index, parameter, built)
+    results = converter.inline(region, built)
+    converter.bind(operation.results, constraints.on_results(converter, callee, results, built))
     return True
 
 

@@ -1,99 +1,62 @@
-"""Shardy's attributes from bytecode, spelled as its text does, so that both readers agree."""
+"""Shardy's attributes in an op tree, where both readers have them as text (`tree.Opaque`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
 
+from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from .. import tree
 
-
-class MeshAxis(NamedTuple):
-    name: str
-    size: int
-
-    def __str__(self) -> str:
-        return f'"{self.name}"={self.size}'
+_PLACE = "mesh"
 
 
-class SubAxis(NamedTuple):
-    pre_size: int
-    size: int
-
-    def __str__(self) -> str:
-        return f":({self.pre_size}){self.size}"
+def mesh(found: Mesh) -> tree.Opaque:
+    return tree.Opaque("sdy.mesh", str(found))
 
 
-class AxisRef(NamedTuple):
-    name: str
-    sub_axis: SubAxis | None
-
-    def __str__(self) -> str:
-        return f'"{self.name}"{self.sub_axis or ""}'
+def manual_axes(names: Iterable[str]) -> tree.Opaque:
+    return tree.Opaque("sdy", f"<manual_axes{{{', '.join(str(Axis(name)) for name in names)}}}>")
 
 
-class DimSharding(NamedTuple):
-    axes: tuple[Any, ...]
-    closed: bool
-    priority: int | None
-
-    def __str__(self) -> str:
-        parts = [str(axis) for axis in self.axes] + ([] if self.closed else ["?"])
-        priority = "" if self.priority is None else f"p{self.priority}"
-        return "{" + ", ".join(parts) + "}" + priority
-
-
-def _listed(items: Iterable[Any]) -> str:
-    return ", ".join(str(item) for item in items)
+def sharding(found: Sharding, meshes: dict[str, Mesh] | None = None) -> tree.Opaque:
+    """The attribute. A mesh whose name is its own text (`inline_name`) stands inside."""
+    whole = (meshes or {}).get(found.mesh)
+    if whole is not None and is_maximal(whole):
+        found = Sharding(found.mesh, ())
+    if whole is not None and found.mesh == inline_name(whole):
+        return _inside(found, str(whole))
+    return tree.Opaque("sdy.sharding", str(found))
 
 
-def manual_axes(names: tuple[Any, ...]) -> tree.Opaque:
-    quoted = ", ".join(f'"{name}"' for name in names)
-    return tree.Opaque("sdy", f"<manual_axes{{{quoted}}}>")
+def is_maximal(found: Mesh) -> bool:
+    """Whether it is one device of several, which holds the whole of a tensor."""
+    return not found.axes and bool(found.device_ids)
 
 
-def mesh(axes: tuple[Any, ...], devices: tuple[int, ...]) -> tree.Opaque:
-    ids = f", device_ids=[{_listed(devices)}]" if devices else ""
-    return tree.Opaque("sdy.mesh", f"<[{_listed(axes)}]{ids}>")
+def inline_name(found: Mesh) -> str:
+    """The name of a mesh that a sharding gives in full instead of naming it."""
+    return str(found)
 
 
-def sharding(
-    where: Any, dims: tuple[Any, ...], replicated: tuple[Any, ...], unreduced: tuple[Any, ...]
+def _inside(found: Sharding, whole: str) -> tree.Opaque:
+    named = str(Sharding(_PLACE, found.dims, found.replicated, found.unreduced, found.reduction))
+    return tree.Opaque("sdy.sharding", f"<mesh{whole}{named[len(f'<@{_PLACE}') :]}")
+
+
+def stored_sharding(
+    where: str | tree.Opaque,
+    dims: Sequence[DimSharding],
+    replicated: Sequence[Axis],
+    unreduced: Sequence[Axis],
+    reduction: str,
 ) -> tree.Opaque:
-    """`where` is a mesh's symbol name, or a mesh itself."""
-    place = f"@{where}" if isinstance(where, str) else f"mesh{getattr(where, 'text', '')}"
-    text = f"{place}, [{_listed(dims)}]"
-    if replicated:
-        text += f", replicated={{{_listed(replicated)}}}"
-    if unreduced:
-        text += f", unreduced={{{_listed(unreduced)}}}"
-    return tree.Opaque("sdy.sharding", f"<{text}>")
+    """The attribute from its parts in bytecode; `where` is a mesh's name, or a mesh."""
+    name = where if isinstance(where, str) else _PLACE
+    found = Sharding(name, tuple(dims), tuple(replicated), tuple(unreduced), reduction)
+    if isinstance(where, str):
+        return tree.Opaque("sdy.sharding", str(found))
+    return _inside(found, where.text)
 
 
-def per_value(shardings: tuple[Any, ...]) -> tree.Opaque:
-    inner = ", ".join(getattr(item, "text", str(item)) for item in shardings)
-    return tree.Opaque("sdy.sharding_per_value", f"<[{inner}]>")
-
-
-def axis_of(text: str) -> AxisRef:
-    """The axis that `x`, or `x:(1)2` for a part of it, names."""
-    name, mark, rest = text.partition(":(")
-    if not mark:
-        return AxisRef(name, None)
-    before, _, size = rest.partition(")")
-    return AxisRef(name, SubAxis(int(before), int(size)))
-
-
-def shardings(where: str | tree.Opaque, values: Iterable[Iterable[Iterable[str]]]) -> tree.Opaque:
-    """Shardings over one mesh: for each value, for each dimension, the axes that cut it."""
-    found = []
-    for dims in values:
-        parts = [DimSharding(tuple(map(axis_of, axes)), True, None) for axes in dims]
-        found.append(sharding(where, tuple(parts), (), ()))
-    return per_value(tuple(found))
-
-
-def mesh_of(mesh_: Mapping[str, Any]) -> tree.Opaque:
-    """A mesh from its axes by name and size, and its device ids."""
-    axes = tuple(MeshAxis(axis["name"], axis["size"]) for axis in mesh_["axes"])
-    return mesh(axes, tuple(mesh_.get("device_ids") or ()))
+def per_value(shardings: Iterable[tree.Opaque]) -> tree.Opaque:
+    return tree.Opaque("sdy.sharding_per_value", f"<[{', '.join(s.text for s in shardings)}]>")

@@ -6,7 +6,7 @@ op should be converted in the common way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...hlo import ops
@@ -15,7 +15,7 @@ from ...hlo.types import TensorType
 from .. import tree
 from ..kernel import payload
 from . import attributes as attribute_tables
-from . import gspmd, kernels, library_calls, parallel, refine
+from . import constraints, gspmd, kernels, library_calls, parallel, refine
 
 if TYPE_CHECKING:
     from .convert import Converter
@@ -155,27 +155,6 @@ def _whole_shard(converter: Converter, operation: tree.Operation, built: list[Op
     return _identity(converter, operation, built)
 
 
-def _sharding_constraint(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
-    """The value itself; its producer carries the annotation."""
-    converter.notes.append("sharding annotations are kept, but not used on one device")
-    return _identity(converter, operation, built)
-
-
-def sharding_constraints(module: tree.Operation) -> Iterator[tuple[tree.Value, tuple[str, Any]]]:
-    """Each value that is constrained, with the attribute that its producer gets."""
-    for operation in tree.walk(module):
-        facts = operation.attributes
-        if operation.name in ("sdy.sharding_constraint", "sdy.reshard"):
-            found = "sdy.sharding", facts.get("sharding")
-        elif facts.get("call_target_name") == "Sharding":
-            key = "mhlo.sharding" if "mhlo.sharding" in facts else "sdy.sharding"
-            found = key, facts.get(key)
-        else:
-            continue
-        if found[1] is not None and operation.operands:
-            yield operation.operands[0], found
-
-
 def _check(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """The assertions of StableHLO's own test files compute nothing."""
     converter.notes.append(f"{operation.name} is a test's assertion and was not imported")
@@ -225,6 +204,9 @@ def _block_call(converter: Converter, operation: tree.Operation) -> None:
     remedy = _REMEDIES.get(target) or library_calls.remedy(target)
     remedy = remedy or "replace it by ordinary operations in the model"
     reason = f"custom call '{target}' is code outside the program"
+    rule = operation.attributes.get("sdy.sharding_rule")
+    if isinstance(rule, tree.Opaque):
+        reason += f", partitioned by the rule {rule.text}"
     converter.block(operation, reason, remedy, "stablehlo.custom_call")
 
 
@@ -250,13 +232,12 @@ def _dynamic_reshape(converter: Converter, operation: tree.Operation, built: lis
 
 
 _CALLS: dict[str, Handler] = {
+    **constraints.CALLS,
     payload.NAME: kernels.from_call,
-    "Sharding": _sharding_constraint,
     "SPMDFullToShardShape": _whole_shard,
     "SPMDShardToFullShape": _whole_shard,
     "LayoutConstraint": _identity,
     "annotate_device_placement": _identity,
-    "xla.sdy.FuncResultSharding": _identity,
     "shape_assertion": refine.shape_assertion,
     "stablehlo.dynamic_reduce_window": refine.reduce_window,
 }
@@ -269,12 +250,15 @@ _REMEDIES = {
     **dict.fromkeys(
         (gspmd.TO_SHARD, gspmd.TO_FULL), "export the program with Shardy, JAX's partitioner today"
     ),
+    "CustomSPMDPartitioning": "its function is in the process that exported it; write it as a "
+    "girih.kernel whose sharding= is the rule, or call it without custom_partitioning",
     "tpu_custom_call": "export without Pallas kernels",
     "__gpu$xla.gpu.triton": "export without Pallas kernels",
 }
 
 HANDLERS: dict[str, Handler] = {
     **refine.HANDLERS,
+    **constraints.HANDLERS,
     **parallel.HANDLERS,
     "stablehlo.constant": _constant,
     "chlo.constant": _constant,
@@ -293,6 +277,4 @@ HANDLERS: dict[str, Handler] = {
     "check.expect_serialized_eq": _check,
     "func.call": _call,
     "stablehlo.call": _call,
-    "sdy.sharding_constraint": _sharding_constraint,
-    "sdy.reshard": _sharding_constraint,
 }

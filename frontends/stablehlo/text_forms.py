@@ -82,7 +82,7 @@ def common_form(reader: TextReader, name: str) -> tree.Operation:
         elif first == "[":
             reader.position -= 1
             _bracket(reader, base, attributes)
-        elif first == "<" and base == "sharding_constraint":
+        elif first == "<" and base in ("sharding_constraint", "reshard"):
             reader.position -= 1
             attributes["sharding"] = tree.Opaque("sdy.sharding", reader.balanced())
         elif not (first.isalpha() or first in "_$"):
@@ -163,7 +163,7 @@ def _keyword(reader: TextReader, base: str, word: str, attributes: dict[str, Any
             reader.fail(f"'{text}' is no floating-point format, which is written e5m10")
         attributes["exponent_bits"] = tree.Integer(int(match[1]), "i32")
         attributes["mantissa_bits"] = tree.Integer(int(match[2]), "i32")
-    elif key in _ENUMS:
+    elif key in _ENUMS or word == "allowed_direction":
         attributes[key] = reader.identifier()
     elif reader.at("["):
         attributes[key] = _integers(reader)
@@ -497,15 +497,36 @@ def _manual_computation(reader: TextReader, name: str) -> tree.Operation:
     operation = tree.Operation(name)
     start = reader.position
     operation.operands = reader.sequence("(", ")", reader.use)
-    for word in ("in_shardings", "out_shardings"):
-        reader.expect_word(word)
-        reader.expect("=")
-        text = f"<{reader.balanced()}>"
-        operation.attributes[word] = tree.Opaque("sdy.sharding_per_value", text)
+    _shardings_into(reader, operation)
     reader.expect_word("manual_axes")
     reader.expect("=")
     axes = f"<manual_axes{reader.balanced()}>"
     operation.attributes["manual_axes"] = tree.Opaque("sdy", axes)
+    return _computation(reader, operation, start)
+
+
+def _named_computation(reader: TextReader, name: str) -> tree.Operation:
+    operation = tree.Operation(name)
+    reader.expect("<")
+    operation.attributes["name"] = reader.string()
+    reader.expect(">")
+    start = reader.position
+    operation.operands = reader.sequence("(", ")", reader.use)
+    _shardings_into(reader, operation)
+    return _computation(reader, operation, start)
+
+
+def _shardings_into(reader: TextReader, operation: tree.Operation) -> None:
+    """`in_shardings=[..] out_shardings=[..]`, or one of them, or none."""
+    for word in ("in_shardings", "out_shardings"):
+        if reader.accept_word(word):
+            reader.expect("=")
+            text = f"<{reader.balanced()}>"
+            operation.attributes[word] = tree.Opaque("sdy.sharding_per_value", text)
+
+
+def _computation(reader: TextReader, operation: tree.Operation, start: int) -> tree.Operation:
+    """`(%b: tensor<2xf32>) { .. } : (..) -> ..` of an operation whose operands begin at `start`."""
     arguments: list[tuple[str, tree.Value]] = []
 
     def argument() -> None:
@@ -540,5 +561,6 @@ FORMS: dict[str, Callable[[TextReader, str], tree.Operation]] = {
     "check.expect_serialized_eq": _check,
     "sdy.mesh": _mesh,
     "sdy.manual_computation": _manual_computation,
+    "sdy.named_computation": _named_computation,
 }
 """Ops that have a spelling of their own; every other one has the common form."""

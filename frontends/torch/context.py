@@ -47,7 +47,7 @@ class Context:
 
     `types` are the node's declared results (None where nothing uses one), `used` tells which are
     used; `inline(graph, values)` lowers a nested graph in place. What a user may not want to happen
-    silently goes into `notes`.
+    silently goes into `notes`. `ranks`: how many processes run the program together.
     """
 
     def __init__(self, inline: Inline) -> None:
@@ -59,6 +59,7 @@ class Context:
         self.types: tuple[TensorType | None, ...] = ()
         self.used: tuple[bool, ...] = ()
         self.notes: list[str] = []
+        self.ranks = 0  # that run the program together, 0 while nothing says so
 
     def inline(self, graph: Graph, values: Sequence[Any]) -> list[Any]:
         """The outputs of a nested graph, which changes none of the values."""

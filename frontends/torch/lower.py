@@ -115,6 +115,7 @@ class _Lowering:
             weights={name: weight for name, weight in self.weights.items() if name in used},
             signature=self.signature(types, plain, values, list(state), initial),
             symbols={name: program.symbols.get(name, (0, None)) for name in _symbols(types)},
+            attributes={"mhlo.num_replicas": self.context.ranks} if self.context.ranks else {},
             notes=tuple(dict.fromkeys(self.notes)),
         )
 

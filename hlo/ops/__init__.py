@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import UnsupportedError
 from ..room import OpDefinition
 from . import (
+    annotation,
     canonical_forms,
     collectives,
     communication,
@@ -22,6 +23,7 @@ from . import (
     functions,
     indexing,
     linear_algebra,
+    manual,
     normalization,
     position,
     random,
@@ -58,6 +60,8 @@ DEFINITIONS: tuple[OpDefinition, ...] = (
     *rooted.ROOMS,
     *exchange.ROOMS,
     *communication.ROOMS,
+    *manual.ROOMS,
+    *annotation.ROOMS,
     *linear_algebra.ROOMS,
     *factorizations.ROOMS,
     *canonical_forms.ROOMS,

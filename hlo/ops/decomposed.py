@@ -13,7 +13,7 @@ from ..errors import UnsupportedError
 from ..graph import Dense, Function, Module, Op, Region, Value
 from ..interpret import Interpreter
 from ..room import OpDefinition
-from ..types import F32, Type
+from ..types import F32, Type, unsharded
 
 
 class Decomposed(OpDefinition):
@@ -36,7 +36,7 @@ def expansion(o: Op) -> Region | None:
         (name, value if isinstance(value, Dense) else repr(value))
         for name, value in sorted(o.attributes.items())
     )
-    types = tuple(v.type for v in o.operands)
+    types = tuple(unsharded(v.type) for v in o.operands)
     return _cached(o.definition, types, o.result_types, (facts, o.regions), _Keep(o))
 
 

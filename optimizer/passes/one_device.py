@@ -1,7 +1,8 @@
 """one-device: what processes say to each other, for a program that runs on one device.
 
-A collective over a group of one is its operand, this process is number 0 of its grid, and what is
-asynchronous is done at once. What needs more devices is refused, every place at once.
+Shardings, and the operations that state them, go, with one note. A collective over a group of one
+is its operand, this process is number 0 of its grid, and what is asynchronous is done at once. What
+needs more devices is refused, every place at once.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.processes import grid_of
 from ...hlo.verify import INLINED, Level
+from ..annotations import without_annotations
 from ..licence import BITWISE, Ledger
 from ..regions import rewritten
 
 
 @dataclass(frozen=True)
 class OneDevice:
-    """INLINED -> INLINED: no operation is left that communicates; UnsupportedError lists those
-    that need a second device or an other end.
+    """INLINED -> INLINED: no sharding is left, and no operation that communicates;
+    UnsupportedError lists those that need a second device or an other end.
     """
 
     name: ClassVar[str] = "one-device"
@@ -31,6 +33,7 @@ class OneDevice:
     ledger: Ledger = field(default_factory=Ledger, compare=False)
 
     def __call__(self, module: Module) -> Module:
+        module = without_annotations(module)
         if not any(op.definition.communicates for op in module.walk()):
             return module
         rewrite = _Rewrite(self.ledger, grid_of(module) != (1, 1))

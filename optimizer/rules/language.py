@@ -16,7 +16,7 @@ import numpy as np
 
 from ...hlo.graph import Op, Value
 from ...hlo.ops import find
-from ...hlo.types import I1, ElementType, TensorType
+from ...hlo.types import I1, ElementType, TensorType, unsharded
 from ..licence import BITWISE, Licence
 from ..rewrite import Rewriter
 from ..rule import Example, Rule
@@ -232,8 +232,10 @@ def rule(
         result = root.results[0].tensor
         if makes_constants and not result.is_static:
             return None
-        if isinstance(replacement, Variable) and bindings[replacement.name].type is not result:
-            return None  # a scalar predicate of a select, say
+        if isinstance(replacement, Variable):
+            given = bindings[replacement.name].type
+            if unsharded(given) is not unsharded(result):
+                return None  # a scalar predicate of a select, say
         return build(replacement, bindings, b, result)
 
     def rewrite(root: Op, b: Rewriter) -> Value | None:

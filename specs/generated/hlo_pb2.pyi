@@ -1,4 +1,4 @@
-# Generated from specs/hlo.proto (sha256 42bc8639b9bba3b00ccd86fe4385a38d82ae0bb28aa54f45ce8f0d15cfc2cea1); do not edit.
+# Generated from specs/hlo.proto (sha256 fcc8c664b442281dea1ecdb231743c2b49aa8395200fcb8b6fae8f6dd9925289); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WireModule(_message.Message):
-    __slots__ = ("format_version", "minimum_reader", "features", "name", "entry", "functions", "types", "strings", "constants", "origins", "origin_sets", "weights", "symbols", "signature_json", "attributes", "notes")
+    __slots__ = ("format_version", "minimum_reader", "features", "name", "entry", "functions", "types", "strings", "constants", "origins", "origin_sets", "weights", "symbols", "signature_json", "attributes", "notes", "meshes")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_READER_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class WireModule(_message.Message):
     SIGNATURE_JSON_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    MESHES_FIELD_NUMBER: _ClassVar[int]
     format_version: str
     minimum_reader: str
     features: _containers.RepeatedCompositeFieldContainer[WireFeature]
@@ -41,7 +42,16 @@ class WireModule(_message.Message):
     signature_json: str
     attributes: _containers.RepeatedCompositeFieldContainer[WireAttribute]
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, format_version: _Optional[str] = ..., minimum_reader: _Optional[str] = ..., features: _Optional[_Iterable[_Union[WireFeature, _Mapping]]] = ..., name: _Optional[str] = ..., entry: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[WireFunction, _Mapping]]] = ..., types: _Optional[_Iterable[_Union[WireType, _Mapping]]] = ..., strings: _Optional[_Iterable[str]] = ..., constants: _Optional[_Iterable[_Union[WireConstant, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[WireOrigin, _Mapping]]] = ..., origin_sets: _Optional[_Iterable[_Union[OriginSet, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[WireWeight, _Mapping]]] = ..., symbols: _Optional[_Iterable[_Union[WireSymbol, _Mapping]]] = ..., signature_json: _Optional[str] = ..., attributes: _Optional[_Iterable[_Union[WireAttribute, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    meshes: _containers.RepeatedCompositeFieldContainer[WireMesh]
+    def __init__(self, format_version: _Optional[str] = ..., minimum_reader: _Optional[str] = ..., features: _Optional[_Iterable[_Union[WireFeature, _Mapping]]] = ..., name: _Optional[str] = ..., entry: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[WireFunction, _Mapping]]] = ..., types: _Optional[_Iterable[_Union[WireType, _Mapping]]] = ..., strings: _Optional[_Iterable[str]] = ..., constants: _Optional[_Iterable[_Union[WireConstant, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[WireOrigin, _Mapping]]] = ..., origin_sets: _Optional[_Iterable[_Union[OriginSet, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[WireWeight, _Mapping]]] = ..., symbols: _Optional[_Iterable[_Union[WireSymbol, _Mapping]]] = ..., signature_json: _Optional[str] = ..., attributes: _Optional[_Iterable[_Union[WireAttribute, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., meshes: _Optional[_Iterable[_Union[WireMesh, _Mapping]]] = ...) -> None: ...
+
+class WireMesh(_message.Message):
+    __slots__ = ("name", "mesh")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MESH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    mesh: str
+    def __init__(self, name: _Optional[str] = ..., mesh: _Optional[str] = ...) -> None: ...
 
 class WireFeature(_message.Message):
     __slots__ = ("name", "since")

@@ -160,3 +160,20 @@ def test_adding_code_keeps_the_numerics(girih_command, model, tmp_path, monkeypa
         assert code == 0, err
     assert [one.numerics for one in options] == ["bitwise", "bitwise", "reassociates"]
     assert options[1].threads == 1
+
+
+def test_shardings_are_checked_and_noted(girih_command, model, tmp_path):
+    """The file's arguments are `input[0]` and `input[1]`."""
+    made = ("compile", model, "-o", tmp_path / "x.girih")
+    said = ("--mesh", "data=2,model=?", "--shard", "input.0=data", "--shard", "input.1=-,model")
+    code, out, err = girih_command(*made, *said)
+    assert code == 0 and "shardings are not used on one device: 2 arguments" in out, err
+    for wrong, message in (
+        (("--mesh", "data=2"), "go together"),
+        (("--mesh", "data=two", "--shard", "x=data"), "axes are AXIS=SIZE"),
+        (("--mesh", "data=2", "--shard", "data"), "each is PATTERN=SPEC"),
+        (("--mesh", "data=2", "--shard", "nothing=data"), "nothing is named 'nothing'"),
+        (("--mesh", "data=2", "--shard", "input.*=date"), "did you mean 'data'"),
+    ):
+        code, _, err = girih_command(*made, *wrong)
+        assert code == 2 and message in " ".join(err.split()), err

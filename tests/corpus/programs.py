@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.cases import all_examples
 from girih.hlo.distributed import interpret_parallel
 from girih.hlo.graph import Function, Module, Weight
+from girih.hlo.sharding import Mesh, parse_sharding
 from girih.hlo.types import F32, TOKEN, TensorType, TupleType
 from girih.hlo.wire import decode, encode
 
@@ -42,6 +44,7 @@ def entries() -> Iterator[Entry]:
     yield Entry("asynchronous", build_module([ROW], _asynchronous), (X,))
     yield Entry("functions", _functions(), (X,))
     yield Entry("tuples", build_module([ROW], _tuples), (X,))
+    yield Entry("annotations", _annotations(), (X,))
     weight = Weight("w", X * X)
     yield Entry(
         "weights",
@@ -69,6 +72,21 @@ def _asynchronous(b: Builder, x: Any) -> list[Any]:
     part = build_region([ROW], lambda b, v: [b("slice", v, **half)])
     future = b.op("async_start", [x], {}, (part,)).result
     return [b("negate", b.op("async_done", [future], {}).result)]
+
+
+def _annotations() -> Module:
+    """Every annotation, over two meshes."""
+    row = parse_sharding('<@mesh, [{"x":(1)2, ?}p1], replicated={"y"}>')
+    sums = parse_sharding('<@"two words", [{}], unreduced=max{"x"}>')
+
+    def body(b: Builder, x: Any) -> list[Any]:
+        b.op("sharding_group", [x], {"group_id": 3})
+        y = b("sharding_constraint", b("negate", x), type=ROW.with_sharding(sums), stated="reshard")
+        return [b("propagation_barrier", y, allowed_direction="BACKWARD")]
+
+    module = build_module([ROW.with_sharding(row)], body)
+    meshes = {"mesh": Mesh((("x", 4), ("y", None))), "two words": Mesh((("x", 2),), (1, 0))}
+    return replace(module, meshes=meshes)
 
 
 def _functions() -> Module:

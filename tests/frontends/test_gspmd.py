@@ -14,15 +14,19 @@ from girih.hlo.groups import device_array
 
 
 def test_texts_are_read() -> None:
-    assert read_tiles("{replicated}") == Tiles((), (), (), True)
-    assert read_tiles("{devices=[4,2]<=[8]}") == Tiles((4, 2), (8,), (0,), False)
+    assert read_tiles("{replicated}") == Tiles((), (), ())
+    assert read_tiles("{devices=[4,2]<=[8]}") == Tiles((4, 2), (8,), (0,))
     tiles = read_tiles("{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}")
-    assert tiles == Tiles((2, 1, 4), (4, 2), (1, 0), True)
-    assert read_tiles("{devices=[2,2]0,1,2,3}") == Tiles((2, 2), (4,), (0,), False)
+    assert tiles == Tiles((2, 1, 4), (4, 2), (1, 0), ("replicated",))
+    assert read_tiles("{devices=[2,2]0,1,2,3}") == Tiles((2, 2), (4,), (0,))
+    tiles = read_tiles("{devices=[2,2]0,2,1,3}")
+    assert tiles == Tiles((2, 2), (4,), (0,), (), (0, 2, 1, 3))
+    tiles = read_tiles("{devices=[2,2]<=[4] last_tile_dims={manual}}")
+    assert tiles == Tiles((2, 2), (4,), (0,), ("manual",))
     for other in (
-        "{manual}", "{maximal device=0}", "{devices=[2,2]0,2,1,3}", "{devices=[4]<=[8]}", "{}",
+        "{manual}", "{maximal device=0}", "{devices=[2,2]0,2,2,3}", "{devices=[4]<=[8]}", "{}",
         "{devices=[0]<=[0]}", "{devices=[2]<=[2]T(1)}", "{devices=[99999]<=[99999]}",
-        "{devices=[2,2]<=[4] last_tile_dims={manual}}",
+        "{devices=[2,2]<=[4] last_tile_dims={maximal}}",
     ):  # fmt: skip
         assert read_tiles(other) is None
 
@@ -49,16 +53,14 @@ def test_axes_give_each_device_its_block(texts: Any) -> None:
         assert texts[0].startswith("{devices=[6,2]")
         return
     mesh, named = made
-    axes = [(axis["name"], axis["size"]) for axis in mesh["axes"]]
-    sizes, places = dict(axes), device_array(axes, ())
+    sizes, places = dict(mesh.axes), device_array([(n, s or 0) for n, s in mesh.axes], ())
     for one, cut in zip(tiles, named, strict=True):
         wanted = blocks(one)
         for place in itertools.product(*(range(size) for size in places.shape)):
             at = dict(zip(sizes, place, strict=True))
             block = [0] * len(cut)
-            for number, names in enumerate(cut):
-                for name in names:
-                    block[number] = block[number] * sizes[name] + at[name]
+            for number, axes in enumerate(cut):
+                block[number] = mesh.index(axes, at)
             assert places[place] in np.ravel(wanted[tuple(block)])
 
 

@@ -261,12 +261,15 @@ def test_the_committed_export() -> None:
 
 def test_a_sharded_export_keeps_its_annotations() -> None:
     module = read_exported((DATA / "sharded.jax_export").read_bytes())
-    assert module.attributes["sdy.mesh.mesh"] == '#sdy.mesh<["x"=2, "y"=2]>'
-    first, second = module.main.argument_attributes
-    assert first["sdy.sharding"] == '#sdy.sharding<@mesh, [{"x"}, {}]>'
-    assert second["sdy.sharding"] == '#sdy.sharding<@mesh, [{}, {"y"}]>'
-    (dot,) = [op for op in module.walk() if op.name == "dot_general"]
-    assert dot.attributes["sdy.sharding"] == '#sdy.sharding<@mesh, [{"x"}, {"y"}]>'
+    assert {name: str(mesh) for name, mesh in module.meshes.items()} == {"mesh": '<["x"=2, "y"=2]>'}
+    first, second = module.body.arguments
+    assert str(first.tensor.sharding) == '<@mesh, [{"x"}, {}]>'
+    assert str(second.tensor.sharding) == '<@mesh, [{}, {"y"}]>'
+    assert not any("sharding" in key for facts in module.main.argument_attributes for key in facts)
+    constraint, result = [op for op in module.walk() if op.name == "sharding_constraint"]
+    assert constraint.operands[0].op and constraint.operands[0].op.name == "dot_general"
+    assert str(constraint.type.sharding) == '<@mesh, [{"x"}, {"y"}]>'
+    assert result.stated == "result" and str(result.type.sharding) == '<@mesh, [{"x"}, {}]>'
     assert any("4 devices" in note for note in module.notes)
     a, b = np.full((8, 4), 0.1, np.float32), np.ones((4, 8), np.float32)
     assert_same(run(module, a, b), np.tanh(a @ b))

@@ -11,6 +11,8 @@ import pytest
 import girih
 from girih.frontends.stablehlo import read_stablehlo
 from girih.hlo.graph import Module, Op
+from girih.hlo.sharding import Mesh
+from girih.hlo.verify import HLO, verify
 
 DATA = Path(__file__).parents[1] / "data" / "readers"
 
@@ -287,12 +289,17 @@ def test_shardings_are_kept() -> None:
              }
            }"""
     )
-    assert module.attributes["sdy.mesh.mesh"] == '#sdy.mesh<["x"=2]>'
-    assert module.main.argument_attributes[0]["sdy.sharding"].startswith("#sdy.sharding<@mesh")
-    assert module.main.result_attributes[0]["mhlo.sharding"] == "{replicated}"
-    assert only(module, "add").attributes["sdy.sharding"] == '#sdy.sharding<@mesh, [{"x"}]>'
-    assert only(module, "negate").attributes["mhlo.sharding"] == "{devices=[2]0,1}"
-    assert module.notes
+    verify(module, HLO)
+    assert module.meshes == {"mesh": Mesh((("x", 2),)), "gspmd": Mesh((("axis1", 2),))}
+    cut = '<@mesh, [{"x"}]>'
+    assert str(module.body.arguments[0].tensor.sharding) == cut
+    constraints = [op for op in module.body.ops if op.name == "sharding_constraint"]
+    assert [(op.stated, str(op.type.sharding)) for op in constraints] == [
+        ("constraint", cut),
+        ("constraint", '<@gspmd, [{"axis1"}]>'),
+        ("result", "<@gspmd, [{}]>"),
+    ]
+    assert not module.notes
 
 
 @pytest.mark.parametrize(

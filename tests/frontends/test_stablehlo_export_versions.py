@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ def cases() -> Iterator[tuple[str, Module]]:
                 facts = case.attributes
                 return b.op(room.name, values, facts, regions, case.result_types).results
 
-            yield room.name, build_module(kinds, body)
+            yield room.name, replace(build_module(kinds, body), meshes=case.meshes)
 
 
 def test_every_operation_is_written_as_others_read_it() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from girih.hlo.build import build_region
 from girih.hlo.graph import Region
+from girih.hlo.sharding import parse_sharding
 from girih.hlo.types import (
     F32,
     F64,
@@ -128,6 +129,7 @@ def blocks(given: TensorType, gives: TensorType) -> Callable[[], Sequence[Region
     return lambda: (build_region([given], lambda b, x: [b.constant(0, gives)]),)
 
 
+CUT = t(4).with_sharding(parse_sharding('<@mesh, [{"x"}]>'))
 MANUAL: dict[str, Any] = {
     "mesh": {"axes": ({"name": "x", "size": 2},)}, "manual_axes": ("x",),
     "in_shardings": ((("x",),),), "out_shardings": ((("x",),),),
@@ -222,4 +224,15 @@ CALLS |= {
         [t(4)], {**MANUAL, "out_shardings": ()}, [], one_sine(t(2))
     ),
     "sdy.manual_computation.C2": Call([t(4)], MANUAL, [t(4)], blocks(t(2), t(4))),
+    "sdy.manual_computation.C4": Call(
+        [t(4)], {**MANUAL, "shardings": ("", '<@m, [{}]>')}, [t(4)], one_sine(t(2))
+    ),
+    "sharding_constraint.C0": Call([TOKEN], {}, [CUT]),
+    "sharding_constraint.C1": Call([t(3)], {}, [CUT]),
+    "sharding_constraint.C2": Call([t(4)], {}, [t(4)]),
+    "sharding_constraint.C3": Call([t(4)], {"stated": "aloud"}, [CUT]),
+    "sharding_group.C0": Call([TOKEN], {"group_id": 0}),
+    "sharding_group.C1": Call([t(4)], {"group_id": -1}),
+    "propagation_barrier.C0": Call([TOKEN], {"allowed_direction": "NONE"}),
+    "propagation_barrier.C1": Call([t(4)], {"allowed_direction": "UP"}),
 }  # fmt: skip

@@ -160,7 +160,7 @@ def check(made: Example, factors: Factors, number: int) -> None:
     types = [
         value.tensor.with_dims(
             cut(np.empty(value.dims, np.bool_), held, factors, number, 0, count).shape
-        )
+        ).with_sharding(value.tensor.sharding)
         for value, held in zip(op.results, factors.results, strict=True)
     ]
     parts = []

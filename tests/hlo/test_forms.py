@@ -12,6 +12,7 @@ from girih.hlo.errors import CompilerBug, UnsupportedError, UserError, VerifyErr
 from girih.hlo.graph import Dense, Function, Module, Op, Origin, Region, Weight
 from girih.hlo.ops import find
 from girih.hlo.parse import parse_module
+from girih.hlo.sharding import parse_sharding
 from girih.hlo.text import print_module
 from girih.hlo.types import (
     BF16,
@@ -114,7 +115,7 @@ def test_any_attribute(attributes):
         TensorType((parse_dim("2*batch+seq-1"),), BF16),
         TensorType((), I1),
         TensorType((0, 3), I4),
-        TensorType((2,), C64, '@mesh<["x"], [?]>'),
+        TensorType((2,), C64, parse_sharding('<@mesh, [{"x", ?}]>')),
         TensorType((2,), QuantizedType(ElementType.table["i8"], F32, None, [0.5], [3], -128, 127)),
         TensorType(
             (2,), QuantizedType(ElementType.table["i8"], F32, 0, [0.5, 0.1], [3, 0], -128, 127)

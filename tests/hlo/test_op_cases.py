@@ -31,6 +31,7 @@ WITHOUT_CASES = {
     **dict.fromkeys(("send", "recv", "infeed", "outfeed"), "tests/hlo/test_distributed.py has it"),
     "async_start": "futures have no value; tests/hlo/test_distributed.py has it",
     "async_done": "futures have no value; tests/hlo/test_distributed.py has it",
+    "sharding_group": "has no results; tests/hlo/test_annotation.py has it",
     **dict.fromkeys(sorted(TILE_OPS), "only inside a kernel_call, whose cases have it"),
 }
 ROOMS = [room for room in DEFINITIONS if room.name not in WITHOUT_CASES]
@@ -49,6 +50,8 @@ XLA_CANNOT = {
     "exchange": "an operation of our own",
     "foreign_call": "an operation of our own",
     "fusion": "an operation of our own",
+    "propagation_barrier": "XLA:CPU has no code for it",
+    "sharding_constraint": "its mesh has more devices than one",
     "kernel_call": "an operation of our own",
     "chlo.scan": "the text writer does not say operand segments",
     "chlo.ragged_dot": "the text writer does not pack its dimension numbers",

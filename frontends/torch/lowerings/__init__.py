@@ -7,6 +7,7 @@ from . import (
     activations,
     attention,
     bags,
+    collectives,
     comparisons,
     control,
     convolution,
@@ -34,7 +35,7 @@ from . import (
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
-    kernels, bags, flexible, linear_algebra, fourier, gradients, quantized,
+    kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

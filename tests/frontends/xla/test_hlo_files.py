@@ -83,8 +83,7 @@ def test_names_donation_locations_and_shardings() -> None:
     assert [a.path for a in arguments] == ["params['w']", "ids", "rest[0]", "rest[1]"]
     assert [(a.donated, a.aliases) for a in arguments] == [(True, 0)] + [(False, None)] * 3
     assert [r.path for r in module.signature.results][6:8] == ["output[6][0]", "output[6][1]"]
-    facts = module.functions["main"].argument_attributes[0]
-    assert facts["mhlo.sharding"] == "{devices=[2,1]<=[2]}"
+    assert str(module.body.arguments[0].tensor.sharding) == '<@gspmd, [{"axis1"}, {}]>'
     (loop,) = [op for op in module.body.ops if op.name == "while"]
     assert (loop.origin[0].file, loop.origin[0].line) == ("/home/user/model.py", 41)
 

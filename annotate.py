@@ -1,0 +1,178 @@
+"""Shardings by name: what a user says of arguments and weights of a program from any source.
+
+    annotated(module, {"data": 2, "model": 4}, {"layers.*.w1": (None, "model"), "x": ("data",)})
+
+A pattern names arguments by their paths and weights by their names; `*` stands for any text, and
+`params['w']` and `params.w` are the same. A spec has for each dim None (whole), an axis, or several
+axes, major to minor; dims that it leaves out are whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .hlo import ops
+from .hlo.errors import UserError
+from .hlo.graph import Function, Module, Op, Region, Value, arguments
+from .hlo.sharding import Axis, DimSharding, Mesh, Sharding
+from .hlo.types import TensorType, Type
+
+_DEFAULT = "mesh"
+
+
+def annotated(
+    module: Module, mesh: Mapping[str, int | None], shardings: Mapping[str, Iterable[Any]]
+) -> Module:
+    """The module with a sharding on each argument and weight that a pattern names.
+
+    mesh: the size of each axis, major to minor; None leaves it open. UserError for a pattern
+    without a match, two for one value, an axis that the mesh lacks or that is used twice, more
+    dims than a tensor has, and an argument that has a sharding already.
+    """
+    devices = Mesh(tuple(mesh.items()))
+    place = _mesh_name(module, devices)
+    names = _names(module)
+    if not shardings:
+        raise UserError("mesh: says nothing without shardings; give {pattern: spec}")
+    stated: dict[str, tuple[str, Sharding]] = {}
+    for pattern, spec in shardings.items():
+        found = [name for name in names if _matches(pattern, name)]
+        if not found:
+            raise UserError(f"shardings: nothing is named '{pattern}'{_nearest(pattern, names)}")
+        for name in found:
+            if name in stated:
+                raise UserError(
+                    f"shardings: '{stated[name][0]}' and '{pattern}' both name '{name}'"
+                )
+            kind = names[name]
+            stated[name] = pattern, _sharding(pattern, name, spec, kind, place, devices)
+    meant = {name: sharding for name, (_, sharding) in stated.items()}
+    functions = {n: _with_weights(f, module, meant) for n, f in module.functions.items()}
+    functions[module.entry] = _with_arguments(functions[module.entry], module, meant)
+    return replace(module, functions=functions, meshes={**module.meshes, place: devices})
+
+
+def _mesh_name(module: Module, mesh: Mesh) -> str:
+    """The name of that mesh in the module, a new one where it has none."""
+    for name, known in module.meshes.items():
+        if known == mesh:
+            return name
+    number, name = 0, _DEFAULT
+    while name in module.meshes:
+        number, name = number + 1, f"{_DEFAULT}_{number}"
+    return name
+
+
+def _names(module: Module) -> dict[str, TensorType]:
+    """Everything that a pattern may name, with its type: arguments, then weights."""
+    types = module.body.argument_types
+    signature = module.signature
+    paths = [f"input[{n}]" for n in range(len(types))]
+    if signature is not None:
+        paths = [argument.path for argument in signature.arguments]
+    found = {p: t for p, t in zip(paths, types, strict=True) if isinstance(t, TensorType)}
+    for weight in module.weights.values():
+        found.update((name, weight.type) for name in (weight.name, *weight.aliases))
+    return found
+
+
+def _matches(pattern: str, name: str) -> bool:
+    text = ".*".join(re.escape(part) for part in _dotted(pattern).split("*"))
+    return re.fullmatch(text, _dotted(name)) is not None
+
+
+def _dotted(path: str) -> str:
+    """`params['w'][0]` as `params.w.0`"""
+    return re.sub(r"\[['\"]?([^][]*?)['\"]?\]", r".\1", path).lstrip(".")
+
+
+def _nearest(pattern: str, names: Iterable[str]) -> str:
+    known = {_dotted(name): name for name in names}
+    close = difflib.get_close_matches(_dotted(pattern), known, 3, 0.5)
+    if close:
+        return f"; nearest are {', '.join(known[name] for name in close)}"
+    return f"; there are {', '.join(list(known.values())[:8]) or 'no arguments and no weights'}"
+
+
+def _sharding(
+    pattern: str, name: str, spec: Iterable[Any], kind: TensorType, place: str, mesh: Mesh
+) -> Sharding:
+    """What a spec says of a tensor."""
+    if isinstance(spec, str):
+        spec = (spec,)
+    dims = [_dim(pattern, entry) for entry in spec]
+    if len(dims) > kind.rank:
+        raise UserError(f"shardings: '{pattern}' has {len(dims)} dims, '{name}' is {kind}")
+    dims += [DimSharding()] * (kind.rank - len(dims))
+    try:
+        sharding = Sharding(place, tuple(dims))
+        sharding.check(mesh, kind.rank)
+    except UserError as error:
+        raise UserError(f"shardings: '{pattern}': {error}") from None
+    return sharding
+
+
+def _dim(pattern: str, entry: Any) -> DimSharding:
+    names = () if entry is None else (entry,) if isinstance(entry, str) else entry
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise UserError(
+            f"shardings: '{pattern}': a dim is None, an axis or a tuple of axes, not {entry!r}"
+        )
+    return DimSharding(tuple(Axis(name) for name in names))
+
+
+def _with_arguments(function: Function, module: Module, stated: Mapping[str, Sharding]) -> Function:
+    """The entry with shardings in the types of its arguments."""
+    body = function.body
+    types: list[Type] = []
+    for name, kind in zip(_argument_names(module), body.argument_types, strict=True):
+        if name in stated and isinstance(kind, TensorType):
+            if kind.sharding is not None:
+                raise UserError(
+                    f"shardings: '{name}' has a sharding already, {kind.sharding}; leave one out"
+                )
+            kind = kind.with_sharding(stated[name])
+        types.append(kind)
+    if tuple(types) == body.argument_types:
+        return function
+    from .optimizer.regions import rewritten
+
+    own = arguments(types)
+    renamed = dict(zip(body.arguments, own, strict=True))
+    return function.with_body(rewritten(body, renamed, lambda b, op, mapping: False, own))
+
+
+def _argument_names(module: Module) -> list[str]:
+    if module.signature is None:
+        return [f"input[{n}]" for n in range(len(module.body.arguments))]
+    return [argument.path for argument in module.signature.arguments]
+
+
+def _with_weights(function: Function, module: Module, stated: Mapping[str, Sharding]) -> Function:
+    """The function with a constraint behind each weight that is named."""
+    from .optimizer.regions import rewritten
+
+    def change(b: Any, op: Op, mapping: dict[Value, Value]) -> bool:
+        if op.name != "weight":
+            return False
+        weight = module.weights[op.attributes["weight"]]
+        said = [stated[n] for n in (weight.name, *weight.aliases) if n in stated]
+        if not said:
+            return False
+        if any(sharding != said[0] for sharding in said):
+            raise UserError(f"shardings: the names of weight '{weight.name}' disagree")
+        b.append(op)
+        kind = op.type.with_sharding(said[0])
+        facts: dict[str, Any] = {}
+        made = Op(ops.find("sharding_constraint"), op.results, facts, (), (kind,), op.origin)
+        mapping[op.result] = b.append(made).result
+        return True
+
+    if not any(op.name == "weight" for op in function.body.walk()):
+        return function
+    body: Region = rewritten(function.body, {}, change, function.body.arguments)
+    return function.with_body(body)
