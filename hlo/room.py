@@ -37,7 +37,9 @@ ANY = object()  # an attribute of any legal kind
 REQUIRED = object()  # an attribute without a default
 
 # What clauses and `infer` raise on attributes that are of the right kind and mean nothing.
-_MALFORMED = (ArithmeticError, AttributeError, CompilerBug, LookupError, TypeError, ValueError)
+_MALFORMED = (
+    ArithmeticError, AttributeError, CompilerBug, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 
 
 class Operand(NamedTuple):
