@@ -17,12 +17,18 @@ from .parts import of_axes
 
 @dataclass(frozen=True)
 class Demand:
-    """A constraint's step; or, without one, what an operation with a body wants of an operand."""
+    """What the only operand of a constraint's step must be; without `result`, of the edge by which
+    a manual computation gets it."""
 
-    operand: Tensor
     sharding: Sharding
     step: Step
     result: Tensor | None = None
+
+    @property
+    def operand(self) -> Tensor:
+        (found,) = self.step.operands
+        assert found is not None
+        return found
 
 
 def apply_demands(network: Network, demands: Sequence[Demand], blocks: dict[int, Step]) -> None:

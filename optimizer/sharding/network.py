@@ -42,17 +42,19 @@ class Link(NamedTuple):
 class Place:
     """Where the sharding of one tensor, or of several that always agree, is kept.
 
-    `stated`: what an annotation says of it; `links`: for each dim how its axes came; `concerns`:
-    the steps to visit after a change, the last one first.
+    stated: what an annotation says of it. source: the value of the program. step: what computes it,
+    or the edge that joins several. tensor: the value that it is the place of; others: those that
+    share it. group: places that have the same sharding. links: for each dim how its axes came.
+    concerns: the steps to visit after a change, the last one first.
     """
 
     dims: tuple[int, ...]
     stated: Sharding | None = None
-    source: Any = None  # the value of the program that it is the sharding of
+    source: Any = None
     sharding: Sharding | None = None
     step: Step | None = None
     group: Sequence[Place] = ()
-    others: tuple[Tensor, ...] = ()  # that share it, besides the one that its edge gives
+    others: tuple[Tensor, ...] = ()
     tensor: Tensor | None = None
     links: list[list[Link]] = field(default_factory=list)
     concerns: tuple[Step, ...] = ()

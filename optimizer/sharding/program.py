@@ -157,7 +157,7 @@ class _Reader:
             if tensor is not None:
                 tensor.place.step = step
         if stated is not None and step.operands[0] is not None:
-            self.demands.append(Demand(step.operands[0], stated, step, results[0]))
+            self.demands.append(Demand(stated, step, results[0]))
         self.network.steps.append(step)
 
     def flow(self, op: Op, block: int) -> None:
@@ -252,7 +252,7 @@ class _Reader:
         if edge is not None:
             edge.operands.append(tensor)
             if demand is not None and tensor is not None:
-                self.demands.append(Demand(tensor, demand, edge))
+                self.demands.append(Demand(demand, edge))
         return tensor
 
 

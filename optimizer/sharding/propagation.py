@@ -89,14 +89,14 @@ class Propagation:
         for place in places:
             place.sharding = self._one(place.sharding)
         if not self.order.priorities:
-            self._link_stated({None})
+            self._link_stated(None)
             self._stages()
             return
         originals = [(p, p.sharding) for p in places if p.sharding is not None]
         priorities = {_priority(dim) for _, sharding in originals for dim in sharding.dims}
         for place, sharding in originals:
             place.sharding = self._one(self._first(sharding))
-        self._link_stated({None, 0})
+        self._link_stated(0)
         self._stages()
         for priority in sorted(priorities - {0}):
             if self.order.last is not None and priority > self.order.last:
@@ -105,7 +105,7 @@ class Propagation:
                 if any(_priority(dim) == priority for dim in sharding.dims):
                     assert place.sharding is not None
                     place.sharding = self._one(_raised(place.sharding, sharding, priority))
-            self._link_stated({priority})
+            self._link_stated(priority)
             self._stages()
 
     def _first(self, sharding: Sharding) -> Sharding:
@@ -122,18 +122,18 @@ class Propagation:
         )
         return replace(sharding, dims=tuple(dims), replicated=tuple(barred))
 
-    def _link_stated(self, priorities: set[int | None]) -> None:
-        """Note which axes are there because an annotation says so."""
+    def _link_stated(self, priority: int | None) -> None:
+        """Note which axes are there because an annotation says so, in dims of that priority; None:
+        in all."""
         for place in self.network.places:
             if place.stated is None:
                 continue
             mesh = self.network.meshes[place.stated.mesh]
             for dim, links in zip(place.stated.dims, place.links, strict=True):
-                if dim.priority in priorities or None in priorities and not self.order.priorities:
+                if priority in (None, _priority(dim)):
                     known = {link.part for link in links}
-                    links.extend(
-                        Link(part) for part in of_axes(mesh, dim.axes) if part not in known
-                    )
+                    parts = of_axes(mesh, dim.axes)
+                    links.extend(Link(part) for part in parts if part not in known)
 
     def _stages(self) -> None:
         for stage in range(STAGES) if self.order.stages else (STAGES - 1,):
