@@ -4,7 +4,10 @@
 
 COUNT random programs, and those of `models/sharded.py`; for each its text, the rule that the oracle
 has for each operation, and the sharding that it gives to each value, in the program's order.
-Programs on which ours differ are listed; they are written all the same.
+Programs on which ours differ are listed; they are written all the same. Of 3,013 these are two:
+2291, because a change of what a manual computation gets is seen inside at once, by the oracle in
+its next sweep; 1398, because the oracle removes an operation that only a sharding group uses, and
+what that is computed from.
 """
 
 from __future__ import annotations

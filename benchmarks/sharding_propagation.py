@@ -5,7 +5,8 @@
 PATH is a checkout of openxla/shardy; NAME chooses among its propagation tests. Each program is
 prepared and propagated by the passes inside the installed jaxlib, with the options that its file
 asks for, and propagated by ours from the same prepared program and the same rules; every value's
-sharding is compared: axes, order and sub-axes, not whether a dim is left open.
+sharding is compared: axes, order and sub-axes, not whether a dim is left open. Not compared: the
+option `conservative-propagation`, which drops parts of axes, and files about rules alone.
 """
 
 from __future__ import annotations
