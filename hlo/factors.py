@@ -84,7 +84,7 @@ class Factors:
     def __str__(self) -> str:
         sizes = ", ".join(f"{_name(n)}={f.size}" for n, f in enumerate(self.factors))
         text = f"({_tensors(self.operands)})->({_tensors(self.results)}) {{{sizes}}}"
-        for kind, word in _WORDS.items():
+        for kind, word in FACTOR_SETS.items():
             numbers = self.of_kind(kind)
             if numbers:
                 text += f" {word}={{{', '.join(map(_name, numbers))}}}"
@@ -94,11 +94,12 @@ class Factors:
         return text
 
 
-_WORDS = {
+FACTOR_SETS = {
     FactorKind.REDUCTION: "reduction",
     FactorKind.REPLICATE: "need_replication",
     FactorKind.PERMUTATION: "permutation",
 }
+"""The word before the set of factors of a kind, in the notation."""
 
 
 def _name(number: int) -> str:
