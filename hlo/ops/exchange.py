@@ -98,6 +98,9 @@ class Exchange(Collective, name="exchange"):
     )
     C6 = constraint("the boxes of one target are disjoint", _apart)
 
+    def shard(self, o: Op) -> None:
+        return None
+
     def devices(self, o: Op) -> int:
         return max((number for t in transfers(o) for number in t[:2]), default=0) + 1
 

@@ -45,6 +45,7 @@ def entries() -> Iterator[Entry]:
     yield Entry("functions", _functions(), (X,))
     yield Entry("tuples", build_module([ROW], _tuples), (X,))
     yield Entry("annotations", _annotations(), (X,))
+    yield Entry("layers", _layers(), (X,))
     weight = Weight("w", X * X)
     yield Entry(
         "weights",
@@ -99,6 +100,21 @@ def _functions() -> Module:
 
     main = build_module([ROW], body)
     return Module({**main.functions, "helper": Function("helper", helper)}, name="functions")
+
+
+def _layers() -> Module:
+    """One function for two layers, each with its own weight."""
+    layer = build_region([ROW], lambda b, x: [b("multiply", x, b("weight", type=ROW, weight="w0"))])
+
+    def body(b: Builder, x: Any) -> list[Any]:
+        for name in ("w0", "w1"):
+            facts = {"callee": "layer", "weights": (("w0", name),)}
+            x = b.op("call_with_weights", [x], facts, (), [ROW]).result
+        return [x]
+
+    main = build_module([ROW], body)
+    module = Module({**main.functions, "layer": Function("layer", layer)}, name="layers")
+    return module.with_weights({"w0": Weight("w0", X * X), "w1": Weight("w1", X + X)})
 
 
 def _tuples(b: Builder, x: Any) -> list[Any]:

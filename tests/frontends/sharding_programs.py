@@ -60,7 +60,7 @@ def shard_map(f: Any, *specs: Any, **options: Any) -> Any:
     return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=specs[0], out_specs=specs[1], **options))
 
 
-unreduced = P(None, None, unreduced={"x"})
+unreduced = P(None, None, unreduced=frozenset({"x"}))
 inner = jax.jit(lambda a: jnp.sin(a) @ a, in_shardings=on("x"), out_shardings=on(None, "y"))
 in_out = jax.jit(
     lambda a, b: (a @ b, a),
@@ -116,7 +116,9 @@ def main(path: str) -> None:
             placed(None, "x"), placed("x", None),
         )  # fmt: skip
         sums = jax.shard_map(
-            lambda x: jnp.sum(x, 0), in_specs=P("x", "y"), out_specs=P("y", unreduced={"x"})
+            lambda x: jnp.sum(x, 0),
+            in_specs=P("x", "y"),
+            out_specs=P("y", unreduced=frozenset({"x"})),
         )
         add("unreduced_map", jax.jit(sums), placed("x", "y"))
     jax.config.update("jax_use_shardy_partitioner", False)

@@ -55,7 +55,7 @@ def canonical(text: str) -> str:
     with mlir_context():
         module = ir.Module.parse(text)
         assert module.operation.verify()
-        printed = module.operation.get_asm()
+        printed = str(module.operation.get_asm())
     for silent in (", precision = [DEFAULT, DEFAULT]", 'backend_config = "", ', "public "):
         printed = printed.replace(silent, "")
     printed = printed.replace(", type = 1>", ", type = 0>")  # of a channel, on one partition
@@ -70,7 +70,7 @@ def from_bytes(data: bytes) -> str:
     from mlir_reference import mlir_context
 
     with mlir_context() as context:
-        return stablehlo.deserialize_portable_artifact(context, data).operation.get_asm()
+        return str(stablehlo.deserialize_portable_artifact(context, data).operation.get_asm())
 
 
 def said(module: Module) -> list[str]:

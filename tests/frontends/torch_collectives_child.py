@@ -18,6 +18,7 @@ RANKS = 4
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         group = dist.group.WORLD
+        assert group is not None
         gathered = functional.all_gather_tensor(x, 0, group)
         return (
             functional.all_reduce(x, "sum", group) + 1,
@@ -30,7 +31,7 @@ class Model(torch.nn.Module):
 
 
 class Part(torch.nn.Module):
-    def __init__(self, group: object) -> None:
+    def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__()
         self.group = group
 
@@ -44,7 +45,9 @@ def main(path: str) -> None:
     with open(f"{path}/program.pb", "wb") as file:
         file.write(encode(girih.import_model(exported)))
     torch.export.save(exported, f"{path}/model.pt2")
-    part = torch.export.export(Part(dist.new_group([0, 1])), (torch.ones(2, 3),))
+    two = dist.new_group([0, 1])
+    assert isinstance(two, dist.ProcessGroup)
+    part = torch.export.export(Part(two), (torch.ones(2, 3),))
     torch.export.save(part, f"{path}/part.pt2")
     try:
         girih.import_model(part)

@@ -60,7 +60,7 @@ def test_a_late_use_is_found_and_frees_what_is_said(seed):
     culprits = [row for row in rows[:3] if row.spared]
     assert len(culprits) == 1
     (culprit,) = culprits
-    assert culprit.reader.startswith("contract_dot_general") and culprit.seconds > 0
+    assert "dot_general" in culprit.reader and culprit.seconds > 0
     without = Timeline(plan_of(chain(seed, late=False)))
     assert abs(culprit.spared - (max(line.live) - max(without.live))) <= 1024  # partial sums
     size, text = next(line.remedies())
