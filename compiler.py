@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .hlo.errors import UserError
+from .hlo.errors import MemoryLimitError, UserError
 from .hlo.graph import Module, Op, Weight
 from .hlo.signature import Signature
 from .hlo.verify import verify
@@ -224,7 +224,12 @@ def _compile(
             if limit is None:
                 made = pack(fused)
             else:
-                made = _within(limit, fused, backend, pack, say)
+                try:
+                    made = _within(limit, fused, backend, pack, say)
+                except MemoryLimitError as error:  # kernels made for memory hide what is in them
+                    apart = pipeline_for(backend, options, Ledger(), spare=False)
+                    _, fused = apart.run(watched.module, on_pass=say, disable=options.disable)
+                    made = _within(limit, fused, backend, pack, say, error)
     if cache is not None and digest is not None and not depends_on_data:
         cache.store(digest, module, made)
     return made.program
@@ -236,8 +241,10 @@ def _within(
     backend: Backend,
     pack: Callable[[Module, Sequence[str]], Made],
     say: Progress,
+    known: MemoryLimitError | None = None,
 ) -> Made:
-    """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be."""
+    """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be: `known` where
+    other kernels, for which that was the error, need less."""
     from .optimizer.limit import need, not_found, note, within
     from .optimizer.measure import measure
 
@@ -246,13 +253,17 @@ def _within(
     allocated: list[int] = []
     while len(allocated) < FITTED:
         say("fit")
-        fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
+        try:
+            fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
+        except MemoryLimitError as error:
+            raise min(known or error, error, key=lambda e: e.needed_bytes) from None
         made = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
         allocated.append(made.program.memory.allocated_bytes)
         if allocated[-1] <= limit:
             return made
         beside = max(beside, allocated[-1] - need(fitted.measure).total)
-    raise not_found(limit, min(allocated))
+    error = not_found(limit, min(allocated))
+    raise min(known or error, error, key=lambda e: e.needed_bytes)
 
 
 def compile_lowered(module: Module, target: str, options: Options) -> Program:

@@ -103,11 +103,12 @@ def simplify_pipeline(
 
 
 def lowering_pipeline(
-    backend: Backend, options: Options, ledger: Ledger | None = None
+    backend: Backend, options: Options, ledger: Ledger | None = None, spare: bool = True
 ) -> tuple[Pass, ...]:
     """The passes from the simplified program to one whose operations are kernels in their order.
 
-    ledger: is told which operations may be computed approximately.
+    ledger: is told which operations may be computed approximately. spare: whether kernels may be
+    made for the sake of memory.
     """
     ledger = Ledger() if ledger is None else ledger
     model, rounds = backend.model, REASSOCIATES in NUMERICS[options.numerics]
@@ -124,6 +125,7 @@ def lowering_pipeline(
             accepts=backend.accepts,
             suits=backend.suits,
             finite=options.numerics == "assumes-finite",
+            spare=spare,
             in_tiles=backend.in_tiles,
         )
         kernels.append(connect)
@@ -139,14 +141,16 @@ def lowering_pipeline(
     return (*passes, *kernels, Order(backend.in_tiles))
 
 
-def pipeline_for(backend: Backend, options: Options, ledger: Ledger | None = None) -> Pipeline:
+def pipeline_for(
+    backend: Backend, options: Options, ledger: Ledger | None = None, spare: bool = True
+) -> Pipeline:
     """All passes of a compilation. ledger: is told which rules fire where; a rule that needs more
-    than the options allow is a CompilerBug in any case."""
+    than the options allow is a CompilerBug in any case. spare: as for `lowering_pipeline`."""
     ledger = Ledger() if ledger is None else ledger
     ledger.allowed = NUMERICS[options.numerics]
     simplify = simplify_pipeline(options, ledger)
     references = UseReferences(backend.lacks), *simplify
-    return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger))
+    return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger, spare))
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ class Connect:
     function has a kernel; None: all of them have. `suits`: whether a tile function's products go
     to the units of the largest grain, where a machine has several. `finite`: whether tensors may be
     taken to hold finite numbers, so that windows which are masked wholly are not walked.
-    `in_tiles`: whether the target's tile functions write results where operands lie."""
+    `in_tiles`: whether the target's tile functions write results where operands lie. `spare`:
+    whether kernels may be made, or left apart, for the sake of memory."""
 
     machine: Machine
     walk: bool = True
@@ -63,6 +64,7 @@ class Connect:
     suits: Callable[[Op], bool] | None = None
     finite: bool = False
     in_tiles: bool = False
+    spare: bool = True
     memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
@@ -82,6 +84,8 @@ class Connect:
         def change(region: Region, role: Role) -> Region:
             inner = map_bodies(region, lambda op, body: change(body, "other"))
             nodes = _Queue(self, inner).run()
+            if not self.spare:
+                return nodes.rebuild().region
             return spared(nodes, lambda one: needs(one, role))
 
         entry = module.body
