@@ -5,6 +5,7 @@ A *level* is a named set of legal operations; a pass states the level it takes a
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -67,8 +68,13 @@ _SINGLE = ("elementwise", "index", "contract", "source")  # patterns of operatio
 MAXIMUM_RANK = 64  # numpy's
 
 
+_VERIFIED: weakref.WeakSet[Module] = weakref.WeakSet()  # modules never change
+
+
 def verify(module: Module, level: Level | None = None) -> None:
-    """Raise VerifyError for the first fault."""
+    """Raise VerifyError for the first fault. A module without one is not looked at again."""
+    if level is None and module in _VERIFIED:
+        return
     if module.entry not in module.functions:
         raise VerifyError(f"the module has no entry function '{module.entry}'")
     for function in module.functions.values():
@@ -82,6 +88,8 @@ def verify(module: Module, level: Level | None = None) -> None:
         ):
             if declared != actual:
                 raise VerifyError(f"the signature has {declared} {what}, the program {actual}")
+    if level is None:
+        _VERIFIED.add(module)
 
 
 class _Verifier:

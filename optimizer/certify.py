@@ -259,7 +259,8 @@ def _check_offsets(plan: plan_pb2.Plan) -> None:
 def _check_lent(plan: plan_pb2.Plan, needs: _Needs) -> None:
     """Lent values lie inside outputs that are the caller's alone, are gone before these are
     written, and are apart from each other."""
-    for number, place in enumerate(needs.lent):
+    living: dict[int, list[LentPlace]] = {}  # by owner, what is there at the step that is reached
+    for place in sorted(needs.lent, key=lambda one: one.first):
         owner = plan.buffers[place.owner]
         if owner.place != plan_pb2.OUTPUT or owner.HasField("replaces"):
             raise CompilerBug(f"buffer {place.owner} is no output that could lend memory")
@@ -274,14 +275,11 @@ def _check_lent(plan: plan_pb2.Plan, needs: _Needs) -> None:
                 f"step {first} needs buffer {place.owner}, which has lent memory to step "
                 f"{place.last}"
             )
-        for other in needs.lent[:number]:
-            if (
-                other.owner == place.owner
-                and other.first <= place.last
-                and place.first <= other.last
-                and other.offset < place.offset + max(place.bytes, 1)
-                and place.offset < other.offset + max(other.bytes, 1)
-            ):
+        beside = [one for one in living.get(place.owner, ()) if one.last >= place.first]
+        living[place.owner] = [*beside, place]
+        for other in beside:
+            end, other_end = (one.offset + max(one.bytes, 1) for one in (place, other))
+            if other.offset < end and place.offset < other_end:
                 raise CompilerBug(
                     f"two values lent by buffer {place.owner} overlap at step "
                     f"{max(place.first, other.first)}"

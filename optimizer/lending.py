@@ -8,6 +8,9 @@ end before that a place inside it, so that they need no memory of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from .memory import ALIGNMENT, rounded
 from .schedule import Buffer, JumpStep, Schedule, touched
@@ -25,13 +28,15 @@ def lend(schedule: Schedule, ranges: Mapping[Buffer, Range]) -> dict[Buffer, Len
     for output, idle in _idle(schedule).items():
         fitting = [b for b, (_, last) in ranges.items() if last < idle and b not in lent]
         fitting.sort(key=lambda b: (-b.bytes, ranges[b]))
-        placed: list[tuple[Range, int, int]] = []  # life, first byte, last byte + 1
+        placed = np.empty((4, len(fitting)), np.int64)  # life, first byte, last byte + 1
+        count = 0
         for buffer in fitting:
-            offset = _gap(buffer, ranges[buffer], placed)
+            offset = _gap(buffer, ranges[buffer], placed[:, :count])
             if buffer.bytes and offset + buffer.bytes <= output.bytes:
                 lent[buffer] = output, offset
                 end = offset + rounded(buffer.bytes, ALIGNMENT)
-                placed.append((ranges[buffer], offset, end))
+                placed[:, count] = (*ranges[buffer], offset, end)
+                count += 1
     return lent
 
 
@@ -54,13 +59,12 @@ def _idle(schedule: Schedule) -> dict[Buffer, int]:
     return dict(sorted(first.items(), key=lambda item: (-item[0].bytes, item[0].index)))
 
 
-def _gap(buffer: Buffer, life: Range, placed: list[tuple[Range, int, int]]) -> int:
+def _gap(buffer: Buffer, life: Range, placed: np.ndarray[Any, Any]) -> int:
     """The lowest offset at which nothing lives at the same time."""
     size, offset = rounded(buffer.bytes, ALIGNMENT), 0
-    busy = sorted(
-        (first, last) for (begin, end), first, last in placed if begin <= life[1] and life[0] <= end
-    )
-    for first, last in busy:
+    begins, ends, lows, highs = placed
+    busy = (begins <= life[1]) & (ends >= life[0])
+    for first, last in sorted(zip(lows[busy].tolist(), highs[busy].tolist(), strict=True)):
         if first - offset >= size:
             break
         offset = max(offset, last)

@@ -87,6 +87,7 @@ def simplify_pipeline(
         Externalize(),
         FoldWeights(ledger=ledger),
         MatmulPrecision(options.matmul_precision),  # weights are in their final form
+        Dce(),
     )
     return (
         MaskBounded(ledger),
@@ -98,7 +99,6 @@ def simplify_pipeline(
         Reroll(shrink),
         *shrink,
         Unroll(shrink),
-        Dce(),
     )
 
 
@@ -112,12 +112,11 @@ def lowering_pipeline(
     """
     ledger = Ledger() if ledger is None else ledger
     model, rounds = backend.model, REASSOCIATES in NUMERICS[options.numerics]
-    passes: list[Pass] = [
-        ChannelsLast(),
+    kernels: list[Pass] = [
         SinkScales(rounds, in_place=model is not None and model.blocks is not None),
         SinkReshapes(),
+        Fuse(),
     ]
-    kernels: list[Pass] = [Fuse()]
     if model is not None and rounds:  # sums in tiles are sums in another order
         connect = Connect(
             model,
@@ -138,7 +137,7 @@ def lowering_pipeline(
         kernels.append(Encode(backend.packing))
     if backend.choices is None:  # what is measured is measured for the kernel, not for a sample
         kernels = [Reroll(tuple(kernels)), *kernels, Unroll()]
-    return (*passes, *kernels, Order(backend.in_tiles))
+    return (ChannelsLast(), *kernels, Order(backend.in_tiles))
 
 
 def pipeline_for(
@@ -191,13 +190,15 @@ class Pipeline:
         simple = module
         passes = (*self.simplify, *self.references, *self.lower)
         numbered = _numbered(passes, disable, stop_after)
+        held: Level | None = None  # the level at which the module is known to be
         with blamed_on(disable):
             for number, (step, names) in enumerate(numbered):
                 needless = first < number < second and module is simple
                 if names.isdisjoint(disable) and not needless:
                     if on_pass:
                         on_pass(step.name)
-                    before, module = module, _run(module, step, check)
+                    before, module = module, _run(module, step, check, held)
+                    held = step.takes if module is before else step.gives
                     if on_module:
                         on_module(max(names, key=len), step, before, module)
                     if dump is not None:
@@ -246,8 +247,9 @@ def _numbered(
     return found
 
 
-def _run(module: Module, step: Pass, check: bool) -> Module:
-    _at_level(module, step.takes, f"before pass '{step.name}'")
+def _run(module: Module, step: Pass, check: bool, held: Level | None) -> Module:
+    if held is not step.takes:
+        _at_level(module, step.takes, f"before pass '{step.name}'")
     try:
         alone = isinstance(step, Unroll) or not is_rolled(module)
         after = step(module) if alone else each_function(step.name, step, module)
