@@ -63,21 +63,12 @@ class Call(OpDefinition, name="call"):
         return tuple(context["run"](function.body, arrays))
 
 
-class CallWithWeights(OpDefinition, name="call_with_weights"):
+class CallWithWeights(Call, name="call_with_weights"):
     """results = the named function of the inputs and of other weights: `weights` pairs names in the
     function with names here. Stands only between two passes (optimizer/passes/reroll.py)."""
 
-    pattern = "control"
     since = "1.4"
-    opaque = "its function says what it reads"
-    uncut = "its values pass along edges between it and its function"
-    inputs = variadic()
-    callee = attribute(str)
     weights = attribute(tuple)
-
-    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        function = context["module"].functions[o.callee]
-        return tuple(context["run"](function.body, arrays))
 
 
 class Fusion(OpDefinition, name="fusion"):
