@@ -70,8 +70,11 @@ def _peak(graph: TaskGraph, order: list[int]) -> Peak:
     return Peak(max((*needs.values(), graph.end_bytes)), needs, ends)
 
 
-def bytes_beside(region: Region) -> int:
-    """Bytes that a region takes from outside whatever its order: arguments, captures, weights."""
-    weights = [op.result for op in region.ops if op.name == "weight"]
-    values = dict.fromkeys((*region.arguments, *region.captures(), *weights))
-    return sum(size_of(value.tensor.bytes) for value in values)
+def bytes_beside(region: Region, weights: int | None = None) -> int:
+    """Bytes that a region takes from outside whatever its order: arguments, captures, weights.
+
+    weights: bytes of all of the program, where the region is one of its parts.
+    """
+    read = [op.result for op in region.ops if op.name == "weight"] if weights is None else ()
+    values = dict.fromkeys((*region.arguments, *region.captures(), *read))
+    return sum(size_of(value.tensor.bytes) for value in values) + (weights or 0)

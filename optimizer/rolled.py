@@ -15,6 +15,7 @@ from .rewrite import copied
 
 CALL = "call_with_weights"
 COPIES = "copies"  # attribute of a function that stands for that many equal parts of a program
+WEIGHT_BYTES = "weight_bytes"  # attribute of the module: of all weights that the program has
 COMMON = frozenset({"broadcast_in_dim", "constant", "iota"})  # of what all calls are given
 
 
@@ -32,13 +33,16 @@ def each_function(pass_name: str, step: Callable[[Module], Module], module: Modu
     changed = False
     for name, function in module.functions.items():
         is_entry = name == module.entry
+        signature = module.signature if is_entry else None
         used = {op.weight for op in function.body.walk() if op.name == "weight"}
+        if signature is not None:  # initial values of state
+            used |= {a.default for a in signature.arguments if a.default is not None}
         alone = replace(
             module,
             functions={name: function},
             entry=name,
-            weights={n: w for n, w in module.weights.items() if is_entry or n in used},
-            signature=module.signature if is_entry else None,
+            weights={n: w for n, w in module.weights.items() if n in used},
+            signature=signature,
             notes=(),
         )
         after = step(alone)

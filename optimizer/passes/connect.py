@@ -24,6 +24,7 @@ from ..orders.graph import Role
 from ..overwriting import hinders_of
 from ..peak import Peak, peak_of
 from ..regions import map_bodies
+from ..rolled import WEIGHT_BYTES
 from ..tiles.blocks import BlockCounter, LargestGrain
 from ..tiles.build import Group, build_kernel
 from ..tiles.cost import USABLE, level_of, rates
@@ -75,6 +76,7 @@ class Connect:
 
     def __call__(self, module: Module) -> Module:
         hinders, static = hinders_of(self.in_tiles), is_static(module)
+        weights: Any = module.attributes.get(WEIGHT_BYTES)
 
         def needs(region: Region, role: Role) -> Peak | None:
             """The peak of a region of this module; None where sizes are not known."""
@@ -86,7 +88,7 @@ class Connect:
             nodes = _Queue(self, inner).run()
             if not self.spare:
                 return nodes.rebuild().region
-            return spared(nodes, lambda one: needs(one, role))
+            return spared(nodes, lambda one: needs(one, role), weights)
 
         entry = module.body
         return module.with_bodies(lambda one: change(one, "entry" if one is entry else "other"))

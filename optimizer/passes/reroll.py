@@ -18,7 +18,7 @@ from ...hlo.text import canonical_op
 from ...hlo.verify import INLINED, Level
 from ..licence import Ledger
 from ..repeats import VIEWS, Copy, repeats
-from ..rolled import CALL, COPIES, fresh_copy, on_values, without_idle_sources
+from ..rolled import CALL, COPIES, WEIGHT_BYTES, fresh_copy, on_values, without_idle_sources
 from . import Pass
 
 
@@ -72,7 +72,11 @@ class Reroll:
                 put(on_values(op, values), op.results)
         results = [values.get(value, value) for value in module.body.results]
         main = Region(module.body.arguments, without_idle_sources(ops, results), results)
-        return module.with_functions({module.entry: module.main.with_body(main), **functions})
+        return replace(
+            module,
+            functions={module.entry: module.main.with_body(main), **functions},
+            attributes={**module.attributes, WEIGHT_BYTES: _weight_bytes(module)},
+        )
 
     def fits(self, module: Module, one: Copy, two: Copy) -> bool:
         """Whether the passes make of two copies together twice what they make of one."""
@@ -85,6 +89,7 @@ class Reroll:
         alone = Module(
             {"main": Function("main", _function_body(copy))},
             weights={name: weight for name, weight in module.weights.items() if name in names},
+            attributes={WEIGHT_BYTES: _weight_bytes(module)},
         )
         for step in self.passes:
             alone = _unheard(step)(alone)
@@ -93,6 +98,10 @@ class Reroll:
             for op in alone.body.ops
             if op.definition.pattern != "source" and op.name not in VIEWS
         )
+
+
+def _weight_bytes(module: Module) -> int:
+    return sum(weight.type.bytes for weight in module.weights.values())
 
 
 def _unheard(step: Pass) -> Pass:

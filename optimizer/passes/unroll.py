@@ -16,7 +16,7 @@ from ...hlo.graph import Module, Op, Origin, Region, Value, Weight
 from ...hlo.verify import FUSED, Level
 from ..keys import Keys
 from ..repeats import VIEWS
-from ..rolled import CALL, fresh_copy, is_rolled, on_values
+from ..rolled import CALL, WEIGHT_BYTES, fresh_copy, is_rolled, on_values
 from . import Pass
 
 PARTS = frozenset({"slice", "dynamic_slice", "gather"})
@@ -53,7 +53,8 @@ class Unroll:
         if module.signature is not None:  # initial values of state
             used |= {a.default for a in module.signature.arguments if a.default is not None}
         weights = {name: weight for name, weight in copier.weights.items() if name in used}
-        whole = replace(module, functions=functions, weights=weights)
+        attributes = {n: a for n, a in module.attributes.items() if n != WEIGHT_BYTES}
+        whole = replace(module, functions=functions, weights=weights, attributes=attributes)
         if _is_open(module):
             for step in self.passes:
                 whole = step(whole)

@@ -30,19 +30,23 @@ class _State(NamedTuple):
     time: float
 
 
-def spared(nodes: Nodes, needs: Callable[[Region], Peak | None]) -> Region:
+def spared(
+    nodes: Nodes, needs: Callable[[Region], Peak | None], weights: int | None = None
+) -> Region:
     """The region of these nodes, with more or fewer moves as long as that is worth it.
 
-    needs: the peak of a region; None where that is not known.
+    needs: the peak of a region; None where that is not known. weights: as for `bytes_beside`.
     """
-    return _Spare(nodes, needs).run()
+    return _Spare(nodes, needs, weights).run()
 
 
 class _Spare:
-    def __init__(self, nodes: Nodes, needs: Callable[[Region], Peak | None]) -> None:
+    def __init__(
+        self, nodes: Nodes, needs: Callable[[Region], Peak | None], weights: int | None
+    ) -> None:
         self.nodes, self.needs = nodes, needs
         self.most = _SLOWEST * nodes.time
-        self.beside = bytes_beside(nodes.region)
+        self.beside = bytes_beside(nodes.region, weights)
 
     def run(self) -> Region:
         built = self.nodes.rebuild()
