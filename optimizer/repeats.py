@@ -17,7 +17,7 @@ from ..hlo.graph import Op, Region, Value
 from ..hlo.types import TensorType
 from .keys import Key, Keys
 
-LEAST_COPIES = 6
+LEAST_COPIES = 14  # fewer take longer to find and to try than to look at one by one
 LEAST_SPARED = 200  # operations that need not be looked at: less is not worth a function
 PERIODS = 16  # distances at which equal operations stand most often, that are tried
 VIEWS = frozenset({"broadcast_in_dim", "reshape"})  # operations that no kernel does on their own
