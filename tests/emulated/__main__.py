@@ -92,7 +92,7 @@ def _ask(question: Question) -> tuple[str, dict[str, str], float]:
     """(task, its verdicts by name, seconds)."""
     guest, task, folder, *shard = question
     path = (*guest.path, *(guest.compiler if "compile" in task else ()))
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **dict(guest.variables)}
     if path:
         environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
     command = [*guest.command, "-m", "girih.tests.emulated.guest", task]

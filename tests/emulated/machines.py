@@ -53,6 +53,7 @@ class Guest:
     command: tuple[str, ...]
     path: tuple[Path, ...] = ()
     compiler: tuple[Path, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 def guests() -> list[Guest | Unavailable]:
@@ -95,7 +96,8 @@ def _x86(name: str, level: str, above: str, features: str) -> Guest:
     _say_features(root, "flags", features)
     cpu = f"{name},{_NOT_EMULATED}"
     command = (_emulator("x86_64"), "-cpu", cpu, "-L", str(root), sys.executable)
-    return Guest(name, level, above, command)
+    # numpy's OpenBLAS mistakes some of these CPUs for newer ones and dies of their instructions.
+    return Guest(name, level, above, command, variables=(("OPENBLAS_CORETYPE", name),))
 
 
 def _say_features(root: Path, key: str, features: str) -> None:
