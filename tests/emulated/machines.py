@@ -45,7 +45,7 @@ class Unavailable(Exception):
 class Guest:
     """An emulated CPU. `level`: the best code that it runs. `above`: a level that it lacks.
     `command`: runs Python. `path`: where its modules lie, if they are not those of this Python;
-    `compiler`: where those lie that only compiling needs."""
+    `compiler`: where those lie that only compiling needs. `variables`: of the environment."""
 
     name: str
     level: str
