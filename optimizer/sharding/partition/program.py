@@ -3,8 +3,8 @@
     local = partition(decided)
     results = interpret_parallel(local, [...])
 
-Types of the program are those of blocks. What an argument and a result of the entry are blocks of
-is said by its attribute `girih.whole`: the tensor's type, with its sharding on a mesh of the module.
+Types are those of blocks. What an argument and a result of the entry are blocks of is said by its
+attribute `girih.whole`: the tensor's type, with its sharding on a mesh of the module.
 """
 
 from __future__ import annotations
