@@ -48,6 +48,13 @@ def lower_broadcast(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Va
     return [p.b("broadcast_in_dim", *operands, type=kind, broadcast_dimensions=tuple(mapped))]
 
 
+def lower_dynamic_broadcast(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
+    """`dynamic_broadcast_in_dim` of known sizes."""
+    kind = p.local(o.result.type)
+    mapped = tuple(o.broadcast_dimensions)
+    return [p.b("broadcast_in_dim", operands[0], type=kind, broadcast_dimensions=mapped)]
+
+
 def lower_slice(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
     """`slice`, where every dim that is cut is taken whole."""
     if any(p.axes(o)[n] for n in p.factors(o).of_kind(FactorKind.PERMUTATION)):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import control, local, reductions, sources
+from . import control, local, positions, reductions, sources
 from .partitioner import Lowering
 
 LOWERINGS: dict[str, Lowering] = {
     "constant": sources.lower_constant,
     "weight": sources.lower_weight,
     "iota": sources.lower_iota,
+    "dynamic_iota": sources.lower_iota,
     "rng": sources.lower_random,
     "rng_bit_generator": sources.lower_random,
     "broadcast": local.lower_broadcast,
@@ -18,6 +19,10 @@ LOWERINGS: dict[str, Lowering] = {
     "dot": local.lower_product,
     "einsum": local.lower_product,
     "unary_einsum": local.lower_product,
+    "dynamic_slice": positions.lower_dynamic_slice,
+    "dynamic_update_slice": positions.lower_dynamic_update_slice,
+    "gather": positions.lower_gather,
+    "dynamic_broadcast_in_dim": local.lower_dynamic_broadcast,
     "reduce": reductions.lower_reduce,
     "while": control.lower_control,
     "if": control.lower_control,

@@ -13,6 +13,7 @@ from girih.hlo.build import Builder
 from girih.hlo.distributed import interpret_parallel
 from girih.hlo.factors import Dims, FactorKind, Factors
 from girih.hlo.graph import Module, Op, Region, Value, arguments
+from girih.hlo.ops import numerics
 from girih.hlo.placement import cut, joined
 from girih.hlo.sharding import SUM, Axis, DimSharding, Mesh, Sharding, replicated
 from girih.hlo.types import TensorType
@@ -136,7 +137,7 @@ def run(local: Module, inputs: Sequence[np.ndarray], padding: Any = 0) -> list[n
     (mesh,) = local.meshes.values()
     given = [facts[WHOLE] for facts in local.main.argument_attributes]
     columns = [
-        cut(x, kind.sharding, mesh, padding if x.dtype.kind == "f" else 1)
+        cut(x, kind.sharding, mesh, padding if numerics.is_float(x.dtype) else 1)
         for x, kind in zip(inputs, given, strict=True)
     ]
     rows = [[column[device] for column in columns] for device in range(mesh.devices)]
