@@ -65,15 +65,19 @@ class Decider:
         pending: list[Axis] = []
         reduction = SUM
         for factor, cuts in zip(factors.factors, axes, strict=True):
-            if factor.kind is FactorKind.REDUCTION and cuts:
+            if factor.kind in (FactorKind.REDUCTION, FactorKind.REPLICATE) and cuts:
                 pending += cuts
                 reduction = factor.reduction
+        kept = [
+            () if factor.kind is FactorKind.REPLICATE else cuts
+            for factor, cuts in zip(factors.factors, axes, strict=True)
+        ]
         taken = [
             self.moved(value, self.sharding(dims, axes))
             for value, dims in zip(operands, factors.operands, strict=True)
         ]
         types = [
-            result.tensor.with_sharding(self.sharding(dims, axes, pending, reduction))
+            result.tensor.with_sharding(self.sharding(dims, kept, pending, reduction))
             for result, dims in zip(op.results, factors.results, strict=True)
         ]
         regions = [self.scalars(region) for region in op.regions]
