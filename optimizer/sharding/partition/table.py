@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import control, local, positions, reductions, sources
+from . import control, local, positions, reductions, scattering, sources
 from .partitioner import Lowering
 
 LOWERINGS: dict[str, Lowering] = {
@@ -21,6 +21,7 @@ LOWERINGS: dict[str, Lowering] = {
     "unary_einsum": local.lower_product,
     "dynamic_slice": positions.lower_dynamic_slice,
     "dynamic_update_slice": positions.lower_dynamic_update_slice,
+    "scatter": scattering.lower_scatter,
     "gather": positions.lower_gather,
     "dynamic_broadcast_in_dim": local.lower_dynamic_broadcast,
     "reduce": reductions.lower_reduce,

@@ -23,7 +23,7 @@ from girih.optimizer.sharding.partition.program import partition
 
 from ..decided import Decider, run
 
-SUMMING = ("dot_general", "dot", "einsum", "unary_einsum", "reduce", "gather")
+SUMMING = ("dot_general", "dot", "einsum", "unary_einsum", "reduce", "gather", "scatter")
 PLACED = ("iota", "dynamic_iota", "dynamic_update_slice", "constant", "rng", "rng_bit_generator")
 MESHES = (
     Mesh((("x", 2),)),
@@ -35,6 +35,9 @@ MESHES = (
 def cuttable(op: Op, factors: Factors, number: int) -> bool:
     factor = factors.factors[number]
     if factor.kind is FactorKind.PASS:
+        if op.name == "scatter" and factor.placed:
+            held = [d for d, numbers in enumerate(factors.operands[0]) if number in numbers]
+            return all(d in op.inserted_window_dims for d in held)
         return not factor.placed or op.name in PLACED
     if op.name == "dynamic_slice":
         return True
