@@ -85,8 +85,8 @@ class Decider:
         return self.b.append(new)
 
     def assigned(self, op: Op, factors: Factors) -> list[Axes]:
-        """Random axes for factors that may be cut. Of a dim that holds several only one is cut, by
-        what divides it unless it is the last."""
+        """Random axes for factors that may be cut. Of a dim that holds several only the major one
+        is cut, by what divides it."""
         found: list[Axes] = [()] * len(factors.factors)
         free = list(self.mesh.names)
         self.generator.shuffle(free)
@@ -95,7 +95,7 @@ class Decider:
         for number in self.generator.sample(numbers, len(numbers)):
             factor = factors.factors[number]
             held = [dim for dims in factors.tensors for dim in dims if number in dim]
-            if any(found[other] for dim in held for other in dim):
+            if any(dim[0] != number for dim in held):
                 continue
             if factor.kind is FactorKind.REDUCTION and kinds and factor.reduction not in kinds:
                 continue
