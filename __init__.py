@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .foreign import foreign_kernel
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
+    from .frontends.shard import shard
     from .hlo.distributed import ParallelResults, interpret_parallel
     from .hlo.errors import (
         CompilerBug,
@@ -56,6 +57,7 @@ _ROOMS = {
     "jit": ".jitted",
     "kernel": ".kernels",
     "load": ".runtime.loading",
+    "shard": ".frontends.shard",
 }
 
 _MODULES = ("foreign", "language")  # whose names belong to them
@@ -84,6 +86,7 @@ __all__ = [
     "jit",
     "kernel",
     "load",
+    "shard",
 ]
 
 

@@ -113,5 +113,7 @@ def test_compile_checks_them_and_says_that_one_device_uses_none():
     assert any("not used on one device: 1 argument" in note for note in compiled.plan.notes)
     with pytest.raises(girih.UserError, match="nothing is named 'y'"):
         girih.compile(program(), mesh=MESH, shardings={"y": ("data",)})
-    with pytest.raises(girih.UserError, match="go together"):
+    with pytest.raises(girih.UserError, match="says nothing without shardings"):
         girih.compile(program(), mesh=MESH)
+    with pytest.raises(girih.UserError, match="shardings: need mesh="):
+        girih.compile(program(), shardings={"x": ("data",)})
