@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
     from .frontends.shard import shard
+    from .frontends.torch.placements import shardings_of
     from .hlo.distributed import ParallelResults, interpret_parallel
     from .hlo.errors import (
         CompilerBug,
@@ -58,6 +59,7 @@ _ROOMS = {
     "kernel": ".kernels",
     "load": ".runtime.loading",
     "shard": ".frontends.shard",
+    "shardings_of": ".frontends.torch.placements",
 }
 
 _MODULES = ("foreign", "language")  # whose names belong to them
@@ -87,6 +89,7 @@ __all__ = [
     "kernel",
     "load",
     "shard",
+    "shardings_of",
 ]
 
 
