@@ -31,16 +31,42 @@ def largest(x, out):
     out[i : i + 1] = tl.max(x[i : i + 1, :], 1)
 
 
-ROWS: dict[str, Any] = {"grid": lambda x: x.shape[0]}
+def attention(q, k, v, out):
+    h = tl.tile_id(0)
+    scores = tl.dot(q[h, :, :], k[h, :, :].T)
+    weights = tl.exp(scores - tl.max(scores, 1, keepdims=True))
+    out[h, :, :] = tl.dot(weights / tl.sum(weights, 1, keepdims=True), v[h, :, :])
+
+
+def rope(x, angles, out):
+    i = tl.tile_id(0)
+    half = x.shape[1] // 2
+    first, second = x[i : i + 1, :half], x[i : i + 1, half:]
+    cos, sin = tl.cos(angles[i : i + 1, :]), tl.sin(angles[i : i + 1, :])
+    out[i : i + 1, :half] = first * cos - second * sin
+    out[i : i + 1, half:] = first * sin + second * cos
+
+
+def mlp(x, up, down, out):
+    i = tl.tile_id(0)
+    hidden = tl.maximum(tl.dot(x[i : i + 1, :], up[:, :]), 0.0)
+    out[i : i + 1, :] = tl.dot(hidden, down[:, :])
+
+
+Q, K, V = RANDOM.standard_normal((3, 4, 6, 8)).astype(np.float32)
+ANGLES = RANDOM.standard_normal((12, 4)).astype(np.float32)
 
 
 def kernel(function: Any, contract: str) -> Any:
     out = {
         "rmsnorm": lambda x: x,
         "product": lambda x, w: tl.Array((x.shape[0], w.shape[1]), x.dtype),
+        "attention": lambda q: q,
+        "rope": lambda x: x,
+        "mlp": lambda x: x,
         "largest": lambda x: tl.Array((x.shape[0],), x.dtype),
     }[function.__name__]
-    return girih.kernel(out=out, sharding=contract, **ROWS)(function)
+    return girih.kernel(out=out, sharding=contract, grid=lambda out: out.shape[0])(function)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +75,9 @@ def kernel(function: Any, contract: str) -> Any:
         (rmsnorm, "m k -> m k; replicate={k}", (X,)),
         (product, "m k, k n -> m n; reduction={k}", (X, W)),
         (largest, "m k -> m; reduction=max{k}", (X,)),
+        (attention, "h s d, h t d, h t e -> h s e; replicate={t, d, e}", (Q, K, V)),
+        (rope, "m k, m r -> m k; replicate={k, r}", (X, ANGLES)),
+        (mlp, "m k, k f, f n -> m n; reduction={f}; replicate={k, n}", (X, W, W.T.copy())),
     ],
 )
 def test_contracts_that_hold(function: Any, contract: str, arrays: Any) -> None:
@@ -61,6 +90,13 @@ def test_contracts_that_hold(function: Any, contract: str, arrays: Any) -> None:
         (rmsnorm, "m k -> m k", (X,), "k"),
         (product, "m k, k n -> m n; reduction=max{k}", (X, W), "k"),
         (largest, "m k -> m; reduction={k}", (X,), "k"),
+        (
+            attention,
+            "h s d, h t d, h t e -> h s e; reduction={t}; replicate={d, e}",
+            (Q, K, V),
+            "t",
+        ),
+        (mlp, "m k, k f, f n -> m n; reduction={f, k}; replicate={n}", (X, W, W.T.copy()), "k"),
         (largest, "m k -> m; reduction=min{k}", (X,), "k"),
     ],
 )
