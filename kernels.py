@@ -210,8 +210,7 @@ class Kernel:
 
         values, ready = self._values(arrays, constants)
         op = ready.built.op
-        if not op.sharding:
-            raise require_contract(op)
+        require_contract(op)
         check_cuts(op, run, values, compare)
 
     def module(self, *arrays: Any, **constants: Any) -> Module:

@@ -56,9 +56,12 @@ def contract_names(o: Op, text: str) -> list[str]:
     return [name for name, size in _sizes(o, text, tensors).items() if size != 1]
 
 
-def require_contract(o: Op) -> UserError:
-    """The error for a kernel whose operand is to be cut, and that does not say what that means."""
-    return UserError(
+def require_contract(o: Op) -> None:
+    """UserError for a kernel's call whose operands are to be cut, where the kernel does not say
+    what that means."""
+    if o.sharding:
+        return
+    raise UserError(
         f"{o.place}kernel '{o.kernel}' has no contract, so that its operands cannot be cut among "
         "devices; give it sharding='m k, k n -> m n; reduction={k}' with names for its dims, or "
         "constrain its operands to be whole: girih.shard(x, None)"
