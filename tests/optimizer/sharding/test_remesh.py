@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -151,3 +153,22 @@ def test_groups_of_devices_stay_what_they_are():
         girih.UnsupportedError, match="all_reduce: it numbers the devices along 'x'"
     ):
         remeshed(module, {"x": 4})
+
+
+def test_a_bundle_is_moved_without_a_framework(tmp_path):
+    said = {"input[0]": ("data",), "input[1]": (None, "model")}
+    module = build_module([KIND, KIND], lambda b, x, y: [b("add", x, y)])
+    compiled = girih.compile(module, target="null", mesh=dict(MESH.axes), shardings=said)
+    compiled.save(tmp_path / "kept.girih")
+    code = """
+import sys, girih
+from girih.optimizer.sharding.propagated import propagate
+from girih.optimizer.sharding.remesh import remeshed
+moved = remeshed(girih.import_model(sys.argv[1]), {"data": 8, "model": 1})
+print(propagate(moved).shardings[moved.body.results[0]])
+print([name for name in ("jax", "jaxlib", "torch", "llvmlite") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "kept.girih")], capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ['<@mesh, [{"data"}, {}]>', "[]"], done.stderr
