@@ -12,7 +12,7 @@ from ..access import Access, Kind, Space, identity
 from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, variadic
-from ..types import F32, I1, I32, TensorType, Type
+from ..types import F32, I1, I32, TensorType, Type, unsharded
 from . import bodies
 from .clauses import same_dims
 from .examples import f32, i32, scalar_body
@@ -43,7 +43,7 @@ class Sort(OpDefinition, name="sort"):
         lambda o: (
             len(o.regions[0].arguments) == 2 * len(o.inputs)
             and len(o.regions[0].results) == 1
-            and o.regions[0].result_types[0] is TensorType((), I1)
+            and unsharded(o.regions[0].result_types[0]) is TensorType((), I1)
         ),
     )
 

@@ -74,7 +74,7 @@ class _Lowering:
         for dim, (atoms, finer) in enumerate(zip(self.before.dims, self.after.dims, strict=True)):
             minor = finer[len(atoms) :]
             value = self.widened(value, dim, self.blocks.parts(minor) * sizes[dim])
-            starts.append(self.per_device(self.blocks.index(minor) * sizes[dim]))
+            starts.append(per_device(self.b, self.blocks.index(minor) * sizes[dim]))
         return self.b("dynamic_slice", value, *starts, slice_sizes=sizes)
 
     def permute(self, value: Value) -> Value:
@@ -174,15 +174,6 @@ class _Lowering:
         groups: Groups = mesh_groups(axes, self.mesh.device_ids, self.move.axes)
         return {"replica_groups": groups, **self.channel()}
 
-    def per_device(self, numbers: Any) -> Value:
-        """The scalar of this device in a table with one entry for each."""
-        b = self.b
-        if not numbers.any():
-            return b.constant(np.int32(0))
-        table = b.constant(numbers.astype(np.int32))
-        device = b.convert(b("partition_id"), I32)
-        return b.reshape(b("dynamic_slice", table, device, slice_sizes=(1,)), ())
-
     def widened(self, value: Value, dim: int, size: int) -> Value:
         """Made `size` long with zeros behind, where it is shorter."""
         more = size - value.dims[dim]
@@ -220,6 +211,15 @@ class _Lowering:
         turned = [to + order.index(atom) for atom in group]
         after = range(to + len(order), apart.rank)
         return self.b.reshape(self.b.transpose(apart, (*range(to), *turned, *after)), value.dims)
+
+
+def per_device(b: Builder, numbers: Any) -> Value:
+    """The i32 scalar of this device in an array with one entry for each."""
+    if not numbers.any():
+        return b.constant(np.int32(0))
+    table = b.constant(numbers.astype(np.int32))
+    device = b.convert(b("partition_id"), I32)
+    return b.reshape(b("dynamic_slice", table, device, slice_sizes=(1,)), ())
 
 
 GLOBAL: dict[str, Any] = {"use_global_device_ids": True}

@@ -1,0 +1,1 @@
+"""From a program whose tensors have shardings to the program of one device."""
