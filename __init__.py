@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .foreign import foreign_kernel
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
+    from .frontends.shard import shard
+    from .frontends.torch.placements import shardings_of
     from .hlo.distributed import ParallelResults, interpret_parallel
     from .hlo.errors import (
         CompilerBug,
@@ -56,6 +58,8 @@ _ROOMS = {
     "jit": ".jitted",
     "kernel": ".kernels",
     "load": ".runtime.loading",
+    "shard": ".frontends.shard",
+    "shardings_of": ".frontends.torch.placements",
 }
 
 _MODULES = ("foreign", "language")  # whose names belong to them
@@ -84,6 +88,8 @@ __all__ = [
     "jit",
     "kernel",
     "load",
+    "shard",
+    "shardings_of",
 ]
 
 

@@ -11,33 +11,44 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from .frontends.shard import dim_of, is_open
 from .hlo import ops
 from .hlo.errors import UserError
 from .hlo.graph import Function, Module, Op, Region, Value, arguments
-from .hlo.sharding import Axis, DimSharding, Mesh, Sharding
+from .hlo.sharding import DimSharding, Mesh, Sharding
 from .hlo.types import TensorType, Type
 
 _DEFAULT = "mesh"
 
 
 def annotated(
-    module: Module, mesh: Mapping[str, int | None], shardings: Mapping[str, Iterable[Any]]
+    module: Module,
+    mesh: Mapping[str, int | None],
+    shardings: Mapping[str, Iterable[Any]] | None = None,
 ) -> Module:
     """The module with a sharding on each argument and weight that a pattern names.
 
-    mesh: the size of each axis, major to minor; None leaves it open. UserError for a pattern
+    mesh: the size of each axis, major to minor; None leaves it open. It is also the mesh of what
+    the program says of axes without sizes (`girih.shard`). UserError for a pattern
     without a match, two for one value, an axis that the mesh lacks or that is used twice, more
     dims than a tensor has, and an argument that has a sharding already.
     """
     devices = Mesh(tuple(mesh.items()))
+    bound = on_mesh(module, devices)
+    if not shardings:
+        if bound is module and devices not in module.meshes.values():
+            raise UserError(
+                "mesh: says nothing without shardings; give {pattern: spec}, or say "
+                "girih.shard(x, ...) in the model"
+            )
+        return bound
+    module = bound
     place = _mesh_name(module, devices)
     names = _names(module)
-    if not shardings:
-        raise UserError("mesh: says nothing without shardings; give {pattern: spec}")
     stated: dict[str, tuple[str, Sharding]] = {}
     for pattern, spec in shardings.items():
         found = [name for name in names if _matches(pattern, name)]
@@ -54,6 +65,33 @@ def annotated(
     functions = {n: _with_weights(f, module, meant) for n, f in module.functions.items()}
     functions[module.entry] = _with_arguments(functions[module.entry], module, meant)
     return replace(module, functions=functions, meshes={**module.meshes, place: devices})
+
+
+def on_mesh(module: Module, mesh: Mesh) -> Module:
+    """The module, in which every mesh without any size is this one; itself where none is.
+
+    UserError, with the user's line, for an axis that the mesh does not have.
+    """
+    names = [name for name, known in module.meshes.items() if is_open(known) and known != mesh]
+    if not names:
+        return module
+    for value, where in _stated(module):
+        sharding = value.sharding
+        if sharding is None or sharding.mesh not in names:
+            continue
+        try:
+            sharding.check(mesh, value.rank)
+        except UserError as error:
+            raise UserError(f"{where}{error}") from None
+    return replace(module, meshes={**module.meshes, **dict.fromkeys(names, mesh)})
+
+
+def _stated(module: Module) -> Iterator[tuple[TensorType, str]]:
+    """The types that may have a sharding, each with its place in the user's program."""
+    for function in module.functions.values():
+        yield from ((t, "") for t in function.body.argument_types if isinstance(t, TensorType))
+    for op in module.walk():
+        yield from ((v.type, op.place) for v in op.results if isinstance(v.type, TensorType))
 
 
 def _mesh_name(module: Module, mesh: Mesh) -> str:
@@ -104,7 +142,10 @@ def _sharding(
     """What a spec says of a tensor."""
     if isinstance(spec, str):
         spec = (spec,)
-    dims = [_dim(pattern, entry) for entry in spec]
+    try:
+        dims = list(map(dim_of, spec))
+    except UserError as error:
+        raise UserError(f"shardings: '{pattern}': {error}") from None
     if len(dims) > kind.rank:
         raise UserError(f"shardings: '{pattern}' has {len(dims)} dims, '{name}' is {kind}")
     dims += [DimSharding()] * (kind.rank - len(dims))
@@ -114,15 +155,6 @@ def _sharding(
     except UserError as error:
         raise UserError(f"shardings: '{pattern}': {error}") from None
     return sharding
-
-
-def _dim(pattern: str, entry: Any) -> DimSharding:
-    names = () if entry is None else (entry,) if isinstance(entry, str) else entry
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise UserError(
-            f"shardings: '{pattern}': a dim is None, an axis or a tuple of axes, not {entry!r}"
-        )
-    return DimSharding(tuple(Axis(name) for name in names))
 
 
 def _with_arguments(function: Function, module: Module, stated: Mapping[str, Sharding]) -> Function:

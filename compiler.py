@@ -89,8 +89,9 @@ def compile(  # noqa: A001 - the public name of the API
         by the simulator; "null", everything but code. Of several, a bundle holds all, and the first
         one runs, or, where that is for another CPU, the best one of this one's.
     progress: called with the name of each stage when it begins.
-    mesh, shardings: how arguments and weights lie on several devices, by name (`annotate.py`). A
-        compiled program runs on one, so that they are checked and said to be unused.
+    mesh, shardings: how arguments and weights lie on several devices, by name (`annotate.py`), and
+        the sizes of the axes that `girih.shard` names. A compiled program runs on one device, so
+        that they are checked and said to be unused.
 
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not
@@ -98,8 +99,8 @@ def compile(  # noqa: A001 - the public name of the API
     """
     from .frontends.source import read_source
 
-    if (mesh is None) != (shardings is None):
-        raise UserError("mesh and shardings: the axes and what lies on them go together")
+    if mesh is None and shardings is not None:
+        raise UserError("shardings: need mesh={'data': 2, ...}, the axes on which they lie")
     first, *others = _targets(target)
     options = options or Options()
     say = progress or (lambda stage: None)
@@ -113,7 +114,7 @@ def compile(  # noqa: A001 - the public name of the API
     def read() -> Module:
         say("import")
         module = read_source(source, *example_inputs, **keywords)
-        if mesh is None or shardings is None:
+        if mesh is None:
             return module
         from .annotate import annotated
 

@@ -24,6 +24,7 @@ from .frontends.kernel import payload, sizes
 from .frontends.kernel import reference as references
 from .frontends.kernel.definition import Built, Definition
 from .frontends.kernel.values import Array, LanguageError, dtype_of
+from .hlo.contracts import require_contract
 from .hlo.errors import UserError
 from .hlo.graph import Module, Op
 from .hlo.text import print_module
@@ -193,6 +194,24 @@ class Kernel:
                 )
             worst = max(worst, error)
         return worst
+
+    def check_contract(self, *arrays: Any, **constants: Any) -> None:
+        """Run the kernel on whole arrays, and cut in 2, 3 and 4 parts along each dim that its
+        contract (`sharding=`) allows to cut. UserError, with the dim, where the parts do not give
+        the same, and for a kernel without a contract."""
+        from .frontends.kernel.contract_check import check_cuts
+
+        def run(parts: Sequence[Any]) -> Sequence[Any]:
+            return self._ready(parts, constants).program(*parts)
+
+        def compare(got: Any, wanted: Any) -> float:
+            error, allowed = _error(got, wanted), _tolerance(wanted.dtype)
+            return error / allowed if allowed else float(error > 0) * 2
+
+        values, ready = self._values(arrays, constants)
+        op = ready.built.op
+        require_contract(op)
+        check_cuts(op, run, values, compare)
 
     def module(self, *arrays: Any, **constants: Any) -> Module:
         """The program of this one kernel; arrays may be anything with a shape and a dtype. It has

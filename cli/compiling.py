@@ -145,8 +145,8 @@ def _annotated(module: Module, mesh: str | None, shards: Sequence[str]) -> Modul
     """The module with the shardings of `data=2,model=4` and `PATTERN=-,data+model`."""
     if mesh is None and not shards:
         return module
-    if mesh is None or not shards:
-        raise UserError("--mesh and --shard: the axes and what lies on them go together")
+    if mesh is None:
+        raise UserError("--shard: needs --mesh data=2,..., the axes on which the arrays lie")
     from ..annotate import annotated
 
     axes: dict[str, int | None] = {}

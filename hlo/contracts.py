@@ -48,6 +48,26 @@ def contract_factors(o: Op, text: str) -> Factors:
     return rule.build()
 
 
+def contract_names(o: Op, text: str) -> list[str]:
+    """The names of a contract's dims, in the order of their factors; those of size 1 have none."""
+    operands, results = text.partition(";")[0].split("->")
+    tensors = _tensors(o, text, operands, o.operands, "operands")
+    tensors += _tensors(o, text, results, o.results, "results")
+    return [name for name, size in _sizes(o, text, tensors).items() if size != 1]
+
+
+def require_contract(o: Op) -> None:
+    """UserError for a kernel's call whose operands are to be cut, where the kernel does not say
+    what that means."""
+    if o.sharding:
+        return
+    raise UserError(
+        f"{o.place}kernel '{o.kernel}' has no contract, so that its operands cannot be cut among "
+        "devices; give it sharding='m k, k n -> m n; reduction={k}' with names for its dims, or "
+        "constrain its operands to be whole: girih.shard(x, None)"
+    )
+
+
 def _tensors(o: Op, text: str, side: str, values: tuple[Value, ...], what: str) -> list[list[str]]:
     """For each tensor the names of its dims."""
     tensors = [part.split() for part in side.split(",")] if side.strip() or values else []

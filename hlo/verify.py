@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .conflicts import conflict, sharding_of
 from .errors import UnsupportedError, UserError, VerifyError
 from .graph import Module, Op, Region, Value
 from .ops.tile import TILE_OPS
@@ -21,13 +22,15 @@ class Level:
     """Which operations may stand in a module; `holds` sees operations outside fusions only.
 
     sharded: every tensor has a sharding without open dims; otherwise only those have one that the
-    user annotated: arguments of the entry, results of `sharding_constraint`.
+    user annotated: arguments of the entry, results of `sharding_constraint`. agreeing: those of
+    each operation agree (`conflicts.py`).
     """
 
     name: str
     meaning: str
     holds: Callable[[Op], bool] = lambda op: True
     sharded: bool = False
+    agreeing: bool = False
 
 
 _CALLS = frozenset({"call", "composite"})
@@ -46,6 +49,14 @@ SHARDED = Level(
     "INLINED, and every tensor has a sharding",
     INLINED.holds,
     sharded=True,
+)
+DECIDED = Level(
+    "DECIDED",
+    "SHARDED; only sharding_constraint changes how a value lies, and all else can be computed on "
+    "each device's parts",
+    INLINED.holds,
+    sharded=True,
+    agreeing=True,
 )
 FUSED = Level(
     "FUSED",
@@ -124,6 +135,8 @@ class _Verifier:
         """Who checks a body: what stands inside a kernel is another level's business."""
         if op.name == "kernel_call" and nested is op.regions[0]:
             return _Verifier(self.module, TILED)
+        if op.name == "sdy.manual_computation" and self.level is DECIDED:
+            return _Verifier(self.module, SHARDED)  # what stands inside is for one device
         return _Verifier(self.module, None) if op.definition.sealed else self
 
     def op(self, op: Op) -> None:
@@ -133,6 +146,10 @@ class _Verifier:
             reason = self.unplaced(result.type, op.name == "sharding_constraint")
             if reason:
                 raise _fault(op, f"result {number} is {result.type}: {reason}")
+        if self.level is not None and self.level.agreeing:
+            reason = self.conflict(op)
+            if reason:
+                raise _fault(op, reason)
         inferred = _inferred(op)
         if inferred is None and op.definition.pattern in _SINGLE and len(op.results) != 1:
             raise _fault(op, f"must have 1 result, has {len(op.results)}")
@@ -161,6 +178,13 @@ class _Verifier:
                 raise _fault(op, f"'{op.callee}' takes {list(takes)}, got {list(given)}")
             if len(gives) != len(op.results) or not all(map(compatible, gives, op.result_types)):
                 raise _fault(op, f"'{op.callee}' gives {list(gives)}")
+
+    def conflict(self, op: Op) -> str:
+        """Why the shardings of its tensors do not agree, or nothing."""
+        names = {s.mesh for s in map(sharding_of, (*op.operands, *op.results)) if s is not None}
+        if len(names) > 1:
+            return f"its tensors lie on several meshes: {', '.join(sorted(names))}"
+        return next((conflict(op, self.module.meshes[name]) for name in names), "")
 
     def unplaced(self, kind: Type, annotated: bool) -> str:
         """Why a value of this type has no legal place on a mesh, or nothing; `annotated`: the user

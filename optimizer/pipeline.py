@@ -179,6 +179,9 @@ class Pipeline:
     ) -> tuple[Module, Module]:
         """The program that a bundle stores, and the one after all passes.
 
+        A program with meshes is stored with them, as it is before `one-device` takes them away, so
+        that it can be compiled for other meshes later.
+
         disable: names of passes to leave out; "simplify:2" leaves out the second run only.
         stop_after: the pass after which to stop, "simplify" or "simplify:2".
         dump: a folder that gets the program's text after every pass that runs.
@@ -187,13 +190,13 @@ class Pipeline:
             module before and after it.
         """
         first, second = len(self.simplify), len(self.simplify) + len(self.references)
-        simple = module
+        simple = simplified = module
         passes = (*self.simplify, *self.references, *self.lower)
         numbered = _numbered(passes, disable, stop_after)
         held: Level | None = None  # the level at which the module is known to be
         with blamed_on(disable):
             for number, (step, names) in enumerate(numbered):
-                needless = first < number < second and module is simple
+                needless = first < number < second and module is simplified
                 if names.isdisjoint(disable) and not needless:
                     if on_pass:
                         on_pass(step.name)
@@ -205,7 +208,9 @@ class Pipeline:
                         dump.mkdir(parents=True, exist_ok=True)
                         (dump / f"{number:02d}-{step.name}.txt").write_text(f"{module}\n")
                 if number < first:
-                    simple = module
+                    simplified = module
+                    if module.meshes or not simple.meshes:
+                        simple = module
                 if stop_after in names:
                     break
         return simple, module

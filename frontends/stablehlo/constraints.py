@@ -15,6 +15,7 @@ from ...hlo.ops.annotation import ARGUMENT, CONSTRAINT, DIRECTIONS, OPERATION, R
 from ...hlo.sharding import Mesh, Sharding
 from ...hlo.types import TensorType, Type
 from .. import tree
+from ..shard import NAME, sharding_in
 from . import attributes as attribute_tables
 from . import gspmd, sdy
 from .annotations import OLDER, states
@@ -100,6 +101,23 @@ def constrain(
     kind = value.tensor.with_sharding(sharding)
     built.append(Op(ops.find("sharding_constraint"), [value], facts, (), (kind,), origin))
     return built[-1].result
+
+
+def from_composite(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
+    """What `girih.shard` says, in the composite's attributes."""
+    facts = operation.attributes.get("composite_attributes", {})
+    text = str(facts.get("spec", "")) if isinstance(facts, dict) else ""
+    (value,) = converter.operands(operation)
+    try:
+        stated = sharding_in(converter.annotations.meshes, text)
+        lying = converter.annotations.checked(stated, value.rank)
+    except UserError as error:
+        converter.block(operation, str(error), "export the program again", NAME)
+        converter.rename(operation.results[0], value)
+        return True
+    made = constrain(converter, value, lying, CONSTRAINT, operation, built)
+    converter.rename(operation.results[0], made)
+    return True
 
 
 def meshes_of(converter: Converter, functions: Mapping[str, Function]) -> dict[str, Mesh]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...hlo import ops
 from ...hlo.graph import Dense, Op, Value, arguments, constant_of
 from ...hlo.types import TensorType
-from .. import tree
+from .. import shard, tree
 from ..kernel import payload
 from . import attributes as attribute_tables
 from . import constraints, gspmd, kernels, library_calls, parallel, refine
@@ -127,6 +127,8 @@ def _composite(converter: Converter, operation: tree.Operation, built: list[Op])
     name = str(operation.attributes.get("name", ""))
     if name == payload.NAME:
         return kernels.from_composite(converter, operation, built)
+    if name == shard.NAME:
+        return constraints.from_composite(converter, operation, built)
     if name.startswith(("chlo.", "stablehlo.")):
         base = name.removeprefix("stablehlo.")
         if ops.known(base):

@@ -17,7 +17,8 @@ import numpy as np
 
 from ...hlo.build import Builder, build_region
 from ...hlo.graph import Region, Value
-from ...hlo.types import F32, I1, I64, Dim, ElementType, TensorType
+from ...hlo.sharding import Mesh
+from ...hlo.types import F32, I1, I64, Dim, ElementType, TensorType, unsharded
 from .program import Graph, Node, Ref
 from .promotion import result_element
 
@@ -47,7 +48,8 @@ class Context:
 
     `types` are the node's declared results (None where nothing uses one), `used` tells which are
     used; `inline(graph, values)` lowers a nested graph in place. What a user may not want to happen
-    silently goes into `notes`. `ranks`: how many processes run the program together.
+    silently goes into `notes`. `ranks`: how many processes run the program together. `meshes`:
+    those that constraints name.
     """
 
     def __init__(self, inline: Inline) -> None:
@@ -60,6 +62,7 @@ class Context:
         self.used: tuple[bool, ...] = ()
         self.notes: list[str] = []
         self.ranks = 0  # that run the program together, 0 while nothing says so
+        self.meshes: dict[str, Mesh] = {}
 
     def inline(self, graph: Graph, values: Sequence[Any]) -> list[Any]:
         """The outputs of a nested graph, which changes none of the values."""
@@ -308,7 +311,7 @@ class Context:
     def nested(self, types: Sequence[TensorType], body: Callable[..., Sequence[Value]]) -> Region:
         """A region whose operations `body(*arguments)` appends through this context."""
         with self.building() as builder:
-            arguments = builder.arguments(types)
+            arguments = builder.arguments(list(map(unsharded, types)))
             return builder.region(body(*arguments))
 
     @contextmanager

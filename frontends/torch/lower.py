@@ -19,7 +19,7 @@ from ...hlo.errors import (
 )  # fmt: skip
 from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.signature import Signature, Tree
-from ...hlo.types import F64, I1, I64, SymbolicDim, TensorType
+from ...hlo.types import F64, I1, I64, SymbolicDim, TensorType, unsharded
 from .context import Blocked, Context
 from .failures import operation_name
 from .functional import Aliases, functional_target, is_in_place
@@ -116,6 +116,7 @@ class _Lowering:
             signature=self.signature(types, plain, values, list(state), initial),
             symbols={name: program.symbols.get(name, (0, None)) for name in _symbols(types)},
             attributes={"mhlo.num_replicas": self.context.ranks} if self.context.ranks else {},
+            meshes=self.context.meshes,
             notes=tuple(dict.fromkeys(self.notes)),
         )
 
@@ -330,7 +331,7 @@ class _Lowering:
                 raise CompilerBug(f"{_place(node)}: the lowering of {node.target} gave {count}")
             return
         for name, type, result in zip(node.outputs, types, results, strict=True):
-            if isinstance(result, Value) and type is not None and result.type is not type:
+            if isinstance(result, Value) and type not in (None, unsharded(result.type)):
                 if self.blockers:  # it may follow from what stands in for a blocked result
                     continue
                 made = f"the lowering of {node.target} gave {result.type} for '{name}'"

@@ -169,7 +169,7 @@ def test_shardings_are_checked_and_noted(girih_command, model, tmp_path):
     code, out, err = girih_command(*made, *said)
     assert code == 0 and "shardings are not used on one device: 2 arguments" in out, err
     for wrong, message in (
-        (("--mesh", "data=2"), "go together"),
+        (("--mesh", "data=2"), "says nothing without shardings"),
         (("--mesh", "data=two", "--shard", "x=data"), "axes are AXIS=SIZE"),
         (("--mesh", "data=2", "--shard", "data"), "each is PATTERN=SPEC"),
         (("--mesh", "data=2", "--shard", "nothing=data"), "nothing is named 'nothing'"),

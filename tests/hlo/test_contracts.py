@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from girih.hlo.build import Builder, build_region
+from girih.hlo.contracts import require_contract
 from girih.hlo.errors import UserError
 from girih.hlo.factors import Factors
 from girih.hlo.foreign import HostCode
@@ -45,6 +46,9 @@ def test_what_contracts_say() -> None:
 
 def test_without_a_contract_nothing_is_known() -> None:
     assert factors("") is None
+    require_contract(call("m k, k n -> m n; reduction={k}"))
+    with pytest.raises(UserError, match="kernel 'product' has no contract.*give it sharding="):
+        require_contract(call(""))
 
 
 @pytest.mark.parametrize(

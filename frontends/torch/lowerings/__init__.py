@@ -27,6 +27,7 @@ from . import (
     reductions,
     resize,
     sampling,
+    shardings,
     sorting,
     synonyms,
     views,
@@ -36,6 +37,7 @@ _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
     kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
+    shardings,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.types import F64, I1, I64, SymbolicDim
+from ....hlo.types import F64, I1, I64, SymbolicDim, unsharded
 from ..context import Blocked, Context, static
 from ..program import Graph
 
@@ -59,7 +59,8 @@ def cond(
         builder.region([*results, *(written.get(n, operands[n]) for n in changed)])
         for builder, results, written in parts
     ]
-    found = c.builder.op("if", [chosen], {}, regions, regions[0].result_types).results
+    types = list(map(unsharded, regions[0].result_types))
+    found = c.builder.op("if", [chosen], {}, regions, types).results
     plain = len(found) - len(changed)
     for number, value in zip(changed, found[plain:], strict=True):
         c.write(places[number], value)
@@ -72,7 +73,7 @@ def while_loop(
     """`carried` replaced by the body's results while the condition holds."""
     if not all(isinstance(value, Value) for value in carried):
         raise Blocked("carries something that is no tensor", "make the counter a tensor")
-    types = [value.tensor for value in carried]
+    types = [value.tensor.with_sharding(None) for value in carried]
 
     def test(*values: Value) -> list[Value]:
         (holds,) = c.inline(condition, [*values, *extra])

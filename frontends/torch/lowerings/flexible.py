@@ -118,7 +118,7 @@ def _steps(
         ]
         return [c.add(at, 1), *lines, *results[:kept]]
 
-    kinds = [value.tensor for value in carried]
+    kinds = [value.tensor.with_sharding(None) for value in carried]
     regions: list[Region] = [c.nested(kinds, condition), c.nested(kinds, step)]
     found = c.builder.op("while", carried, {}, regions, kinds).results[1:]
     return *found[len(outputs) :], *found[: len(outputs)]

@@ -40,7 +40,7 @@ def loop(
         return c.builder.reshape(new[0], (1, batch, hidden)), new
     outputs = c.full(0, (count, batch, hidden), state[0].element)
     carried = [c.scalar(0, I32), outputs, *state]
-    types = [value.tensor for value in carried]
+    types = [value.tensor.with_sharding(None) for value in carried]
 
     def condition(at: Value, *rest: Value) -> list[Value]:
         return [c.builder.compare("LT", at, c.scalar(count, I32))]

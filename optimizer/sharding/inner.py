@@ -1,0 +1,28 @@
+"""What the devices send each other inside of an operation whose factors are cut.
+
+The rest of a program's bytes are reshards, which `reshard.py` counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...hlo.factors import FactorKind, Factors
+from ...hlo.graph import Op
+from ...hlo.sharding import Axis, Mesh
+
+
+def inner_bytes(
+    o: Op, factors: Factors, axes: Sequence[tuple[Axis, ...]], mesh: Mesh
+) -> float | None:
+    """Bytes that a device receives inside of `o`, mean over the devices of the mesh; None: it
+    cannot be cut so.
+
+    factors: those of the operation. axes: for each factor the axes that cut it, major to minor, in
+    every operand and result that holds it. A reduction that is cut costs nothing here: its results
+    are unreduced.
+    """
+    for factor, cut in zip(factors.factors, axes, strict=True):
+        if cut and factor.kind not in (FactorKind.PASS, FactorKind.REDUCTION):
+            return None
+    return 0.0
