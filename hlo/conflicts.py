@@ -40,7 +40,7 @@ def conflict(op: Op, mesh: Mesh) -> str:
 
     op: outside of control flow's own rules, its tensors with closed shardings over `mesh`, whose
     sizes are known. A reshard, the operation `sharding_constraint`, may change what it likes but
-    for axes over which its operand is not unreduced.
+    the fold of axes over which its operand is unreduced.
     """
     if op.name == "sharding_constraint":
         return _of_reshard(op, mesh)
