@@ -16,7 +16,7 @@ from .candidates import Lying
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 _Key = tuple[TensorType, tuple[Lying, ...], tuple[Lying, ...]]
 
-CALL = 64.0
+CALL = 4096.0
 """What each reshard costs beside its bytes, in bytes: of two ways equal in these, the shorter."""
 
 
