@@ -227,6 +227,10 @@ class _Maker:
         made = tuple(found)
         again = project(held, Sharding(self.name, made), self.sizes, self.mesh).factors
         for factors in held:
+            if len(factors) > 1 and self.sizes[factors[-1]] % product(
+                assignment.get(factors[-1], ())
+            ):
+                return None  # the dim has other blocks than its factors
             for factor in factors:
                 cut = again.get(factor)
                 if cut is None or cut.overflow or cut.axes != assignment.get(factor, ()):
