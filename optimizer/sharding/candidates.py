@@ -70,8 +70,22 @@ class Candidates:
             lying = tuple(map(self.whole, values))
             count = len(op.operands)
             return [State(lying[:count], lying[count:], 0.0)]
+        pending = tuple(self._pending(op, arriving))
+        ways = tuple(map(tuple, arriving)), tuple(map(tuple, wanted))
+        key = tuple(said), *ways, pending
+        if key not in maker.answers:
+            maker.answers[key] = self._of(maker, said, arriving, wanted, pending)
+        return maker.answers[key]
+
+    def _of(
+        self,
+        maker: _Maker,
+        said: Sequence[Lying],
+        arriving: Sequence[Sequence[Lying]],
+        wanted: Sequence[Sequence[Lying]],
+        pending: Sequence[tuple[Parts, str, frozenset[int]]],
+    ) -> list[State]:
         found: dict[tuple[tuple[Lying, ...], tuple[Lying, ...]], State] = {}
-        pending = self._pending(op, arriving)
         for assignment in maker.assignments(said, arriving, wanted):
             for over, fold, which in [((), SUM, frozenset[int]()), *pending]:
                 state = maker.state(assignment, over, fold, which)
@@ -120,6 +134,7 @@ class _Maker:
     def __init__(self, known: Candidates, op: Op, factors: Factors) -> None:
         self.op, self.factors, self.mesh, self.name = op, factors, known.mesh, known.name
         self.known = known.known
+        self.answers: dict[Hashable, list[State]] = {}
         self._along: dict[tuple[int, Sharding], Assignment] = {}
         self._states: dict[Hashable, State | None] = {}
         self.values = (*op.operands, *op.results)
