@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from ...hlo.factors import FactorKind, Factors
 from ...hlo.graph import Op
 from ...hlo.sharding import Axis, Mesh
+from .partition.along import reduction_bytes, top_k_bytes
 from .partition.windows import joining_bytes, window_bytes
 
 
@@ -38,7 +39,8 @@ PRICES: dict[str, Price] = {
     "slice": window_bytes,
     "pad": window_bytes,
     "reverse": window_bytes,
-    "reduce_window": window_bytes,
+    "reduce_window": reduction_bytes,
+    "chlo.top_k": top_k_bytes,
     "convolution": window_bytes,
     "concatenate": joining_bytes,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import control, local, positions, reductions, scattering, sources, windows
+from . import along, control, local, positions, reductions, scattering, sources, windows
 from .partitioner import Lowering
 
 LOWERINGS: dict[str, Lowering] = {
@@ -17,7 +17,8 @@ LOWERINGS: dict[str, Lowering] = {
     "pad": windows.lower_pad,
     "reverse": windows.lower_reverse,
     "concatenate": windows.lower_concatenate,
-    "reduce_window": windows.lower_reduce_window,
+    "reduce_window": along.lower_reduce_window,
+    "chlo.top_k": along.lower_top_k,
     "convolution": windows.lower_convolution,
     "reshape": local.lower_reshape,
     "dot_general": local.lower_product,

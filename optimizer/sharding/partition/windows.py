@@ -51,6 +51,8 @@ def fetching(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Fetch
     factors cannot be cut so."""
     if any(axes[number] for number in factors.of_kind(FactorKind.REPLICATE)):
         return None
+    if o.name == "convolution" and not _grouped(o, factors, axes, mesh):
+        return None
     walks = _WINDOWS[o.name](o)
     dims = o.operands[0].dims
     found = Fetched([])
@@ -58,9 +60,9 @@ def fetching(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Fetch
         cut = [number for number in held if axes[number]]
         window = walks.get(dim)
         moving = [n for n in cut if _moves(o, factors, n, dim)]
+        if not _nested(factors, held, axes, mesh):
+            return None
         if not moving:
-            if not _nested(factors, held, axes, mesh):
-                return None
             found.lines.append(kept(mesh, size, tuple(a for n in cut for a in axes[n])))
             continue
         if len(moving) < len(cut) or window is None:
@@ -80,6 +82,16 @@ def fetching(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Fetch
         found.lines.append(read.line)
         found.readings[dim], found.windows[dim] = read, window
     return found
+
+
+def _grouped(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> bool:
+    """Whether the blocks of a convolution's kernel and result hold whole groups."""
+    if max(o.feature_group_count, o.batch_group_count) > 1:
+        major = factors.operands[1][o.kernel_output_feature_dimension][0]
+        if factors.factors[major].size % mesh.parts(axes[major]):
+            return False
+    tensors = (*factors.operands[1], *factors.results[0])
+    return all(_nested(factors, held, axes, mesh) for held in tensors)
 
 
 def _moves(o: Op, factors: Factors, number: int, dim: int) -> bool:
@@ -166,10 +178,6 @@ def window_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> f
     found = fetching(o, factors, axes, mesh)
     if found is None:
         return None
-    if o.name == "convolution":
-        for held in (*factors.operands[1], *factors.results[0]):
-            if not _nested(factors, held, axes, mesh):
-                return None
     count = len(o.operands) // 2 if o.name == "reduce_window" else 1
     sizes = [value.tensor.dtype.itemsize for value in o.operands[:count]]
     return sum(halo_bytes(mesh, found.lines, size) for size in sizes)
@@ -320,7 +328,7 @@ def lower_reverse(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Valu
     return [p.b("reverse", value, dimensions=o.dimensions)]
 
 
-def lower_reduce_window(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
+def lower_windows_of_reduction(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
     found, count, rank = _fetched(p, o), len(operands) // 2, o.operands[0].rank
     values = [
         _aligned(p, value, found, fill)
@@ -342,6 +350,7 @@ def lower_convolution(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[
         if dim in found.readings:
             padding[n], base[n] = _local_walk(found, dim, base[n])
     by_batch = o.batch_group_count > 1
+    grouped = "batch_group_count" if by_batch else "feature_group_count"
     groups = o.batch_group_count if by_batch else o.feature_group_count
     if groups > 1:
         major = factors.operands[1][o.kernel_output_feature_dimension][0]
@@ -349,7 +358,7 @@ def lower_convolution(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[
     attributes = {
         **o.attributes, "window_strides": tuple(strides), "padding": tuple(map(tuple, padding)),
         "lhs_dilation": tuple(base), "rhs_dilation": tuple(dilation),
-        "window_reversal": tuple(reversal), "batch_group_count" if by_batch else "feature_group_count": groups,
+        "window_reversal": tuple(reversal), grouped: groups,
     }  # fmt: skip
     return rebuilt(p, o, [image, p.masked(o, 1, 0)], attributes)
 
