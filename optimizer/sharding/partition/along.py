@@ -33,6 +33,9 @@ def _row(factors: Factors, axes: Sequence[Axes]) -> Axes:
 def top_k_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> float | None:
     """Values and indices of the candidates of the other devices. The operand alone is cut along
     the row, evenly."""
+    results = factors.results[0][-1]
+    if results and axes[results[0]]:
+        return None
     cut = _row(factors, axes)
     kind, parts = o.operand.tensor, mesh.parts(cut)
     if parts == 1:

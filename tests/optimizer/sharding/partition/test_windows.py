@@ -43,11 +43,8 @@ def decided(op: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Modul
         if factor.kind is FactorKind.REDUCTION
     ]
 
-    whole = factors.of_kind(FactorKind.REPLICATE) if op.name == "chlo.top_k" else ()
-
     def typed(kind: TensorType, dims: Any, left: bool = False) -> TensorType:
-        held = [[n for n in dim if not (left and n in whole)] for dim in dims]
-        cuts = tuple(DimSharding(tuple(a for n in dim for a in axes[n])) for dim in held)
+        cuts = tuple(DimSharding(tuple(a for n in dim for a in axes[n])) for dim in dims)
         axes_left = tuple(axis for axis, _ in pending) if left else ()
         reduction = pending[0][1] if axes_left else "sum"
         return kind.with_sharding(Sharding("mesh", cuts, (), axes_left, reduction))
