@@ -29,6 +29,9 @@ _MOVING = frozenset(
 _FIRST_MOVED = frozenset(("dynamic_slice", "gather", "torch_index_select"))
 """The same, of their first operand."""
 
+_BOXES = frozenset(("concatenate",))
+"""Their results may be cut along what is replicated: each part is put together of boxes."""
+
 _LINEAR = frozenset(("negate", "real", "imag", "fft", "chlo.conj"))
 _ADDING = frozenset(("add", "subtract", "complex", "concatenate"))
 _PRODUCTS = frozenset(("multiply", "dot", "dot_general", "convolution"))
@@ -243,7 +246,7 @@ def _overlapping(axes: Sequence[Axes], mesh: Mesh) -> str:
 def _wrong_kind(op: Op, factors: Factors, axes: Sequence[Axes]) -> str:
     """Why a factor cannot be cut."""
     for number, (factor, held) in enumerate(zip(factors.factors, axes, strict=True)):
-        if not held or factor.kind is not FactorKind.REPLICATE:
+        if not held or factor.kind is not FactorKind.REPLICATE or op.name in _BOXES:
             continue
         for value, dims in zip(op.results, factors.results, strict=True):
             sharding = sharding_of(value)

@@ -133,7 +133,7 @@ def require_budget(rows: Sequence[Communication], text: str) -> None:
         if what == "count":
             most, found = _count(limit), float(len(rows))
         else:
-            most = bytes_of(limit)
+            most = int(limit) if limit.isdecimal() else bytes_of(limit)
             if what == "op":
                 over = [row for row in rows if row.total > most]
             elif what != "total":
