@@ -196,8 +196,8 @@ NETWORKS: Mapping[str, Example] = {
     "d1": _fsdp_example(8192),
     "d3": _fsdp_example(8192, gathered=True),
     "d4": _fsdp_example(128),
-    "e1": Example(lambda p: _experts(p, True), _EXPERT),
-    "e2": Example(lambda p: _experts(p, False), _EXPERT),
+    "e1": Example(lambda p: _experts(p, True), _EXPERT, results=P("model")),
+    "e2": Example(lambda p: _experts(p, False), _EXPERT, results=P("model")),
     "e3": Example(_manual_experts, _EXPERT, portable=False),
 }
 """`b24` has 24 layers and is left out of sums; `e3` is `e2` by hand."""
