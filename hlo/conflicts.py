@@ -224,6 +224,8 @@ def _divided(
                 raise _Conflict(
                     f"{axes[0]} in {kind} cuts across the factors of sizes {list(sizes)}"
                 )
+    if found and sizes[-1] % mesh.parts(axes):  # the dim has other blocks than its factors
+        raise _Conflict(f"{kind} is cut into blocks that are no parts of {list(sizes)}")
     found.append(axes)
     return found
 
