@@ -637,6 +637,49 @@ def explain_memory_command(
     explain_memory(bundle, target, html, rows, as_json)
 
 
+@explain_app.command(name="sharding")
+def explain_sharding_command(
+    source: Source,
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            "--mesh",
+            metavar="AXIS=SIZE,...",
+            help="The mesh; without it, that of the source. With --shard or girih.shard it gives "
+            "axes their sizes, else it moves the source's shardings to axes of other sizes.",
+        ),
+    ] = None,
+    shard: Annotated[
+        list[str] | None,
+        typer.Option("--shard", metavar="PATTERN=SPEC", help="As for `girih compile`."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--max-comm",
+            metavar="LIMITS",
+            help="Fail where devices receive more: total=64MiB,op=8MiB,count=12,axis.model=32MiB.",
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Show so many.")] = 12,
+    as_json: Json = False,
+) -> None:
+    """Show what devices send to each other when a program runs on a mesh, value by value.
+
+    Each communication has the bytes that a device receives, the collectives, the mesh axes, the
+    line that makes the value, and how it lies before and after.
+
+    Examples:
+
+      girih explain sharding exported.jax
+
+      girih explain sharding model.pt2 --mesh data=2,model=4 --shard 'layers.*.w1=-,model'
+    """
+    from .explaining import explain_sharding
+
+    explain_sharding(source, mesh, shard or [], budget, rows, as_json)
+
+
 cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")
 app.add_typer(cache_app, name="cache")
 CacheFolder = Annotated[

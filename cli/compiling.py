@@ -149,12 +149,22 @@ def _annotated(module: Module, mesh: str | None, shards: Sequence[str]) -> Modul
         raise UserError("--shard: needs --mesh data=2,..., the axes on which the arrays lie")
     from ..annotate import annotated
 
+    return annotated(module, read_mesh(mesh), read_shardings(shards))
+
+
+def read_mesh(text: str) -> dict[str, int | None]:
+    """The axes of `data=2,model=?`, None for a size that is open; UserError for anything else."""
     axes: dict[str, int | None] = {}
-    for part in mesh.split(","):
+    for part in text.split(","):
         name, _, size = part.strip().partition("=")
         if not name or name in axes or not (size == "?" or size.isdecimal()):
             raise UserError(f"--mesh: axes are AXIS=SIZE, each once, not '{part}'")
         axes[name] = None if size == "?" else int(size)
+    return axes
+
+
+def read_shardings(shards: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """The specs of `PATTERN=-,data+model`, by pattern; UserError for anything else."""
     shardings: dict[str, tuple[Any, ...]] = {}
     for text in shards:
         pattern, equals, spec = text.rpartition("=")
@@ -162,7 +172,7 @@ def _annotated(module: Module, mesh: str | None, shards: Sequence[str]) -> Modul
             raise UserError(f"--shard: each is PATTERN=SPEC, patterns differ, not '{text}'")
         dims = [dim.strip() for dim in spec.split(",")]
         shardings[pattern] = tuple(None if dim == "-" else tuple(dim.split("+")) for dim in dims)
-    return annotated(module, axes, shardings)
+    return shardings
 
 
 def _with_tuning(options: Options, source: str) -> Options:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Kind, Space, identity
-from ..factors import Factor, FactorBuilder, FactorKind, Factors
+from ..factors import Factor, FactorBuilder, FactorKind, Factors, alike
 from ..graph import Op
 from ..room import Case, attribute, constraint, operand, variadic
 from ..room import operand as second
@@ -72,7 +72,10 @@ class TopK(Decomposed, name="chlo.top_k"):
     def shard(self, o: Op) -> Factors | None:
         last = o.operand.rank - 1
         rule = FactorBuilder(o).batch(last)
-        rule.everywhere(last, Factor(o.operand.dims[last], FactorKind.REPLICATE, blocked=True))
+        # The results' rows are others': the operand's can be cut without them.
+        rule.add(Factor(o.operand.dims[last], FactorKind.REPLICATE, blocked=True), {0: last})
+        numbers = range(len(o.results))
+        rule.add(Factor(o.k, FactorKind.REPLICATE, blocked=True), {}, alike(numbers, last))
         return rule.build()
 
     def cases(self) -> Iterator[Case]:

@@ -92,7 +92,7 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
 
         All others are sums from one start, each of which its neighbour continues.
         """
-        if running(o) is None or _absorbs_padding(o, inits_of(o)):
+        if running(o) is None or absorbs_padding(o, inits_of(o)):
             return None
         count, rank = len(values) // 2, o.operands[0].rank
         low, high = zip(*o.padding, strict=True)
@@ -180,7 +180,7 @@ def running(o: Op) -> tuple[int, bool] | None:
 _IDEMPOTENT = ("maximum", "minimum", "and", "or")
 
 
-def _absorbs_padding(o: Op, inits: Sequence[Value]) -> bool:
+def absorbs_padding(o: Op, inits: Sequence[Value]) -> bool:
     """Whether initial values change nothing where one already stands: body(init, init) = init."""
     from ..interpret import Interpreter  # it runs bodies as the interpreter does
 

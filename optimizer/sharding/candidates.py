@@ -5,12 +5,12 @@ and over which its operands stay unreduced.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...hlo.factors import FactorKind, Factors
 from ...hlo.graph import Op, Value
-from ...hlo.sharding import SUM, Axis, DimSharding, Mesh, Sharding
+from ...hlo.sharding import SUM, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
 from .inner import inner_bytes
 from .linear import carriers
@@ -43,7 +43,8 @@ class Candidates:
 
     def __init__(self, mesh: Mesh, name: str) -> None:
         self.mesh, self.name = mesh, name
-        self._whole = {axis: (axis, 1, mesh.size(Axis(axis))) for axis in mesh.names}
+        self.known: dict[Sharding, Sharding] = {}  # so that equal ones are one
+        self._makers: dict[Hashable, _Maker] = {}
 
     def whole(self, value: Value) -> Lying:
         """Every device has all of it."""
@@ -63,15 +64,28 @@ class Candidates:
         said: how propagation lets operands and results lie. arriving: for each operand, how it may
         come; wanted: for each result, how it may be used.
         """
-        factors = op.definition.shard(op)
         values = (*op.operands, *op.results)
-        if factors is None:
+        maker = self._maker(op)
+        if maker is None:
             lying = tuple(map(self.whole, values))
             count = len(op.operands)
             return [State(lying[:count], lying[count:], 0.0)]
-        maker = _Maker(self, op, factors)
+        pending = tuple(self._pending(op, arriving))
+        ways = tuple(map(tuple, arriving)), tuple(map(tuple, wanted))
+        key = tuple(said), *ways, pending
+        if key not in maker.answers:
+            maker.answers[key] = self._of(maker, said, arriving, wanted, pending)
+        return maker.answers[key]
+
+    def _of(
+        self,
+        maker: _Maker,
+        said: Sequence[Lying],
+        arriving: Sequence[Sequence[Lying]],
+        wanted: Sequence[Sequence[Lying]],
+        pending: Sequence[tuple[Parts, str, frozenset[int]]],
+    ) -> list[State]:
         found: dict[tuple[tuple[Lying, ...], tuple[Lying, ...]], State] = {}
-        pending = self._pending(op, arriving)
         for assignment in maker.assignments(said, arriving, wanted):
             for over, fold, which in [((), SUM, frozenset[int]()), *pending]:
                 state = maker.state(assignment, over, fold, which)
@@ -80,6 +94,23 @@ class Candidates:
             if len(found) >= MOST:
                 break
         return list(found.values())
+
+    def _maker(self, op: Op) -> _Maker | None:
+        """Equal operations have one, which remembers."""
+        facts = tuple(sorted((k, v) for k, v in op.attributes.items() if k != "value"))
+        bodies = tuple(tuple(inner.name for inner in body.ops) for body in op.regions)
+        types = tuple(value.type for value in (*op.operands, *op.results))
+        key: Hashable = (op.name, types, facts, bodies)
+        try:
+            hash(key)
+        except TypeError:
+            key = op
+        if key not in self._makers:
+            factors = op.definition.shard(op)
+            if factors is None:
+                return None
+            self._makers[key] = _Maker(self, op, factors)
+        return self._makers[key]
 
     def _pending(
         self, op: Op, arriving: Sequence[Sequence[Lying]]
@@ -102,6 +133,10 @@ class _Maker:
 
     def __init__(self, known: Candidates, op: Op, factors: Factors) -> None:
         self.op, self.factors, self.mesh, self.name = op, factors, known.mesh, known.name
+        self.known = known.known
+        self.answers: dict[Hashable, list[State]] = {}
+        self._along: dict[tuple[int, Sharding], Assignment] = {}
+        self._states: dict[Hashable, State | None] = {}
         self.values = (*op.operands, *op.results)
         self.sizes = [factor.size for factor in factors.factors]
         self.flops = op.definition.flops(op)
@@ -145,8 +180,12 @@ class _Maker:
         """What a tensor that lies so says of the factors."""
         if lying is None:
             return {}
-        found = project(self.factors.tensors[number], lying, self.sizes, self.mesh).factors
-        return {n: cut.axes for n, cut in sorted(found.items()) if cut.axes}
+        found = self._along.get((number, lying))
+        if found is None:
+            cuts = project(self.factors.tensors[number], lying, self.sizes, self.mesh).factors
+            found = {n: cut.axes for n, cut in sorted(cuts.items()) if cut.axes}
+            self._along[number, lying] = found
+        return found
 
     def merged(self, seeds: Iterable[Mapping[int, Parts]]) -> Assignment:
         """The first says; the others, of factors that are not cut, by axes that are free."""
@@ -179,6 +218,14 @@ class _Maker:
         self, assignment: Assignment, over: Parts, fold: str, which: frozenset[int]
     ) -> State | None:
         """How the tensors lie then; None where the operation cannot be computed so."""
+        key = tuple(sorted(assignment.items())), over, fold, which
+        if key not in self._states:
+            self._states[key] = self._state(assignment, over, fold, which)
+        return self._states[key]
+
+    def _state(
+        self, assignment: Assignment, over: Parts, fold: str, which: frozenset[int]
+    ) -> State | None:
         if any(self.taken(assignment, part) for part in over):
             return None
         axes = [to_axes(self.mesh, assignment.get(n, ())) for n in range(len(self.sizes))]
@@ -205,7 +252,8 @@ class _Maker:
             pending = () if number < count and number not in which else over
             pending = tuple(left) if number >= count else pending
             unreduced = self.mesh.merged(to_axes(self.mesh, sorted(pending)))
-            lying.append(Sharding(self.name, dims, (), unreduced, kind if unreduced else SUM))
+            made = Sharding(self.name, dims, (), unreduced, kind if unreduced else SUM)
+            lying.append(self.known.setdefault(made, made))
         cut = math.prod(product(parts) for parts in assignment.values())
         memory = sum(
             _bytes(value) / math.prod(self.mesh.parts(dim.axes) for dim in found.dims)

@@ -9,12 +9,16 @@ a value which is unreduced. What operations send inside of them (halos, boxes) i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...hlo.conflicts import sharding_of
+from ...hlo.errors import UserError
 from ...hlo.factors import FactorKind
 from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.types import unsharded
+from ...options import bytes_of
 from ..counters import counters, turns
 from .inner import inner_bytes
 from .interconnect import USUAL, Interconnect
@@ -63,13 +67,37 @@ class Communication:
             return (self.op.name,)
         return tuple(move.kind for move in self.plan.moves if any(move.received))
 
+    @property
+    def made(self) -> str:
+        """What makes the value, with its place in the user's program."""
+        op = self.value.op
+        return "an argument" if op is None else f"{op.place}{op.name}"
+
+    @property
+    def source(self) -> str:
+        """How the value lies before; empty of `inner`."""
+        return "" if self.plan is None else str(self.plan.source)
+
+    @property
+    def target(self) -> str:
+        """How it lies afterwards; empty of `inner`."""
+        return "" if self.plan is None else str(self.plan.target)
+
+    def facts(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        return {
+            "number": self.number, "kind": self.kind, "of": self.made,
+            "for": self.op.place.removesuffix(": "), "type": str(unsharded(self.value.type)),
+            "from": self.source, "to": self.target, "collectives": list(self.collectives),
+            "axes": list(self.axes), "bytes": self.bytes, "times": self.times,
+            "seconds": self.seconds,
+        }  # fmt: skip
+
     def __str__(self) -> str:
-        made = self.value.op
-        where = "an argument" if made is None else f"{made.place}{made.name}"
         ways = "" if self.plan is None else f"{self.plan.source} -> {self.plan.target}, "
         often = {None: ", as often as data says", 1: ""}.get(self.times, f", {self.times} times")
         return (
-            f"#{self.number} {self.kind} of {where}: {ways}{', '.join(self.collectives)} "
+            f"#{self.number} {self.kind} of {self.made}: {ways}{', '.join(self.collectives)} "
             f"along {', '.join(self.axes)}: {self.bytes:.12g} bytes a device{often}"
         )
 
@@ -90,6 +118,39 @@ def communications(
         if row is not None:
             found.append(row)
     return tuple(found)
+
+
+def require_budget(rows: Sequence[Communication], text: str) -> None:
+    """UserError, with the rows, where a device receives more than a budget such as
+    `total=64MiB,op=8MiB,count=12,axis.model=32MiB`: in a step, by one communication in a step, how
+    many communications there are, and along one mesh axis."""
+    for part in text.split(","):
+        what, equals, limit = (word.strip() for word in part.partition("="))
+        known = what in ("total", "op", "count") or what.startswith("axis.")
+        if not equals or not known:
+            raise UserError(f"--max-comm: '{part}' is none of total=, op=, count= and axis.NAME=")
+        over: Sequence[Communication] = rows
+        if what == "count":
+            most, found = _count(limit), float(len(rows))
+        else:
+            most = bytes_of(limit)
+            if what == "op":
+                over = [row for row in rows if row.total > most]
+            elif what != "total":
+                over = [row for row in rows if what.removeprefix("axis.") in row.axes]
+            sizes = [row.total for row in over]
+            found = max(sizes, default=0.0) if what == "op" else sum(sizes)
+        if found > most:
+            lines = "\n".join(f"  {row}" for row in over)
+            raise UserError(
+                f"--max-comm: {what} is {found:.12g}, at most {limit} allowed:\n{lines}"
+            )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise UserError(f"--max-comm: count is a number, not '{text}'")
+    return int(text)
 
 
 def walk_turns(region: Region, times: int | None = 1) -> Iterator[tuple[Op, int | None]]:

@@ -5,11 +5,13 @@ The rest of a program's bytes are reshards, which `reshard.py` counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...hlo.factors import FactorKind, Factors
 from ...hlo.graph import Op
 from ...hlo.sharding import Axis, Mesh
+from .partition.along import reduction_bytes, top_k_bytes
+from .partition.windows import joining_bytes, window_bytes
 
 
 def inner_bytes(
@@ -22,7 +24,23 @@ def inner_bytes(
     every operand and result that holds it. A reduction that is cut costs nothing here: its results
     are unreduced.
     """
+    price = PRICES.get(o.name)
+    if price is not None:
+        return price(o, factors, axes, mesh)
     for factor, cut in zip(factors.factors, axes, strict=True):
         if cut and factor.kind not in (FactorKind.PASS, FactorKind.REDUCTION):
             return None
     return 0.0
+
+
+Price = Callable[[Op, Factors, Sequence[tuple[Axis, ...]], Mesh], "float | None"]
+
+PRICES: dict[str, Price] = {
+    "slice": window_bytes,
+    "pad": window_bytes,
+    "reverse": window_bytes,
+    "reduce_window": reduction_bytes,
+    "chlo.top_k": top_k_bytes,
+    "convolution": window_bytes,
+    "concatenate": joining_bytes,
+}

@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+PATIENCE = 10
+
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def cheapest(
-    prices: Sequence[Array], edges: Mapping[tuple[int, int], Array], sweeps: int = 12
-) -> list[int]:
-    """The number of a state for each node.
+    prices: Sequence[Array], edges: Mapping[tuple[int, int], Array], sweeps: int = 40
+) -> list[list[int]]:
+    """Numbers of states, one for each node: what the sweeps found, each answer once, the one with
+    the lowest sum first; among equals the earlier.
 
     prices: of each node's states. edges: (a, b), a < b -> prices by the state of a and that of b.
-    The sweep with the lowest sum wins; among equals the first.
     """
     before: list[list[tuple[int, Array]]] = [[] for _ in prices]  # (neighbour, [own, other])
     after: list[list[tuple[int, Array]]] = [[] for _ in prices]
@@ -30,15 +32,19 @@ def cheapest(
     for a, b in edges:
         messages[a, b], messages[b, a] = np.zeros(len(prices[b])), np.zeros(len(prices[a]))
     weights = [1.0 / max(len(x), len(y), 1) for x, y in zip(before, after, strict=True)]
-    best, lowest = [0] * len(prices), float("inf")
+    found: dict[tuple[int, ...], float] = {}
+    since = 0  # sweeps without a better answer
     for _ in range(sweeps):
-        chosen = _forward(prices, before, after, messages, weights)
-        total = _total(prices, edges, chosen)
-        if total < lowest * (1 - 1e-9) - 1e-9:
-            best, lowest = chosen, total
+        chosen = tuple(_forward(prices, before, after, messages, weights))
+        lowest = min(found.values(), default=float("inf"))
+        if chosen not in found:
+            found[chosen] = _total(prices, edges, chosen)
+        since = 0 if found[chosen] < lowest * (1 - 1e-9) - 1e-9 else since + 1
+        if since > PATIENCE:
+            break
         for node in reversed(range(len(prices))):
             _send(node, prices, (before[node], after[node]), messages, weights[node])
-    return best
+    return [list(chosen) for chosen in sorted(found, key=lambda chosen: found[chosen])]
 
 
 def _forward(

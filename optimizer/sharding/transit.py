@@ -4,7 +4,7 @@ receives, for many ways at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from .candidates import Lying
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 _Key = tuple[TensorType, tuple[Lying, ...], tuple[Lying, ...]]
+Sizes = tuple[tuple[int, ...], int]  # dims, and bytes of an element
 
 CALL = 4096.0
 """What each reshard costs beside its bytes, in bytes: of two ways equal in these, the shorter."""
@@ -26,6 +27,8 @@ class Transit:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self._known: dict[_Key, Array] = {}
+        self._pairs: dict[Sizes, dict[tuple[Sharding, Sharding], float]] = {}
+        self._blocks: dict[tuple[Hashable, tuple[int, ...], int], Blocks] = {}
 
     def prices(self, kind: TensorType, sources: Sequence[Lying], targets: Sequence[Lying]) -> Array:
         """[source, target] -> bytes; infinite where there is no way."""
@@ -38,27 +41,39 @@ class Transit:
     def _prices(
         self, kind: TensorType, sources: Sequence[Lying], targets: Sequence[Lying]
     ) -> Array:
-        given = [lying for lying in (*sources, *targets) if lying is not None]
-        atoms = atoms_of(self.mesh, tuple(dict.fromkeys(given)), prime=False)
-        blocks = atoms.blocks(kind.dims, max(kind.element.bits // 8, 1))
-        states = {lying: atoms.state(lying, ()) for lying in given}
+        key = kind.dims, max(kind.element.bits // 8, 1)
+        if key not in self._pairs:
+            self._pairs[key] = {}
+        known = self._pairs[key]
         found = np.zeros((len(sources), len(targets)))
         for row, source in enumerate(sources):
             for column, target in enumerate(targets):
-                if source == target or source is None or target is None:
+                if source is target or source is None or target is None or source == target:
                     continue
-                if _folds(source, target):
-                    price = float("inf")
-                    if set(target.unreduced) <= set(source.unreduced):
-                        price = _folded(blocks, states[source], states[target])
-                elif set(target.unreduced) <= set(source.unreduced):
-                    price = float(blocks.missing(states[source], states[target]).mean())
-                elif any(dim.axes for dim in source.dims) and source.dims != target.dims:
-                    price = float("inf")  # it becomes unreduced where it lies
-                else:
-                    price = 0.0
-                found[row, column] = price + CALL
+                price = known.get((source, target))
+                if price is None:
+                    price = known[source, target] = self._price(*key, source, target)
+                found[row, column] = price
         return found
+
+    def _price(
+        self, dims: tuple[int, ...], itemsize: int, source: Sharding, target: Sharding
+    ) -> float:
+        fresh = any(axis not in source.unreduced for axis in target.unreduced)
+        if _folds(source, target) and fresh:
+            return float("inf")
+        if fresh:  # it becomes unreduced where it lies
+            stays = source.dims == target.dims or not any(dim.axes for dim in source.dims)
+            return CALL if stays else float("inf")
+        atoms = atoms_of(self.mesh, (source, target), prime=False)
+        key = atoms.axes, dims, itemsize
+        blocks = self._blocks.get(key)
+        if blocks is None:
+            blocks = self._blocks[key] = atoms.blocks(dims, itemsize)
+        ends = atoms.state(source, ()), atoms.state(target, ())
+        if _folds(source, target):
+            return CALL + _folded(blocks, *ends)
+        return CALL + float(blocks.missing(*ends).sum()) / blocks.devices
 
 
 def _folded(blocks: Blocks, source: State, target: State) -> float:

@@ -161,7 +161,7 @@ def test_a_reshape(operand: str, dims: tuple[int, ...], result: str, reason: str
 
 
 def test_blocks_of_merged_dims() -> None:
-    """Six elements in four blocks are 2, 2, 2, 0; rows of three in two blocks each are 2, 1, 2, 1."""
+    """Six elements in four blocks are 2, 2, 2, 0; rows of three in two each are 2, 1, 2, 1."""
     assert "no parts" in fault("reshape", [kind((6,), "yx")], [kind((2, 3), "y,x")])
     assert "no parts" in fault("reshape", [kind((12,), "yx")], [kind((2, 6), "y,x")])
     assert not fault("reshape", [kind((16,), "yx")], [kind((2, 8), "y,x")])

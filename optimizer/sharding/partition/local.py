@@ -55,15 +55,6 @@ def lower_dynamic_broadcast(p: Partitioner, o: Op, operands: list[Value]) -> Seq
     return [p.b("broadcast_in_dim", operands[0], type=kind, broadcast_dimensions=mapped)]
 
 
-def lower_slice(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
-    """`slice`, where every dim that is cut is taken whole."""
-    if any(p.axes(o)[n] for n in p.factors(o).of_kind(FactorKind.PERMUTATION)):
-        return lower_local(p, o, operands)
-    pairs = zip(o.limit_indices, p.cuts(o.operand), operands[0].dims, strict=True)
-    limits = tuple(size if axes else limit for limit, axes, size in pairs)
-    return rebuilt(p, o, operands, {**o.attributes, "limit_indices": limits})
-
-
 def lower_reshape(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
     """`reshape`, where blocks of both sides are the same elements."""
     held: dict[int, int] = {}

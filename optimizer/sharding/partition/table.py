@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import control, local, positions, reductions, scattering, sources
+from . import along, control, local, positions, reductions, scattering, sources, windows
 from .partitioner import Lowering
 
 LOWERINGS: dict[str, Lowering] = {
@@ -13,7 +13,13 @@ LOWERINGS: dict[str, Lowering] = {
     "rng": sources.lower_random,
     "rng_bit_generator": sources.lower_random,
     "broadcast": local.lower_broadcast,
-    "slice": local.lower_slice,
+    "slice": windows.lower_slice,
+    "pad": windows.lower_pad,
+    "reverse": windows.lower_reverse,
+    "concatenate": windows.lower_concatenate,
+    "reduce_window": along.lower_reduce_window,
+    "chlo.top_k": along.lower_top_k,
+    "convolution": windows.lower_convolution,
     "reshape": local.lower_reshape,
     "dot_general": local.lower_product,
     "dot": local.lower_product,
