@@ -111,7 +111,7 @@ def communications(
     the partitioned program, but where data decides how often a loop turns or which way is taken.
     """
     found: list[Communication] = []
-    for op, times in _walk(decided.body, 1):
+    for op, times in walk_turns(decided.body):
         if op.name == "sdy.manual_computation":
             continue
         row = _of(decided, op, times, len(found), interconnect)
@@ -153,8 +153,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _walk(region: Region, times: int | None) -> Iterator[tuple[Op, int | None]]:
-    """The operations of a region, and how often a step of the program runs each."""
+def walk_turns(region: Region, times: int | None = 1) -> Iterator[tuple[Op, int | None]]:
+    """The operations of a region, and how often each runs where the region runs `times` times;
+    None where data decides."""
     for op in region.ops:
         yield op, times
         if op.name == "sdy.manual_computation" or op.definition.sealed:
@@ -166,7 +167,7 @@ def _walk(region: Region, times: int | None) -> Iterator[tuple[Op, int | None]]:
         elif op.name in ("case", "if"):
             inner = None
         for body in op.regions:
-            yield from _walk(body, inner)
+            yield from walk_turns(body, inner)
 
 
 def _of(
