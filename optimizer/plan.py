@@ -284,6 +284,9 @@ class Planner:
     def exchange_step(self, message: Any, step: RunStep) -> None:
         message.operand.CopyFrom(self.argument(step.operands[0]))
         message.result.CopyFrom(self.argument(step.results[0]))
+        message.element_bytes = step.op.result.element.dtype.itemsize
+        message.operand_dims.extend(step.op.operands[0].dims)
+        message.result_dims.extend(step.op.result.dims)
         for transfer in transfers(step.op):
             message.transfers.add(**transfer._asdict())
         if step.op.origin:

@@ -25,7 +25,8 @@ from ..regions import rewritten
 @dataclass(frozen=True)
 class OneDevice:
     """INLINED -> INLINED: no sharding is left, and no operation that communicates, but exchanges of
-    a program for several processes; UnsupportedError lists those that need a second device or an other end.
+    a program for several processes; UnsupportedError lists those that need a second device or an
+    other end.
     """
 
     name: ClassVar[str] = "one-device"

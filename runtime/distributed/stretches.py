@@ -1,7 +1,7 @@
 """Which steps of a plan run natively in one go, where others exchange between them.
 
-A stretch is a range of steps that native code walks from its first to behind its last: no step of it
-exchanges, nothing jumps into its middle, and nothing leaves it but at its end. So loops without
+A stretch is a range of steps that native code walks from its first to behind its last: no step of
+it exchanges, nothing jumps into its middle, and nothing leaves it but at its end. So loops without
 communication are part of a stretch, and Python takes the jumps of loops with it.
 """
 

@@ -29,8 +29,9 @@ class Exchange:
     """One step of a plan, as process number `rank` takes part in it."""
 
     def __init__(self, plan: plan_pb2.Plan, step: plan_pb2.Exchange, rank: int) -> None:
-        operand, result = plan.buffers[step.operand.buffer], plan.buffers[step.result.buffer]
-        self.operand, self.result = _layout(operand), _layout(result)
+        width, dims = step.element_bytes, tuple(step.result_dims)
+        self.operand = _layout(plan, step.operand, tuple(step.operand_dims), width)
+        self.result = _layout(plan, step.result, dims, width)
         self.own: list[Box] = []
         self.outgoing: dict[int, list[Box]] = {}
         self.incoming: dict[int, list[Box]] = {}
@@ -42,8 +43,8 @@ class Exchange:
                 raise malformed("an exchange names a process that there is not")
             sizes = tuple(transfer.sizes)
             box = Box(
-                _window(transfer.source_start, sizes, operand.dims),
-                _window(transfer.target_start, sizes, result.dims),
+                _window(transfer.source_start, sizes, step.operand_dims),
+                _window(transfer.target_start, sizes, dims),
             )
             if transfer.target == rank:
                 covered += math.prod(sizes)
@@ -53,7 +54,7 @@ class Exchange:
                 self.outgoing.setdefault(transfer.target, []).append(box)
             else:
                 self.incoming.setdefault(transfer.source, []).append(box)
-        self.covers = covered == math.prod(result.dims)  # boxes of a result are disjoint
+        self.covers = covered == math.prod(dims)  # boxes of a result are disjoint
         origin = step.origin
         self.place = f"{origin.file}:{origin.line}: " if origin.file else ""
 
@@ -96,16 +97,18 @@ def _packed(views: list[Array]) -> Array:
     return np.concatenate([view.reshape(-1) for view in views])
 
 
+# As wide as elements are: bits are moved, not numbers.
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
-def _layout(buffer: plan_pb2.Buffer) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The dims of a buffer, and a type as wide as its elements: bits are moved, not numbers."""
-    dims = tuple(buffer.dims)
-    size = math.prod(dims)
-    width = buffer.bytes // size if size else 1
-    if width not in _WORDS or width * size != buffer.bytes:
-        raise malformed("elements of an exchange are no whole words")
+def _layout(
+    plan: plan_pb2.Plan, argument: plan_pb2.Argument, dims: tuple[int, ...], width: int
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The dims and the type of a tensor in a buffer."""
+    if width not in _WORDS:
+        raise malformed(f"an exchange has elements of {width} bytes")
+    if argument.offset + math.prod(dims) * width > plan.buffers[argument.buffer].bytes:
+        raise malformed("a tensor of an exchange lies outside its buffer")
     return dims, np.dtype(_WORDS[width])
 
 

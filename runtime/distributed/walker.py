@@ -30,7 +30,8 @@ class Walker:
 
     def __init__(self, plan: plan_pb2.Plan, rows: Words) -> None:
         digest = hashlib.sha256(plan.SerializeToString(deterministic=True)).digest()
-        self.world = joined_world(plan.processes, digest)
+        self.world = joined_world(plan.processes)
+        self.world.check_equal(digest, "the comparison of plans before the first step")
         self.plan, self.rows = plan, rows
         self.received: Counter[str] = Counter()
         self.exchanges = {

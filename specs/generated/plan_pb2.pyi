@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 1997752450065bc2be572f086eef6196aec5f3cfe8debbeb2ef32e86cc54961e); do not edit.
+# Generated from specs/plan.proto (sha256 a2e63fcf09c015be841fdbf7a261fe66fe186244caed25423900b3e8131ce4de); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -210,16 +210,22 @@ class Transfer(_message.Message):
     def __init__(self, source: _Optional[int] = ..., target: _Optional[int] = ..., source_start: _Optional[_Iterable[int]] = ..., target_start: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Exchange(_message.Message):
-    __slots__ = ("operand", "result", "transfers", "origin")
+    __slots__ = ("operand", "result", "transfers", "origin", "operand_dims", "result_dims", "element_bytes")
     OPERAND_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    OPERAND_DIMS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_DIMS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     operand: Argument
     result: Argument
     transfers: _containers.RepeatedCompositeFieldContainer[Transfer]
     origin: PlanOrigin
-    def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ...) -> None: ...
+    operand_dims: _containers.RepeatedScalarFieldContainer[int]
+    result_dims: _containers.RepeatedScalarFieldContainer[int]
+    element_bytes: int
+    def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., operand_dims: _Optional[_Iterable[int]] = ..., result_dims: _Optional[_Iterable[int]] = ..., element_bytes: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("run", "branch_if_false", "jump", "switch", "exchange")
