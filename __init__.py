@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .jitted import jit
     from .kernels import Kernel, kernel
     from .options import Options
+    from .partitioning import partition
     from .runtime.loading import load
     from .runtime.program import Program
 
@@ -58,6 +59,7 @@ _ROOMS = {
     "jit": ".jitted",
     "kernel": ".kernels",
     "load": ".runtime.loading",
+    "partition": ".partitioning",
     "shard": ".frontends.shard",
     "shardings_of": ".frontends.torch.placements",
 }
@@ -88,6 +90,7 @@ __all__ = [
     "jit",
     "kernel",
     "load",
+    "partition",
     "shard",
     "shardings_of",
 ]

@@ -40,7 +40,7 @@ def conflict(op: Op, mesh: Mesh) -> str:
 
     op: outside of control flow's own rules, its tensors with closed shardings over `mesh`, whose
     sizes are known. A reshard, the operation `sharding_constraint`, may change what it likes but
-    for axes over which its operand is not unreduced.
+    the fold of axes over which its operand is unreduced.
     """
     if op.name == "sharding_constraint":
         return _of_reshard(op, mesh)
@@ -82,15 +82,13 @@ def _is_cut(value: Value) -> bool:
 def _of_reshard(op: Op, mesh: Mesh) -> str:
     source, target = sharding_of(op.operands[0]), sharding_of(op.results[0])
     assert source is not None and target is not None
-    if not target.unreduced:
-        return ""
-    inside = all(
-        any(mesh.overlap(axis, other) and _within(mesh, axis, other) for other in source.unreduced)
-        for axis in target.unreduced
-    )
-    if inside and source.reduction == target.reduction:
-        return ""
-    return f"{source} cannot become {target}: only an operation leaves a value unreduced"
+    for axis in target.unreduced:
+        over = [other for other in source.unreduced if mesh.overlap(axis, other)]
+        if any(not _within(mesh, axis, other) for other in over):
+            return f"{source} cannot become {target}: {axis} is more than it is unreduced over"
+        if over and source.reduction != target.reduction:
+            return f"{source} cannot become {target}: they are folded in different ways"
+    return ""
 
 
 def _within(mesh: Mesh, axis: Axis, other: Axis) -> bool:
@@ -226,6 +224,8 @@ def _divided(
                 raise _Conflict(
                     f"{axes[0]} in {kind} cuts across the factors of sizes {list(sizes)}"
                 )
+    if found and sizes[-1] % mesh.parts(axes):  # the dim has other blocks than its factors
+        raise _Conflict(f"{kind} is cut into blocks that are no parts of {list(sizes)}")
     found.append(axes)
     return found
 

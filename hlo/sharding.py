@@ -17,6 +17,7 @@ a mesh's grid, row-major, is `i`, unless `device_ids` lists another.
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -192,7 +193,14 @@ class Sharding:
             if axis.whole and whole[axis.name] > 1:
                 raise UserError(f"the sharding {self} uses axis '{axis.name}' twice")
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.mesh, self.dims, self.replicated, self.unreduced, self.reduction))
+
+    @functools.cached_property
     def axes(self) -> tuple[Axis, ...]:
         """All that it names: those of the dims, replicated ones, unreduced ones."""
         cuts = tuple(axis for dim in self.dims for axis in dim.axes)

@@ -71,7 +71,7 @@ class Propagated:
                 self.shardings.get(value) or replicated(mesh, value.rank)
             )
 
-        return self.module.with_main(_retyped(self.module.body, typed, {}))
+        return self.module.with_main(retyped(self.module.body, typed, {}))
 
 
 def rule_of_room(op: Op) -> Factors | None:
@@ -115,9 +115,7 @@ def _link(place: Place, dim: int, part: Part) -> Link | None:
     return next((link for link in place.links[dim] if overlap(link.part, part)), None)
 
 
-def _retyped(
-    region: Region, typed: Callable[[Value], Type], outer: Mapping[Value, Value]
-) -> Region:
+def retyped(region: Region, typed: Callable[[Value], Type], outer: Mapping[Value, Value]) -> Region:
     """A copy of a region with other types of values."""
     fresh = arguments([typed(value) for value in region.arguments])
     values = {**outer, **dict(zip(region.arguments, fresh, strict=True))}
@@ -125,7 +123,7 @@ def _retyped(
     for op in region.ops:
         bodies: Sequence[Region] = op.regions
         if not op.definition.sealed:
-            bodies = [_retyped(body, typed, values) for body in op.regions]
+            bodies = [retyped(body, typed, values) for body in op.regions]
         operands = [values[value] for value in op.operands]
         types = [typed(value) for value in op.results]
         new = Op(op.definition, operands, op.attributes, bodies, types, op.origin)

@@ -196,28 +196,30 @@ class Partitioner:
             factors = o.definition.shard(o)
             if factors is None:
                 raise CompilerBug(f"{o.place}{o.name} has no factors: {o.definition.uncut}")
-            found = self._factors[o] = factors, self._cutting(o, factors)
+            found = self._factors[o] = factors, axes_of_factors(o, factors, self.mesh)
         return found
 
-    def _cutting(self, o: Op, factors: Factors) -> tuple[Axes, ...]:
-        sizes = [factor.size for factor in factors.factors]
-        found: list[Axes] = [()] * len(sizes)
-        values = (*o.operands, *o.results)
-        for dims, value in zip(factors.tensors, values, strict=True):
-            if not isinstance(value.type, TensorType) or not any(self.cuts(value)):
-                continue
-            for number, cut in project(
-                dims, sharding_of(value.type), sizes, self.mesh
-            ).factors.items():
-                if cut.overflow:
-                    raise CompilerBug(f"{o.place}{o.name}: {value.type} cuts no whole factors")
-                axes = to_axes(self.mesh, cut.axes)
-                if axes and found[number] and axes != found[number]:
-                    raise CompilerBug(
-                        f"{o.place}{o.name}: a factor is cut by {axes} and by {found[number]}"
-                    )
-                found[number] = axes or found[number]
-        return tuple(found)
+
+def axes_of_factors(o: Op, factors: Factors, mesh: Mesh) -> tuple[Axes, ...]:
+    """For each factor of an operation of a decided program the axes that cut it, major to minor."""
+    sizes = [factor.size for factor in factors.factors]
+    found: list[Axes] = [()] * len(sizes)
+    for dims, value in zip(factors.tensors, (*o.operands, *o.results), strict=True):
+        if not isinstance(value.type, TensorType):
+            continue
+        sharding = sharding_of(value.type)
+        if not any(dim.axes for dim in sharding.dims):
+            continue
+        for number, cut in project(dims, sharding, sizes, mesh).factors.items():
+            if cut.overflow:
+                raise CompilerBug(f"{o.place}{o.name}: {value.type} cuts no whole factors")
+            axes = to_axes(mesh, cut.axes)
+            if axes and found[number] and axes != found[number]:
+                raise CompilerBug(
+                    f"{o.place}{o.name}: a factor is cut by {axes} and by {found[number]}"
+                )
+            found[number] = axes or found[number]
+    return tuple(found)
 
 
 def sharding_of(kind: TensorType) -> Sharding:

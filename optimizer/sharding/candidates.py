@@ -1,0 +1,275 @@
+"""The ways in which one operation can be computed on a mesh: which axes cut each of its factors,
+and over which its operands stay unreduced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...hlo.factors import FactorKind, Factors
+from ...hlo.graph import Op, Value
+from ...hlo.sharding import SUM, DimSharding, Mesh, Sharding
+from ...hlo.types import TensorType
+from .inner import inner_bytes
+from .linear import carriers
+from .parts import Part, Parts, of_axes, overlap, product, to_axes
+from .projection import join, project
+
+MOST = 24
+"""Ways of one operation that are looked at; the first ones are those of propagation."""
+
+FLOPS_PER_BYTE, MEMORY_PER_BYTE = 8_000.0, 600.0
+"""What a device computes, and what it reads and writes, in the time in which it receives one byte:
+400 TFLOP/s and 3 TB/s beside 50 GB/s, round figures of an accelerator on a network of servers."""
+
+Lying = Sharding | None  # of what is no tensor: None
+Assignment = dict[int, Parts]
+
+
+@dataclass(frozen=True)
+class State:
+    """How operands and results lie when an operation is computed in one way, and what that costs,
+    in bytes that a device receives."""
+
+    operands: tuple[Lying, ...]
+    results: tuple[Lying, ...]
+    price: float
+
+
+class Candidates:
+    """Makes the states of operations on one mesh."""
+
+    def __init__(self, mesh: Mesh, name: str) -> None:
+        self.mesh, self.name = mesh, name
+        self.known: dict[Sharding, Sharding] = {}  # so that equal ones are one
+        self._makers: dict[Hashable, _Maker] = {}
+
+    def whole(self, value: Value) -> Lying:
+        """Every device has all of it."""
+        if not isinstance(value.type, TensorType):
+            return None
+        return Sharding(self.name, (DimSharding(),) * value.rank)
+
+    def of(
+        self,
+        op: Op,
+        said: Sequence[Lying],
+        arriving: Sequence[Sequence[Lying]],
+        wanted: Sequence[Sequence[Lying]],
+    ) -> list[State]:
+        """The states of an operation; one of them is that nothing is cut.
+
+        said: how propagation lets operands and results lie. arriving: for each operand, how it may
+        come; wanted: for each result, how it may be used.
+        """
+        values = (*op.operands, *op.results)
+        maker = self._maker(op)
+        if maker is None:
+            lying = tuple(map(self.whole, values))
+            count = len(op.operands)
+            return [State(lying[:count], lying[count:], 0.0)]
+        found: dict[tuple[tuple[Lying, ...], tuple[Lying, ...]], State] = {}
+        pending = self._pending(op, arriving)
+        for assignment in maker.assignments(said, arriving, wanted):
+            for over, fold, which in [((), SUM, frozenset[int]()), *pending]:
+                state = maker.state(assignment, over, fold, which)
+                if state is not None:
+                    found.setdefault((state.operands, state.results), state)
+            if len(found) >= MOST:
+                break
+        return list(found.values())
+
+    def _maker(self, op: Op) -> _Maker | None:
+        """Equal operations have one, which remembers."""
+        facts = tuple(sorted((k, v) for k, v in op.attributes.items() if k != "value"))
+        bodies = tuple(tuple(inner.name for inner in body.ops) for body in op.regions)
+        types = tuple(value.type for value in (*op.operands, *op.results))
+        key: Hashable = (op.name, types, facts, bodies)
+        try:
+            hash(key)
+        except TypeError:
+            key = op
+        if key not in self._makers:
+            factors = op.definition.shard(op)
+            if factors is None:
+                return None
+            self._makers[key] = _Maker(self, op, factors)
+        return self._makers[key]
+
+    def _pending(
+        self, op: Op, arriving: Sequence[Sequence[Lying]]
+    ) -> list[tuple[Parts, str, frozenset[int]]]:
+        """(axes, fold, operands) that may stay unreduced."""
+        found: dict[tuple[Parts, str, frozenset[int]], None] = {}
+        for number, ways in enumerate(arriving):
+            for lying in ways:
+                if lying is None or not lying.unreduced:
+                    continue
+                axes = of_axes(self.mesh, lying.unreduced)
+                for which in carriers(op, lying.reduction):
+                    if number in which:
+                        found[axes, lying.reduction, which] = None
+        return list(found)
+
+
+class _Maker:
+    """The states of one operation."""
+
+    def __init__(self, known: Candidates, op: Op, factors: Factors) -> None:
+        self.op, self.factors, self.mesh, self.name = op, factors, known.mesh, known.name
+        self.known = known.known
+        self._along: dict[tuple[int, Sharding], Assignment] = {}
+        self._states: dict[Hashable, State | None] = {}
+        self.values = (*op.operands, *op.results)
+        self.sizes = [factor.size for factor in factors.factors]
+        self.flops = op.definition.flops(op)
+
+    def assignments(
+        self,
+        said: Sequence[Lying],
+        arriving: Sequence[Sequence[Lying]],
+        wanted: Sequence[Sequence[Lying]],
+    ) -> Iterator[Assignment]:
+        """Which axes cut each factor, each way once: what propagation says first."""
+        seen: set[tuple[tuple[int, Parts], ...]] = set()
+        order = sorted(range(len(self.values)), key=lambda n: -_bytes(self.values[n]))
+        own = [self.along(n, said[n]) for n in range(len(self.values))]
+        offered = [self.along(n, w) for n, ways in enumerate((*arriving, *wanted)) for w in ways]
+        seeds: list[list[Assignment]] = [[own[n] for n in order], []]
+        for n in order:
+            seeds.append([own[n]])
+            seeds.append([own[n], *(own[m] for m in order if m != n)])
+        for offer in offered:
+            seeds.append([offer, *(own[n] for n in order)])
+            seeds.append([offer])
+        found: list[Assignment] = []
+        for seed in seeds:
+            merged = self.merged(seed)
+            key = tuple(sorted(merged.items()))
+            if key not in seen:
+                seen.add(key)
+                found.append(merged)
+                yield merged
+        if self.op.definition.pattern != "contract":
+            return
+        for assignment in list(found):
+            for merged in self.moved(assignment):
+                key = tuple(sorted(merged.items()))
+                if key not in seen:
+                    seen.add(key)
+                    yield merged
+
+    def along(self, number: int, lying: Lying) -> Assignment:
+        """What a tensor that lies so says of the factors."""
+        if lying is None:
+            return {}
+        found = self._along.get((number, lying))
+        if found is None:
+            cuts = project(self.factors.tensors[number], lying, self.sizes, self.mesh).factors
+            found = {n: cut.axes for n, cut in sorted(cuts.items()) if cut.axes}
+            self._along[number, lying] = found
+        return found
+
+    def merged(self, seeds: Iterable[Mapping[int, Parts]]) -> Assignment:
+        """The first says; the others, of factors that are not cut, by axes that are free."""
+        found: Assignment = {}
+        for seed in seeds:
+            for number, axes in seed.items():
+                kept = tuple(a for a in axes if not self.taken(found, a))
+                if number not in found and kept == axes and self.may(number):
+                    found[number] = axes
+        return found
+
+    def moved(self, assignment: Assignment) -> Iterator[Assignment]:
+        """One factor's axes cut another one instead, which they divide."""
+        for number, axes in assignment.items():
+            for other, factor in enumerate(self.factors.factors):
+                if other == number or factor.kind is not FactorKind.PASS:
+                    continue
+                before = assignment.get(other, ())
+                if factor.size % (product(axes) * product(before)) == 0:
+                    rest = {n: a for n, a in assignment.items() if n != number}
+                    yield {**rest, other: (*before, *axes)}
+
+    def taken(self, assignment: Assignment, part: Part) -> bool:
+        return any(overlap(part, other) for axes in assignment.values() for other in axes)
+
+    def may(self, number: int) -> bool:
+        return self.sizes[number] > 1
+
+    def state(
+        self, assignment: Assignment, over: Parts, fold: str, which: frozenset[int]
+    ) -> State | None:
+        """How the tensors lie then; None where the operation cannot be computed so."""
+        key = tuple(sorted(assignment.items())), over, fold, which
+        if key not in self._states:
+            self._states[key] = self._state(assignment, over, fold, which)
+        return self._states[key]
+
+    def _state(
+        self, assignment: Assignment, over: Parts, fold: str, which: frozenset[int]
+    ) -> State | None:
+        if any(self.taken(assignment, part) for part in over):
+            return None
+        axes = [to_axes(self.mesh, assignment.get(n, ())) for n in range(len(self.sizes))]
+        inside = inner_bytes(self.op, self.factors, axes, self.mesh)
+        if inside is None:
+            return None
+        folds = {fold} if over else set()
+        left = list(over)
+        for number, factor in enumerate(self.factors.factors):
+            if factor.kind is FactorKind.REDUCTION and assignment.get(number):
+                folds.add(factor.reduction)
+                left += assignment[number]
+        if len(folds) > 1:
+            return None
+        kind, count = next(iter(folds), SUM), len(self.op.operands)
+        lying: list[Lying] = []
+        for number, value in enumerate(self.values):
+            if not isinstance(value.type, TensorType):
+                lying.append(None)
+                continue
+            dims = self.dims(number, assignment)
+            if dims is None:
+                return None
+            pending = () if number < count and number not in which else over
+            pending = tuple(left) if number >= count else pending
+            unreduced = self.mesh.merged(to_axes(self.mesh, sorted(pending)))
+            made = Sharding(self.name, dims, (), unreduced, kind if unreduced else SUM)
+            lying.append(self.known.setdefault(made, made))
+        cut = math.prod(product(parts) for parts in assignment.values())
+        memory = sum(
+            _bytes(value) / math.prod(self.mesh.parts(dim.axes) for dim in found.dims)
+            for value, found in zip(self.values, lying, strict=True)
+            if found is not None
+        )
+        price = inside + self.flops / cut / FLOPS_PER_BYTE + memory / MEMORY_PER_BYTE
+        return State(tuple(lying[:count]), tuple(lying[count:]), price)
+
+    def dims(self, number: int, assignment: Assignment) -> tuple[DimSharding, ...] | None:
+        """The axes of a tensor's dims; None where they would not cut its factors so."""
+        held = self.factors.tensors[number]
+        found: list[DimSharding] = []
+        for factors in held:
+            axes: list[Part] = []
+            for factor in factors:
+                join(axes, assignment.get(factor, ()))
+            found.append(DimSharding(self.mesh.merged(to_axes(self.mesh, axes))))
+        made = tuple(found)
+        again = project(held, Sharding(self.name, made), self.sizes, self.mesh).factors
+        for factors in held:
+            if len(factors) > 1 and self.sizes[factors[-1]] % product(
+                assignment.get(factors[-1], ())
+            ):
+                return None  # the dim has other blocks than its factors
+            for factor in factors:
+                cut = again.get(factor)
+                if cut is None or cut.overflow or cut.axes != assignment.get(factor, ()):
+                    return None
+        return made
+
+
+def _bytes(value: Value) -> int:
+    return value.type.bytes if isinstance(value.type, TensorType) else 0

@@ -1,0 +1,62 @@
+"""Through which operations a value may go before its parts are folded.
+
+A value is unreduced over axes where each device along them has a term of a sum (a candidate for a
+maximum, a minimum). What is linear in it gives terms again; the fold may come later, once for all
+that has been added up until then.
+"""
+
+from __future__ import annotations
+
+from ...hlo.graph import Op, Value, constant_of
+from ...hlo.sharding import MAX, MIN, SUM
+
+_MOVES = frozenset(("broadcast", "broadcast_in_dim", "reshape", "reverse", "slice", "transpose"))
+_LINEAR = _MOVES | {"negate", "real", "imag"}
+_PRODUCTS = frozenset(("multiply", "dot", "dot_general", "convolution"))
+_TOGETHER = frozenset(("add", "subtract", "concatenate"))
+
+
+def carriers(op: Op, fold: str) -> list[frozenset[int]]:
+    """Sets of operands that may be unreduced over an axis together, while the others are not; then
+    the results are."""
+    everything = frozenset(range(len(op.operands)))
+    name = op.name
+    if name in _MOVES or name == "concatenate":
+        return [everything]
+    if name == "select":
+        return [frozenset((1, 2))]
+    if name == "dynamic_update_slice":
+        return [frozenset((0, 1))]
+    if name in ("dynamic_slice", "gather"):
+        return [frozenset((0,))]
+    if fold != SUM:
+        return [everything] if name == {MAX: "maximum", MIN: "minimum"}[fold] else []
+    if name in _LINEAR or name in _TOGETHER:
+        return [everything]
+    if name in _PRODUCTS:
+        return [frozenset((0,)), frozenset((1,))]
+    if name == "divide" and op.operands[0].element.is_float:
+        return [frozenset((0,))]
+    if name == "pad" and _is_zero(op.operands[1]):
+        return [frozenset((0,))]
+    if name == "convert" and _keeps_terms(op):
+        return [everything]
+    if name == "reduce":
+        half = len(op.operands) // 2
+        adds = all(inner.name == "add" for inner in op.regions[0].ops)
+        if adds and all(map(_is_zero, op.operands[half:])):
+            return [frozenset(range(half))]
+    return []
+
+
+def _is_zero(value: Value) -> bool:
+    while value.op is not None and value.op.name in ("broadcast_in_dim", "sharding_constraint"):
+        value = value.op.operands[0]
+    found = constant_of(value)
+    return found is not None and not found.array.any()
+
+
+def _keeps_terms(op: Op) -> bool:
+    """Whether the sum of converted terms has lost nothing that the converted sum has."""
+    source, target = op.operands[0].element, op.result.element
+    return source.is_float and target.is_float and target.bits >= source.bits

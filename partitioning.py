@@ -1,0 +1,138 @@
+"""`girih.partition`: the program that each device of a mesh runs, and what the devices send.
+
+parts = girih.partition(module, mesh={"data": 2, "model": 4}, shardings={"x": ("data",)})
+print(*parts.communications, sep="\\n")
+results = parts.interpret([x, w])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .compiler import import_model
+from .hlo.distributed import interpret_parallel
+from .hlo.errors import UserError
+from .hlo.graph import Attribute, Module
+from .hlo.placement import cut, joined
+from .hlo.sharding import Mesh, Sharding
+from .hlo.types import TensorType
+from .hlo.verify import DECIDED, verify
+from .optimizer.passes.dce import Dce
+from .optimizer.passes.decompose import Decompose
+from .optimizer.passes.inline import Inline
+from .optimizer.passes.legalize_quantized import LegalizeQuantized
+from .optimizer.passes.mask_bounded import MaskBounded
+from .optimizer.passes.require_static import RequireStatic
+from .optimizer.sharding.choice import choose
+from .optimizer.sharding.communications import Communication, communications
+from .optimizer.sharding.interconnect import USUAL, Interconnect
+from .optimizer.sharding.partition.program import WHOLE
+from .optimizer.sharding.partition.program import partition as partitioned
+from .optimizer.sharding.propagated import Propagated, propagate
+from .optimizer.sharding.remesh import remeshed
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Partitioned:
+    """A program on a mesh of devices.
+
+    propagated: the program as imported, and how annotations let its tensors lie. decided: the same
+    with a sharding in each type, where `sharding_constraint` says what is sent. local: the program
+    of one device, plain HLO with collectives, on its blocks.
+    """
+
+    propagated: Propagated
+    decided: Module
+    local: Module
+    interconnect: Interconnect
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh that the shardings are on."""
+        found = (s.mesh for s in self.propagated.shardings.values())
+        return self.decided.meshes[next(found, next(iter(self.decided.meshes)))]
+
+    @cached_property
+    def communications(self) -> tuple[Communication, ...]:
+        """What devices send, in the order of the program; their bytes are those that are counted
+        when it runs."""
+        return communications(self.decided, self.interconnect)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that a device receives in one step, the mean of all."""
+        return sum(row.total for row in self.communications)
+
+    def interpret(self, inputs: Sequence[Any]) -> list[Array]:
+        """The whole results for whole inputs (flat, in argument order), each device's program run
+        by the interpreter. UserError for inputs of other shapes or dtypes."""
+        main, mesh = self.local.main, self.mesh
+        kinds = [_tensor(facts) for facts in main.argument_attributes]
+        if len(inputs) != len(kinds):
+            raise UserError(f"the program takes {len(kinds)} inputs, got {len(inputs)}")
+        blocks: list[list[Array]] = []
+        for number, (given, (kind, sharding)) in enumerate(zip(inputs, kinds, strict=True)):
+            array = np.asarray(given)
+            if array.shape != kind.dims or array.dtype != kind.dtype:
+                got = f"{array.dtype}{list(array.shape)}"
+                raise UserError(f"input {number} must be {kind}, got {got}")
+            blocks.append(cut(array, sharding, mesh))
+        found = interpret_parallel(
+            self.local, [[block[n] for block in blocks] for n in range(mesh.devices)]
+        )
+        return [
+            joined([results[number] for results in found.results], sharding, mesh, kind.dims)
+            for number, (kind, sharding) in enumerate(map(_tensor, main.result_attributes))
+        ]
+
+
+def partition(
+    source: Any,
+    *example_inputs: Any,
+    mesh: Mapping[str, int | None] | None = None,
+    shardings: Mapping[str, Iterable[Any]] | None = None,
+    interconnect: Interconnect = USUAL,
+    **keywords: Any,
+) -> Partitioned:
+    """The program of one device of a mesh, from any source that `girih.compile` takes.
+
+    mesh, shardings: as for `girih.compile`. Without `shardings` the source brings its own, and a
+    mesh of other sizes moves it there. interconnect: what sending costs.
+    UserError for a program without a mesh, UnsupportedError for what cannot be moved or cut.
+    """
+    module = import_model(source, *example_inputs, **keywords)
+    prepare = (MaskBounded(), RequireStatic(), LegalizeQuantized(), Inline())
+    if mesh is not None and (shardings is not None or not _sized(module)):
+        from .annotate import annotated
+
+        module, mesh = annotated(module, mesh, shardings), None
+    for step in prepare:
+        module = step(module)
+    if mesh is not None:
+        module = remeshed(module, mesh)
+    for step in (Decompose(), Dce()):
+        module = step(module)
+    found = propagate(module)
+    decided = choose(found).module
+    verify(decided, DECIDED)
+    return Partitioned(found, decided, partitioned(decided, interconnect), interconnect)
+
+
+def _sized(module: Module) -> bool:
+    """Whether a mesh of the program has sizes."""
+    return any(mesh.axes and mesh.static for mesh in module.meshes.values())
+
+
+def _tensor(facts: Mapping[str, Attribute]) -> tuple[TensorType, Sharding]:
+    """What an argument or a result is a block of, and how it lies."""
+    kind = facts.get(WHOLE)
+    if not isinstance(kind, TensorType) or kind.sharding is None:
+        raise UserError("only tensors are arguments and results of partitioned programs")
+    return TensorType(kind.dims, kind.element), kind.sharding
