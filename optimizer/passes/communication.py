@@ -113,7 +113,8 @@ class _Rewrite:
             return [self.reduce_scatter(b, op, operands[0])]
         if op.name == "all_reduce":
             return [self.all_reduce(b, op, value) for value in operands]
-        raise UnsupportedError("no exchange of boxes stands for it")
+        count = op.definition.devices(op)
+        raise UnsupportedError(f"needs {count} devices, and no exchange of boxes stands for it")
 
     # Who takes part.
 

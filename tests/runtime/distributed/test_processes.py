@@ -1,4 +1,4 @@
-"""Programs of several processes under mpiexec: bits and bytes of the interpreter's, and failures."""
+"""Programs of several processes under mpiexec: the interpreter's bits, and failures."""
 
 from __future__ import annotations
 
