@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if traceback:
             raise
         print(f"girih: {error}", file=sys.stderr)
+        _end_others()
         sys.exit(2)
     except CompilerBug as error:
         if traceback:
@@ -35,10 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "the same command with --traceback",
             file=sys.stderr,
         )
+        _end_others()
         sys.exit(3)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         sys.exit(1)
+
+
+def _end_others() -> None:
+    """Other processes that run the program with this one would wait for it."""
+    from ..runtime.distributed.world import end_all_processes
+
+    end_all_processes()
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -20,6 +20,7 @@ from .licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, L
 from .passes import Pass
 from .passes.approximate import Approximate
 from .passes.channels_last import ChannelsLast
+from .passes.communication import Communication
 from .passes.connect import Connect
 from .passes.dce import Dce
 from .passes.decompose import Decompose
@@ -94,6 +95,7 @@ def simplify_pipeline(
         RequireStatic(),
         LegalizeQuantized(),
         Inline(ledger),
+        Communication(ledger),
         OneDevice(ledger),
         Decompose(ledger=ledger),
         Reroll(shrink),

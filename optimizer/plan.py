@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Op, Origin, Region, arguments
+from ..hlo.ops.exchange import transfers
 from ..hlo.ops.tile import TILE_OPS
 from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
@@ -37,6 +38,7 @@ from .windows import updated
 # newer major one changes what is there, such as the tables that workers of all programs share.
 PLAN_FORMAT, WITH_FUNCTIONS, WITH_LAUNCHES, WITH_STEPS = "1.0", "1.1", "1.2", "1.3"
 WITH_SCRATCH = "1.4"  # the runs of a GPU say where their scratch lies
+WITH_PROCESSES = "1.5"  # several processes run it, and exchange
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
 FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
@@ -87,6 +89,14 @@ class Planner:
 
     def run(self) -> Any:
         """The plan; its kernels have no entries yet. UnsupportedError lists all missing kernels."""
+        if self.schedule.processes:
+            if self.plan.target.partition(":")[0] not in ("cpu", "null"):
+                raise UnsupportedError(
+                    f"programs of several processes are compiled for CPUs, not for "
+                    f"{self.plan.target}; compile with target='cpu'"
+                )
+            self.plan.processes = self.schedule.processes
+            self.require(WITH_PROCESSES)
         runs = self.collect()
         placement = self.place(runs)
         self.steps(runs)
@@ -107,6 +117,8 @@ class Planner:
         runs: dict[int, KernelEntry] = {}
         missing: dict[str, None] = {}
         for number, step in enumerate(self.schedule.steps):
+            if exchanges(step):
+                continue
             if isinstance(step, RunStep):
                 op = step.op
             elif isinstance(step, CopyStep):
@@ -207,7 +219,7 @@ class Planner:
         return {
             number: len(step.results) if isinstance(step, RunStep) else 1
             for number, step in enumerate(self.schedule.steps)
-            if isinstance(step, RunStep | CopyStep)
+            if isinstance(step, RunStep | CopyStep) and not exchanges(step)
         }
 
     def parts(self) -> dict[int, dict[int, int]]:
@@ -236,6 +248,9 @@ class Planner:
                 message.switch.wait = hazards.step([step.index], [])
             elif isinstance(step, JumpStep):
                 message.jump.target = labels[step.target]
+            elif isinstance(step, RunStep) and exchanges(step):
+                self.exchange_step(message.exchange, step)
+                hazards.unknown()  # what it waits for, it has waited for
             else:
                 self.kernel_step(message.run, step, runs[number], hazards)
                 if number in self.scratch:
@@ -265,6 +280,18 @@ class Planner:
         run.tiles, run.parallel = facts.tiles, parallel
         run.flops, run.bytes = facts.flops, moved
         run.wait = hazards.step(reads, writes)
+
+    def exchange_step(self, message: Any, step: RunStep) -> None:
+        message.operand.CopyFrom(self.argument(step.operands[0]))
+        message.result.CopyFrom(self.argument(step.results[0]))
+        message.element_bytes = step.op.result.element.dtype.itemsize
+        message.operand_dims.extend(step.op.operands[0].dims)
+        message.result_dims.extend(step.op.result.dims)
+        for transfer in transfers(step.op):
+            message.transfers.add(**transfer._asdict())
+        if step.op.origin:
+            place = step.op.origin[0]
+            message.origin.file, message.origin.line, message.origin.name = place
 
     def summarise(self, placement: Placement) -> None:
         schedule, memory = self.schedule, self.plan.memory
@@ -322,6 +349,11 @@ class _Hazards:
             return buffer.weight, 0, 1
         buffer = buffer.replaces or buffer  # it may have the same memory
         return (buffer.place, buffer.index), 0, max(buffer.bytes, 1)
+
+
+def exchanges(step: Step) -> bool:
+    """Whether processes exchange boxes in this step; no kernel runs."""
+    return isinstance(step, RunStep) and step.op.name == "exchange"
 
 
 def _overlap(left: tuple[object, int, int], right: tuple[object, int, int]) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
+from ..hlo.processes import grid_of
 from ..hlo.types import TensorType
 from .carried import turns
 from .overwriting import SOURCES, Hinders, fills, hinders_of, hindrances
@@ -100,6 +101,7 @@ class Schedule:
     constants: dict[str, Dense] = field(default_factory=dict)  # by weight name
     weights: list[str] = field(default_factory=list)  # used, in order of first use
     notes: list[str] = field(default_factory=list)  # donated memory that no result takes over
+    processes: int = 0  # that run it together; 0: one alone
     order_bound: int = 0  # bytes of the arena that any order of the operations needs
     order_proof: str = ""  # how it is known that no order is better, or that it is not; "": unknown
 
@@ -183,6 +185,8 @@ class _Scheduler:
                 self.out.add(CopyStep(buffer, output))
                 self.out.outputs.append(output)
         self.out.notes = self.lost(module, donated)
+        replicas, partitions = grid_of(module)
+        self.out.processes = replicas * partitions if replicas * partitions > 1 else 0
         self.out.order_bound = module.attributes.get(ORDER_BOUND, 0)
         self.out.order_proof = module.attributes.get(ORDER_PROOF, "")
         return self.out

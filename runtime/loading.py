@@ -68,6 +68,10 @@ def load(
             raise UserError(f"{bundle.label}: {error}") from None
         problem, _, remedy = str(error).partition("; ")
         return anew(problem, remedy)
+    if plan.processes:  # refused, and watched over, before weights are read
+        from .distributed.world import joined_world
+
+        joined_world(plan.processes)
     try:
         return Program(
             bundle,

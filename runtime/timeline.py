@@ -89,6 +89,9 @@ class Timeline:
                 touch(step.branch_if_false.condition, number, False)
             elif action == "switch":
                 touch(step.switch.index, number, False)
+            elif action == "exchange":
+                touch(step.exchange.operand, number, False)
+                touch(step.exchange.result, number, True)
         return found
 
     @cached_property

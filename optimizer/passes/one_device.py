@@ -2,7 +2,8 @@
 
 Shardings, and the operations that state them, go, with one note. A collective over a group of one
 is its operand, this process is number 0 of its grid, and what is asynchronous is done at once. What
-needs more devices is refused, every place at once.
+needs more devices is refused, every place at once; but a program that says that it is for several
+processes keeps its exchanges, which are all that the pass `communication` has left of it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from ..regions import rewritten
 
 @dataclass(frozen=True)
 class OneDevice:
-    """INLINED -> INLINED: no sharding is left, and no operation that communicates;
-    UnsupportedError lists those that need a second device or an other end.
+    """INLINED -> INLINED: no sharding is left, and no operation that communicates, but exchanges of
+    a program for several processes; UnsupportedError lists those that need a second device or an
+    other end.
     """
 
     name: ClassVar[str] = "one-device"
@@ -34,9 +36,11 @@ class OneDevice:
 
     def __call__(self, module: Module) -> Module:
         module = without_annotations(module)
-        if not any(op.definition.communicates for op in module.walk()):
+        several = grid_of(module) != (1, 1)
+        talk = (op for op in module.walk() if op.definition.communicates)
+        if all(several and op.name == "exchange" for op in talk):
             return module
-        rewrite = _Rewrite(self.ledger, grid_of(module) != (1, 1))
+        rewrite = _Rewrite(self.ledger, several)
         body = rewrite.region(module.body)
         if rewrite.blockers:
             raise UnsupportedError("\n".join([_HEAD, *rewrite.blockers]))
@@ -65,7 +69,7 @@ class _Rewrite:
 
     def change(self, b: Builder, op: Op, mapping: dict[Value, Value]) -> bool:
         """Build what `op` is on one device."""
-        if not op.definition.communicates:
+        if not op.definition.communicates or self.several and op.name == "exchange":
             return False
         needed = op.definition.devices(op)
         if self.several or needed > 1:

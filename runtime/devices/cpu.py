@@ -30,6 +30,7 @@ from .workers import Pool, pool_of
 
 if TYPE_CHECKING:
     from ..bundle import Variant
+    from ..distributed.walker import Walker
 
 _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
@@ -205,6 +206,11 @@ class CpuVariant:
                     [_SWITCH, switch.wait, where, len(targets), len(switch.targets), 0, 0, 0]
                 )
                 targets.extend(switch.targets)
+            elif action == "exchange":  # native code stops; a Walker goes on
+                if not plan.processes:
+                    raise malformed("one process has nobody to exchange with")
+                operand, result = slot(step.exchange.operand), slot(step.exchange.result)
+                rows.append([_END, 0, operand, result, 0, 0, 0, 0])
             else:
                 raise malformed(f"step {len(rows)} has no action")
         if any(target > len(rows) for target in (*jumps, *targets)):
@@ -243,8 +249,19 @@ class CpuVariant:
         major = self.plan.format_version.partition(".")[0]
         return pool_of(major, self.pin, self.threads, self.image, self.worker_entry)
 
+    @functools.cached_property
+    def walker(self) -> Walker | None:
+        """Who walks the plan where several processes run it; UserError where they do not."""
+        if not self.plan.processes:
+            return None
+        from ..distributed.walker import Walker
+
+        return Walker(self.plan, self.steps)
+
     def context(self) -> CpuContext:
-        """A new context; contexts are independent, one call at a time each."""
+        """A new context; contexts are independent, one call at a time each, and one in all of a
+        program of several processes. UserError where other processes run it than it is for."""
+        _ = self.walker
         return CpuContext(self)
 
 
@@ -255,14 +272,14 @@ class CpuContext:
         self.variant = variant
         size = variant.context_bytes
         self._memory = Pages(size, huge=size >= 1 << 22)
-        self._slots = variant.slots.copy()
-        self._slots[variant.arena_slots] += self._memory.address
+        self.slots = variant.slots.copy()
+        self.slots[variant.arena_slots] += self._memory.address
         count = len(variant.plan.inputs) + len(variant.plan.outputs)
         self.io = (ctypes.c_int64 * max(1, count))()
-        self._words = np.array(
+        self.words = np.array(
             [
                 variant.steps.ctypes.data,
-                self._slots.ctypes.data,
+                self.slots.ctypes.data,
                 ctypes.addressof(self.io),
                 variant.patches.ctypes.data,
                 variant.patch_count,
@@ -272,18 +289,18 @@ class CpuContext:
             ],
             np.int64,
         )
-        self.address: int = self._words.ctypes.data
+        self.address: int = self.words.ctypes.data
         self.count = count
         self.bound: tuple[np.ndarray, ...] = ()  # arrays that a bound call refers to
 
     def set_trace(self, address: int, records: int) -> None:
         """Where workers log their steps, `records` each; address 0 = no log."""
-        self._words[7:9] = address, records
+        self.words[7:9] = address, records
 
     @property
     def traced_ticks(self) -> int:
         """Ticks between begin and end of the last call that had a log."""
-        return int(self._words[10] - self._words[9])
+        return int(self.words[10] - self.words[9])
 
 
 def run(
@@ -330,7 +347,23 @@ def _bind(context: CpuContext, inputs: Sequence[np.ndarray], outputs: Sequence[n
 
 
 def _execute(variant: CpuVariant, context: CpuContext) -> int:
-    """One call on as many workers as are free: all, or only the caller. The number of workers."""
+    """One call. The number of workers that it had, at its end."""
+    if (walker := variant.walker) is None:
+        return _execute_natively(variant, context)
+    workers = [1]
+    if variant.patch_count:  # native code does so too, but an exchange may come first
+        slot, number, offset = variant.patches.T
+        context.slots[slot] = np.array(context.io[:], np.int64)[number] + offset
+    walker.run(
+        context.words,
+        context.slots,
+        lambda: workers.append(_execute_natively(variant, context)),
+    )
+    return workers[-1]
+
+
+def _execute_natively(variant: CpuVariant, context: CpuContext) -> int:
+    """The steps of one table, on as many workers as are free: all, or only the caller."""
     if variant.threads > 1:
         pool = variant.pool()
         if pool.lock.acquire(blocking=False):
@@ -348,6 +381,11 @@ _TRACE_RECORDS = 1 << 16
 
 def _profiled(context: CpuContext) -> list[Event]:
     variant = context.variant
+    if variant.walker is not None:
+        raise UserError(
+            "profile: steps of a program of several processes are not timed; call it, or profile a "
+            "program for one process"
+        )
     width = 1 + 3 * _TRACE_RECORDS
     log = np.zeros(width * variant.threads, np.int64)
     context.set_trace(log.ctypes.data, _TRACE_RECORDS)

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 97ccec81c3fdfb0dc5b3ab7c096ed0295612c66de6a60a3472bf61dabcf50cde); do not edit.
+# Generated from specs/plan.proto (sha256 a2e63fcf09c015be841fdbf7a261fe66fe186244caed25423900b3e8131ce4de); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -195,17 +195,51 @@ class Switch(_message.Message):
     wait: bool
     def __init__(self, index: _Optional[_Union[Argument, _Mapping]] = ..., targets: _Optional[_Iterable[int]] = ..., wait: _Optional[bool] = ...) -> None: ...
 
+class Transfer(_message.Message):
+    __slots__ = ("source", "target", "source_start", "target_start", "sizes")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_START_FIELD_NUMBER: _ClassVar[int]
+    TARGET_START_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    source: int
+    target: int
+    source_start: _containers.RepeatedScalarFieldContainer[int]
+    target_start: _containers.RepeatedScalarFieldContainer[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, source: _Optional[int] = ..., target: _Optional[int] = ..., source_start: _Optional[_Iterable[int]] = ..., target_start: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Exchange(_message.Message):
+    __slots__ = ("operand", "result", "transfers", "origin", "operand_dims", "result_dims", "element_bytes")
+    OPERAND_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    OPERAND_DIMS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_DIMS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    operand: Argument
+    result: Argument
+    transfers: _containers.RepeatedCompositeFieldContainer[Transfer]
+    origin: PlanOrigin
+    operand_dims: _containers.RepeatedScalarFieldContainer[int]
+    result_dims: _containers.RepeatedScalarFieldContainer[int]
+    element_bytes: int
+    def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., operand_dims: _Optional[_Iterable[int]] = ..., result_dims: _Optional[_Iterable[int]] = ..., element_bytes: _Optional[int] = ...) -> None: ...
+
 class Step(_message.Message):
-    __slots__ = ("run", "branch_if_false", "jump", "switch")
+    __slots__ = ("run", "branch_if_false", "jump", "switch", "exchange")
     RUN_FIELD_NUMBER: _ClassVar[int]
     BRANCH_IF_FALSE_FIELD_NUMBER: _ClassVar[int]
     JUMP_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     run: Run
     branch_if_false: BranchIfFalse
     jump: Jump
     switch: Switch
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., branch_if_false: _Optional[_Union[BranchIfFalse, _Mapping]] = ..., jump: _Optional[_Union[Jump, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ...) -> None: ...
+    exchange: Exchange
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., branch_if_false: _Optional[_Union[BranchIfFalse, _Mapping]] = ..., jump: _Optional[_Union[Jump, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ...) -> None: ...
 
 class MemorySummary(_message.Message):
     __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "scratch_bytes", "placement_proof", "peak_step", "order_bound_bytes", "order_proof")
@@ -234,7 +268,7 @@ class MemorySummary(_message.Message):
     def __init__(self, argument_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., constant_bytes: _Optional[int] = ..., temporary_bytes: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., lower_bound_bytes: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., placement_proof: _Optional[str] = ..., peak_step: _Optional[int] = ..., order_bound_bytes: _Optional[int] = ..., order_proof: _Optional[str] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "notes")
+    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "processes", "notes")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TRIPLE_FIELD_NUMBER: _ClassVar[int]
@@ -248,6 +282,7 @@ class Plan(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ENTRY_FIELD_NUMBER: _ClassVar[int]
     WORKER_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     format_version: str
     target: str
@@ -262,5 +297,6 @@ class Plan(_message.Message):
     memory: MemorySummary
     executor_entry: int
     worker_entry: int
+    processes: int
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -10,6 +10,7 @@ from girih.hlo.build import build_module, build_region
 from girih.hlo.cases import Example, example
 from girih.hlo.ops import collectives, communication, rooted
 from girih.hlo.types import F32, TOKEN, TensorType
+from girih.optimizer.passes.communication import Communication
 from girih.optimizer.passes.one_device import OneDevice
 
 EXAMPLES = [
@@ -78,7 +79,7 @@ def test_every_reason_is_listed_at_once() -> None:
     assert "model.py:8: outfeed: compiled programs neither send nor receive" in str(caught.value)
 
 
-def test_a_program_for_several_devices_is_refused() -> None:
+def test_a_program_for_several_processes_keeps_exchanges_alone() -> None:
     text = """
     module @m attributes {mhlo.num_partitions = 2 : i32} {
       func.func @main() -> tensor<ui32> {
@@ -87,8 +88,13 @@ def test_a_program_for_several_devices_is_refused() -> None:
       }
     }
     """
+    several = OneDevice()(Communication()(girih.import_model(text)))
+    assert [op.name for op in several.walk() if op.definition.communicates] == ["exchange"]
+    results = girih.interpret_parallel(several, [[], []])
+    assert [int(row[0]) for row in results.results] == [0, 1]
+    assert not any(sum(received.values()) for received in results.received)
     with pytest.raises(girih.UnsupportedError, match="partition_id: is part of a program for"):
-        girih.compile(text)
+        OneDevice()(girih.import_model(text))
     one = text.replace("num_partitions = 2", "num_partitions = 1")
     assert girih.compile(one)()[0] == 0
     with pytest.raises(girih.UserError, match=r"strict: .*partition_id removed"):

@@ -1,0 +1,84 @@
+"""Walks a CPU plan of several processes: stretches of steps natively, what is between them here."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...specs.generated import plan_pb2
+from .stretches import stretches
+from .transfers import Exchange
+from .world import joined_world
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+
+_JUMPS = {"jump", "branch_if_false"}  # whose target stands in the fourth word of their row
+
+
+class Walker:
+    """One plan, as this process runs it. `received`: bytes that came from other processes.
+
+    Steps are rows of the variant's table (backends/cpu/executor.py); a stretch is a table of its
+    own, whose jumps count from its first step. UserError where the launcher's processes are not
+    those of the plan.
+    """
+
+    def __init__(self, plan: plan_pb2.Plan, rows: Words) -> None:
+        digest = hashlib.sha256(plan.SerializeToString(deterministic=True)).digest()
+        self.world = joined_world(plan.processes)
+        self.world.check_equal(digest, "the comparison of plans before the first step")
+        self.plan, self.rows = plan, rows
+        self.received: Counter[str] = Counter()
+        self.exchanges = {
+            number: Exchange(plan, step.exchange, self.world.rank)
+            for number, step in enumerate(plan.steps)
+            if step.WhichOneof("action") == "exchange"
+        }
+        self.tables: dict[int, tuple[Words, int]] = {}  # by first step: table, the step behind it
+        self._targets: list[Words] = []
+        for first, last in stretches(plan.steps):
+            self.tables[first] = self._table(first, last), last
+
+    def _table(self, first: int, last: int) -> Words:
+        table = np.zeros((last - first + 1, self.rows.shape[1]), np.int64)  # an end is all zeros
+        table[:-1] = self.rows[first:last]
+        for number in range(first, last):
+            step = self.plan.steps[number]
+            action = step.WhichOneof("action")
+            if action in _JUMPS:
+                table[number - first, 3] -= first
+            elif action == "switch":
+                own = np.array(step.switch.targets, np.int64) - first
+                self._targets.append(own)  # the table points at it
+                table[number - first, 3] = own.ctypes.data
+        return table
+
+    def run(self, words: Words, slots: Words, execute: Callable[[], Any]) -> None:
+        """A call. words: the context's; execute() walks the table that its first word names."""
+        steps, number = self.plan.steps, 0
+        while number < len(steps):
+            if (stretch := self.tables.get(number)) is not None:
+                table, number = stretch
+                words[0] = table.ctypes.data
+                execute()
+                continue
+            step, row = steps[number], self.rows[number]
+            action = step.WhichOneof("action")
+            if action == "exchange":
+                exchange = self.exchanges[number]
+                exchange.run(self.world, int(slots[row[2]]), int(slots[row[3]]), self.received)
+                number += 1
+            elif action == "jump":
+                number = step.jump.target
+            elif action == "branch_if_false":
+                holds = ctypes.c_uint8.from_address(int(slots[row[2]])).value
+                number = number + 1 if holds else step.branch_if_false.target
+            else:
+                chosen = ctypes.c_int32.from_address(int(slots[row[2]])).value
+                last = len(step.switch.targets) - 1
+                number = step.switch.targets[chosen if 0 <= chosen <= last else last]
