@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..hlo.errors import UserError
 from ..hlo.sharding import Axis, DimSharding, Mesh, Reader, Sharding
@@ -40,7 +40,7 @@ def shard(x: _Array, *dims: Spec) -> _Array:
         from .torch.shard_operator import call
 
         return call(x, dims)  # type: ignore[no-any-return]
-    text = spec_text(dims, np.ndim(x))
+    text = spec_text(dims, np.ndim(cast(Any, x)))
     if jax is not None and isinstance(x, jax.Array):
         from .jax.shard_primitive import primitive
 

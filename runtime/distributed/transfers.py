@@ -115,7 +115,7 @@ def _layout(
 def _array(address: int, dims: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     count = math.prod(dims) * dtype.itemsize
     memory = (ctypes.c_char * count).from_address(address)
-    return np.frombuffer(memory, dtype).reshape(dims)
+    return np.frombuffer(memoryview(memory), dtype).reshape(dims)
 
 
 def _window(starts: Any, sizes: tuple[int, ...], dims: Any) -> Window:

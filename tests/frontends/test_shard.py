@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -131,7 +131,7 @@ class TestJax:
             ((3,), "a dim is None, an axis or a tuple of axes, not 3"),
         ):
             with pytest.raises(girih.UserError, match=rf"test_shard\.py:\d+: .*{reason}"):
-                girih.import_model(lambda x, spec=spec: girih.shard(x, *spec), X)
+                girih.import_model(lambda x, spec=spec: girih.shard(x, *cast(Any, spec)), X)
 
 
 class TestTorch:

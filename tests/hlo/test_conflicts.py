@@ -41,7 +41,7 @@ def fault(
     **facts: Any,
 ) -> str:
     values = arguments(operands)
-    return conflict(Op(find(name), values, facts, regions, results, None), MESH)
+    return conflict(Op(find(name), values, facts, regions, results), MESH)
 
 
 def folding(name: str) -> Any:

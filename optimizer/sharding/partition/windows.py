@@ -34,7 +34,7 @@ from .halo import (
     transfers_of,
 )
 from .local import rebuilt
-from .partitioner import Partitioner
+from .partitioner import Partitioner, sharding_of
 
 
 @dataclass
@@ -412,5 +412,5 @@ def lower_concatenate(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[
     if not cuts[o.dimension]:
         return [own]
     routes = _joining(o, factors, axes, p.mesh)
-    local = p.local(o.result.type)
-    return [p.exchange(own, local.dims, transfers_of(p.mesh, cuts, routes))]
+    local = sharding_of(o.result.tensor).local_dims(p.mesh, o.result.dims)
+    return [p.exchange(own, local, transfers_of(p.mesh, cuts, routes))]

@@ -130,8 +130,8 @@ def test_messages_are_exact_on_trees_and_never_beat_the_best(seed: int) -> None:
     }
 
     def total(chosen: Any) -> float:
-        own = sum(price[state] for price, state in zip(prices, chosen, strict=True))
-        return own + sum(edge[chosen[a], chosen[b]] for (a, b), edge in edges.items())
+        own = sum(float(price[state]) for price, state in zip(prices, chosen, strict=True))
+        return own + sum(float(edge[chosen[a], chosen[b]]) for (a, b), edge in edges.items())
 
     best = min(total(chosen) for chosen in itertools.product(range(states), repeat=count))
     got = total(cheapest(prices, edges)[0])

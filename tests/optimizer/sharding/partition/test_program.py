@@ -96,22 +96,22 @@ def test_a_loop_of_products() -> None:
     x = TensorType((3, 7), F32, rows)
 
     def cond(b: Builder, i: Value, x: Value) -> list[Value]:
-        limit = b("constant", type=scalar, value=Dense.of(np.int32(3)))
+        limit = b("constant", type=scalar, value=Dense.of(np.asarray(3, np.int32)))
         return [b("compare", i, limit, type=flag, comparison_direction="LT")]
 
     def body(b: Builder, i: Value, x: Value) -> list[Value]:
-        one = b("constant", type=scalar, value=Dense.of(np.int32(1)))
+        one = b("constant", type=scalar, value=Dense.of(np.asarray(1, np.int32)))
         array = np.arange(49, dtype=np.float32).reshape(7, 7) / 100
         kind = TensorType((7, 7), F32, columns)
         w = b("constant", type=kind, value=Dense.of(array))
-        facts = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+        facts: Any = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
         product = b("dot_general", x, w, type=TensorType((3, 7), F32, partial), **facts)
-        twice = b("add", product, product, type=product.type)
+        twice = b("add", product, product, type=product.tensor)
         reduced = b("sharding_constraint", twice, type=x.type)
         return [b("add", i, one, type=scalar), reduced]
 
     def main(b: Builder, x: Value) -> list[Value]:
-        zero = b("constant", type=scalar, value=Dense.of(np.int32(0)))
+        zero = b("constant", type=scalar, value=Dense.of(np.asarray(0, np.int32)))
         regions = [build_region([scalar, x.type], part) for part in (cond, body)]
         found = b.op("while", [zero, x], {}, regions, [scalar, x.type]).results[1]
         return [b("sharding_constraint", found, type=x.tensor.with_sharding(whole))]

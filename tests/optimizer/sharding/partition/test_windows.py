@@ -22,6 +22,7 @@ from girih.hlo.placement import cut, joined
 from girih.hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from girih.hlo.types import F32, TensorType
 from girih.optimizer.sharding.inner import inner_bytes
+from girih.optimizer.sharding.partition.partitioner import sharding_of
 from girih.optimizer.sharding.partition.program import partition
 
 SIZES = (1, 3, 7, 10, 16)
@@ -60,7 +61,7 @@ def decided(op: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Modul
     results = [
         b(
             "sharding_constraint", v,
-            type=v.tensor.with_sharding(Sharding("mesh", v.tensor.sharding.dims)),
+            type=v.tensor.with_sharding(Sharding("mesh", sharding_of(v.tensor).dims)),
         )
         if pending
         else v
@@ -81,13 +82,13 @@ def check(module: Module, axes: Sequence[Axes], mesh: Mesh) -> float:
     wanted = interpret(module, inputs)
     made = decided(op, factors, axes, mesh)
     columns = [
-        cut(x, v.tensor.sharding, mesh, np.nan)
+        cut(x, sharding_of(v.tensor), mesh, np.nan)
         for x, v in zip(inputs, made.body.arguments, strict=True)
     ]
     rows = [[column[device] for column in columns] for device in range(mesh.devices)]
     ran = interpret_parallel(partition(made), rows, num_partitions=mesh.devices)
     for n, (value, whole) in enumerate(zip(made.body.results, wanted, strict=True)):
-        got = joined([row[n] for row in ran.results], value.tensor.sharding, mesh, value.dims)
+        got = joined([row[n] for row in ran.results], sharding_of(value.tensor), mesh, value.dims)
         np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
     moved = sum(count.get("exchange", 0) + count.get("all_gather", 0) for count in ran.received)
     assert moved / mesh.devices == pytest.approx(size, abs=1e-9)
