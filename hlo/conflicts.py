@@ -26,9 +26,6 @@ _MOVING = frozenset(
 )
 """They move elements, and take all of their operands: any fold may come after them."""
 
-_BOXES = frozenset(("concatenate",))
-"""Results are boxes of the operands, which devices fetch of each other."""
-
 _FIRST_MOVED = frozenset(("dynamic_slice", "gather", "torch_index_select"))
 """The same, of their first operand."""
 
@@ -248,8 +245,6 @@ def _overlapping(axes: Sequence[Axes], mesh: Mesh) -> str:
 
 def _wrong_kind(op: Op, factors: Factors, axes: Sequence[Axes]) -> str:
     """Why a factor cannot be cut."""
-    if op.name in _BOXES:
-        return ""
     for number, (factor, held) in enumerate(zip(factors.factors, axes, strict=True)):
         if not held or factor.kind is not FactorKind.REPLICATE or op.name in _BOXES:
             continue
