@@ -167,9 +167,11 @@ class _Maker:
                 seen.add(key)
                 found.append(merged)
                 yield merged
-        if self.op.definition.pattern != "contract":
-            return
+        whole = self.factors.of_kind(FactorKind.REPLICATE)
         for assignment in list(found):
+            # Axes of a factor that every device needs all of divide the work along another one.
+            if self.op.definition.pattern != "contract" and not any(map(assignment.get, whole)):
+                continue
             for merged in self.moved(assignment):
                 key = tuple(sorted(merged.items()))
                 if key not in seen:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.hlo.build import build_module
+from girih.hlo.build import build_module, build_region
 from girih.hlo.distributed import interpret_parallel
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
@@ -116,6 +116,25 @@ def test_sums_are_put_off() -> None:
     verify(found, DECIDED)
     (only,) = communications(found)
     assert only.kind == "reduction"
+
+
+def test_axes_of_a_dim_that_is_needed_whole_divide_another_one() -> None:
+    """A sort along the cut dim of 8 x 12: there and back, each device receives three
+    quarters of its block of 24 elements, twice; a gather would bring it 72 elements."""
+    kind = TensorType((8, 12), F32).with_sharding(parse_sharding('<@mesh, [{}, {"x"}]>'))
+
+    def body(b: Any, x: Any) -> Any:
+        order = build_region(
+            [TensorType((), F32)] * 2, lambda b, one, other: [b.compare("LT", one, other)]
+        )
+        return [b("sort", x, regions=(order,), dimension=1, is_stable=True)]
+
+    module = build_module([kind], body)
+    module = Module(dict(module.functions), meshes={"mesh": Mesh((("x", 4),))})
+    found = choose(propagate(module)).module
+    verify(found, DECIDED)
+    assert [row.kind for row in communications(found)] == ["reshard", "reshard"]
+    assert sum(row.total for row in communications(found)) == 2 * 24 * 3 / 4 * 4
 
 
 @pytest.mark.parametrize("seed", range(20))
