@@ -38,7 +38,7 @@ _KERNELS = ("kernel_call", "foreign_call")
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """`module`: the program at level DECIDED; `bytes`: what the choice is expected to cost a device
+    """`module`: the program at level DECIDED; `price`: what the choice is expected to cost a device
     in a step, with its prices for work and memory."""
 
     module: Module

@@ -60,5 +60,5 @@ def test_a_group_of_some_ranks_blocks(exports: tuple[Path, str]) -> None:
 
 
 def test_one_device_refuses_ranks(exports: tuple[Path, str]) -> None:
-    with pytest.raises(girih.UnsupportedError, match="all_reduce: needs 4 devices"):
+    with pytest.raises(girih.UnsupportedError, match="collective_broadcast: needs 4 devices"):
         girih.compile(decode((exports[0] / "program.pb").read_bytes()))

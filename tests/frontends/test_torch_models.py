@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree
 
 import girih
-from girih.frontends.torch import import_torch
+from girih.frontends.torch import import_torch, shard_operator
 from girih.frontends.torch.exported import array_of
 from girih.frontends.torch.functional import MAYBE_VIEWS, VIEWS, operator
 from girih.frontends.torch.lowerings import LOWERINGS
@@ -297,7 +297,8 @@ def test_unclear_writes_are_left_to_pytorch_and_blocked_in_files(write: Any, wor
 
 def overloads() -> list[tuple[str, Any]]:
     """Every operator that has a lowering, with PyTorch's own description of it."""
-    torch_operator()  # ours exists once it is asked for, those of others with their modules
+    torch_operator()  # ours exist once they are asked for, those of others with their modules
+    shard_operator.operator()
     importlib.import_module("torch.ao.quantization.fx._decomposed")
     importlib.import_module("transformers.integrations.moe")
     found = []
