@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .hlo.errors import MemoryLimitError, UserError
 from .hlo.graph import Module, Op, Weight
@@ -89,9 +89,10 @@ def compile(  # noqa: A001 - the public name of the API
         by the simulator; "null", everything but code. Of several, a bundle holds all, and the first
         one runs, or, where that is for another CPU, the best one of this one's.
     progress: called with the name of each stage when it begins.
-    mesh, shardings: how arguments and weights lie on several devices, by name (`annotate.py`), and
-        the sizes of the axes that `girih.shard` names. A compiled program runs on one device, so
-        that they are checked and said to be unused.
+    mesh: the sizes of the axes of several devices, {"data": 2, "model": 4}: the program is compiled
+        for them, one process each (`spmd.py`); one process alone runs it on a mesh of one device.
+    shardings: how arguments and weights lie on them, by name (`annotate.py`); without them, as the
+        source says it (`girih.shard`, JAX's and XLA's annotations).
 
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not
@@ -105,6 +106,12 @@ def compile(  # noqa: A001 - the public name of the API
     options = options or Options()
     say = progress or (lambda stage: None)
     tuner = tuner_for(source, options)
+    if mesh is not None:
+        from .spmd import compile_on
+
+        say("import")
+        module = read_source(source, *example_inputs, **keywords)
+        return compile_on(module, mesh, shardings, [first, *others], options, say, tuner)
     if others:  # what is wrong with them is said before anything is compiled
         from .backends import find
 
@@ -113,14 +120,9 @@ def compile(  # noqa: A001 - the public name of the API
 
     def read() -> Module:
         say("import")
-        module = read_source(source, *example_inputs, **keywords)
-        if mesh is None:
-            return module
-        from .annotate import annotated
+        return read_source(source, *example_inputs, **keywords)
 
-        return annotated(module, mesh, shardings)
-
-    program = _compile(read, first, options, say, tuner)
+    program = compile_module(read, first, options, say, tuner).program
     return with_targets(program, others, options, progress) if others else program
 
 
@@ -189,9 +191,18 @@ def _read_tuning(path: str) -> Tuning:
         ) from error
 
 
-def _compile(
+class Compiled(NamedTuple):
+    """A program, and what gives the arrays that its plan names where the module's weights hold
+    other data; None where their data has decided its code."""
+
+    program: Program
+    remade: Callable[[Module], Mapping[str, Any]] | None
+
+
+def compile_module(
     read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
-) -> Program:
+) -> Compiled:
+    """A program for one target; `read` gives the module after the backend has begun to start."""
     from .backends import SIMULATED, find
     from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
@@ -208,7 +219,8 @@ def _compile(
         parts = cache.load(digest, module)
         if parts is not None and backend.name in parts.variants:
             say("package")
-            return _program(parts, backend.name, options, simulate)
+            program = _program(parts, backend.name, options, simulate)
+            return Compiled(program, lambda other: cache.arrays(digest, other, backend.name))
     verify(module)
     watched = Watched(module)
     with collection_paused():
@@ -233,7 +245,7 @@ def _compile(
                     made = _within(limit, fused, backend, pack, say, error)
     if cache is not None and digest is not None and not depends_on_data:
         cache.store(digest, module, made)
-    return made.program
+    return Compiled(made.program, None if depends_on_data else made.remade(module))
 
 
 def _within(
@@ -400,7 +412,8 @@ def add_variant(
 
     options = options or options_of(parts)
     say = progress or (lambda stage: None)
-    made = _compile(lambda: module, target, options, say, tuner_for(parts, options))
+    tuner = tuner_for(parts, options)
+    made = compile_module(lambda: module, target, options, say, tuner).program
     variant = made.parts.variants[made.target]
     given = {**made.parts.weights, **variant.weights}
     own = {}

@@ -31,7 +31,7 @@ from .optimizer.passes.require_static import RequireStatic
 from .optimizer.sharding.choice import choose
 from .optimizer.sharding.communications import Communication, communications
 from .optimizer.sharding.interconnect import USUAL, Interconnect
-from .optimizer.sharding.partition.program import WHOLE
+from .optimizer.sharding.partition.program import WEIGHT, WHOLE
 from .optimizer.sharding.partition.program import partition as partitioned
 from .optimizer.sharding.propagated import Propagated, propagate
 from .optimizer.sharding.remesh import remeshed
@@ -74,16 +74,20 @@ class Partitioned:
         """The whole results for whole inputs (flat, in argument order), each device's program run
         by the interpreter. UserError for inputs of other shapes or dtypes."""
         main, mesh = self.local.main, self.mesh
+        count = len(self.decided.body.arguments)
         kinds = [_tensor(facts) for facts in main.argument_attributes]
-        if len(inputs) != len(kinds):
-            raise UserError(f"the program takes {len(kinds)} inputs, got {len(inputs)}")
+        if len(inputs) != count:
+            raise UserError(f"the program takes {count} inputs, got {len(inputs)}")
         blocks: list[list[Array]] = []
-        for number, (given, (kind, sharding)) in enumerate(zip(inputs, kinds, strict=True)):
+        for number, (given, (kind, sharding)) in enumerate(zip(inputs, kinds[:count], strict=True)):
             array = np.asarray(given)
             if array.shape != kind.dims or array.dtype != kind.dtype:
                 got = f"{array.dtype}{list(array.shape)}"
                 raise UserError(f"input {number} must be {kind}, got {got}")
             blocks.append(cut(array, sharding, mesh))
+        for facts in main.argument_attributes[count:]:
+            weight = self.local.weights[str(facts[WEIGHT])].array
+            blocks.append(cut(weight, _tensor(facts)[1], mesh))
         found = interpret_parallel(
             self.local, [[block[n] for block in blocks] for n in range(mesh.devices)]
         )
@@ -108,12 +112,33 @@ def partition(
     UserError for a program without a mesh, UnsupportedError for what cannot be moved or cut.
     """
     module = import_model(source, *example_inputs, **keywords)
-    prepare = (MaskBounded(), RequireStatic(), LegalizeQuantized(), Inline())
-    if mesh is not None and (shardings is not None or not _sized(module)):
-        from .annotate import annotated
+    if mesh is not None:
+        module, mesh = annotated_for(module, mesh, shardings)
+    return partition_module(module, mesh, interconnect)
 
-        module, mesh = annotated(module, mesh, shardings), None
-    for step in prepare:
+
+def annotated_for(
+    module: Module,
+    mesh: Mapping[str, int | None],
+    shardings: Mapping[str, Iterable[Any]] | None,
+) -> tuple[Module, Mapping[str, int | None] | None]:
+    """The module with what a user says of a mesh; and the mesh that it has to be moved to, None if
+    it is on it. A module that has a mesh of its own keeps it, and its annotations."""
+    if shardings is None and _sized(module):
+        return module, mesh
+    from .annotate import annotated
+
+    return annotated(module, mesh, shardings), None
+
+
+def partition_module(
+    module: Module,
+    mesh: Mapping[str, int | None] | None = None,
+    interconnect: Interconnect = USUAL,
+) -> Partitioned:
+    """The program of one device, from a module whose annotations say how it lies. mesh: the sizes
+    that its axes get instead of those that they have; errors as for `partition`."""
+    for step in (MaskBounded(), RequireStatic(), LegalizeQuantized(), Inline()):
         module = step(module)
     if mesh is not None:
         module = remeshed(module, mesh)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -47,6 +48,19 @@ class Made(NamedTuple):
     program: Program
     stored: Mapping[str, Weight]
     own: Mapping[str, Weight]
+
+    def remade(self, module: Module) -> Callable[[Module], Mapping[str, Any]] | None:
+        """What gives its arrays with the weights of another module of the form of `module`, of
+        which it was compiled; None where nobody can tell what they were made of."""
+        parts = self.program.parts
+        arrays = {**parts.weights, **parts.variants[self.program.target].weights}
+        recipes = Recipes(module)
+        try:
+            places = recipes.places(arrays, {**self.stored, **self.own})
+            recipes.program()
+        except (Unknown, CompilerBug):
+            return None
+        return lambda other: Arrays(places, recipes.supply(other))
 
 
 class ProgramCache(FileCache):
@@ -85,6 +99,13 @@ class ProgramCache(FileCache):
         except (UserError, KeyError, ValueError, TypeError):
             self.drop_damaged(digest, "program")
             return None
+
+    def arrays(self, digest: str, module: Module, target: str) -> Mapping[str, Any]:
+        """All arrays of the kept program, with the weights of this module."""
+        parts = self.load(digest, module)
+        if parts is None:
+            raise UserError("the cache was emptied during the compilation; compile again")
+        return ChainMap(cast(Any, parts.variants[target].weights), cast(Any, parts.weights))
 
     def store(self, digest: str, module: Module, made: Made) -> None:
         """Keep the program that was compiled from this module, unless what has to be kept as data

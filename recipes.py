@@ -51,6 +51,10 @@ class Recipes:
             found.append((name, self._place(weight)))
         return found
 
+    def supply(self, module: Module) -> Supply:
+        """Where the arrays come from, with the weights of another module of this form."""
+        return Supply(module, self.kept, self.document(), self.program())
+
     def document(self) -> dict[str, Any]:
         """What `Supply` needs beside `kept` and `program`."""
         return {"derived": self._sources}

@@ -156,8 +156,8 @@ def compile_command(
         typer.Option(
             "--mesh",
             metavar="AXIS=SIZE,...",
-            help="The axes of a mesh of devices, major to minor: data=2,model=4; a size of ? is "
-            "open. One device uses none of it.",
+            help="Compile for a mesh of devices, one process each, whose axes these are, major to "
+            "minor: data=2,model=4. Without --shard the source says how its tensors lie.",
         ),
     ] = None,
     shard: Annotated[
@@ -232,6 +232,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            "--mesh",
+            metavar="AXIS=SIZE,...",
+            help="Which of the bundle's meshes; default: the first of as many devices as mpiexec "
+            "has started processes.",
+        ),
+    ] = None,
     device: Annotated[
         int | None,
         typer.Option("--device", min=0, help="The number of the GPU.", show_default=False),
@@ -259,7 +268,10 @@ def run(
       girih run model.girih --random --repeat 20 --profile trace.json
 
       girih run model.girih --random --simulate
+
+      mpiexec -n 8 girih run sharded.girih tokens=tokens.npy -o logits.npy
     """
+    from .compiling import read_sizes
     from .running import Place, run_bundle
 
     run_bundle(
@@ -269,7 +281,7 @@ def run(
         output,
         repeat,
         profile,
-        Place(target, device, simulate, threads),
+        Place(target, read_sizes(mesh), device, simulate, threads),
         allow_native,
         as_json,
     )
@@ -571,6 +583,52 @@ def retarget(
     from .retargeting import retarget_bundle
 
     retarget_bundle(bundle, add, output, settings or [], as_json)
+
+
+@app.command()
+def repartition(
+    bundle: BundlePath,
+    mesh: Annotated[
+        str,
+        typer.Option(
+            "--mesh",
+            metavar="AXIS=SIZE,...",
+            help="The new size of each axis: data=4,model=2; all of size 1 for one device.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            help="A target, such as cpu or cpu:avx2; may be repeated. Default: those that the "
+            "bundle has.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where to write; default: the same file.", show_default=False
+        ),
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Add code for a mesh of other sizes to a bundle, from the annotated program in it.
+
+    Needs no framework. What was written for the devices of one mesh (bodies of manual
+    computations, fixed groups of collectives) cannot move; it is refused with axis and line.
+
+    Examples:
+
+      girih repartition model.girih --mesh data=4,model=2
+
+      girih repartition model.girih --mesh data=1,model=1 -o one.girih
+    """
+    from .retargeting import repartition_bundle
+
+    repartition_bundle(bundle, mesh, target or [], output, settings or [], as_json)
 
 
 @app.command()

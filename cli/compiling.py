@@ -35,11 +35,15 @@ def compile_source(
     from ..compiler import compile as compile_program
 
     options = _with_tuning(read_options(settings), source)
+    mesh, shardings = _lying(*lying)
     times: dict[str, float] = {}
     with _Stage("import", times):
-        module = _annotated(import_source(source), *lying)
+        module = import_source(source)
     with _Stage("compile", times) as stage:
-        program = compile_program(module, target=targets, options=options, progress=stage.update)
+        program = compile_program(
+            module, target=targets, options=options, progress=stage.update, mesh=mesh,
+            shardings=shardings,
+        )  # fmt: skip
     if checks:
         with _Stage("golden checks", times):
             program = program.with_golden(_golden(module, program, checks))
@@ -141,15 +145,13 @@ def import_source(source: str) -> Module:
     return import_model(Path(source))
 
 
-def _annotated(module: Module, mesh: str | None, shards: Sequence[str]) -> Module:
-    """The module with the shardings of `data=2,model=4` and `PATTERN=-,data+model`."""
-    if mesh is None and not shards:
-        return module
-    if mesh is None:
+def _lying(
+    mesh: str | None, shards: Sequence[str]
+) -> tuple[dict[str, int | None] | None, dict[str, tuple[Any, ...]] | None]:
+    """The axes of `data=2,model=4` and the specs of `PATTERN=-,data+model`, None for none."""
+    if mesh is None and shards:
         raise UserError("--shard: needs --mesh data=2,..., the axes on which the arrays lie")
-    from ..annotate import annotated
-
-    return annotated(module, read_mesh(mesh), read_shardings(shards))
+    return None if mesh is None else read_mesh(mesh), read_shardings(shards) if shards else None
 
 
 def read_mesh(text: str) -> dict[str, int | None]:
@@ -161,6 +163,17 @@ def read_mesh(text: str) -> dict[str, int | None]:
             raise UserError(f"--mesh: axes are AXIS=SIZE, each once, not '{part}'")
         axes[name] = None if size == "?" else int(size)
     return axes
+
+
+def read_sizes(text: str | None) -> dict[str, int] | None:
+    """The axes of a mesh whose sizes are all known; None for none."""
+    if text is None:
+        return None
+    axes = read_mesh(text)
+    sizes = {name: size for name, size in axes.items() if size is not None}
+    if len(sizes) < len(axes):
+        raise UserError(f"--mesh: every axis of a mesh that runs has a size, not '{text}'")
+    return sizes
 
 
 def read_shardings(shards: Sequence[str]) -> dict[str, tuple[Any, ...]]:

@@ -300,7 +300,9 @@ def verify_bundle(path: Path, run: bool, simulate: bool, allow_native: bool, as_
     count = bundle.verify_all()
     cases: list[tuple[float, float]] = []
     if run and bundle.checks:
-        cases = load(path, simulate=simulate, allow_native=allow_native).run_checks()
+        program = load(path, simulate=simulate, allow_native=allow_native)
+        show.speaks_for_all(program)
+        cases = program.run_checks()
     failed = [i for i, (error, tolerance) in enumerate(cases) if not error <= tolerance]
     if as_json:
         show.print_json(

@@ -1,10 +1,10 @@
-"""`girih retarget`."""
+"""`girih retarget` and `girih repartition`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
 from ..runtime.bundle import Bundle, Parts, write
@@ -12,7 +12,11 @@ from ..runtime.loading import native_kernel
 from ..runtime.parts import decode_module
 from ..runtime.plans import parse_plan
 from . import show
-from .compiling import read_options
+from .compiling import read_mesh, read_options
+
+if TYPE_CHECKING:
+    from ..hlo.graph import Module
+    from ..options import Options
 
 
 def retarget_bundle(
@@ -20,20 +24,55 @@ def retarget_bundle(
 ) -> None:
     """Write the bundle again with code for more targets; nothing of it is run."""
     from ..backends import SIMULATED
-    from ..compiler import add_variant, options_of
+    from ..compiler import add_variant
 
     if wrong := [name for name in targets if name.startswith(SIMULATED)]:
         raise UserError(
             f"--add {wrong[0]}: that is a way to run code, not code of its own; add nvidia:sm_90a "
             "and run it with --simulate"
         )
+    _write_with(path, targets, add_variant, output, settings, as_json)
+
+
+def repartition_bundle(
+    path: Path,
+    mesh: str,
+    targets: Sequence[str],
+    output: Path | None,
+    settings: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Write the bundle again with code for a mesh of other sizes; nothing of it is run."""
+    from ..spmd import with_mesh
+
+    sizes = read_mesh(mesh)
+
+    def add(parts: Parts, module: Module, target: str, options: Options) -> Parts:
+        return with_mesh(parts, module, sizes, target, options)[0]
+
+    if not targets:
+        targets = [name.partition("@")[0] for name in Bundle(path).variants] or ["cpu"]
+    _write_with(path, targets, add, output, settings, as_json)
+
+
+def _write_with(
+    path: Path,
+    targets: Sequence[str],
+    add: Callable[[Parts, Module, str, Options], Parts],
+    output: Path | None,
+    settings: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Write the bundle with the code that `add` compiles for each target, and say what it has."""
+    from ..compiler import options_of
+
     bundle = Bundle(path)
     bundle.verify_all()  # else damage would get a digest that fits
     module = decode_module(bundle)
     options = read_options(settings, options_of(bundle))
     parts: Parts = bundle
     for target in dict.fromkeys(targets):
-        parts = add_variant(parts, module, target, options)
+        parts = add(parts, module, target, options)
     kept = [name for name in bundle.variants if parts.variants[name] is bundle.variants[name]]
     foreign = [name for name in kept if bundle.variants[name].native and not bundle.is_trusted]
     if not bundle.is_trusted and (kernel := native_kernel(module)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..hlo.errors import UserError
 from ..hlo.signature import Signature, spell
+from ..runtime.distributed.launch import own_rank
 from ..runtime.loading import load
 from ..runtime.profile import Profile
 from ..runtime.program import Program
@@ -21,6 +23,7 @@ class Place(NamedTuple):
     """Where a bundle runs; see `girih.load`."""
 
     target: str | None = None
+    mesh: Mapping[str, int] | None = None
     device: int | None = None
     simulate: bool = False
     threads: int | None = None
@@ -40,7 +43,14 @@ def run_bundle(
     """Load, run, and show or save the results."""
     begin = perf_counter()
     program = load(bundle, **place._asdict(), allow_native=allow_native, verify="all")
-    values = arrays.collect_inputs(program.signature, inputs, seed)
+    speaks = show.speaks_for_all(program)
+    if output is not None and program.mesh is None and program.plan.processes > 1:
+        raise UserError(
+            f"{bundle}: each of its {program.plan.processes} processes has results of its own, and "
+            f"{output} is one file; compile it for a mesh (--mesh), whose results are gathered"
+        )
+    own = [item.replace("{rank}", str(own_rank())) for item in inputs] if program.mesh else inputs
+    values = arrays.collect_inputs(program.signature, own, seed)
     positional, keywords = arrays.as_call(program.signature, values)
     traced = None
     if place.simulate:  # slow, so it is done once
@@ -55,8 +65,10 @@ def run_bundle(
             positional, keywords = arrays.as_call(program.signature, [np.array(v) for v in values])
             traced = program.profile(*positional, **keywords)
         traced.save(profile)
+    if program.mesh is not None:
+        flat = [block.gather() for block in flat]
     found = dict(zip(_result_names(program.signature), flat, strict=True))
-    if output is not None:
+    if output is not None and speaks:
         arrays.write_file(output, found)
     if as_json:
         data: dict[str, Any] = {
@@ -118,7 +130,7 @@ def _result_names(signature: Signature) -> list[str]:
     return [result.path for result in signature.results]
 
 
-def _flat(program: Program, outputs: Any, state: Any) -> list[np.ndarray[Any, Any]]:
+def _flat(program: Program, outputs: Any, state: Any) -> list[Any]:
     return [*program.signature.outputs.flatten(outputs, "output"), *state.values()]
 
 

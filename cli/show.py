@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+
+from ..runtime.distributed.launch import own_rank
+
+if TYPE_CHECKING:
+    from ..runtime.program import Program
 
 console = Console(soft_wrap=True, highlight=False, markup=False)
 if not console.is_terminal:
@@ -16,9 +21,18 @@ if not console.is_terminal:
 progress_console = Console(stderr=True, highlight=False)
 
 
+def speaks_for_all(program: Program) -> bool:
+    """Whether this process is the one of a mesh that shows results; the others show nothing."""
+    if program.mesh is None or own_rank() == 0:
+        return True
+    console.quiet = True
+    return False
+
+
 def print_json(data: Any) -> None:
     """One JSON document on stdout."""
-    print(json_text(data))
+    if not console.quiet:
+        print(json_text(data))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:

@@ -295,9 +295,9 @@ class Region:
         return f"<region of {len(self.ops)} operations -> {list(self.result_types)}>"
 
 
-def arguments(types: Sequence[Type]) -> tuple[Value, ...]:
-    """Fresh arguments for a region that is about to be built."""
-    return tuple(Value(_UNOWNED, index, type) for index, type in enumerate(types))
+def arguments(types: Sequence[Type], first: int = 0) -> tuple[Value, ...]:
+    """Fresh arguments for a region that is about to be built; first: the number of the first."""
+    return tuple(Value(_UNOWNED, index, type) for index, type in enumerate(types, first))
 
 
 _UNOWNED = Region((), (), ())

@@ -2,6 +2,7 @@
 
 blocks = cut(array, sharding, mesh)          # one for each device, by its number
 array = joined(blocks, sharding, mesh, dims)
+block = cut_for(array, sharding, mesh, device)  # one of them
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from .errors import UserError
 from .sharding import MAX, MIN, SUM, Mesh, Sharding
 
 Array = np.ndarray[Any, Any]
+Window = tuple[slice, ...]
 
 _FOLDS = {SUM: np.add, MAX: np.maximum, MIN: np.minimum}
 
@@ -27,16 +29,25 @@ def cut(array: Array, sharding: Sharding, mesh: Mesh, padding: Any = 0) -> list[
     UserError for a sharding that does not fit the mesh or the array.
     """
     sharding.check(mesh, array.ndim)
-    found: list[Array] = [array] * mesh.devices
+    return [cut_for(array, sharding, mesh, n, padding).copy() for n in range(mesh.devices)]
+
+
+def cut_for(array: Array, sharding: Sharding, mesh: Mesh, device: int, padding: Any = 0) -> Array:
+    """The block of one device, as `cut` gives it; a view of the tensor where it is a part of it.
+
+    `sharding` has been checked against the mesh, and `device` is one of the mesh.
+    """
+    ids = mesh.device_ids
+    place = ids.index(device) if ids else device
     local = sharding.local_dims(mesh, array.shape)
-    for place, device, window in _windows(sharding, mesh, array.shape):
-        block = np.full(local, padding, array.dtype)
-        term = mesh.index(sharding.unreduced, mesh.coordinates(place))
-        part = array[window]
-        inside = tuple(map(slice, part.shape))
-        block[inside] = 0 if term and sharding.reduction == SUM else part
-        found[device] = block
-    return found
+    part = array[_window(sharding, mesh, place, local, array.shape)]
+    term = mesh.index(sharding.unreduced, mesh.coordinates(place))
+    zero = bool(term) and sharding.reduction == SUM
+    if part.shape == local and not zero:
+        return part
+    block = np.full(local, padding, array.dtype)
+    block[tuple(map(slice, part.shape))] = 0 if zero else part
+    return block
 
 
 def joined(blocks: Sequence[Array], sharding: Sharding, mesh: Mesh, dims: Sequence[int]) -> Array:
@@ -65,11 +76,18 @@ def joined(blocks: Sequence[Array], sharding: Sharding, mesh: Mesh, dims: Sequen
 
 def _windows(
     sharding: Sharding, mesh: Mesh, dims: Sequence[int]
-) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
+) -> Iterator[tuple[int, int, Window]]:
     """(place in the mesh, device, the part of the tensor that it holds)"""
     local = sharding.local_dims(mesh, dims)
     for place, device in enumerate(mesh.device_ids or range(mesh.devices)):
-        at = mesh.coordinates(place)
-        starts = [mesh.index(dim.axes, at) * n for dim, n in zip(sharding.dims, local, strict=True)]
-        bounds = [(min(s, d), min(s + n, d)) for s, n, d in zip(starts, local, dims, strict=True)]
-        yield place, device, tuple(slice(low, high) for low, high in bounds)
+        yield place, device, _window(sharding, mesh, place, local, dims)
+
+
+def _window(
+    sharding: Sharding, mesh: Mesh, place: int, local: Sequence[int], dims: Sequence[int]
+) -> Window:
+    at = mesh.coordinates(place)
+    starts = [mesh.index(dim.axes, at) * n for dim, n in zip(sharding.dims, local, strict=True)]
+    return tuple(
+        slice(min(s, d), min(s + n, d)) for s, n, d in zip(starts, local, dims, strict=True)
+    )

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ FEATURES = {
     "weights.safetensors": "0.1",
     "weights.aliases": "0.1",
     "variants.weights": "0.1",
+    "variants.layout": "0.1",
     "checks.golden": "0.1",
     "tuning": "0.1",
 }
@@ -58,7 +60,8 @@ class Variant:
 
     `weights` are arrays that only this variant uses (packed or folded); it looks a name up here
     first, then among the bundle's weights. The image of a GPU is PTX text, and `cubins` are machine
-    code of it by architecture ("sm_90a").
+    code of it by architecture ("sm_90a"). `layout`: of code for several devices, and their mesh, in
+    the JSON form of BundleLayout (runtime/distributed/layout.py).
     """
 
     plan: bytes
@@ -68,6 +71,7 @@ class Variant:
     triple: str = ""
     features: tuple[str, ...] = ()
     cubins: Mapping[str, Any] = field(default_factory=dict)
+    layout: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -170,10 +174,19 @@ def _write_weights(
     return described
 
 
+def _folder(target: str, archive: ArchiveWriter) -> str:
+    """A folder that no other variant has, named after its target."""
+    plain = re.sub(r"[^A-Za-z0-9_.]", "-", target)
+    folder, number = f"variants/{plain}", 2
+    while f"{folder}/plan.pb" in archive.digests:
+        folder, number = f"variants/{plain}-{number}", number + 1
+    return folder
+
+
 def _write_variant(
     archive: ArchiveWriter, target: str, variant: Variant, features: set[str]
 ) -> dict[str, Any]:
-    folder = f"variants/{target.replace(':', '-')}"
+    folder = _folder(target, archive)
     archive.add(f"{folder}/plan.pb", variant.plan)
     described: dict[str, Any] = {"target": target, "plan": f"{folder}/plan.pb"}
     if len(variant.image):
@@ -184,6 +197,9 @@ def _write_variant(
         features.add("variants.weights")
         member = f"{folder}/weights.safetensors"
         described["weights"] = _write_weights(archive, member, variant.weights, features)
+    if variant.layout is not None:
+        features.add("variants.layout")
+        described["layout"] = dict(variant.layout)
     described["native"] = variant.native
     described["triple"] = variant.triple
     described["features"] = list(variant.features)
@@ -375,6 +391,7 @@ class Bundle:
                     str(one["architecture"]): self.member(str(one["member"]))
                     for one in described.get("cubins", ())
                 },
+                layout=described.get("layout"),
             )
 
     def _read_weights(self, described: Any) -> Arrays:

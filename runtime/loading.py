@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
@@ -26,6 +27,7 @@ def load(
     source: str | os.PathLike[str] | bytes,
     *,
     target: str | None = None,
+    mesh: Mapping[str, int] | None = None,
     device: int | None = None,
     simulate: bool = False,
     threads: int | None = None,
@@ -37,6 +39,8 @@ def load(
 
     target: which variant, where there are several: "cpu:avx2", "nvidia:sm_90a"; "cpu" or "nvidia",
     the best of those; by default the best that this machine can run. `Program.reason` says why.
+    mesh: the axes of the code that runs, where a bundle has several; by default the first that has
+    as many devices as a launcher (mpiexec) has started processes.
     device: a GPU's number; default the first that can run a variant. simulate: run a GPU's code in
     the simulator, which finds faults and counts, and needs no GPU. threads: at most this many
     workers; default all cores. pin: keep each worker but the caller's thread on a core of its own.
@@ -45,7 +49,7 @@ def load(
     "all" members, or, "lazy", not even the weights.
     """
     bundle = Bundle(source, verify)
-    chosen, driver, reason, problem = choose_variant(bundle, target, device, simulate)
+    chosen, driver, reason, problem = choose_variant(bundle, target, device, simulate, mesh)
     anew = functools.partial(
         _compile_anew, bundle, chosen, threads, pin, driver, allow_native or bundle.is_trusted
     )
@@ -88,17 +92,29 @@ def load(
 
 
 def choose_variant(
-    bundle: Bundle, target: str | None = None, device: int | None = None, simulate: bool = False
+    bundle: Bundle,
+    target: str | None = None,
+    device: int | None = None,
+    simulate: bool = False,
+    mesh: Mapping[str, int] | None = None,
 ) -> Choice:
     """The variant that runs, its GPU if it needs one, and why."""
     from .devices.choice import Choice, choose, simulated
+    from .distributed.launch import fitting
 
     variants, label = bundle.variants, bundle.label
+    names = fitting(variants, target, mesh, label)
+    fits = "there is no other"
+    if len(names) < len(variants) or any("@" in name for name in names):
+        variants = {name: variants[name] for name in names if name in variants}
+        on = {name.partition("@")[0]: name for name in names}
+        target = on.get(target, target) if target is not None else None
+        fits = "its mesh has as many devices as there are processes"
     several = sum(devices.family(name) in devices.NATIVE for name in variants) > 1
     has_gpu_code = any(devices.family(name) == "nvidia" for name in variants)
     best = has_gpu_code or target == "cpu" or several and not target
     if not best and device is None and not simulate:
-        reason = "it was asked for" if target else "there is no other"
+        reason = "it was asked for" if target else fits
         return Choice(devices.choose_target(variants, target, label), None, reason)
     if device is not None and target is None:
         target = "nvidia"  # a GPU is asked for: the CPU is no answer
@@ -142,11 +158,20 @@ def _compile_anew(
     warnings.warn(
         f"{bundle.label}: {problem}, so the program is compiled anew{advice}", stacklevel=3
     )
-    target = "cpu" if devices.family(target) == "cpu" else target
+    base, _, mesh = target.partition("@")
+    base = "cpu" if devices.family(base) == "cpu" else base
     # What is saved gets this user's seal, so code of others is left out.
     kept = bundle if bundle.is_trusted else copied_parts(bundle, variants={})
+    if mesh:
+        from ..compiler import options_of
+        from ..spmd import with_mesh
+        from .distributed.launch import axes_in
+
+        parts, target = with_mesh(kept, module, axes_in(target), base, options_of(kept))
+    else:
+        parts, target = add_variant(kept, module, base), base
     return Program(
-        add_variant(kept, module, target),
+        parts,
         target,
         threads=threads,
         pin=pin,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ..hlo.errors import UserError
-from ..hlo.signature import Signature, StructureError
+from ..hlo.signature import Argument, Signature, StructureError
 from . import devices
 from .aliases import Aliases, find_aliases, like
 from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, write
@@ -38,7 +38,9 @@ from .structure import Differs, flattener, unflattener
 
 if TYPE_CHECKING:
     from ..hlo.graph import Module
+    from ..hlo.sharding import Mesh
     from ..specs.generated import plan_pb2
+    from .distributed.layout import Layout
 
 Array = np.ndarray[Any, Any]
 
@@ -109,15 +111,23 @@ class Program:
         self._signature = signature = parts.signatures["main"]
         self._module = module
         self._pending = pending
-        results = tuple(Leaf(result) for result in signature.results)
-        self._check_plan(results)
+        self._layout = layout = None if variant.layout is None else _layout(variant.layout)
+        local = signature if layout is None else layout.signature(signature)
+        results = tuple(Leaf(result) for result in local.results)
+        self._check_plan(local.arguments, results)
         own, shared = cast(Any, variant.weights), cast(Any, parts.weights)  # that nobody writes
+        if layout is not None:
+            from .distributed.launch import own_rank
+
+            own = layout.weights_of(own_rank(), own, shared)
         weights = self._weights = ChainMap[str, Array](own, shared)
-        aliases = self._aliases = find_aliases(self._plan, signature.arguments, weights)
+        aliases = self._aliases = find_aliases(self._plan, local.arguments, weights)
         overwritten = {a for _, a in (*aliases.donated, *aliases.replacing)}
         self._can_be_given = bool(overwritten)
         self._leaves = tuple(
             Leaf(argument, index in overwritten)
+            if layout is None
+            else layout.leaf(argument, index, index in overwritten)
             for index, argument in enumerate(signature.arguments)
         )
         self._buffers = len(signature.buffers)
@@ -236,7 +246,7 @@ class Program:
         and the inputs are still those of the call."""
         given = named_state({} if state is None else state, self._signature.state)
         buffers = [given.get(name) for name in self._signature.buffers]
-        outputs = self._run(self._arrays(inputs, keywords, buffers=buffers))[0]
+        outputs = self._blocks(self._run(self._arrays(inputs, keywords, buffers=buffers))[0])
         return self._pack(outputs), self._signature.states(outputs)
 
     @property
@@ -434,6 +444,11 @@ class Program:
         return self._target
 
     @property
+    def mesh(self) -> Mesh | None:
+        """The devices that run it together, one process each; None for a program of one device."""
+        return None if self._layout is None else self._layout.mesh
+
+    @property
     def reason(self) -> str:
         """Why this target runs, where a bundle has several."""
         return self._reason
@@ -484,9 +499,9 @@ class Program:
         """
         checks = []
         for case in cases:
-            arrays = [np.array(array) for array in self._arrays(tuple(case), {})]
-            outputs, _ = self._run([array.copy() for array in arrays])
-            checks.append(Check(tuple(arrays), tuple(outputs), tolerance))
+            values = zip(self._signature.arguments, self._values(case, {}), strict=True)
+            arrays = [Leaf(declared).accept(value)[0].copy() for declared, value in values]
+            checks.append(Check(tuple(arrays), tuple(self._checked(arrays)), tolerance))
         return self.with_golden(checks)
 
     def with_parts(self, parts: Parts, target: str | None = None, reason: str = "") -> Program:
@@ -531,12 +546,18 @@ class Program:
         """(error, tolerance) of each golden case; the error is relative to max |golden output|."""
         found = []
         for check in self._parts.checks:
-            outputs, _ = self._run([array.copy() for array in check.inputs])
-            pairs = zip(outputs, check.outputs, strict=True)
+            pairs = zip(self._checked(check.inputs), check.outputs, strict=True)
             found.append(
                 (max((relative_error(*pair) for pair in pairs), default=0.0), check.tolerance)
             )
         return found
+
+    def _checked(self, inputs: Sequence[Array]) -> list[Array]:
+        """The whole flat results for whole flat inputs, which are left as they are."""
+        outputs = self._run(self._accepted([array.copy() for array in inputs]))[0]
+        if self._layout is None:
+            return outputs
+        return [block.gather() for block in self._blocks(outputs)]
 
     def __copy__(self) -> Program:
         return self  # immutable
@@ -677,13 +698,20 @@ class Program:
     def _pack(self, outputs: list[Any]) -> Any:
         for number, kind in self._keys:
             outputs[number] = as_keys(kind, outputs[number])
+        outputs = self._blocks(outputs)
         if self._outputs_are_flat_list:
             return outputs
         return self._unflatten(iter(outputs))
 
-    def _check_plan(self, results: Sequence[Leaf]) -> None:
-        """UserError if the plan's arguments and results are not those of the signature."""
-        plan, arguments = self._plan, self._signature.arguments
+    def _blocks(self, outputs: list[Any]) -> list[Any]:
+        """The outputs; those of one process of several know of what they are a block."""
+        if self._layout is None:
+            return outputs
+        return self._layout.blocks(outputs, self._signature.results)
+
+    def _check_plan(self, arguments: Sequence[Argument], results: Sequence[Leaf]) -> None:
+        """UserError if the plan's arguments and results are not these."""
+        plan = self._plan
         if len(plan.inputs) != len(arguments) or len(plan.outputs) != len(results):
             raise UserError(
                 f"the plan takes {len(plan.inputs)} arguments and gives {len(plan.outputs)} "
@@ -698,3 +726,13 @@ class Program:
                     f"the plan has {found} bytes for {leaf.path}, the signature {leaf.bytes}; "
                     "compile the program again"
                 )
+
+
+def _layout(data: Mapping[str, Any]) -> Layout:
+    """How the program lies on a mesh; UserError where the bundle's description is malformed."""
+    from .distributed.layout import Layout
+
+    try:
+        return Layout.from_json(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"the layout of the bundle's code is malformed: {error}") from error

@@ -25,8 +25,8 @@ NATIVE = ("cpu", "nvidia")
 
 
 def family(target: str) -> str:
-    """The family of a target: "nvidia" of "nvidia:sm_90a"."""
-    return target.partition(":")[0]
+    """The family of a target: "nvidia" of "nvidia:sm_90a", "cpu" of "cpu@data=2"."""
+    return target.partition("@")[0].partition(":")[0]
 
 
 class Device(NamedTuple):

@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 dbfff1126772d4718fb02bef12407a64f4c870b1a5b8eb244a9f305fe5cf9e4a); do not edit.
+# Generated from specs/bundle.proto (sha256 a219a612560cddc46f14f9e1ddaaac17d9af4a18d0254f62128675085039a985); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -70,7 +70,7 @@ class Seal(_message.Message):
     def __init__(self, algorithm: _Optional[str] = ..., key: _Optional[str] = ..., mac: _Optional[str] = ...) -> None: ...
 
 class BundleVariant(_message.Message):
-    __slots__ = ("target", "plan", "image", "native", "triple", "features", "weights", "cubins")
+    __slots__ = ("target", "plan", "image", "native", "triple", "features", "weights", "cubins", "layout")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class BundleVariant(_message.Message):
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     CUBINS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
     target: str
     plan: str
     image: str
@@ -87,7 +88,30 @@ class BundleVariant(_message.Message):
     features: _containers.RepeatedScalarFieldContainer[str]
     weights: WeightFile
     cubins: _containers.RepeatedCompositeFieldContainer[BundleCubin]
-    def __init__(self, target: _Optional[str] = ..., plan: _Optional[str] = ..., image: _Optional[str] = ..., native: _Optional[bool] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ..., cubins: _Optional[_Iterable[_Union[BundleCubin, _Mapping]]] = ...) -> None: ...
+    layout: BundleLayout
+    def __init__(self, target: _Optional[str] = ..., plan: _Optional[str] = ..., image: _Optional[str] = ..., native: _Optional[bool] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ..., cubins: _Optional[_Iterable[_Union[BundleCubin, _Mapping]]] = ..., layout: _Optional[_Union[BundleLayout, _Mapping]] = ...) -> None: ...
+
+class BundleLayout(_message.Message):
+    __slots__ = ("mesh", "arguments", "results", "weights")
+    MESH_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    mesh: str
+    arguments: _containers.RepeatedScalarFieldContainer[str]
+    results: _containers.RepeatedScalarFieldContainer[str]
+    weights: _containers.RepeatedCompositeFieldContainer[BundleBlock]
+    def __init__(self, mesh: _Optional[str] = ..., arguments: _Optional[_Iterable[str]] = ..., results: _Optional[_Iterable[str]] = ..., weights: _Optional[_Iterable[_Union[BundleBlock, _Mapping]]] = ...) -> None: ...
+
+class BundleBlock(_message.Message):
+    __slots__ = ("name", "weight", "sharding")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SHARDING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weight: str
+    sharding: str
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[str] = ..., sharding: _Optional[str] = ...) -> None: ...
 
 class BundleCubin(_message.Message):
     __slots__ = ("architecture", "member")

@@ -165,9 +165,21 @@ def test_adding_code_keeps_the_numerics(girih_command, model, tmp_path, monkeypa
 def test_shardings_are_checked_and_noted(girih_command, model, tmp_path):
     """The file's arguments are `input[0]` and `input[1]`."""
     made = ("compile", model, "-o", tmp_path / "x.girih")
-    said = ("--mesh", "data=2,model=?", "--shard", "input.0=data", "--shard", "input.1=-,model")
-    code, out, err = girih_command(*made, *said)
+    said = ("--shard", "input.0=data", "--shard", "input.1=-,model")
+    code, out, err = girih_command(*made, "--mesh", "data=2,model=?", *said)
     assert code == 0 and "shardings are not used on one device: 2 arguments" in out, err
+    code, out, err = girih_command(*made, "--mesh", "data=2,model=2", *said)
+    assert code == 0 and "for cpu@data=2,model=2" in out and "not used" not in out, err
+    code, _, err = girih_command("run", tmp_path / "x.girih", "--random")
+    assert code == 2 and "its code is for data=2,model=2, and 1 process runs it; start it as" in err
+    for mesh in ("data=1,model=1", "data=4,model=1"):
+        code, out, err = girih_command("repartition", tmp_path / "x.girih", "--mesh", mesh)
+        assert code == 0 and "cpu@data=2,model=2 kept" in out, err
+    code, out, err = girih_command("run", tmp_path / "x.girih", "--random")
+    assert code == 0 and "ran cpu: its mesh has as many devices" in out, err
+    code, _, err = girih_command("run", tmp_path / "x.girih", "--random", "--mesh", "data=8")
+    wanted = "has no code for the mesh data=8, only for one device and for data=2,model=2 and for"
+    assert code == 2 and wanted in " ".join(err.split())
     for wrong, message in (
         (("--mesh", "data=2"), "says nothing without shardings"),
         (("--mesh", "data=two", "--shard", "x=data"), "axes are AXIS=SIZE"),

@@ -28,11 +28,16 @@ def lower_identity(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Val
 
 def lower_constraint(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
     """`sharding_constraint`: the cheapest way from the operand's sharding to the result's. Of a
-    value that becomes unreduced, the first device along these axes keeps it."""
+    value that becomes unreduced, the first device along these axes keeps it. A whole weight that is
+    cut is the block of one."""
     source, target = sharding_of(o.operands[0].tensor), sharding_of(o.result.tensor)
     fresh: Axes = tuple(axis for axis in target.unreduced if axis not in source.unreduced)
     kept: tuple[Axis, ...] = tuple(axis for axis in target.unreduced if axis not in fresh)
     kind = o.operands[0].tensor
+    made = o.operands[0].op
+    becomes_cut = any(dim.axes for dim in target.dims) and not any(d.axes for d in source.dims)
+    if made is not None and made.name == "weight" and becomes_cut and not target.unreduced:
+        return [p.weight(made.weight, o.result.tensor)]
     size = max(kind.element.bits // 8, 1)
     plan = plan_reshard(
         p.mesh, kind.dims, size, source, replace(target, unreduced=kept), p.interconnect

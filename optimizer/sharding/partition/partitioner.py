@@ -43,6 +43,7 @@ class Partitioner:
         self.start = Builder(check=False)  # what stands before everything else
         self.values: dict[Value, Value] = {}
         self.channels = itertools.count(_highest_channel(module) + 1)
+        self.weights: dict[tuple[str, TensorType], Value] = {}  # arguments, in order
         self._table, self._default = table, default
         self._factors: dict[Op, tuple[Factors, tuple[Axes, ...]]] = {}
         self._indices: dict[Axes, Value] = {}
@@ -76,6 +77,14 @@ class Partitioner:
         return bool(value.dims[dim] % self.mesh.parts(self.cuts(value)[dim]))
 
     # What is different on each device.
+
+    def weight(self, name: str, kind: TensorType) -> Value:
+        """This device's block of a weight, whose whole type is `kind`."""
+        key = (self.module.weights[name].name, kind)
+        if key not in self.weights:
+            number = len(self.module.body.arguments) + len(self.weights)
+            (self.weights[key],) = arguments([self.local(kind)], number)
+        return self.weights[key]
 
     def index(self, axes: Sequence[Axis]) -> Value:
         """Which of the parts that these axes cut this device holds, an i32 scalar."""

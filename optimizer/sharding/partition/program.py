@@ -4,7 +4,9 @@
     results = interpret_parallel(local, [...])
 
 Types are those of blocks. What an argument and a result of the entry are blocks of is said by its
-attribute `girih.whole`: the tensor's type, with its sharding on a mesh of the module.
+attribute `girih.whole`: the tensor's type, with its sharding on a mesh of the module. Weights that
+are cut are arguments behind those of the program, and `girih.weight` is their name; `bound` puts
+the weights of one device in their place.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from .local import lower_local
 from .partitioner import Partitioner
 from .table import LOWERINGS
 
-WHOLE = "girih.whole"
+WHOLE, WEIGHT = "girih.whole", "girih.weight"
 
 
 def partition(decided: Module, interconnect: Interconnect = USUAL) -> Module:
@@ -39,15 +41,17 @@ def partition(decided: Module, interconnect: Interconnect = USUAL) -> Module:
     p.values.update(zip(body.arguments, own, strict=True))
     p.run(body)
     results = [p.values[value] for value in body.results]
+    stored = tuple({WHOLE: kind, WEIGHT: name} for name, kind in p.weights)
     function = replace(
         decided.main,
-        body=Region(own, [*p.start.ops, *p.b.ops], results),
-        argument_attributes=_placed(decided.main.argument_attributes, body.arguments),
+        body=Region([*own, *p.weights.values()], [*p.start.ops, *p.b.ops], results),
+        argument_attributes=_placed(decided.main.argument_attributes, body.arguments) + stored,
         result_attributes=_placed(decided.main.result_attributes, body.results),
     )
     facts = {"mhlo.num_replicas": 1, "mhlo.num_partitions": mesh.devices}
     found = replace(
         decided,
+        signature=None,  # that of the whole program says what arguments are blocks of
         functions={decided.entry: function},
         attributes={**decided.attributes, **facts},
     )

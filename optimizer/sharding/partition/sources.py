@@ -21,8 +21,10 @@ def lower_constant(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Val
 
 
 def lower_weight(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
-    """The block of a weight, which the module keeps whole."""
-    return [block(p, o.result, p.b("weight", type=kind_of(o), weight=o.weight))]
+    """The block of a weight, an argument of the local program; a whole one is its own."""
+    if any(p.cuts(o.result)):
+        return [p.weight(o.weight, o.result.tensor)]
+    return [p.b("weight", type=kind_of(o), weight=o.weight)]
 
 
 def lower_iota(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:

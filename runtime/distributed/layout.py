@@ -1,0 +1,179 @@
+"""How the tensors of a program lie on the devices of a mesh: what each process takes and gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ...hlo.errors import UserError
+from ...hlo.placement import cut_for, joined
+from ...hlo.sharding import Mesh, Sharding, parse_mesh, parse_sharding
+from ...hlo.signature import Argument, Result, Signature, describe
+from ..inputs import Leaf
+from .launch import own_rank
+from .world import World, the_world
+
+Array = np.ndarray[Any, Any]
+_Typed = TypeVar("_Typed", Argument, Result)
+_RANKED = re.compile(r"(.*)@(\d+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A mesh, and how arguments and results lie on it, in the order of the signature.
+
+    weights: name in the plan -> (name in the bundle, how it lies), of those that are cut.
+    """
+
+    mesh: Mesh
+    arguments: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+    weights: Mapping[str, tuple[str, Sharding]] = field(default_factory=dict)
+
+    def signature(self, whole: Signature) -> Signature:
+        """What one process takes and gives, where `whole` is what all do."""
+        return replace(
+            whole,
+            arguments=tuple(map(self._local, whole.arguments, self.arguments)),
+            results=tuple(map(self._local, whole.results, self.results)),
+        )
+
+    def _local(self, declared: _Typed, sharding: Sharding) -> _Typed:
+        return replace(declared, dims=sharding.local_dims(self.mesh, _fixed(declared)))
+
+    def leaf(self, argument: Argument, index: int, overwritten: bool) -> Leaf:
+        """What a process takes for an argument of the whole program."""
+        return BlockLeaf(argument, self, self.arguments[index], overwritten)
+
+    def blocks(self, outputs: Sequence[Any], declared: Sequence[Result]) -> list[Any]:
+        """A process's outputs, which know how to gather the whole."""
+        return [
+            Block.of(array, self, sharding, _fixed(result))
+            if isinstance(array, np.ndarray)
+            else array  # a framework's, such as a random key
+            for array, sharding, result in zip(
+                outputs, self.results[: len(outputs)], declared[: len(outputs)], strict=True
+            )
+        ]
+
+    def weights_of(
+        self, rank: int, own: Mapping[str, Array], shared: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The weights of a process by the plan's names. own: of the variant, where `w@3` is the `w`
+        of process 3; shared: the bundle's, whole."""
+        found: dict[str, Array] = {}
+        for name in own:
+            ranked = _RANKED.fullmatch(name)
+            if ranked is None:
+                found[name] = own[name]
+            elif int(ranked[2]) == rank:
+                found[ranked[1]] = own[name]
+        for name, (base, sharding) in self.weights.items():
+            found[name] = cut_for(shared[base], sharding, self.mesh, rank)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The message `BundleLayout` of specs/bundle.proto."""
+        return {
+            "mesh": str(self.mesh),
+            "arguments": list(map(str, self.arguments)),
+            "results": list(map(str, self.results)),
+            "weights": [
+                {"name": name, "weight": base, "sharding": str(sharding)}
+                for name, (base, sharding) in sorted(self.weights.items())
+            ],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Layout:
+        """Of what `to_json` gives; KeyError, TypeError or UserError for anything else."""
+        mesh = parse_mesh(data["mesh"])
+
+        def read(text: str) -> Sharding:
+            sharding = parse_sharding(text)
+            sharding.check(mesh, sharding.rank)
+            return sharding
+
+        return Layout(
+            mesh,
+            tuple(map(read, data["arguments"])),
+            tuple(map(read, data["results"])),
+            {
+                str(one["name"]): (str(one["weight"]), read(one["sharding"]))
+                for one in data.get("weights", ())
+            },
+        )
+
+
+class BlockLeaf(Leaf):
+    """What a process takes for an argument: its block, or the whole array, which it cuts."""
+
+    __slots__ = ("_layout", "_sharding", "_whole")
+
+    def __init__(
+        self, whole: Argument, layout: Layout, sharding: Sharding, overwritten: bool
+    ) -> None:
+        local = sharding.local_dims(layout.mesh, _fixed(whole))
+        super().__init__(replace(whole, dims=local), overwritten)
+        self._layout, self._sharding, self._whole = layout, sharding, tuple(whole.dims)
+
+    def accept(self, value: Any, giving: bool = False) -> tuple[Array, bool]:
+        array = self._to_array(value)
+        if array.shape != self._whole or self._whole == self.shape:
+            return super().accept(array, giving)
+        block = cut_for(array, self._sharding, self._layout.mesh, own_rank())
+        own = giving and self.overwritten  # the whole array is not given up by its own accord
+        return super().accept(block.copy() if own else block, giving)
+
+    def refuse(self, reason: str, remedy: str = "") -> UserError:
+        whole = f"{self.dtype.name}[{','.join(map(str, self._whole))}]"
+        return super().refuse(f"this process's block of {whole}, or all of it, {reason}", remedy)
+
+
+class Block(np.ndarray[Any, Any]):
+    """This process's block of a result. `sharding`: how the whole, of dims `whole`, lies."""
+
+    _layout: Layout | None = None
+    sharding: Sharding | None = None
+    whole: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(array: Array, layout: Layout, sharding: Sharding, whole: Sequence[int]) -> Block:
+        """The array as such a block."""
+        block = array.view(Block)
+        block._layout, block.sharding, block.whole = layout, sharding, tuple(whole)
+        return block
+
+    def gather(self) -> Array:
+        """The whole result. All processes of the program have to call it, in the same order."""
+        layout, sharding = self._layout, self.sharding
+        if layout is None or sharding is None:
+            raise UserError(
+                f"gather: {describe(self)} was made of a result, and is none; gather the result "
+                "before computing with it"
+            )
+        own = np.ascontiguousarray(self).view(np.ndarray)
+        if layout.mesh.devices == 1 or not sharding.axes:
+            return own.copy()
+        blocks = gathered(the_world(), own, "gather of a result")
+        return joined(blocks, sharding, layout.mesh, self.whole)
+
+
+def gathered(world: World, own: Array, what: str) -> list[Array]:
+    """The arrays of all processes, which have one type and shape."""
+    found = [own if n == world.rank else np.empty_like(own) for n in range(world.size)]
+    others = [n for n in range(world.size) if n != world.rank]
+    with world.lock:
+        world.exchange([(n, own) for n in others], [(n, found[n]) for n in others], what)
+    return found
+
+
+def _fixed(declared: Argument | Result) -> tuple[int, ...]:
+    dims = tuple(dim for dim in declared.dims if isinstance(dim, int))
+    if len(dims) != len(declared.dims):
+        raise UserError(f"{declared}: a program of several processes has fixed sizes")
+    return dims

@@ -1,0 +1,125 @@
+"""Programs that are compiled for a mesh, run by real processes: whole and local arrays, weights of
+each process, state, and bundles with code for several meshes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import girih
+from girih.hlo.build import build_module
+from girih.hlo.graph import Module, Weight
+from girih.hlo.interpret import interpret
+from girih.hlo.signature import Argument, Result, Signature, Tree
+from girih.hlo.types import F32, TensorType
+
+from .test_processes import LAUNCHER, pytestmark
+
+__all__ = ["pytestmark"]
+SAID = {"x": ("data",), "up": (None, "model"), "down": ("model",)}
+GENERATOR = np.random.default_rng(0)
+
+
+def normal(*dims: int) -> np.ndarray:
+    return GENERATOR.standard_normal(dims, np.float32)
+
+
+def product(b, x, y):
+    dims = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+    return b("dot_general", x, y, **dims)
+
+
+def network(rows: int = 50, width: int = 64, hidden: int = 390) -> Module:
+    """tanh(x @ up) @ down + bias, and a buffer that counts the rows seen."""
+    kinds = [TensorType((rows, width), F32), TensorType((), F32)]
+    arrays = {"up": normal(width, hidden), "down": normal(hidden, width), "bias": normal(width)}
+    weights = {name: Weight(name, array) for name, array in arrays.items()}
+    weights["seen"] = Weight("seen", np.zeros((), np.float32))
+
+    def body(b, x, seen):
+        up, down, bias = (b("weight", type=weights[n].type, weight=n) for n in arrays)
+        hidden = b("tanh", product(b, x, up))
+        found = b("add", product(b, hidden, down), b.broadcast(bias, (rows, width), (1,)))
+        return [found, b("add", seen, b.constant(np.float32(rows)))]
+
+    signature = Signature(
+        Tree.flat(1),
+        (
+            Argument("x", (rows, width), "f32"),
+            Argument("seen", (), "f32", True, 1, "seen", state="seen"),
+        ),
+        Tree.leaf(),
+        (Result("output", (rows, width), "f32"), Result("seen", (), "f32", "seen")),
+        names=("x",),
+    )
+    module = build_module(kinds, body)
+    return Module(module.functions, weights=weights, signature=signature)
+
+
+def launched(count: int, folder: Path, script: str, *arguments: object) -> str:
+    """What the processes print together; the first one's assertion where one fails."""
+    file = folder / "script.py"
+    file.write_text(script)
+    command = [LAUNCHER, "-n", count, sys.executable, file, *arguments]
+    environment = {**os.environ, "GIRIH_COMM_TIMEOUT": "60"}
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+CALLS = """
+import sys
+import numpy as np
+import girih
+program = girih.load(sys.argv[1])
+from girih.runtime.distributed.launch import own_rank
+given = np.load(sys.argv[2])
+first = program(given["x"])
+assert first.shape != first.whole == given["y"].shape, first.shape
+np.testing.assert_allclose(first.gather(), given["y"], rtol=0, atol=1e-4)
+layout = program._layout
+from girih.hlo.placement import cut_for
+own = cut_for(given["x"], layout.arguments[0], program.mesh, own_rank())
+session = program.session()
+for turn in range(3):
+    assert np.array_equal(session(own), first)  # a block instead of the whole array
+assert session.state["seen"] == 3 * len(given["x"]), session.state
+try:
+    program(given["x"][:3])
+except girih.UserError as error:
+    assert "this process's block of float32[50,64], or all of it" in str(error), error
+else:
+    raise AssertionError("an array of neither shape was taken")
+try:
+    (first + 1).gather()
+except girih.UserError as error:
+    assert "gather the result before computing with it" in str(error)
+else:
+    raise AssertionError("what was made of a block was gathered")
+print("equal")
+"""
+
+
+@pytest.mark.parametrize("mesh", [{"data": 2, "model": 2}, {"data": 3}])
+def test_whole_and_local_arrays(mesh, tmp_path):
+    """3 processes cut 50 rows unevenly; hidden weights are cut, and packed for each process."""
+    module, x = network(), normal(50, 64)
+    wanted = interpret(module, [x, np.zeros((), np.float32)])
+    said = {name: spec for name, spec in SAID.items() if name == "x" or "model" in mesh}
+    program = girih.compile(module, mesh=mesh, shardings=said)
+    assert program.mesh is not None and dict(program.mesh.axes) == mesh
+    assert [str(a) for a in program.signature.arguments] == ["x: f32[50,64]", "seen: f32[]"]
+    (variant,) = program.parts.variants.values()
+    assert any(name.endswith("@2") for name in variant.weights) == ("model" in mesh)
+    program.save(tmp_path / "p.girih")
+    np.savez(tmp_path / "data.npz", x=x, y=wanted[0])
+    count = program.mesh.devices
+    printed = launched(count, tmp_path, CALLS, tmp_path / "p.girih", tmp_path / "data.npz")
+    assert printed.count("equal") == count
