@@ -17,6 +17,7 @@ from girih.hlo.graph import Module, Weight
 from girih.hlo.interpret import interpret
 from girih.hlo.signature import Argument, Result, Signature, Tree
 from girih.hlo.types import F32, TensorType
+from girih.runtime.bundle import Bundle
 
 from .test_processes import LAUNCHER, pytestmark
 
@@ -34,7 +35,7 @@ def product(b, x, y):
     return b("dot_general", x, y, **dims)
 
 
-def network(rows: int = 50, width: int = 64, hidden: int = 390) -> Module:
+def network(rows: int = 50, width: int = 256, hidden: int = 1026) -> Module:
     """tanh(x @ up) @ down + bias, and a buffer that counts the rows seen."""
     kinds = [TensorType((rows, width), F32), TensorType((), F32)]
     arrays = {"up": normal(width, hidden), "down": normal(hidden, width), "bias": normal(width)}
@@ -83,7 +84,7 @@ from girih.runtime.distributed.launch import own_rank
 given = np.load(sys.argv[2])
 first = program(given["x"])
 assert first.shape != first.whole == given["y"].shape, first.shape
-np.testing.assert_allclose(first.gather(), given["y"], rtol=0, atol=1e-4)
+np.testing.assert_allclose(first.gather(), given["y"], rtol=0, atol=1e-3)
 layout = program._layout
 from girih.hlo.placement import cut_for
 own = cut_for(given["x"], layout.arguments[0], program.mesh, own_rank())
@@ -94,7 +95,7 @@ assert session.state["seen"] == 3 * len(given["x"]), session.state
 try:
     program(given["x"][:3])
 except girih.UserError as error:
-    assert "this process's block of float32[50,64], or all of it" in str(error), error
+    assert "this process's block of float32[50,256], or all of it" in str(error), error
 else:
     raise AssertionError("an array of neither shape was taken")
 try:
@@ -110,16 +111,33 @@ print("equal")
 @pytest.mark.parametrize("mesh", [{"data": 2, "model": 2}, {"data": 3}])
 def test_whole_and_local_arrays(mesh, tmp_path):
     """3 processes cut 50 rows unevenly; hidden weights are cut, and packed for each process."""
-    module, x = network(), normal(50, 64)
+    module, x = network(), normal(50, 256)
     wanted = interpret(module, [x, np.zeros((), np.float32)])
     said = {name: spec for name, spec in SAID.items() if name == "x" or "model" in mesh}
     program = girih.compile(module, mesh=mesh, shardings=said)
     assert program.mesh is not None and dict(program.mesh.axes) == mesh
-    assert [str(a) for a in program.signature.arguments] == ["x: f32[50,64]", "seen: f32[]"]
-    (variant,) = program.parts.variants.values()
-    assert any(name.endswith("@2") for name in variant.weights) == ("model" in mesh)
+    assert [str(a) for a in program.signature.arguments] == ["x: f32[50,256]", "seen: f32[]"]
     program.save(tmp_path / "p.girih")
     np.savez(tmp_path / "data.npz", x=x, y=wanted[0])
     count = program.mesh.devices
     printed = launched(count, tmp_path, CALLS, tmp_path / "p.girih", tmp_path / "data.npz")
     assert printed.count("equal") == count
+
+
+def test_packed_weights_are_those_of_each_process(tmp_path):
+    """Compiled for a level of CPUs, so that it is packed alike on every machine."""
+    module = network()
+    program = girih.compile(module, target="cpu:avx2", mesh={"data": 2, "model": 2}, shardings=SAID)
+    program.save(tmp_path / "p.girih")
+    bundle = Bundle(tmp_path / "p.girih")
+    assert list(bundle.variants) == ["cpu:avx2@data=2,model=2"]
+    variant = bundle.variants["cpu:avx2@data=2,model=2"]
+    packed = sorted(name for name in variant.weights if name.startswith("up"))
+    assert [name[-2:] for name in packed] == ["@0", "@1", "@2", "@3"]
+    rows = [variant.weights[name] for name in packed]
+    assert np.array_equal(rows[0], rows[2]) and np.array_equal(rows[1], rows[3])
+    both = np.sort(np.concatenate([rows[0].ravel(), rows[1].ravel()]))
+    both = both[both != 0]  # the padding of uneven blocks
+    assert np.array_equal(both, np.sort(module.weights["up"].array.ravel()))
+    (member,) = [n for n in bundle.members if n.startswith("variants/") and "weights" in n]
+    assert bundle.members[member] < 1.3 * 2 * module.weights["up"].array.nbytes  # each once
