@@ -94,6 +94,8 @@ def with_mesh(
     say("weights")
     read = {buffer.weight for buffer in made.program.plan.buffers if buffer.weight}
     weights = _of_each(sorted(read - {*layout.weights, *parts.weights}), made, modules)
+    blocks = {name: block for name, block in layout.weights.items() if name in read}
+    layout = replace(layout, weights=blocks)
     name = target_on(made.program.target, partitioned.mesh.axes)
     variants = {
         **parts.variants, name: replace(own, weights=weights, layout=layout.to_json())

@@ -6,17 +6,21 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ..distributed.launch import launched_here
+
 _UNLIMITED = 1 << 20
 _SYSTEM = Path("/")
 
 
 def default_threads() -> int:
-    """The physical cores that this process may use, by affinity and quota; at least 1."""
+    """The physical cores that this process may use, by affinity and quota, shared with those
+    that a launcher has started beside it on this machine; at least 1."""
+    beside = launched_here()
     allowed = allowed_cpus()
     if not allowed:
-        return max(1, os.cpu_count() or 1)
+        return max(1, (os.cpu_count() or 1) // beside)
     cores = {_siblings(cpu) for cpu in allowed}
-    return max(1, min(len(cores), quota()))
+    return max(1, min(len(cores), quota()) // beside)
 
 
 def allowed_cpus() -> list[int]:

@@ -12,10 +12,22 @@ from ...hlo.errors import UserError
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "FLUX_JOB_SIZE")
 
 
+_SIZES_HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
+
+
 def launched() -> int:
     """How many processes a launcher has started together with this one, as it says; else 1."""
-    found = (os.environ.get(name, "") for name in _SIZES)
-    return next((int(text) for text in found if text.isdecimal()), 1)
+    return _first(_SIZES)
+
+
+def launched_here() -> int:
+    """How many of them run on this machine."""
+    return _first(_SIZES_HERE) if launched() > 1 else 1
+
+
+def _first(names: Iterable[str]) -> int:
+    found = (os.environ.get(name, "") for name in names)
+    return next((max(1, int(text)) for text in found if text.isdecimal()), 1)
 
 
 def own_rank() -> int:

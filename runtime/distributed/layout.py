@@ -35,7 +35,15 @@ class Layout:
     weights: Mapping[str, tuple[str, Sharding]] = field(default_factory=dict)
 
     def signature(self, whole: Signature) -> Signature:
-        """What one process takes and gives, where `whole` is what all do."""
+        """What one process takes and gives, where `whole` is what all do; UserError where the layout
+        is none of such arguments and results."""
+        for declared, placed in ((whole.arguments, self.arguments), (whole.results, self.results)):
+            if len(declared) != len(placed):
+                raise UserError(
+                    f"its layout places {len(placed)} of {len(declared)} arguments or results"
+                )
+            for one, sharding in zip(declared, placed, strict=True):
+                sharding.check(self.mesh, len(one.dims))
         return replace(
             whole,
             arguments=tuple(map(self._local, whole.arguments, self.arguments)),
@@ -73,6 +81,9 @@ class Layout:
             elif int(ranked[2]) == rank:
                 found[ranked[1]] = own[name]
         for name, (base, sharding) in self.weights.items():
+            if base not in shared:
+                raise UserError(f"the bundle holds no weight '{base}' that its layout names")
+            sharding.check(self.mesh, shared[base].ndim)
             found[name] = cut_for(shared[base], sharding, self.mesh, rank)
         return found
 
@@ -92,6 +103,8 @@ class Layout:
     def from_json(data: Mapping[str, Any]) -> Layout:
         """Of what `to_json` gives; KeyError, TypeError or UserError for anything else."""
         mesh = parse_mesh(data["mesh"])
+        if not mesh.static:
+            raise UserError(f"the mesh {mesh} has an open size")
 
         def read(text: str) -> Sharding:
             sharding = parse_sharding(text)
