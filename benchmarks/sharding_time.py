@@ -2,12 +2,12 @@
 
     python benchmarks/sharding_time.py [--devices 4] [--rounds 3] [ID...]
 
-Each program of `models/annotated_*.py` on a mesh of 4 devices: XLA compiles it for 4 devices of one
-process, girih for 4 processes that `mpiexec` starts; both use all cores of this machine, and inputs
-lie where they are needed before the clock starts. The time of a step is that of the slowest process.
-They take turns, `rounds` times, each in processes of its own, and each round gives the median of its
-calls; told are the best and the median of the rounds, and how far girih's result is from JAX's.
-Results go to benchmarks/results/sharding_time.json.
+Each program of `models/annotated_*.py` on a mesh of 4 devices: XLA compiles it for 4 devices of
+one process, girih for 4 processes that `mpiexec` starts; both use all cores of this machine, and
+inputs lie where they are needed before the clock starts. The time of a step is that of the slowest
+process. They take turns, `rounds` times, each in processes of its own, and each round gives the
+median of its calls; told are the best and the median of the rounds, and how far girih's result is
+from JAX's. Results go to benchmarks/results/sharding_time.json.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECONDS = 2.0  # of calls in a round
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("programs", nargs="*", default=USUAL, metavar="ID")
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
@@ -120,7 +120,7 @@ def _jax(name: str, devices: int, known: str) -> None:
     inputs = given()
     results = jax.block_until_ready(compiled(inputs))
     flat = [np.asarray(one) for one in jax.tree.leaves(results)]
-    np.savez(known, **{f"o{n}": one for n, one in enumerate(flat)})
+    np.savez(known, *flat)
 
     def call() -> None:
         jax.block_until_ready(compiled(given() if example.donated else inputs))
@@ -150,7 +150,7 @@ def _rank(name: str, bundle: str, known: str) -> None:
     world = MPI.COMM_WORLD
     program = girih.load(bundle, allow_native=True, verify="lazy")
     example = _example(name)
-    layout = program._layout
+    layout = program.layout
     assert layout is not None and program.mesh is not None
     from girih.hlo.placement import cut_for
 
@@ -158,11 +158,15 @@ def _rank(name: str, bundle: str, known: str) -> None:
         np.ascontiguousarray(cut_for(array, sharding, program.mesh, world.rank))
         for array, sharding in zip(example.inputs(), layout.arguments, strict=True)
     ]
-    results = program.call_flat(blocks)
-    whole = [block.gather() for block in program._blocks(results)]
+    inputs = program.signature.inputs.unflatten(blocks)
+    results = program.signature.outputs.flatten(program(*inputs), "output")
+    whole = [block.gather() for block in results]
     with np.load(known) as wanted:
         difference = max(
-            float(np.max(np.abs(one - wanted[f"o{n}"])) / (np.max(np.abs(wanted[f"o{n}"])) + 1e-30))
+            float(
+                np.max(np.abs(one - wanted[f"arr_{n}"]))
+                / (np.max(np.abs(wanted[f"arr_{n}"])) + 1e-30)
+            )
             for n, one in enumerate(whole)
         )
 

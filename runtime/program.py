@@ -449,6 +449,11 @@ class Program:
         return None if self._layout is None else self._layout.mesh
 
     @property
+    def layout(self) -> Layout | None:
+        """How arguments and results lie on the mesh, in the signature's order."""
+        return self._layout
+
+    @property
     def reason(self) -> str:
         """Why this target runs, where a bundle has several."""
         return self._reason

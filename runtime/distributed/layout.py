@@ -35,8 +35,8 @@ class Layout:
     weights: Mapping[str, tuple[str, Sharding]] = field(default_factory=dict)
 
     def signature(self, whole: Signature) -> Signature:
-        """What one process takes and gives, where `whole` is what all do; UserError where the layout
-        is none of such arguments and results."""
+        """What one process takes and gives, where `whole` is what all do; UserError where the
+        layout is none of such arguments and results."""
         for declared, placed in ((whole.arguments, self.arguments), (whole.results, self.results)):
             if len(declared) != len(placed):
                 raise UserError(

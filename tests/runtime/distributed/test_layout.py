@@ -88,7 +88,9 @@ def test_names_of_code_on_a_mesh():
 def test_the_number_of_processes_chooses(variable, monkeypatch):
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "FLUX_JOB_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    variants = dict.fromkeys(("cpu", "cpu@a=2,b=2", "cpu:avx2@a=2,b=2", "cpu@a=4", "cpu@a=2"))
+    variants: dict[str, None] = dict.fromkeys(
+        ("cpu", "cpu@a=2,b=2", "cpu:avx2@a=2,b=2", "cpu@a=4", "cpu@a=2")
+    )
     assert fitting(variants, None, None, "x") == ("cpu",)
     monkeypatch.setenv(variable, "4")
     assert fitting(variants, None, None, "x") == ("cpu@a=2,b=2", "cpu:avx2@a=2,b=2")

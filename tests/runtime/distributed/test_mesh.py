@@ -85,7 +85,7 @@ given = np.load(sys.argv[2])
 first = program(given["x"])
 assert first.shape != first.whole == given["y"].shape, first.shape
 np.testing.assert_allclose(first.gather(), given["y"], rtol=0, atol=1e-3)
-layout = program._layout
+layout = program.layout
 from girih.hlo.placement import cut_for
 own = cut_for(given["x"], layout.arguments[0], program.mesh, own_rank())
 session = program.session()
