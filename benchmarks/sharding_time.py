@@ -162,13 +162,10 @@ def _rank(name: str, bundle: str, known: str) -> None:
     results = program.signature.outputs.flatten(program(*inputs), "output")
     whole = [block.gather() for block in results]
     with np.load(known) as wanted:
-        difference = max(
-            float(
-                np.max(np.abs(one - wanted[f"arr_{n}"]))
-                / (np.max(np.abs(wanted[f"arr_{n}"])) + 1e-30)
-            )
-            for n, one in enumerate(whole)
-        )
+        pairs = [(one, wanted[f"arr_{n}"]) for n, one in enumerate(whole)]
+    difference = max(
+        float(np.max(np.abs(one - other)) / (np.max(np.abs(other)) + 1e-30)) for one, other in pairs
+    )
 
     def step() -> float:
         world.Barrier()
