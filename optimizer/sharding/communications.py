@@ -4,7 +4,8 @@
         print(row)
 
 A reshard is a `sharding_constraint` whose operand lies in another way; a reduction is one that ends
-a value which is unreduced. What operations send inside of them (halos, boxes) is `inner`.
+a value which is unreduced. What operations send inside of them (halos, boxes) is `inner`; the
+collectives that the user wrote into a manual computation are `manual`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from ...hlo.conflicts import sharding_of
 from ...hlo.errors import UserError
 from ...hlo.factors import FactorKind
 from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.groups import Groups
+from ...hlo.ops.manual import mesh_of
+from ...hlo.sharding import Mesh
 from ...hlo.types import unsharded
 from ...options import bytes_of
 from ..counters import counters, turns
@@ -25,15 +29,15 @@ from .interconnect import USUAL, Interconnect
 from .partition.partitioner import axes_of_factors
 from .reshard import ReshardPlan, plan_reshard
 
-RESHARD, REDUCTION, INNER = "reshard", "reduction", "inner"
+RESHARD, REDUCTION, INNER, MANUAL = "reshard", "reduction", "inner", "manual"
 
 
 @dataclass(frozen=True, eq=False)
 class Communication:
     """One place of a decided program where devices send.
 
-    op: the `sharding_constraint`, or the operation that sends inside. plan: of a reshard or a
-    reduction. bytes: what a device receives each time, the mean of all devices. times: how often a
+    op: the `sharding_constraint`, the operation that sends inside, or the collective. plan: of a
+    reshard or a reduction. bytes: what a device receives each time, the mean of all devices. times: how often a
     step of the program does it; None where data decides. axes: the mesh axes along which.
     """
 
@@ -47,7 +51,7 @@ class Communication:
 
     @property
     def value(self) -> Value:
-        """The value that lies in another way afterwards; of `inner` the result."""
+        """The value that lies in another way afterwards; of others the result."""
         return self.op.results[0] if self.plan is None else self.op.operands[0]
 
     @property
@@ -57,7 +61,7 @@ class Communication:
 
     @property
     def seconds(self) -> float:
-        """What the interconnect says that it takes each time; 0 of `inner`, which is not told."""
+        """What the interconnect says that it takes each time; 0 where there is no plan."""
         return 0.0 if self.plan is None else self.plan.seconds
 
     @property
@@ -75,12 +79,12 @@ class Communication:
 
     @property
     def source(self) -> str:
-        """How the value lies before; empty of `inner`."""
+        """How the value lies before; empty without a plan."""
         return "" if self.plan is None else str(self.plan.source)
 
     @property
     def target(self) -> str:
-        """How it lies afterwards; empty of `inner`."""
+        """How it lies afterwards; empty without a plan."""
         return "" if self.plan is None else str(self.plan.target)
 
     def facts(self) -> dict[str, Any]:
@@ -113,6 +117,7 @@ def communications(
     found: list[Communication] = []
     for op, times in walk_turns(decided.body):
         if op.name == "sdy.manual_computation":
+            found += _in_manual(op.regions[0], mesh_of(op.mesh), times, len(found))
             continue
         row = _of(decided, op, times, len(found), interconnect)
         if row is not None:
@@ -168,6 +173,32 @@ def walk_turns(region: Region, times: int | None = 1) -> Iterator[tuple[Op, int 
             inner = None
         for body in op.regions:
             yield from walk_turns(body, inner)
+
+
+def _in_manual(region: Region, mesh: Mesh, times: int | None, number: int) -> list[Communication]:
+    """The collectives of a body that is written for one device; those inside of it too."""
+    found: list[Communication] = []
+    for op, often in walk_turns(region, times):
+        if op.name == "sdy.manual_computation":
+            found += _in_manual(op.regions[0], mesh, often, number + len(found))
+            continue
+        size = op.definition.traffic(op, mesh.devices)
+        if size:
+            axes = _differing(mesh, op.definition.partners(op, mesh.devices))
+            row = Communication(number + len(found), MANUAL, op, None, size, often, axes)
+            found.append(row)
+    return found
+
+
+def _differing(mesh: Mesh, groups: Groups) -> tuple[str, ...]:
+    """The axes along which the members of some group stand in different places."""
+    ids = mesh.device_ids or range(mesh.devices)
+    places = {device: mesh.coordinates(place) for place, device in enumerate(ids)}
+    return tuple(
+        name
+        for name in mesh.names
+        if any(len({places[device][name] for device in group}) > 1 for group in groups)
+    )
 
 
 def _of(

@@ -21,8 +21,8 @@ def inner_bytes(
     cannot be cut so.
 
     factors: those of the operation. axes: for each factor the axes that cut it, major to minor, in
-    every operand and result that holds it. A reduction that is cut costs nothing here: its results
-    are unreduced.
+    every operand and result that holds it. A reduction that is cut costs nothing here, nor does what
+    a `dynamic_slice` takes of a cut dim: their results are unreduced.
     """
     price = PRICES.get(o.name)
     if price is not None:
@@ -33,10 +33,15 @@ def inner_bytes(
     return 0.0
 
 
+def _nothing(o: Op, factors: Factors, axes: Sequence[tuple[Axis, ...]], mesh: Mesh) -> float:
+    return 0.0
+
+
 Price = Callable[[Op, Factors, Sequence[tuple[Axis, ...]], Mesh], "float | None"]
 
 PRICES: dict[str, Price] = {
     "slice": window_bytes,
+    "dynamic_slice": _nothing,
     "pad": window_bytes,
     "reverse": window_bytes,
     "reduce_window": reduction_bytes,
