@@ -37,8 +37,9 @@ class Communication:
     """One place of a decided program where devices send.
 
     op: the `sharding_constraint`, the operation that sends inside, or the collective. plan: of a
-    reshard or a reduction. bytes: what a device receives each time, the mean of all devices. times: how often a
-    step of the program does it; None where data decides. axes: the mesh axes along which.
+    reshard or a reduction. bytes: what a device receives each time, the mean of all devices. times:
+    how often a step of the program does it; None where data decides. axes: the mesh axes along
+    which.
     """
 
     number: int

@@ -21,8 +21,8 @@ def inner_bytes(
     cannot be cut so.
 
     factors: those of the operation. axes: for each factor the axes that cut it, major to minor, in
-    every operand and result that holds it. A reduction that is cut costs nothing here, nor does what
-    a `dynamic_slice` takes of a cut dim: their results are unreduced.
+    every operand and result that holds it. A reduction that is cut costs nothing here, nor does
+    what a `dynamic_slice` takes of a cut dim: their results are unreduced.
     """
     price = PRICES.get(o.name)
     if price is not None:
