@@ -10,7 +10,7 @@ collectives that the user wrote into a manual computation are `manual`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from ...hlo.sharding import Mesh
 from ...hlo.types import unsharded
 from ...options import bytes_of
 from ..counters import counters, turns
-from .inner import inner_bytes
+from .inner import inner_bytes, shareable
 from .interconnect import USUAL, Interconnect
 from .partition.partitioner import axes_of_factors
 from .reshard import ReshardPlan, plan_reshard
@@ -116,11 +116,16 @@ def communications(
     the partitioned program, but where data decides how often a loop turns or which way is taken.
     """
     found: list[Communication] = []
+    shared: set[Hashable] = set()
+    homes = dict(_homes(decided.body))
     for op, times in walk_turns(decided.body):
         if op.name == "sdy.manual_computation":
             found += _in_manual(op.regions[0], mesh_of(op.mesh), times, len(found))
             continue
-        row = _of(decided, op, times, len(found), interconnect)
+        if op.name == "sharding_constraint":
+            row = _of(decided, op, times, len(found), interconnect)
+        else:
+            row = _inside(decided, op, times, len(found), shared, homes[op])
         if row is not None:
             found.append(row)
     return tuple(found)
@@ -205,8 +210,6 @@ def _differing(mesh: Mesh, groups: Groups) -> tuple[str, ...]:
 def _of(
     decided: Module, op: Op, times: int | None, number: int, interconnect: Interconnect
 ) -> Communication | None:
-    if op.name != "sharding_constraint":
-        return _inside(decided, op, times, number)
     kind = op.operands[0].tensor
     source, target = kind.sharding, op.results[0].tensor.sharding
     assert source is not None and target is not None
@@ -225,17 +228,40 @@ def _of(
     )
 
 
-def _inside(decided: Module, op: Op, times: int | None, number: int) -> Communication | None:
+def _homes(region: Region) -> Iterator[tuple[Op, int]]:
+    """A number of its region for each operation."""
+    for op in region.ops:
+        yield op, id(region)
+        for body in op.regions:
+            yield from _homes(body)
+
+
+def _inside(
+    decided: Module,
+    op: Op,
+    times: int | None,
+    number: int,
+    shared: set[Hashable],
+    home: int,
+) -> Communication | None:
+    """shared: what was fetched before, with its region's number; `home` is that of `op`."""
     factors = op.definition.shard(op)
     name = next((s.mesh for s in map(sharding_of, (*op.operands, *op.results)) if s), None)
     if factors is None or name is None:
         return None
     mesh = decided.meshes[name]
     axes = axes_of_factors(op, factors, mesh)
-    size = inner_bytes(op, factors, axes, mesh)
+    size = inner_bytes(op, factors, axes, mesh) or 0.0
+    for fetched, part in shareable(op, factors, axes, mesh).items():
+        size -= part if (home, fetched) in shared else 0.0
+        shared.add((home, fetched))
     if not size:
         return None
     sends = (FactorKind.PERMUTATION, FactorKind.REPLICATE)
-    held = zip(axes, factors.factors, strict=True)
-    names = dict.fromkeys(axis.name for cut, factor in held if factor.kind in sends for axis in cut)
+    names = dict.fromkeys(
+        axis.name
+        for cut, factor in zip(axes, factors.factors, strict=True)
+        if factor.kind in sends or (factor.kind is FactorKind.REDUCTION and factor.placed)
+        for axis in cut
+    )
     return Communication(number, INNER, op, None, size, times, tuple(names))
