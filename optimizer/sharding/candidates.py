@@ -65,6 +65,8 @@ class Candidates:
         come; wanted: for each result, how it may be used.
         """
         values = (*op.operands, *op.results)
+        if op.name == "sharding_constraint":
+            return [State((way,), (way,), 0.0) for way in _constrained(said[1], *arriving, *wanted)]
         maker = self._maker(op)
         if maker is None:
             lying = tuple(map(self.whole, values))
@@ -126,6 +128,24 @@ class Candidates:
                     if number in which:
                         found[axes, lying.reduction, which] = None
         return list(found)
+
+
+def _constrained(
+    said: Lying, arriving: Sequence[Lying], wanted: Sequence[Lying]
+) -> Iterator[Lying]:
+    """How a value that the user constrains may lie: as said; and where it comes as terms of a sum,
+    so that each device adds a part of what is said, which those take that need no more."""
+    yield said
+    assert said is not None
+    over = {axis for way in arriving if way is not None for axis in way.unreduced}
+    for way in wanted:
+        if way is None or way == said or way.unreduced:
+            continue
+        pairs = list(zip(way.dims, said.dims, strict=True))
+        finer = all(dim.axes[: len(coarse.axes)] == coarse.axes for dim, coarse in pairs)
+        added = {axis for dim, coarse in pairs for axis in dim.axes[len(coarse.axes) :]}
+        if finer and added <= over:
+            yield way
 
 
 class _Maker:
