@@ -35,6 +35,7 @@ from .optimizer.sharding.partition.program import WEIGHT, WHOLE
 from .optimizer.sharding.partition.program import partition as partitioned
 from .optimizer.sharding.propagated import Propagated, propagate
 from .optimizer.sharding.remesh import remeshed
+from .optimizer.sharding.rotations import pads_for_slices
 
 Array = np.ndarray[Any, Any]
 
@@ -144,7 +145,7 @@ def partition_module(
         module = remeshed(module, mesh)
     for step in (Decompose(), Dce()):
         module = step(module)
-    found = propagate(module)
+    found = pads_for_slices(propagate(module))
     decided = choose(found).module
     verify(decided, DECIDED)
     return Partitioned(found, decided, partitioned(decided, interconnect), interconnect)

@@ -17,10 +17,9 @@ minutes, is run only where it is named.
 
 from __future__ import annotations
 
+import argparse
 import json
-import math
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,21 +37,14 @@ from models.annotated_operations import OPERATIONS
 from rich.console import Console
 from rich.table import Table
 
+from girih import partition
 from girih.frontends.xla import read_hlo
 from girih.hlo.errors import UserError
 from girih.hlo.graph import Module, Op
-from girih.hlo.groups import process_groups
 from girih.hlo.interpret import interpret
-from girih.hlo.ops.collectives import Collective, members
-from girih.hlo.ops.exchange import Exchange, transfers
-from girih.hlo.ops.rooted import CollectivePermute, ProcessNumber
-from girih.optimizer.passes.dce import Dce
+from girih.hlo.ops.rooted import ProcessNumber
 from girih.optimizer.passes.inline import Inline
-from girih.optimizer.sharding.choice import choose
-from girih.optimizer.sharding.communications import communications, walk_turns
-from girih.optimizer.sharding.partition.program import partition
-from girih.optimizer.sharding.propagated import propagate
-from girih.tests.optimizer.sharding.decided import run
+from girih.optimizer.sharding.communications import walk_turns
 
 RESULTS = Path(__file__).resolve().parent / "results" / "sharding.json"
 EXAMPLES = {**NETWORKS, **OPERATIONS}
@@ -116,7 +108,7 @@ def sent(local: Module) -> Sent:
     total = 0.0
     for op, times in _communicating(Inline()(local)):
         calls[op.name] += times
-        total += times * _received(op)
+        total += times * op.definition.traffic(op, DEVICES)
     return Sent(dict(calls), total / MIB)
 
 
@@ -129,27 +121,6 @@ def _communicating(module: Module) -> Iterator[tuple[Op, int]]:
         yield op, times
 
 
-def _received(op: Op) -> float:
-    """Mean bytes that a device gets from others when it runs the operation once."""
-    room = op.definition
-    size = sum(v.tensor.size * v.tensor.element.bits // 8 for v in op.operands)
-    if isinstance(room, CollectivePermute):
-        return size * sum(s != t for s, t in op.source_target_pairs) / DEVICES
-    if isinstance(room, Exchange):
-        cells = sum(math.prod(t.sizes) for t in transfers(op) if t.source != t.target)
-        return cells * op.operands[0].tensor.element.bits / 8 / DEVICES
-    if not isinstance(room, Collective):
-        raise ValueError(f"{op.place}{op.name}: is not counted")
-    groups = members(op) or (tuple(range(DEVICES)),)
-    groups = process_groups(room.strategy(op), groups, 1, DEVICES)
-    found = (
-        room.received(op, [size] * len(group), place)
-        for group in groups
-        for place in range(len(group))
-    )
-    return sum(found) / DEVICES
-
-
 def compiled(example: Example) -> Any:
     """The program as XLA partitions and compiles it for eight virtual devices."""
     names, sizes = zip(*example.mesh, strict=True)
@@ -158,30 +129,23 @@ def compiled(example: Example) -> Any:
     return example.lowered(jax.sharding.Mesh(devices, names, axis_types=kinds)).compile()
 
 
-def decided(example: Example, devices: int = DEVICES) -> Module:
-    """The program in which every tensor lies as girih chooses."""
-    return choose(propagate(Dce()(Inline()(example.module(devices))))).module
-
-
 def ours(example: Example) -> dict[str, Any]:
     """MiB per device as decided and as counted, or why there is no program of one device."""
-    module = decided(example)
-    found: dict[str, Any] = {"decided": sum(c.total for c in communications(module)) / MIB}
     try:
-        counted = sent(partition(module))
+        parts = partition(example.module(DEVICES))
     except UserError as error:
-        return {**found, "ours": None, "refused": str(error)}
-    return {**found, "ours": counted.size, "ours_calls": counted.calls}
+        return {"decided": None, "ours": None, "refused": str(error)}
+    counted = sent(parts.local)
+    return {"decided": parts.bytes / MIB, "ours": counted.size, "ours_calls": counted.calls}
 
 
 def difference(example: Example, devices: int) -> float:
     """max |partitioned - whole| / max |whole| over the results, both by the interpreter."""
-    inputs = example.inputs()
-    whole = interpret(Inline()(example.module(devices)), inputs)
-    found = run(partition(decided(example, devices)), inputs)
+    inputs, module = example.inputs(), example.module(devices)
+    whole = interpret(Inline()(module), inputs)
     return max(
         float(np.abs(x - y).max() / max(np.abs(y).max(), 1e-30))
-        for x, y in zip(found, whole, strict=True)
+        for x, y in zip(partition(module).interpret(inputs), whole, strict=True)
     )
 
 
@@ -226,7 +190,9 @@ def shown(rows: dict[str, dict[str, Any]]) -> Table:
         cells = ["-" if found[key] is None else f"{found[key]:.3f}" for key in keys]
         table.add_row(name, calls, *cells[:2], cells[2] + mark, *cells[3:])
     summed = [found for name, found in rows.items() if name not in LEFT_OUT]
-    totals = [sum(found[key] for found in summed) for key in ("decided", "xla", "xla_earlier")]
+    totals = [
+        sum(found[key] or 0.0 for found in summed) for key in ("decided", "xla", "xla_earlier")
+    ]
     needed = sum(found["ideal"] for found in summed)
     table.add_row(
         f"{len(summed)} programs",
@@ -240,14 +206,18 @@ def shown(rows: dict[str, dict[str, Any]]) -> Table:
     return table
 
 
-def main(arguments: list[str]) -> None:
-    if arguments[:1] == ["--equal"]:
-        devices = int(arguments[1])
-        for name in arguments[2:] or USUAL:
-            if EXAMPLES[name].portable or devices == DEVICES:
-                print(name, f"{difference(EXAMPLES[name], devices):.2e}", flush=True)
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Bytes that devices receive, beside XLA's.")
+    parser.add_argument("ids", nargs="*", metavar="ID", choices=[[], *EXAMPLES], help="programs")
+    parser.add_argument("--equal", type=int, metavar="DEVICES", help="compare results instead")
+    given = parser.parse_args()
+    names = given.ids or USUAL
+    if given.equal:
+        for name in names:
+            if EXAMPLES[name].portable or given.equal == DEVICES:
+                print(name, f"{difference(EXAMPLES[name], given.equal):.2e}", flush=True)
         return
-    rows = {name: row(name) for name in arguments or USUAL}
+    rows = {name: row(name) for name in names}
     Console(width=170).print(shown(rows))
     known = json.loads(RESULTS.read_text())["programs"] if RESULTS.exists() else {}
     record = {"jax": jax.__version__, "programs": {**known, **rows}}
@@ -255,4 +225,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

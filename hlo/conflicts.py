@@ -32,6 +32,13 @@ _FIRST_MOVED = frozenset(("dynamic_slice", "gather", "torch_index_select"))
 _BOXES = frozenset(("concatenate",))
 """Their results may be cut along what is replicated: each part is put together of boxes."""
 
+_PARTWISE = frozenset(("dynamic_slice", "chlo.top_k"))
+"""Their operands may be cut along what is replicated, their results not: what devices find in their
+parts is put together."""
+
+_TAKERS = frozenset(("dynamic_slice",))
+"""What they take along such a factor is a sum: one device has each element, others zeros."""
+
 _LINEAR = frozenset(("negate", "real", "imag", "fft", "chlo.conj"))
 _ADDING = frozenset(("add", "subtract", "complex", "concatenate"))
 _PRODUCTS = frozenset(("multiply", "dot", "dot_general", "convolution"))
@@ -164,7 +171,7 @@ def _axes_of_factors(factors: Factors, op: Op, mesh: Mesh) -> list[Axes]:
             before = found[number]
             if before is None:
                 found[number], holders[number] = axes, value
-            elif before != axes and not _alone(factors, number, value, op):
+            elif before != axes and not (_alone(factors, number, value, op) and not axes):
                 one, other = holders[number].type, value.type
                 raise _Conflict(
                     f"factor {number} of {factors} is cut in two ways, by {one} and {other}"
@@ -173,13 +180,9 @@ def _axes_of_factors(factors: Factors, op: Op, mesh: Mesh) -> list[Axes]:
 
 
 def _alone(factors: Factors, number: int, value: Value, op: Op) -> bool:
-    """Whether a result may hold the whole of a factor that its operand has cut: where all of it is
-    needed anyhow, and what the devices have found of their parts is put together."""
-    return (
-        factors.factors[number].kind is FactorKind.REPLICATE
-        and value in op.results
-        and not _is_cut(value)
-    )
+    """Whether a result may hold the whole of a factor that its operand has cut."""
+    replicated = factors.factors[number].kind is FactorKind.REPLICATE
+    return replicated and value in op.results and op.name in _PARTWISE
 
 
 def _projected(
@@ -248,15 +251,13 @@ def _wrong_kind(op: Op, factors: Factors, axes: Sequence[Axes]) -> str:
     for number, (factor, held) in enumerate(zip(factors.factors, axes, strict=True)):
         if not held or factor.kind is not FactorKind.REPLICATE or op.name in _BOXES:
             continue
+        cut = op.name not in _PARTWISE
         for value, dims in zip(op.results, factors.results, strict=True):
             sharding = sharding_of(value)
-            holding = (
-                d
-                for d, dim in zip(sharding.dims if sharding else (), dims, strict=True)
-                if number in dim
-            )
-            if any(d.axes for d in holding):
-                return f"each device needs all of factor {number} of {factors}, and has a part"
+            said = sharding.dims if sharding else ()
+            cut |= any(d.axes for d, dim in zip(said, dims, strict=True) if number in dim)
+        if cut:
+            return f"each device needs all of factor {number} of {factors}, and has a part"
     return ""
 
 
@@ -269,6 +270,8 @@ def _folds(op: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> str:
     for factor, held in zip(factors.factors, axes, strict=True):
         if factor.kind is FactorKind.REDUCTION:
             wanted.update(dict.fromkeys(held, factor.reduction))
+        elif factor.kind is FactorKind.REPLICATE and op.name in _TAKERS:
+            wanted.update(dict.fromkeys(held, SUM))
     cut = [axis for held in axes for axis in held]
     pending = _pending(op.operands)
     for axis, kinds in pending.items():

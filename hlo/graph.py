@@ -436,3 +436,13 @@ def constant_of(value: Value) -> Dense | None:
     if op is not None and op.name == "constant":
         return op.attributes["value"]
     return None
+
+
+_REPEATING = ("broadcast_in_dim", "broadcast", "sharding_constraint")
+
+
+def repeated_constant(value: Value) -> Dense | None:
+    """The constant that a value is, or of which broadcasts make it; so zeros are, for example."""
+    while value.op is not None and value.op.name in _REPEATING:
+        value = value.op.operands[0]
+    return constant_of(value)

@@ -27,6 +27,7 @@ from .access import Access, elementwise
 from .errors import CompilerBug, UserError, VerifyError
 from .factors import Factors, from_access
 from .graph import Dense, Op, Region
+from .groups import Groups
 from .sharding import Mesh
 from .types import Type, unsharded
 
@@ -193,6 +194,15 @@ class OpDefinition:
         communicate. UnsupportedError where there is nobody to communicate with.
         """
         raise UserError(f"{self.name} means nothing on one device")
+
+    def partners(self, o: Op, partitions: int) -> Groups:
+        """The processes that exchange values, on a grid of one replica; none by default."""
+        return ()
+
+    def traffic(self, o: Op, partitions: int) -> float:
+        """Bytes that a process of such a grid receives from others when all of them run it once,
+        the mean of all processes."""
+        return 0.0
 
     def access(self, o: Op) -> Access | None:
         """Which elements of the operands an element of the results needs; None where nothing less

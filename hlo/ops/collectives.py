@@ -23,6 +23,8 @@ from ..groups import (
     are_groups,
     is_mesh,
     listed,
+    named_by,
+    process_groups,
 )
 from ..processes import Parts
 from ..room import ANY, Case, OpDefinition, attribute, constraint, operand, variadic
@@ -60,6 +62,10 @@ def zeros(kind: TensorType, shape: Sequence[int]) -> Any:
     if kind.element.kind == "quantized":
         value = kind.element.zero_points[0]
     return np.full(shape, value).astype(kind.dtype)
+
+
+def _bytes(value: Value) -> int:
+    return value.tensor.size * value.tensor.dtype.itemsize
 
 
 def zero(b: Any, kind: TensorType) -> Value:
@@ -136,6 +142,20 @@ class Collective(OpDefinition):
         sizes = [sum(np.asarray(x).nbytes for x in part[: len(o.results)]) for part in parts]
         process.count(o.name, self.received(o, sizes, place))
         return self.combine(o, parts, place, context)
+
+    def partners(self, o: Op, partitions: int) -> Groups:
+        strategy = self.strategy(o)
+        everyone = tuple(range(named_by(strategy, 1, partitions)))
+        return process_groups(strategy, members(o) or (everyone,), 1, partitions)
+
+    def traffic(self, o: Op, partitions: int) -> float:
+        size = sum(map(_bytes, o.operands[: len(o.results)]))
+        found = (
+            self.received(o, [size] * len(group), place)
+            for group in self.partners(o, partitions)
+            for place in range(len(group))
+        )
+        return sum(found) / partitions
 
     def received(self, o: Op, sizes: Sequence[int], place: int) -> int:
         """Bytes that come to member number `place`, whatever route they take, where rings carry

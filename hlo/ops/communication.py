@@ -9,13 +9,13 @@ import numpy as np
 
 from ..errors import UnsupportedError, UserError
 from ..graph import Op, Value
-from ..groups import CROSS_PARTITION, CROSS_REPLICA
+from ..groups import CROSS_PARTITION, CROSS_REPLICA, Groups, process_groups
 from ..room import OpDefinition, attribute, constraint, operand, variadic
 from ..types import TOKEN, FutureType, Type
 from .clauses import any_result, is_tensor, same_dim, static_dims
 from .collectives import zeros
 from .control import same_types
-from .rooted import pair_clauses
+from .rooted import pair_clauses, paired_traffic
 
 DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE = 1, 2, 3
 
@@ -112,6 +112,13 @@ class Receive(Communication, name="recv"):
         lambda o: o.channel_type == (HOST_TO_DEVICE if o.is_host_transfer else DEVICE_TO_DEVICE),
     )
     C6 = PAYLOAD
+
+    def partners(self, o: Op, partitions: int) -> Groups:
+        return process_groups(self.strategy(o), o.source_target_pairs, 1, partitions)
+
+    def traffic(self, o: Op, partitions: int) -> float:
+        kinds = [result.tensor for result in o.results[:-1]]
+        return paired_traffic(self.partners(o, partitions), kinds, partitions)
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         found = context["process"].receive(o, self.strategy(o))

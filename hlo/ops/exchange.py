@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..graph import Op, Value
+from ..groups import Groups, process_groups
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import F32, TensorType
 from .clauses import any_result, is_tensor, same_element
@@ -103,6 +105,17 @@ class Exchange(Collective, name="exchange"):
 
     def devices(self, o: Op) -> int:
         return max((number for t in transfers(o) for number in t[:2]), default=0) + 1
+
+    def partners(self, o: Op, partitions: int) -> Groups:
+        pairs = tuple((t.source, t.target) for t in transfers(o))
+        return process_groups(self.strategy(o), pairs, 1, partitions)
+
+    def traffic(self, o: Op, partitions: int) -> float:
+        boxes = [math.prod(t.sizes) for t in transfers(o)]
+        pairs = self.partners(o, partitions)
+        copies = len(pairs) // max(len(boxes), 1)
+        cells = sum(boxes[n // copies] for n, (one, other) in enumerate(pairs) if one != other)
+        return cells * o.operands[0].tensor.dtype.itemsize / partitions
 
     def alone(self, b: Any, o: Op, *values: Value) -> Sequence[Value]:
         kind = o.result.tensor

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..factors import FactorBuilder, Factors
 from ..graph import Op, Value
-from ..groups import CROSS_PARTITION, CROSS_REPLICA, FLATTENED_IDS
+from ..groups import CROSS_PARTITION, CROSS_REPLICA, FLATTENED_IDS, Groups, process_groups
 from ..processes import Parts
 from ..room import ANY, Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import F32, I32, UI32, TensorType, Type
@@ -164,6 +164,13 @@ def pair_clauses() -> tuple[Any, Any, Any, Any]:
     )
 
 
+def paired_traffic(pairs: Groups, kinds: Iterable[TensorType], partitions: int) -> float:
+    """What a process receives, the mean of all, where tensors of these types go from the first to
+    the second of each pair."""
+    size = sum(kind.size * kind.dtype.itemsize for kind in kinds)
+    return size * sum(source != target for source, target in pairs) / partitions
+
+
 class CollectivePermute(Collective, name="collective_permute"):
     """result = the operand of the process that is paired with this target; zeros without one."""
 
@@ -186,6 +193,12 @@ class CollectivePermute(Collective, name="collective_permute"):
         if (0, 0) in o.source_target_pairs:
             return values
         return [zero(b, o.result.tensor)]
+
+    def partners(self, o: Op, partitions: int) -> Groups:
+        return process_groups(self.strategy(o), o.source_target_pairs, 1, partitions)
+
+    def traffic(self, o: Op, partitions: int) -> float:
+        return paired_traffic(self.partners(o, partitions), [o.operand.tensor], partitions)
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         process = context["process"]

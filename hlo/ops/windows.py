@@ -12,7 +12,7 @@ import numpy as np
 from ..access import Access, Index, Kind, Space, Term, windowed
 from ..errors import UnsupportedError
 from ..factors import Factor, FactorBuilder, FactorKind, Factors
-from ..graph import Function, Module, Op, Region, Value, constant_of
+from ..graph import Function, Module, Op, Region, Value, repeated_constant
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
 from ..types import F32, I1, I8, TensorType, Type
@@ -187,7 +187,7 @@ def absorbs_padding(o: Op, inits: Sequence[Value]) -> bool:
     region = o.regions[0]
     if bodies.monoid(region) in _IDEMPOTENT:
         return True
-    known = [constant_of(value) for value in inits]
+    known = [repeated_constant(value) for value in inits]
     if region.captures() or None in known:
         return False
     numbers = [

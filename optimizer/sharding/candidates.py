@@ -8,12 +8,12 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...hlo.factors import FactorKind, Factors
+from ...hlo.factors import Factor, FactorKind, Factors
 from ...hlo.graph import Op, Value
 from ...hlo.sharding import SUM, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
 from .inner import inner_bytes
-from .linear import carriers
+from .linear import TAKERS, carriers
 from .parts import Part, Parts, of_axes, overlap, product, to_axes
 from .projection import join, project
 
@@ -65,6 +65,8 @@ class Candidates:
         come; wanted: for each result, how it may be used.
         """
         values = (*op.operands, *op.results)
+        if op.name == "sharding_constraint":
+            return [State((way,), (way,), 0.0) for way in _constrained(said[1], *arriving, *wanted)]
         maker = self._maker(op)
         if maker is None:
             lying = tuple(map(self.whole, values))
@@ -126,6 +128,24 @@ class Candidates:
                     if number in which:
                         found[axes, lying.reduction, which] = None
         return list(found)
+
+
+def _constrained(
+    said: Lying, arriving: Sequence[Lying], wanted: Sequence[Lying]
+) -> Iterator[Lying]:
+    """How a value that the user constrains may lie: as said; and where it comes as terms of a sum,
+    so that each device adds a part of what is said, which those take that need no more."""
+    yield said
+    assert said is not None
+    over = {axis for way in arriving if way is not None for axis in way.unreduced}
+    for way in wanted:
+        if way is None or way == said or way.unreduced:
+            continue
+        pairs = list(zip(way.dims, said.dims, strict=True))
+        finer = all(dim.axes[: len(coarse.axes)] == coarse.axes for dim, coarse in pairs)
+        added = {axis for dim, coarse in pairs for axis in dim.axes[len(coarse.axes) :]}
+        if finer and added <= over:
+            yield way
 
 
 class _Maker:
@@ -213,6 +233,12 @@ class _Maker:
     def taken(self, assignment: Assignment, part: Part) -> bool:
         return any(overlap(part, other) for axes in assignment.values() for other in axes)
 
+    def gives_terms(self, factor: Factor) -> bool:
+        """Whether results are unreduced over the axes that cut it."""
+        if factor.kind is FactorKind.REDUCTION:
+            return True
+        return factor.kind is FactorKind.REPLICATE and self.op.name in TAKERS
+
     def may(self, number: int) -> bool:
         return self.sizes[number] > 1
 
@@ -236,10 +262,12 @@ class _Maker:
             return None
         folds = {fold} if over else set()
         left = list(over)
+        kept = dict(assignment)  # of which a result can be cut
         for number, factor in enumerate(self.factors.factors):
-            if factor.kind is FactorKind.REDUCTION and assignment.get(number):
+            if assignment.get(number) and self.gives_terms(factor):
                 folds.add(factor.reduction)
                 left += assignment[number]
+                kept.pop(number)
         if len(folds) > 1:
             return None
         kind, count = next(iter(folds), SUM), len(self.op.operands)
@@ -248,7 +276,7 @@ class _Maker:
             if not isinstance(value.type, TensorType):
                 lying.append(None)
                 continue
-            dims = self.dims(number, assignment)
+            dims = self.dims(number, assignment if number < count else kept)
             if dims is None:
                 return None
             pending = () if number < count and number not in which else over

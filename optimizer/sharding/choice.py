@@ -7,7 +7,8 @@ Each operation has states (`candidates.py`): axes for its factors, and axes over
 sums for later. A state costs what devices send inside, and a little for work and memory; an edge
 between two operations, what it costs that the value which one leaves comes to the other as it
 wants it. The cheapest states together are found by messages (`min_sum.py`). What the user said of
-values holds: arguments, constraints, values that control flow carries lie as propagation says.
+values holds: arguments, constraints, values that control flow carries lie as propagation says. Of a
+sum that is constrained before its terms are added, who reads a part gets that part's sum.
 """
 
 from __future__ import annotations
@@ -130,9 +131,6 @@ class _Graph:
                 self._branches(op, times)
             elif op.name == "sdy.manual_computation":
                 self._manual(op, times)
-            elif op.name == "sharding_constraint":
-                lying = self.fixed[op.result] = self.lying(op.result)
-                self._want(op, 0, op.operands[0], lying, times)
             elif op.name != "sharding_group":
                 self._operation(op, times)
 

@@ -4,12 +4,13 @@
         print(row)
 
 A reshard is a `sharding_constraint` whose operand lies in another way; a reduction is one that ends
-a value which is unreduced. What operations send inside of them (halos, boxes) is `inner`.
+a value which is unreduced. What operations send inside of them (halos, boxes) is `inner`; the
+collectives that the user wrote into a manual computation are `manual`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,24 +18,28 @@ from ...hlo.conflicts import sharding_of
 from ...hlo.errors import UserError
 from ...hlo.factors import FactorKind
 from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.groups import Groups
+from ...hlo.ops.manual import mesh_of
+from ...hlo.sharding import Mesh
 from ...hlo.types import unsharded
 from ...options import bytes_of
 from ..counters import counters, turns
-from .inner import inner_bytes
+from .inner import inner_bytes, shareable
 from .interconnect import USUAL, Interconnect
 from .partition.partitioner import axes_of_factors
 from .reshard import ReshardPlan, plan_reshard
 
-RESHARD, REDUCTION, INNER = "reshard", "reduction", "inner"
+RESHARD, REDUCTION, INNER, MANUAL = "reshard", "reduction", "inner", "manual"
 
 
 @dataclass(frozen=True, eq=False)
 class Communication:
     """One place of a decided program where devices send.
 
-    op: the `sharding_constraint`, or the operation that sends inside. plan: of a reshard or a
-    reduction. bytes: what a device receives each time, the mean of all devices. times: how often a
-    step of the program does it; None where data decides. axes: the mesh axes along which.
+    op: the `sharding_constraint`, the operation that sends inside, or the collective. plan: of a
+    reshard or a reduction. bytes: what a device receives each time, the mean of all devices. times:
+    how often a step of the program does it; None where data decides. axes: the mesh axes along
+    which.
     """
 
     number: int
@@ -47,7 +52,7 @@ class Communication:
 
     @property
     def value(self) -> Value:
-        """The value that lies in another way afterwards; of `inner` the result."""
+        """The value that lies in another way afterwards; of others the result."""
         return self.op.results[0] if self.plan is None else self.op.operands[0]
 
     @property
@@ -57,7 +62,7 @@ class Communication:
 
     @property
     def seconds(self) -> float:
-        """What the interconnect says that it takes each time; 0 of `inner`, which is not told."""
+        """What the interconnect says that it takes each time; 0 where there is no plan."""
         return 0.0 if self.plan is None else self.plan.seconds
 
     @property
@@ -75,12 +80,12 @@ class Communication:
 
     @property
     def source(self) -> str:
-        """How the value lies before; empty of `inner`."""
+        """How the value lies before; empty without a plan."""
         return "" if self.plan is None else str(self.plan.source)
 
     @property
     def target(self) -> str:
-        """How it lies afterwards; empty of `inner`."""
+        """How it lies afterwards; empty without a plan."""
         return "" if self.plan is None else str(self.plan.target)
 
     def facts(self) -> dict[str, Any]:
@@ -111,10 +116,16 @@ def communications(
     the partitioned program, but where data decides how often a loop turns or which way is taken.
     """
     found: list[Communication] = []
+    shared: set[Hashable] = set()
+    homes = dict(_homes(decided.body))
     for op, times in walk_turns(decided.body):
         if op.name == "sdy.manual_computation":
+            found += _in_manual(op.regions[0], mesh_of(op.mesh), times, len(found))
             continue
-        row = _of(decided, op, times, len(found), interconnect)
+        if op.name == "sharding_constraint":
+            row = _of(decided, op, times, len(found), interconnect)
+        else:
+            row = _inside(decided, op, times, len(found), shared, homes[op])
         if row is not None:
             found.append(row)
     return tuple(found)
@@ -170,11 +181,35 @@ def walk_turns(region: Region, times: int | None = 1) -> Iterator[tuple[Op, int 
             yield from walk_turns(body, inner)
 
 
+def _in_manual(region: Region, mesh: Mesh, times: int | None, number: int) -> list[Communication]:
+    """The collectives of a body that is written for one device; those inside of it too."""
+    found: list[Communication] = []
+    for op, often in walk_turns(region, times):
+        if op.name == "sdy.manual_computation":
+            found += _in_manual(op.regions[0], mesh, often, number + len(found))
+            continue
+        size = op.definition.traffic(op, mesh.devices)
+        if size:
+            axes = _differing(mesh, op.definition.partners(op, mesh.devices))
+            row = Communication(number + len(found), MANUAL, op, None, size, often, axes)
+            found.append(row)
+    return found
+
+
+def _differing(mesh: Mesh, groups: Groups) -> tuple[str, ...]:
+    """The axes along which the members of some group stand in different places."""
+    ids = mesh.device_ids or range(mesh.devices)
+    places = {device: mesh.coordinates(place) for place, device in enumerate(ids)}
+    return tuple(
+        name
+        for name in mesh.names
+        if any(len({places[device][name] for device in group}) > 1 for group in groups)
+    )
+
+
 def _of(
     decided: Module, op: Op, times: int | None, number: int, interconnect: Interconnect
 ) -> Communication | None:
-    if op.name != "sharding_constraint":
-        return _inside(decided, op, times, number)
     kind = op.operands[0].tensor
     source, target = kind.sharding, op.results[0].tensor.sharding
     assert source is not None and target is not None
@@ -193,17 +228,40 @@ def _of(
     )
 
 
-def _inside(decided: Module, op: Op, times: int | None, number: int) -> Communication | None:
+def _homes(region: Region) -> Iterator[tuple[Op, int]]:
+    """A number of its region for each operation."""
+    for op in region.ops:
+        yield op, id(region)
+        for body in op.regions:
+            yield from _homes(body)
+
+
+def _inside(
+    decided: Module,
+    op: Op,
+    times: int | None,
+    number: int,
+    shared: set[Hashable],
+    home: int,
+) -> Communication | None:
+    """shared: what was fetched before, with its region's number; `home` is that of `op`."""
     factors = op.definition.shard(op)
     name = next((s.mesh for s in map(sharding_of, (*op.operands, *op.results)) if s), None)
     if factors is None or name is None:
         return None
     mesh = decided.meshes[name]
     axes = axes_of_factors(op, factors, mesh)
-    size = inner_bytes(op, factors, axes, mesh)
+    size = inner_bytes(op, factors, axes, mesh) or 0.0
+    for fetched, part in shareable(op, factors, axes, mesh).items():
+        size -= part if (home, fetched) in shared else 0.0
+        shared.add((home, fetched))
     if not size:
         return None
     sends = (FactorKind.PERMUTATION, FactorKind.REPLICATE)
-    held = zip(axes, factors.factors, strict=True)
-    names = dict.fromkeys(axis.name for cut, factor in held if factor.kind in sends for axis in cut)
+    names = dict.fromkeys(
+        axis.name
+        for cut, factor in zip(axes, factors.factors, strict=True)
+        if factor.kind in sends or (factor.kind is FactorKind.REDUCTION and factor.placed)
+        for axis in cut
+    )
     return Communication(number, INNER, op, None, size, times, tuple(names))

@@ -5,13 +5,13 @@ The rest of a program's bytes are reshards, which `reshard.py` counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from ...hlo.factors import FactorKind, Factors
 from ...hlo.graph import Op
 from ...hlo.sharding import Axis, Mesh
-from .partition.along import reduction_bytes, top_k_bytes
-from .partition.windows import joining_bytes, window_bytes
+from .partition.along import reduction_bytes, reduction_halos, top_k_bytes
+from .partition.windows import halos, joining_bytes, window_bytes
 
 
 def inner_bytes(
@@ -21,8 +21,8 @@ def inner_bytes(
     cannot be cut so.
 
     factors: those of the operation. axes: for each factor the axes that cut it, major to minor, in
-    every operand and result that holds it. A reduction that is cut costs nothing here: its results
-    are unreduced.
+    every operand and result that holds it. A reduction that is cut costs nothing here, nor does
+    what a `dynamic_slice` takes of a cut dim: their results are unreduced.
     """
     price = PRICES.get(o.name)
     if price is not None:
@@ -33,14 +33,33 @@ def inner_bytes(
     return 0.0
 
 
+def shareable(
+    o: Op, factors: Factors, axes: Sequence[tuple[Axis, ...]], mesh: Mesh
+) -> Mapping[Hashable, float]:
+    """Of these bytes those that operations of one region receive once if they fetch the same: what
+    that is -> its bytes."""
+    found = _SHARED.get(o.name)
+    return {} if found is None else found(o, factors, axes, mesh)
+
+
+def _nothing(o: Op, factors: Factors, axes: Sequence[tuple[Axis, ...]], mesh: Mesh) -> float:
+    return 0.0
+
+
 Price = Callable[[Op, Factors, Sequence[tuple[Axis, ...]], Mesh], "float | None"]
 
 PRICES: dict[str, Price] = {
     "slice": window_bytes,
+    "dynamic_slice": _nothing,
     "pad": window_bytes,
     "reverse": window_bytes,
     "reduce_window": reduction_bytes,
     "chlo.top_k": top_k_bytes,
     "convolution": window_bytes,
     "concatenate": joining_bytes,
+}
+
+_SHARED = {
+    **dict.fromkeys(("slice", "pad", "reverse", "convolution"), halos),
+    "reduce_window": reduction_halos,
 }

@@ -7,13 +7,17 @@ that has been added up until then.
 
 from __future__ import annotations
 
-from ...hlo.graph import Op, Value, constant_of
+from ...hlo.graph import Op, Value, repeated_constant
 from ...hlo.sharding import MAX, MIN, SUM
 
 _MOVES = frozenset(("broadcast", "broadcast_in_dim", "reshape", "reverse", "slice", "transpose"))
 _LINEAR = _MOVES | {"negate", "real", "imag"}
 _PRODUCTS = frozenset(("multiply", "dot", "dot_general", "convolution"))
 _TOGETHER = frozenset(("add", "subtract", "concatenate"))
+
+TAKERS = frozenset(("dynamic_slice",))
+"""What they take of a dim that each device needs all of is a sum where the dim is cut: a device has
+the elements that lie in its block, and zeros for the others."""
 
 
 def carriers(op: Op, fold: str) -> list[frozenset[int]]:
@@ -50,9 +54,7 @@ def carriers(op: Op, fold: str) -> list[frozenset[int]]:
 
 
 def _is_zero(value: Value) -> bool:
-    while value.op is not None and value.op.name in ("broadcast_in_dim", "sharding_constraint"):
-        value = value.op.operands[0]
-    found = constant_of(value)
+    found = repeated_constant(value)
     return found is not None and not found.array.any()
 
 

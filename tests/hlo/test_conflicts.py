@@ -160,6 +160,39 @@ def test_a_reshape(operand: str, dims: tuple[int, ...], result: str, reason: str
     assert bool(reason) == bool(found), found
 
 
+@pytest.mark.parametrize(
+    ("operand", "result", "reason"),
+    [
+        ("x,-", "-,-|x", ""),
+        ("x,y", "-,y|x", ""),
+        ("-,y", "-,y", ""),
+        ("x,-", "-,-", "has to be unreduced"),  # one device has the row, the others zeros
+        ("x,-", "-,-|maxx", "has to be unreduced"),
+        ("x,-", "x,-", "each device needs all"),
+        ("-,-", "-,-|x", "has to be unreduced"),
+    ],
+)
+def test_a_row_at_a_computed_place(operand: str, result: str, reason: str) -> None:
+    types = [kind(SQUARE, operand), kind((), "", I32), kind((), "", I32)]
+    found = fault("dynamic_slice", types, [kind((4, 8), result)], slice_sizes=(4, 8))
+    assert reason in found and bool(reason) == bool(found)
+
+
+def test_what_is_needed_whole() -> None:
+    """The candidates of a row's parts are put together; a row of parts is not sorted."""
+    rows, best = kind(SQUARE, "y,x"), [kind((8, 2), "y,-"), kind((8, 2), "y,-", I32)]
+    assert not fault("chlo.top_k", [rows], best, k=2)
+    cut = [kind((8, 2), "y,x"), kind((8, 2), "y,x", I32)]
+    assert "cuts two factors" in fault("chlo.top_k", [rows], cut, k=2)
+    facts = {"dimension": 1, "is_stable": True}
+    order = build_region(
+        [TensorType((), F32)] * 2, lambda b, x, y: [b("compare", x, y, comparison_direction="LT")]
+    )
+    for result in ("y,x", "y,-"):
+        assert fault("sort", [rows], [kind(SQUARE, result)], (order,), **facts)
+    assert not fault("sort", [kind(SQUARE, "xy,-")], [kind(SQUARE, "xy,-")], (order,), **facts)
+
+
 def test_blocks_of_merged_dims() -> None:
     """Six elements in four blocks are 2, 2, 2, 0; rows of three in two each are 2, 1, 2, 1."""
     assert "no parts" in fault("reshape", [kind((6,), "yx")], [kind((2, 3), "y,x")])

@@ -6,7 +6,7 @@ Each device does its block, and what the devices then send each other does not g
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ....hlo.types import I32, TensorType
 from .halo import Axes, block_of
 from .local import lower_local, rebuilt
 from .partitioner import Partitioner
-from .windows import lower_windows_of_reduction, window_bytes
+from .windows import halos, lower_windows_of_reduction, window_bytes
 
 # The k largest: those of the blocks are candidates, which every device orders.
 
@@ -107,6 +107,13 @@ def reduction_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -
         for d, (size, held) in enumerate(zip(kind.dims, factors.operands[0], strict=True))
     )
     return float((mesh.parts(found[2]) - 1) * math.prod(sizes) * kind.dtype.itemsize)
+
+
+def reduction_halos(
+    o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh
+) -> Mapping[Hashable, float]:
+    """Those of windows that are no running totals."""
+    return {} if _total(o, factors, axes) else halos(o, factors, axes, mesh)
 
 
 def lower_reduce_window(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class Partitioner:
         self._factors: dict[Op, tuple[Factors, tuple[Axes, ...]]] = {}
         self._indices: dict[Axes, Value] = {}
         self._local: dict[TensorType, TensorType] = {}
+        self._made: dict[Hashable, Value] = {}  # by the region's builder, and what it is made of
 
     # What is known of operations and types.
 
@@ -118,15 +119,18 @@ class Partitioner:
         dims: along which; by default those that hold a factor which is cut and does not pass.
         """
         value, b = o.operands[number], self.b
-        found = self.values[value]
         if dims is None:
             dims = self._read(o, number)
-        for dim in dims:
-            if self.uneven(value, dim):
+        uneven = tuple(dim for dim in dims if self.uneven(value, dim))
+        key = b, value, uneven, str(fill)
+        if key not in self._made:
+            found = self.values[value]
+            for dim in uneven:
                 end = b.constant(value.dims[dim], found.tensor.with_element(I32))
                 inside = b.compare("LT", self.positions(value, dim), end)
                 found = b("select", inside, found, b.constant(fill, found.tensor))
-        return found
+            self._made[key] = found
+        return self._made[key]
 
     def _read(self, o: Op, number: int) -> list[int]:
         factors, axes = self._of(o)
@@ -161,11 +165,15 @@ class Partitioner:
         self, value: Value, dims: Sequence[int], transfers: Iterable[Sequence[Any]]
     ) -> Value:
         """A tensor of `dims` of the boxes that `transfers` say (`hlo/ops/exchange.py`), zeros
-        elsewhere."""
-        return self.b(
-            "exchange", value, type=value.tensor.with_dims(dims),
-            transfers=tuple(map(tuple, transfers)), channel_id=self.channel(),
-        )  # fmt: skip
+        elsewhere. Equal ones of a value are one, in each region."""
+        boxes = tuple(map(tuple, transfers))
+        key = self.b, value, tuple(dims), boxes
+        if key not in self._made:
+            self._made[key] = self.b(
+                "exchange", value, type=value.tensor.with_dims(dims), transfers=boxes,
+                channel_id=self.channel(),
+            )  # fmt: skip
+        return self._made[key]
 
     def _group(self, axes: Sequence[Axis]) -> dict[str, Any]:
         return {"replica_groups": self.groups(axes), "channel_id": self.channel(), **GLOBAL}

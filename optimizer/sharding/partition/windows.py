@@ -7,7 +7,7 @@ the operation on that, with padding of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +25,6 @@ from .halo import (
     Reading,
     Routes,
     Window,
-    halo_bytes,
     kept,
     mirrored,
     read_along,
@@ -175,12 +174,32 @@ _WINDOWS = {
 
 def window_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> float | None:
     """Bytes that a device receives, mean over devices; None where it cannot be cut so."""
-    found = fetching(o, factors, axes, mesh)
-    if found is None:
+    if fetching(o, factors, axes, mesh) is None:
         return None
+    return sum(halos(o, factors, axes, mesh).values(), 0.0)
+
+
+def halos(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Mapping[Hashable, float]:
+    """What is fetched from other devices -> the bytes of it that a device receives. Operations of
+    one region that fetch the same share it (`Partitioner.exchange`)."""
+    found = fetching(o, factors, axes, mesh)
+    if found is None or all(line.local for line in found.lines):
+        return {}
+    cuts, routes = tuple(line.axes for line in found.lines), routes_of(found.lines)
+    lengths = tuple(line.length for line in found.lines)
+    masked = tuple(d for d in _masked(o) if o.operands[0].dims[d] % mesh.parts(cuts[d]))
     count = len(o.operands) // 2 if o.name == "reduce_window" else 1
-    sizes = [value.tensor.dtype.itemsize for value in o.operands[:count]]
-    return sum(halo_bytes(mesh, found.lines, size) for size in sizes)
+    return {
+        (value, masked, lengths, transfers_of(mesh, cuts, routes)): received(
+            mesh, cuts, routes, value.tensor.dtype.itemsize
+        )
+        for value in o.operands[:count]
+    }
+
+
+def _masked(o: Op) -> tuple[int, ...]:
+    """The dims of the first operand of which zeros have to stand behind the end."""
+    return (o.input_feature_dimension,) if o.name == "convolution" else ()
 
 
 # Lowering.
@@ -343,8 +362,7 @@ def lower_windows_of_reduction(p: Partitioner, o: Op, operands: list[Value]) -> 
 
 def lower_convolution(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
     found, factors, axes = _fetched(p, o), p.factors(o), p.axes(o)
-    feature = o.input_feature_dimension
-    image = _aligned(p, p.masked(o, 0, 0, [feature]), found, None)
+    image = _aligned(p, p.masked(o, 0, 0, _masked(o)), found, None)
     strides, padding, base, dilation, reversal = map(list, window_attributes(o))
     for n, dim in enumerate(o.input_spatial_dimensions):
         if dim in found.readings:

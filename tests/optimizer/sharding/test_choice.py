@@ -24,6 +24,7 @@ from girih.optimizer.sharding.min_sum import cheapest
 from girih.optimizer.sharding.partition.program import WHOLE, partition
 from girih.optimizer.sharding.propagated import propagate
 
+from .decided import run
 from .gold import programs
 
 RANDOM = [name for name in programs() if name.startswith("random")]
@@ -116,6 +117,45 @@ def test_sums_are_put_off() -> None:
     verify(found, DECIDED)
     (only,) = communications(found)
     assert only.kind == "reduction"
+
+
+@pytest.mark.parametrize(
+    ("pending", "whole", "ways"),
+    [
+        # The terms of a part are added for who reads that part; for who reads all, all of them.
+        (True, False, ["reduce_scatter"]),
+        (True, True, ["all_reduce"]),
+        # What no sum has left open is gathered, as the user says.
+        (False, False, ["all_gather"]),
+    ],
+)
+def test_a_constraint_is_for_readers(pending: bool, whole: bool, ways: list[str]) -> None:
+    kind = TensorType((64, 64), F32)
+    row, column, free = (
+        parse_sharding(f"<@mesh, {text}>") for text in ('[{"x"}, {}]', '[{}, {"x"}]', "[{}, {}]")
+    )
+    facts = {
+        "lhs_batching_dimensions": (), "rhs_batching_dimensions": (),
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,),
+    }  # fmt: skip
+
+    def body(b: Any, x: Any, y: Any, w: Any) -> Any:
+        value = b("dot_general", x, y, **facts) if pending else b("negate", w)
+        said = b("sharding_constraint", value, type=kind.with_sharding(free), stated="constraint")
+        less = b("sharding_constraint", b("subtract", w, said), type=w.type, stated="constraint")
+        return [less, said] if whole else [less]
+
+    types = [kind.with_sharding(said) for said in (column, row, row)]
+    module = build_module(types, body)
+    module = Module(dict(module.functions), meshes={"mesh": Mesh((("x", 4),))})
+    found = choose(propagate(Dce()(module))).module
+    verify(found, DECIDED)
+    rows = communications(found)
+    assert [way for row in rows for way in row.collectives] == ways
+    generator = np.random.default_rng(0)
+    inputs = [generator.integers(-4, 5, (64, 64)).astype(np.float32) for _ in range(3)]
+    for got, wanted in zip(run(partition(found), inputs), interpret(module, inputs), strict=True):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_axes_of_a_dim_that_is_needed_whole_divide_another_one() -> None:

@@ -120,3 +120,61 @@ def test_turns_of_loops_are_counted(turns: int) -> None:
     assert row.times == turns and row.total == turns * 16 * 8 * 4 * 3 / 4
     assert sum(row.total for row in communications(decided)) == received(partition(decided))
     assert row.axes == ("x",)
+
+
+def test_what_is_fetched_twice_comes_once() -> None:
+    """Two shifts by one row share its halo, in every region anew; a shift by two has another."""
+    scalar = TensorType((), F32).with_sharding(parse_sharding("<@m, []>"))
+    flag = TensorType((), I1).with_sharding(parse_sharding("<@m, []>"))
+
+    def shifted(b: Any, x: Any, rows: int, fill: float) -> Any:
+        facts = {"value": Dense.of(np.asarray(fill, np.float32))}
+        number = b.append(Op(find("constant"), (), facts, (), (scalar,))).result
+        return b(
+            "pad", x, number, type=lying(CUT), edge_padding_low=(rows, 0),
+            edge_padding_high=(-rows, 0), interior_padding=(0, 0),
+        )  # fmt: skip
+
+    def step(b: Any, x: Any) -> Any:
+        twice = b("add", shifted(b, x, 1, 0.0), shifted(b, x, 1, 2.0), type=lying(CUT))
+        return b("add", twice, shifted(b, x, 2, 0.0), type=lying(CUT))
+
+    def inside(b: Any) -> Any:
+        return [step(b, outer[0])]
+
+    outer: list[Any] = []
+
+    def body(b: Any, x: Any) -> Any:
+        y = step(b, x)
+        outer.append(y)
+        yes = b.append(
+            Op(find("constant"), (), {"value": Dense.of(np.asarray(True))}, (), (flag,))
+        ).result
+        branches = (build_region([], inside), build_region([], inside))
+        return [step(b, y), b.op("if", [yes], {}, branches, [lying(CUT)]).result]
+
+    main = Function("main", build_region([lying(CUT)], body))
+    decided = Module({"main": main}, meshes={"m": MESH})
+    verify(decided, DECIDED)
+    rows = communications(decided)
+    size = 3 / 4 * 8 * 4  # a row comes to all but the first of four
+    assert [row.bytes for row in rows] == [size, 2 * size] * 4
+    local = partition(decided)
+    blocks = [
+        [np.random.default_rng(n // 2).integers(-4, 5, (4, 8)).astype(np.float32)]
+        for n in range(MESH.devices)
+    ]
+    ran = interpret_parallel(local, blocks)
+    received = sum(sum(counts.values()) for counts in ran.received) / MESH.devices
+    assert received == sum(row.bytes for row in rows[:6])  # one branch
+    x = np.concatenate([blocks[n][0] for n in range(0, MESH.devices, 2)])
+
+    def whole(x: Any) -> Any:
+        one, two = np.zeros_like(x), np.zeros_like(x)
+        one[1:], two[2:] = 2 * x[:-1], x[:-2]
+        one[0] = 2
+        return one + two
+
+    for number, device in enumerate(range(0, MESH.devices, 2)):
+        for result in ran.results[device]:
+            np.testing.assert_array_equal(result, whole(whole(x))[4 * number : 4 * number + 4])

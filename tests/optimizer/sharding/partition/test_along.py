@@ -20,6 +20,7 @@ from girih.optimizer.sharding.partition.program import partition
 from ..decided import Decider, run
 from .test_windows import EIGHT, MESHES, assigned, check, one
 
+F0 = TensorType((), F32)
 MONOIDS = {"add": 0.0, "maximum": -np.inf, "minimum": np.inf, "multiply": 1.0}
 
 
@@ -49,6 +50,24 @@ def test_running_totals(seed: int) -> None:
     x = np.random.default_rng(seed).integers(-2, 3, dims).astype(np.float32)
     found = run(partition(decider.module(module)), [x], np.nan)
     np.testing.assert_allclose(found[0], interpret(module, [x])[0], rtol=1e-5)
+
+
+def test_a_total_from_a_broadcast_zero_is_a_running_one() -> None:
+    """As JAX writes `cumsum`: nothing is padded, so that totals alone are sent."""
+    module = running("add", (16, 3), 0, False)
+
+    def body(b: Builder, x: Value) -> Sequence[Value]:
+        zero = b("broadcast_in_dim", b.constant(np.float32(0)), type=F0, broadcast_dimensions=())
+        op = module.body.ops[-1]
+        return b.op("reduce_window", [x, zero], op.attributes, op.regions).results
+
+    op = build_module([TensorType((16, 3), F32)], body).body.ops[-1]
+    assert op.definition.decompose(Builder(), op, *op.operands) is None
+    factors = op.definition.shard(op)
+    assert factors is not None
+    number = factors.operands[0][0][0]
+    axes = [(Axis("x"),) if n == number else () for n in range(len(factors.factors))]
+    assert inner_bytes(op, factors, axes, EIGHT) == 7 * 3 * 4
 
 
 def test_a_running_total_receives_totals() -> None:
