@@ -194,7 +194,7 @@ def _of(
 
 
 def _inside(decided: Module, op: Op, times: int | None, number: int) -> Communication | None:
-    factors = op.definition.shard(op)
+    factors = op.definition.divide(op)
     name = next((s.mesh for s in map(sharding_of, (*op.operands, *op.results)) if s), None)
     if factors is None or name is None:
         return None

@@ -11,7 +11,15 @@ from ...hlo.factors import FactorKind, Factors
 from ...hlo.graph import Op
 from ...hlo.sharding import Axis, Mesh
 from .partition.along import reduction_bytes, top_k_bytes
+from .partition.reductions import reduce_bytes
+from .partition.scattering import scatter_bytes
+from .partition.selecting import selection_bytes
+from .partition.sorting import sort_bytes, sort_calls
 from .partition.windows import joining_bytes, window_bytes
+
+CALL = 4096.0
+"""What each communication costs beside its bytes, in bytes: of two ways equal in these, the
+shorter."""
 
 
 def inner_bytes(
@@ -33,6 +41,11 @@ def inner_bytes(
     return 0.0
 
 
+def inner_calls(o: Op, factors: Factors, axes: Sequence[tuple[Axis, ...]], mesh: Mesh) -> int:
+    """How often devices send inside of `o`, each time with what they got the time before."""
+    return sort_calls(o, factors, axes, mesh) if o.name == "sort" else 0
+
+
 Price = Callable[[Op, Factors, Sequence[tuple[Axis, ...]], Mesh], "float | None"]
 
 PRICES: dict[str, Price] = {
@@ -41,6 +54,10 @@ PRICES: dict[str, Price] = {
     "reverse": window_bytes,
     "reduce_window": reduction_bytes,
     "chlo.top_k": top_k_bytes,
+    "reduce": reduce_bytes,
+    "scatter": scatter_bytes,
+    "select_and_scatter": selection_bytes,
+    "sort": sort_bytes,
     "convolution": window_bytes,
     "concatenate": joining_bytes,
 }

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from . import along, control, local, positions, reductions, scattering, sources, windows
+from . import (
+    along,
+    control,
+    local,
+    positions,
+    reductions,
+    scattering,
+    selecting,
+    sorting,
+    sources,
+    windows,
+)
 from .partitioner import Lowering
 
 LOWERINGS: dict[str, Lowering] = {
@@ -19,6 +30,8 @@ LOWERINGS: dict[str, Lowering] = {
     "concatenate": windows.lower_concatenate,
     "reduce_window": along.lower_reduce_window,
     "chlo.top_k": along.lower_top_k,
+    "sort": sorting.lower_sort,
+    "select_and_scatter": selecting.lower_selection,
     "convolution": windows.lower_convolution,
     "reshape": local.lower_reshape,
     "dot_general": local.lower_product,
