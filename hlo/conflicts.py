@@ -29,9 +29,9 @@ _MOVING = frozenset(
 _FIRST_MOVED = frozenset(("dynamic_slice", "gather", "torch_index_select"))
 """The same, of their first operand."""
 
-_BOXES = frozenset(("concatenate", "sort"))
-"""Their results may be cut along what is replicated: each part is put together of boxes, or of what
-comes first of several blocks."""
+_BOXES = frozenset(("concatenate", "sort", "fft"))
+"""Their results may be cut along what is replicated: each part is put together of boxes, of what
+comes first of several blocks, of what others have transformed."""
 
 _LINEAR = frozenset(("negate", "real", "imag", "fft", "chlo.conj"))
 _ADDING = frozenset(("add", "subtract", "complex", "concatenate"))

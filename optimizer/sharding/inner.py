@@ -15,6 +15,7 @@ from .partition.reductions import reduce_bytes
 from .partition.scattering import scatter_bytes
 from .partition.selecting import selection_bytes
 from .partition.sorting import sort_bytes, sort_calls
+from .partition.transforms import transform_bytes, transform_calls
 from .partition.windows import joining_bytes, window_bytes
 
 CALL = 4096.0
@@ -43,10 +44,16 @@ def inner_bytes(
 
 def inner_calls(o: Op, factors: Factors, axes: Sequence[tuple[Axis, ...]], mesh: Mesh) -> int:
     """How often devices send inside of `o`, each time with what they got the time before."""
-    return sort_calls(o, factors, axes, mesh) if o.name == "sort" else 0
+    calls = CALLS.get(o.name)
+    return 0 if calls is None else calls(o, factors, axes, mesh)
 
 
 Price = Callable[[Op, Factors, Sequence[tuple[Axis, ...]], Mesh], "float | None"]
+
+CALLS: dict[str, Callable[[Op, Factors, Sequence[tuple[Axis, ...]], Mesh], int]] = {
+    "sort": sort_calls,
+    "fft": transform_calls,
+}
 
 PRICES: dict[str, Price] = {
     "slice": window_bytes,
@@ -58,6 +65,7 @@ PRICES: dict[str, Price] = {
     "scatter": scatter_bytes,
     "select_and_scatter": selection_bytes,
     "sort": sort_bytes,
+    "fft": transform_bytes,
     "convolution": window_bytes,
     "concatenate": joining_bytes,
 }

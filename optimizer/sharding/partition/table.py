@@ -12,6 +12,7 @@ from . import (
     selecting,
     sorting,
     sources,
+    transforms,
     windows,
 )
 from .partitioner import Lowering
@@ -30,6 +31,7 @@ LOWERINGS: dict[str, Lowering] = {
     "concatenate": windows.lower_concatenate,
     "reduce_window": along.lower_reduce_window,
     "chlo.top_k": along.lower_top_k,
+    "fft": transforms.lower_transform,
     "sort": sorting.lower_sort,
     "select_and_scatter": selecting.lower_selection,
     "convolution": windows.lower_convolution,

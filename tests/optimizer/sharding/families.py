@@ -500,7 +500,11 @@ def top_k(r: random.Random) -> Case:
 def fft(r: random.Random) -> Case:
     dims = [*shape(r, 0, 2), r.choice(SIZES), r.choice(SIZES)]
     lengths = tuple(dims[-r.randint(1, 2) :])
-    kind = r.choice(("FFT", "IFFT", "RFFT"))
+    kind = r.choice(("FFT", "IFFT", "RFFT", "IRFFT"))
+    if r.random() < 0.3:
+        dims, lengths = [64], (64,)
+    if kind == "IRFFT":
+        dims[-1] = lengths[-1] // 2 + 1
     x = values(r, dims)
     element = F32 if kind == "RFFT" else C64
     facts = {"fft_type": kind, "fft_length": lengths}
