@@ -29,10 +29,11 @@ _MOVING = frozenset(
 _FIRST_MOVED = frozenset(("dynamic_slice", "gather", "torch_index_select"))
 """The same, of their first operand."""
 
-_BOXES = frozenset(("concatenate",))
-"""Their results may be cut along what is replicated: each part is put together of boxes."""
+_BOXES = frozenset(("concatenate", "sort", "fft"))
+"""Their results may be cut along what is replicated: each part is put together of boxes, of what
+comes first of several blocks, of what others have transformed."""
 
-_PARTWISE = frozenset(("dynamic_slice", "chlo.top_k"))
+_PARTWISE = frozenset(("dynamic_slice", "chlo.top_k", "reduce"))
 """Their operands may be cut along what is replicated, their results not: what devices find in their
 parts is put together."""
 
@@ -60,7 +61,7 @@ def conflict(op: Op, mesh: Mesh) -> str:
         return _of_edges(op, mesh)
     if op.name == "sdy.manual_computation":
         return _of_manual(op, mesh)
-    factors = op.definition.shard(op)
+    factors = op.definition.divide(op)
     if factors is None:
         cut = next((v for v in (*op.operands, *op.results) if _is_cut(v)), None)
         return "" if cut is None else f"{cut.type} is cut, and {op.definition.uncut}"
@@ -163,11 +164,14 @@ def _axes_of_factors(factors: Factors, op: Op, mesh: Mesh) -> list[Axes]:
     """The axes that cut each factor; _Conflict where two tensors say different ones."""
     found: list[Axes | None] = [None] * len(factors.factors)
     holders: dict[int, Value] = {}
+    shared: list[tuple[TensorType, tuple[int, ...], Axes]] = []
     for value, dims in zip((*op.operands, *op.results), factors.tensors, strict=True):
         sharding = sharding_of(value)
         if sharding is None:
             continue
-        for number, axes in _projected(factors, dims, value, sharding, mesh).items():
+        windows, own = _projected(factors, dims, value, sharding, mesh)
+        shared += windows
+        for number, axes in own.items():
             before = found[number]
             if before is None:
                 found[number], holders[number] = axes, value
@@ -176,6 +180,10 @@ def _axes_of_factors(factors: Factors, op: Op, mesh: Mesh) -> list[Axes]:
                 raise _Conflict(
                     f"factor {number} of {factors} is cut in two ways, by {one} and {other}"
                 )
+    for kind, held, axes in shared:
+        wanted = [axis for number in held for axis in found[number] or ()]
+        if mesh.merged(wanted) != axes:
+            raise _Conflict(f"{kind} is cut along a dim of windows, which are cut by {wanted}")
     return [axes or () for axes in found]
 
 
@@ -187,9 +195,11 @@ def _alone(factors: Factors, number: int, value: Value, op: Op) -> bool:
 
 def _projected(
     factors: Factors, dims: Dims, value: Value, sharding: Sharding, mesh: Mesh
-) -> dict[int, Axes]:
-    """The axes of each factor that a tensor holds."""
+) -> tuple[list[tuple[TensorType, tuple[int, ...], Axes]], dict[int, Axes]]:
+    """Of a tensor the axes of each factor; and, where a dim has windows, and places in them, the
+    factors that share it, with their axes: other tensors hold these factors one by one."""
     found: dict[int, Axes] = {}
+    windows: list[tuple[TensorType, tuple[int, ...], Axes]] = []
     kind = value.type
     assert isinstance(kind, TensorType)
     for size, held, said in zip(kind.dims, dims, sharding.dims, strict=True):
@@ -199,13 +209,16 @@ def _projected(
                 raise _Conflict(f"{kind} is cut along a dim of size {size}, which holds no factor")
             continue
         sizes = [factors.factors[number].size for number in held]
-        if math.prod(sizes) != size:  # places of windows, and in windows: the first has the blocks
-            found.update(dict.fromkeys(held, ()))
+        walked = any(factors.factors[number].placed for number in held)
+        if len(held) > 1 and (walked or math.prod(sizes) != size):
+            windows.append((kind, held, mesh.merged(axes)))
+            continue
+        if len(held) == 1:
             found[held[0]] = mesh.merged(axes)
             continue
         for number, part in zip(held, _divided(axes, sizes, mesh, kind), strict=True):
             found[number] = mesh.merged(part)
-    return found
+    return windows, found
 
 
 def _divided(

@@ -219,6 +219,11 @@ class OpDefinition:
         access = None if self.uncut else self.access(o)
         return None if access is None else from_access(o, access)
 
+    def divide(self, o: Op) -> Factors | None:
+        """The factors by which devices compute it in parts: those of `shard`, by which propagation
+        goes, where a room does not know better."""
+        return self.shard(o)
+
     def flops(self, o: Op) -> float:
         """Floating-point operations of one execution; a transcendental counts as one."""
         if self.pattern != "elementwise":

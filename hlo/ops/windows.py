@@ -330,6 +330,16 @@ class SelectAndScatter(OpDefinition, name="select_and_scatter"):
                 rule.add(Factor(size, FactorKind.PERMUTATION), {0: d}, {0: d})
         return rule.build()
 
+    def divide(self, o: Op) -> Factors | None:
+        """Windows, and what they scatter, are cut with the operand."""
+        rule = FactorBuilder(o)
+        windows = zip(o.source.dims, *_selection_window(o, o.operand.rank), strict=True)
+        for d, (count, window, stride, padding) in enumerate(windows):
+            alone = window == stride == 1 and not any(padding)
+            kind = FactorKind.PASS if alone else FactorKind.PERMUTATION
+            rule.add(Factor(count, kind), {0: d, 1: d}, {0: d})
+        return rule.build()
+
     def cases(self) -> Iterator[Case]:
         def regions() -> tuple[Region, ...]:
             select = scalar_body(lambda b, x, y: [b.compare("GE", x, y)], F32, F32)

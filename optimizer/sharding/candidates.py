@@ -12,7 +12,7 @@ from ...hlo.factors import Factor, FactorKind, Factors
 from ...hlo.graph import Op, Value
 from ...hlo.sharding import SUM, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
-from .inner import inner_bytes
+from .inner import CALL, inner_bytes, inner_calls
 from .linear import TAKERS, carriers
 from .parts import Part, Parts, of_axes, overlap, product, to_axes
 from .projection import join, project
@@ -108,7 +108,7 @@ class Candidates:
         except TypeError:
             key = op
         if key not in self._makers:
-            factors = op.definition.shard(op)
+            factors = op.definition.divide(op)
             if factors is None:
                 return None
             self._makers[key] = _Maker(self, op, factors)
@@ -290,6 +290,7 @@ class _Maker:
             for value, found in zip(self.values, lying, strict=True)
             if found is not None
         )
+        inside += CALL * inner_calls(self.op, self.factors, axes, self.mesh)
         price = inside + self.flops / cut / FLOPS_PER_BYTE + memory / MEMORY_PER_BYTE
         return State(tuple(lying[:count]), tuple(lying[count:]), price)
 

@@ -245,7 +245,7 @@ def _inside(
     home: int,
 ) -> Communication | None:
     """shared: what was fetched before, with its region's number; `home` is that of `op`."""
-    factors = op.definition.shard(op)
+    factors = op.definition.divide(op)
     name = next((s.mesh for s in map(sharding_of, (*op.operands, *op.results)) if s), None)
     if factors is None or name is None:
         return None

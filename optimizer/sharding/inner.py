@@ -11,7 +11,16 @@ from ...hlo.factors import FactorKind, Factors
 from ...hlo.graph import Op
 from ...hlo.sharding import Axis, Mesh
 from .partition.along import reduction_bytes, reduction_halos, top_k_bytes
+from .partition.reductions import reduce_bytes
+from .partition.scattering import scatter_bytes
+from .partition.selecting import selection_bytes
+from .partition.sorting import sort_bytes, sort_calls
+from .partition.transforms import transform_bytes, transform_calls
 from .partition.windows import halos, joining_bytes, window_bytes
+
+CALL = 4096.0
+"""What each communication costs beside its bytes, in bytes: of two ways equal in these, the
+shorter."""
 
 
 def inner_bytes(
@@ -46,7 +55,18 @@ def _nothing(o: Op, factors: Factors, axes: Sequence[tuple[Axis, ...]], mesh: Me
     return 0.0
 
 
+def inner_calls(o: Op, factors: Factors, axes: Sequence[tuple[Axis, ...]], mesh: Mesh) -> int:
+    """How often devices send inside of `o`, each time with what they got the time before."""
+    calls = CALLS.get(o.name)
+    return 0 if calls is None else calls(o, factors, axes, mesh)
+
+
 Price = Callable[[Op, Factors, Sequence[tuple[Axis, ...]], Mesh], "float | None"]
+
+CALLS: dict[str, Callable[[Op, Factors, Sequence[tuple[Axis, ...]], Mesh], int]] = {
+    "sort": sort_calls,
+    "fft": transform_calls,
+}
 
 PRICES: dict[str, Price] = {
     "slice": window_bytes,
@@ -55,6 +75,11 @@ PRICES: dict[str, Price] = {
     "reverse": window_bytes,
     "reduce_window": reduction_bytes,
     "chlo.top_k": top_k_bytes,
+    "reduce": reduce_bytes,
+    "scatter": scatter_bytes,
+    "select_and_scatter": selection_bytes,
+    "sort": sort_bytes,
+    "fft": transform_bytes,
     "convolution": window_bytes,
     "concatenate": joining_bytes,
 }

@@ -12,13 +12,11 @@ from ...hlo.sharding import Mesh, Sharding
 from ...hlo.types import TensorType
 from .blocks import Blocks, State, atoms_of
 from .candidates import Lying
+from .inner import CALL
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 _Key = tuple[TensorType, tuple[Lying, ...], tuple[Lying, ...]]
 Sizes = tuple[tuple[int, ...], int]  # dims, and bytes of an element
-
-CALL = 4096.0
-"""What each reshard costs beside its bytes, in bytes: of two ways equal in these, the shorter."""
 
 
 class Transit:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from ....hlo.build import build_region
 from ....hlo.factors import Factors
 from ....hlo.graph import Op, Value
-from ....hlo.ops.bodies import monoid
+from ....hlo.ops import numerics
+from ....hlo.ops.bodies import NO_FUNCTIONS, is_liftable, lifted
+from ....hlo.ops.reduction import inits_of
 from ....hlo.ops.windows import absorbs_padding, running
 from ....hlo.sharding import Mesh
-from ....hlo.types import I32, TensorType
+from ....hlo.types import I32, Element, TensorType
 from .halo import Axes, block_of
-from .local import lower_local, rebuilt
+from .local import rebuilt
 from .partitioner import Partitioner
 from .windows import halos, lower_windows_of_reduction, window_bytes
 
@@ -32,7 +34,7 @@ def _row(factors: Factors, axes: Sequence[Axes]) -> Axes:
 
 def top_k_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> float | None:
     """Values and indices of the candidates of the other devices. The operand alone is cut along
-    the row, evenly."""
+    the row."""
     results = factors.results[0][-1]
     if results and axes[results[0]]:
         return None
@@ -40,27 +42,34 @@ def top_k_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> fl
     kind, parts = o.operand.tensor, mesh.parts(cut)
     if parts == 1:
         return 0.0
-    if kind.dims[-1] % parts:
-        return None
     rows = math.prod(
         block_of(size, mesh.parts(axes[held[0]]) if held else 1)
         for size, held in zip(kind.dims[:-1], factors.operands[0][:-1], strict=True)
     )
-    count = min(o.k, kind.dims[-1] // parts)
+    count = min(o.k, block_of(kind.dims[-1], parts))
     return float((parts - 1) * rows * count * (kind.dtype.itemsize + I32.dtype.itemsize))
+
+
+def _least(element: Element) -> np.ndarray[Any, Any]:
+    """What is never larger than another element; among equal ones the first is taken, and what lies
+    beyond the end comes last."""
+    dtype = element.dtype
+    if numerics.is_float(dtype):
+        with np.errstate(all="ignore"):
+            return np.asarray(-np.asarray(np.nan, dtype))
+    return np.asarray(False if dtype.kind == "b" else np.iinfo(dtype).min, dtype)
 
 
 def lower_top_k(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
     """Candidates lie in the order of their blocks, so that a stable sort keeps the first of equal
     ones, as `chlo.top_k` does."""
     cut = p.cuts(o.operand)[-1]
-    if not cut:
-        return lower_local(p, o, operands)
-    if p.uneven(o.operand, o.operand.rank - 1):
-        raise p.refuse(o, f"a row is cut unevenly by {cut}", "cut another dim")
+    if not cut or not o.k:
+        return rebuilt(p, o, operands, o.attributes)
     b, last = p.b, o.operand.rank - 1
-    size = operands[0].dims[last]
-    values, numbers = b.op("chlo.top_k", operands, {"k": min(o.k, size)}).results
+    block = p.ended(o.operand, operands[0], b.constant(_least(o.operand.element)), (last,))
+    size = block.dims[last]
+    values, numbers = b.op("chlo.top_k", [block], {"k": min(o.k, size)}).results
     begin = b("multiply", p.index(cut), b.constant(np.int32(size)))
     numbers = b("add", numbers, b.broadcast(begin, numbers.dims, ()))
     candidates = [p.all_gather(value, last, cut) for value in (values, numbers)]
@@ -86,12 +95,14 @@ def lower_top_k(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]
 def _total(o: Op, factors: Factors, axes: Sequence[Axes]) -> tuple[int, bool, Axes] | None:
     """(dim, from its end, its axes) of a running total along a dim that is cut."""
     found = running(o)
-    if found is None or len(o.operands) != 2 or monoid(o.regions[0]) is None:
+    if found is None:
         return None
     dim, backward = found
     held = factors.operands[0][dim]
     cut = axes[held[0]] if held else ()
-    if not cut or not absorbs_padding(o, o.operands[1:]):
+    if not cut or not is_liftable(o.regions[0], NO_FUNCTIONS):
+        return None
+    if not absorbs_padding(o, inits_of(o)):
         return None
     return dim, backward, cut
 
@@ -101,12 +112,13 @@ def reduction_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -
     found = _total(o, factors, axes)
     if found is None:
         return window_bytes(o, factors, axes, mesh)
-    kind = o.operands[0].tensor
+    dims = o.operands[0].dims
     sizes = (
         1 if d == found[0] else block_of(size, mesh.parts(axes[held[0]]) if held else 1)
-        for d, (size, held) in enumerate(zip(kind.dims, factors.operands[0], strict=True))
+        for d, (size, held) in enumerate(zip(dims, factors.operands[0], strict=True))
     )
-    return float((mesh.parts(found[2]) - 1) * math.prod(sizes) * kind.dtype.itemsize)
+    each = sum(value.tensor.dtype.itemsize for value in o.results)
+    return float((mesh.parts(found[2]) - 1) * math.prod(sizes) * each)
 
 
 def reduction_halos(
@@ -121,39 +133,46 @@ def lower_reduce_window(p: Partitioner, o: Op, operands: list[Value]) -> Sequenc
     if found is None:
         return lower_windows_of_reduction(p, o, operands)
     dim, backward, cut = found
-    b, (value, init) = p.b, operands
-    size, name = value.dims[dim], monoid(o.regions[0])
-    assert name is not None
+    b, count = p.b, len(operands) // 2
+    values, inits = operands[:count], operands[count:]
+    size, rank = values[0].dims[dim], values[0].rank
     if backward:  # what lies behind the end would be in every total
-        value = _ended(p, o, value, init, dim)
-    windows = tuple(size if d == dim else 1 for d in range(value.rank))
+        values = [
+            p.ended(value, block, init, (dim,))
+            for value, block, init in zip(o.operands[:count], values, inits, strict=True)
+        ]
+    windows = tuple(size if d == dim else 1 for d in range(rank))
     edge = (0, size - 1) if backward else (size - 1, 0)
-    padding = tuple(edge if d == dim else (0, 0) for d in range(value.rank))
+    padding = tuple(edge if d == dim else (0, 0) for d in range(rank))
     facts = {**o.attributes, "window_dimensions": windows, "padding": padding}
-    (own,) = rebuilt(p, o, [value, init], facts)
-    at = 0 if backward else size - 1
-    total = b(
-        "slice", own, start_indices=tuple(at if d == dim else 0 for d in range(own.rank)),
-        limit_indices=tuple(at + 1 if d == dim else n for d, n in enumerate(own.dims)),
-        strides=(1,) * own.rank,
+    own = rebuilt(p, o, [*values, *inits], facts)
+    starts = [b.convert(init, value.element) for init, value in zip(inits, own, strict=True)]
+    totals = [
+        _before(p, p.all_gather(_end(p, value, dim, backward), dim, cut), start, found)
+        for value, start in zip(own, starts, strict=True)
+    ]
+    body = p.body(o.regions[0])
+    facts = {"dimensions": (dim,)}
+    rest = b.op("reduce", [*totals, *starts], facts, [body]).results
+    others = tuple(d for d in range(rank) if d != dim)
+    spread = [b.broadcast(value, own[0].dims, others) for value in rest]
+    return lifted(b, body, [*spread, *own]) or ()
+
+
+def _end(p: Partitioner, value: Value, dim: int, backward: bool) -> Value:
+    """The total of the whole block."""
+    at = 0 if backward else value.dims[dim] - 1
+    return p.b(
+        "slice", value, start_indices=tuple(at if d == dim else 0 for d in range(value.rank)),
+        limit_indices=tuple(at + 1 if d == dim else n for d, n in enumerate(value.dims)),
+        strides=(1,) * value.rank,
     )  # fmt: skip
-    totals = p.all_gather(total, dim, cut)
+
+
+def _before(p: Partitioner, totals: Value, start: Value, found: tuple[int, bool, Axes]) -> Value:
+    """The totals of the blocks before this device's, the initial value for the others."""
+    b, (dim, backward, cut) = p.b, found
     numbers = b("iota", type=totals.tensor.with_element(I32), iota_dimension=dim)
     here = b.broadcast(p.index(cut), totals.dims, ())
     before = b.compare("GT" if backward else "LT", numbers, here)
-    totals = b("select", before, totals, b.broadcast(init, totals.dims, ()))
-    scalar = TensorType((), own.element)
-    body = build_region([scalar, scalar], lambda b, x, y: [b(name, x, y)])
-    rest = b("reduce", totals, init, regions=(body,), dimensions=(dim,))
-    others = tuple(d for d in range(own.rank) if d != dim)
-    return [b(name, b.broadcast(rest, own.dims, others), own)]
-
-
-def _ended(p: Partitioner, o: Op, value: Value, init: Value, dim: int) -> Value:
-    source = o.operands[0]
-    if not p.uneven(source, dim):
-        return value
-    b = p.b
-    end = b.constant(source.dims[dim], value.tensor.with_element(I32))
-    inside = b.compare("LT", p.positions(source, dim), end)
-    return b("select", inside, value, b.broadcast(init, value.dims, ()))
+    return b("select", before, totals, b.broadcast(start, totals.dims, ()))

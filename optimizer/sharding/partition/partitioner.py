@@ -98,6 +98,14 @@ class Partitioner:
             found = self._indices[key] = per_device(self.start, numbers)
         return found
 
+    def of_part(self, axes: Axes, numbers: Sequence[int]) -> Value:
+        """The i32 scalar of this device's part, of one for each part that these axes cut."""
+        b = self.b
+        if len({*numbers}) == 1:
+            return b.constant(np.int32(numbers[0]))
+        table = b.constant(np.asarray(numbers, np.int32))
+        return b.reshape(b("dynamic_slice", table, self.index(axes), slice_sizes=(1,)), ())
+
     def offset(self, value: Value, dim: int) -> Value:
         """Where this device's block of that dim of a value of the program begins, i32."""
         axes = self.cuts(value)[dim]
@@ -118,19 +126,29 @@ class Partitioner:
 
         dims: along which; by default those that hold a factor which is cut and does not pass.
         """
-        value, b = o.operands[number], self.b
+        value = o.operands[number]
         if dims is None:
             dims = self._read(o, number)
         uneven = tuple(dim for dim in dims if self.uneven(value, dim))
-        key = b, value, uneven, str(fill)
+        key = self.b, value, uneven, str(fill)
         if key not in self._made:
             found = self.values[value]
-            for dim in uneven:
-                end = b.constant(value.dims[dim], found.tensor.with_element(I32))
-                inside = b.compare("LT", self.positions(value, dim), end)
-                found = b("select", inside, found, b.constant(fill, found.tensor))
-            self._made[key] = found
+            self._made[key] = self.ended(value, found, self.b.constant(fill, found.tensor), uneven)
         return self._made[key]
+
+    def ended(
+        self, value: Value, block: Value, fill: Value, dims: Iterable[int] | None = None
+    ) -> Value:
+        """The block of a value of the program, `fill` (a scalar, or as large) beyond its end along
+        these dims; by default all."""
+        b = self.b
+        for dim in range(value.rank) if dims is None else dims:
+            if self.uneven(value, dim):
+                end = b.constant(value.dims[dim], block.tensor.with_element(I32))
+                inside = b.compare("LT", self.positions(value, dim), end)
+                other = fill if fill.rank == block.rank else b.broadcast(fill, block.dims, ())
+                block = b("select", inside, block, other)
+        return block
 
     def _read(self, o: Op, number: int) -> list[int]:
         factors, axes = self._of(o)
@@ -210,7 +228,7 @@ class Partitioner:
     def _of(self, o: Op) -> tuple[Factors, tuple[Axes, ...]]:
         found = self._factors.get(o)
         if found is None:
-            factors = o.definition.shard(o)
+            factors = o.definition.divide(o)
             if factors is None:
                 raise CompilerBug(f"{o.place}{o.name} has no factors: {o.definition.uncut}")
             found = self._factors[o] = factors, axes_of_factors(o, factors, self.mesh)

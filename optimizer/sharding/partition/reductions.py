@@ -1,18 +1,25 @@
-"""Folds along dims that are cut: each device folds its block, the result is unreduced."""
+"""Folds along dims that are cut: each device folds its block, the result is unreduced.
+
+Where an unreduced value is no such fold (products, the largest with its index), the devices gather
+what each has found, and fold that.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from ....hlo.factors import FactorKind
+from ....hlo.factors import FactorKind, Factors
 from ....hlo.graph import Op, Value
 from ....hlo.ops import numerics
-from ....hlo.sharding import MAX, SUM
+from ....hlo.ops.reduction import inits_of
+from ....hlo.ops.windows import absorbs_padding
+from ....hlo.sharding import MAX, SUM, Mesh
 from ....hlo.types import Element
 from .local import rebuilt
-from .partitioner import Axes, Partitioner
+from .partitioner import Axes, Partitioner, blocks_of
 
 
 def identity(reduction: str, element: Element) -> object:
@@ -27,8 +34,36 @@ def identity(reduction: str, element: Element) -> object:
     return low if reduction == MAX else high
 
 
+def _gathered(factors: Factors, axes: Sequence[Axes]) -> Axes:
+    """The axes of dims whose folds have to be gathered."""
+    return tuple(axis for n in factors.of_kind(FactorKind.REPLICATE) for axis in axes[n])
+
+
+def reduce_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> float | None:
+    """What the other devices have found, where that is gathered. Initial values are then in it more
+    than once, which has to change nothing."""
+    cut = _gathered(factors, axes)
+    if not cut:
+        return 0.0
+    if not absorbs_padding(o, inits_of(o)) or any(
+        axes[n] for n in factors.of_kind(FactorKind.REDUCTION)
+    ):
+        return None
+    found = 0
+    for value, dims in zip(o.results, factors.results, strict=True):
+        sizes = (
+            blocks_of(mesh, size, [axis for n in held for axis in axes[n]])
+            for size, held in zip(value.dims, dims, strict=True)
+        )
+        found += math.prod(sizes) * value.tensor.dtype.itemsize
+    return float((mesh.parts(cut) - 1) * found)
+
+
 def lower_reduce(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
     """`reduce`: the first part of a cut sum takes the initial value, others begin at 0."""
+    gathered = _gathered(p.factors(o), p.axes(o))
+    if gathered:
+        return _lower_gathered(p, o, operands, gathered)
     reduction, axes = _cut(p, o)
     if reduction is None:
         return rebuilt(p, o, operands, o.attributes)
@@ -39,6 +74,20 @@ def lower_reduce(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value
     ]
     found += [once(p, value, reduction, axes) for value in operands[count:]]
     return rebuilt(p, o, found, o.attributes)
+
+
+def _lower_gathered(p: Partitioner, o: Op, operands: list[Value], axes: Axes) -> Sequence[Value]:
+    b, count = p.b, len(operands) // 2
+    inits = operands[count:]
+    values = [
+        p.ended(value, block, init)
+        for value, block, init in zip(o.operands[:count], operands[:count], inits, strict=True)
+    ]
+    own = rebuilt(p, o, [*values, *inits], o.attributes)
+    lines = [b.reshape(value, (1, *value.dims)) for value in own]
+    everyone = [p.all_gather(value, 0, axes) for value in lines]
+    starts = [b.convert(init, value.element) for init, value in zip(inits, own, strict=True)]
+    return rebuilt(p, o, [*everyone, *starts], {**o.attributes, "dimensions": (0,)})
 
 
 def once(p: Partitioner, value: Value, reduction: str, axes: Axes) -> Value:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....hlo.factors import FactorKind
+from ....hlo.factors import FactorKind, Factors
 from ....hlo.graph import Op, Value
-from ....hlo.sharding import SUM
+from ....hlo.sharding import SUM, Mesh
 from ....hlo.types import I64
 from .local import rebuilt
 from .partitioner import Axes, Partitioner
 from .reductions import identity, once
+
+
+def scatter_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> float | None:
+    """Nothing; None where windows that move span a cut dim, or data of others is needed."""
+    for factor, cut in zip(factors.factors, axes, strict=True):
+        if cut and factor.kind not in (FactorKind.PASS, FactorKind.REDUCTION):
+            return None
+    for dim, held in enumerate(factors.operands[0]):
+        spanned = dim not in o.inserted_window_dims
+        if spanned and any(axes[n] and factors.factors[n].placed for n in held):
+            return None
+    return 0.0
 
 
 def lower_scatter(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:

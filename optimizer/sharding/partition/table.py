@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from . import along, control, local, positions, reductions, scattering, sources, windows
+from . import (
+    along,
+    control,
+    local,
+    positions,
+    reductions,
+    scattering,
+    selecting,
+    sorting,
+    sources,
+    transforms,
+    windows,
+)
 from .partitioner import Lowering
 
 LOWERINGS: dict[str, Lowering] = {
@@ -19,6 +31,9 @@ LOWERINGS: dict[str, Lowering] = {
     "concatenate": windows.lower_concatenate,
     "reduce_window": along.lower_reduce_window,
     "chlo.top_k": along.lower_top_k,
+    "fft": transforms.lower_transform,
+    "sort": sorting.lower_sort,
+    "select_and_scatter": selecting.lower_selection,
     "convolution": windows.lower_convolution,
     "reshape": local.lower_reshape,
     "dot_general": local.lower_product,

@@ -226,8 +226,8 @@ def fetch(p: Partitioner, value: Value, lines: Sequence[Line], fill: Value | Non
         high = [last - start for (_, last), start in zip(line.reads, line.starts, strict=True)]
         inside = b(
             "and",
-            b.compare("GE", numbers, b.broadcast(_number(p, line.axes, low), value.dims, ())),
-            b.compare("LT", numbers, b.broadcast(_number(p, line.axes, high), value.dims, ())),
+            b.compare("GE", numbers, b.broadcast(p.of_part(line.axes, low), value.dims, ())),
+            b.compare("LT", numbers, b.broadcast(p.of_part(line.axes, high), value.dims, ())),
         )
         if fill is None:
             other = b.constant(0, value.tensor)
@@ -249,7 +249,7 @@ def _shifted(p: Partitioner, value: Value, lines: Sequence[Line]) -> Value:
     )
     value = _padded(p, value, low, high)
     starts = [
-        _number(p, line.axes, [shift + before for shift in shifts])
+        p.of_part(line.axes, [shift + before for shift in shifts])
         for line, shifts, before in zip(lines, offsets, low, strict=True)
     ]
     sizes = tuple(line.length for line in lines)
@@ -270,15 +270,6 @@ def _padded(
     )  # fmt: skip
 
 
-def _number(p: Partitioner, axes: Axes, numbers: Sequence[int]) -> Value:
-    """The i32 scalar of this device's part, of one for each part of these axes."""
-    b = p.b
-    if len({*numbers}) == 1:
-        return b.constant(np.int32(numbers[0]))
-    table = b.constant(np.asarray(numbers, np.int32))
-    return b.reshape(b("dynamic_slice", table, p.index(axes), slice_sizes=(1,)), ())
-
-
 def _aligned(p: Partitioner, value: Value, found: Fetched, fill: Value | None) -> Value:
     """The fetched operand; where the parts' windows begin at different places between elements,
     these places are made, and the windows begin at the first."""
@@ -291,7 +282,7 @@ def _aligned(p: Partitioner, value: Value, found: Fetched, fill: Value | None) -
         high = tuple(read.reach + base if d == dim else 0 for d in range(value.rank))
         value = _padded(p, value, (0,) * value.rank, high, gaps, fill)
         starts = [
-            _number(p, read.line.axes, read.phases) if d == dim else p.b.constant(np.int32(0))
+            p.of_part(read.line.axes, read.phases) if d == dim else p.b.constant(np.int32(0))
             for d in range(value.rank)
         ]
         sizes = tuple(read.reach if d == dim else n for d, n in enumerate(value.dims))

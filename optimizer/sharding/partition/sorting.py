@@ -1,0 +1,195 @@
+"""Sorts along a dim that is cut: blocks are compared pair by pair, nobody has the whole row.
+
+A network of comparisons sorts blocks as it sorts elements: of a pair, both devices order the two
+blocks together, one keeps the first half and the other the second. Where equal elements can be told
+apart, only neighbours are compared, so that they stay in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....hlo.build import Builder, build_region
+from ....hlo.factors import Factors
+from ....hlo.graph import Op, Region, Value
+from ....hlo.ops.decomposed import inlined
+from ....hlo.sharding import Mesh
+from ....hlo.types import I32, TensorType
+from .halo import Axes, Line, Piece, Routes, kept, received, routes_of, transfers_of
+from .local import rebuilt
+from .partitioner import Partitioner
+
+Round = tuple[tuple[int, int], ...]  # pairs of parts, the first of which keeps what comes first
+
+
+def neighbours(count: int) -> tuple[Round, ...]:
+    """The odd-even transposition sort of so many blocks."""
+    return tuple(
+        tuple((n, n + 1) for n in range(turn % 2, count - 1, 2))
+        for turn in range(count if count > 2 else count - 1)
+    )
+
+
+def merging(count: int) -> tuple[Round, ...]:
+    """Batcher's merge exchange (Knuth, 5.2.2, algorithm M): fewer pairs, some of them far apart."""
+    found: list[Round] = []
+    top = 1 << max((count - 1).bit_length() - 1, 0)
+    step = top
+    while step and count > 1:
+        far, rest, distance = top, 0, step
+        while True:
+            pairs = (n for n in range(count - distance) if n & step == rest)
+            found.append(tuple((n, n + distance) for n in pairs))
+            if far == step:
+                break
+            far, rest, distance = far // 2, step, far - step
+        step //= 2
+    return tuple(filter(None, found))
+
+
+def _row(o: Op) -> int:
+    return o.dimension % o.inputs[0].rank
+
+
+def _alike(o: Op) -> bool:
+    """Whether equal elements cannot be told apart: one operand, ordered by all of its bits."""
+    region = o.regions[0]
+    if len(o.inputs) != 1 or len(region.ops) != 1 or region.results != region.ops[0].results:
+        return False
+    (compare,) = region.ops
+    if compare.name != "compare" or {*compare.operands} != {*region.arguments}:
+        return False
+    element = o.inputs[0].element
+    return element.is_integer or (element.is_float and compare.compare_type == "TOTALORDER")
+
+
+def _lines(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[Line]:
+    dims = o.inputs[0].dims
+    return [
+        kept(mesh, size, tuple(a for n in held for a in axes[n]))
+        for size, held in zip(dims, factors.operands[0], strict=True)
+    ]
+
+
+def _rounds(o: Op, row: Line) -> tuple[Round, ...]:
+    """Of the blocks that have elements."""
+    count = sum(low < high for low, high in row.reads)
+    return merging(count) if _alike(o) else neighbours(count)
+
+
+def _routes(lines: Sequence[Line], dim: int, pairs: Round) -> Routes:
+    """Each of a pair reads the other's elements."""
+    row = lines[dim]
+    found = list(routes_of(lines))
+    partners = {n: m for pair in pairs for n, m in (pair, pair[::-1])}
+    parts: list[tuple[Piece, ...]] = []
+    for part in range(len(row.starts)):
+        other = partners.get(part)
+        if other is None:
+            parts.append(())
+            continue
+        low, high = row.reads[other]
+        parts.append((Piece(other, 0, 0, high - low),))
+    found[dim] = tuple(parts)
+    return tuple(found)
+
+
+def sort_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> float | None:
+    """The other block of each pair, of every operand."""
+    lines, dim = _lines(o, factors, axes, mesh), _row(o)
+    cuts = tuple(line.axes for line in lines)
+    if not cuts[dim]:
+        return 0.0
+    sizes = [value.tensor.dtype.itemsize for value in o.inputs]
+    return sum(
+        received(mesh, cuts, _routes(lines, dim, pairs), size)
+        for pairs in _rounds(o, lines[dim])
+        for size in sizes
+    )
+
+
+def sort_calls(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> int:
+    """How often devices send one after the other."""
+    row = _lines(o, factors, axes, mesh)[_row(o)]
+    return len(_rounds(o, row)) if row.axes else 0
+
+
+def lower_sort(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
+    lines, dim = _lines(o, p.factors(o), p.axes(o), p.mesh), _row(o)
+    row = lines[dim]
+    if not row.axes:
+        return rebuilt(p, o, operands, o.attributes)
+    cuts = tuple(line.axes for line in lines)
+    held = [high - low for low, high in row.reads]
+    blocks, rounds = operands, _rounds(o, row)
+    if not rounds:
+        return _ordered(p, o, blocks, row, held)
+    for pairs in rounds:
+        boxes = transfers_of(p.mesh, cuts, _routes(lines, dim, pairs))
+        other = [p.exchange(value, value.dims, boxes) for value in blocks]
+        first, last = ({pair[n] for pair in pairs} for n in range(2))
+        parts = range(len(held))
+        is_last = _flag(p, row, [n in last for n in parts])
+        both = [
+            p.b(
+                "concatenate", p.b("select", is_last, theirs, own),
+                p.b("select", is_last, own, theirs), dimension=dim,
+            )
+            for own, theirs in zip(blocks, other, strict=True)
+        ]  # fmt: skip
+        upper = dict(pairs) | {high: high for _, high in pairs}
+        ends = [row.block + (held[upper[n]] if n in upper else 0) for n in parts]
+        ordered = _ordered(p, o, both, row, ends)
+        starts = [
+            p.of_part(row.axes, [row.block if n in last else 0 for n in parts])
+            if d == dim
+            else p.b.constant(np.int32(0))
+            for d in range(len(lines))
+        ]
+        halves = [
+            p.b("dynamic_slice", value, *starts, slice_sizes=own.dims)
+            for value, own in zip(ordered, blocks, strict=True)
+        ]
+        if len(first | last) < len(held):
+            active = _flag(p, row, [n in first | last for n in parts])
+            halves = [
+                p.b("select", active, new, old) for new, old in zip(halves, blocks, strict=True)
+            ]
+        blocks = halves
+    return blocks
+
+
+def _flag(p: Partitioner, row: Line, flags: Sequence[bool]) -> Value:
+    """An i1 scalar that each part has its own of."""
+    number = p.of_part(row.axes, list(map(int, flags)))
+    return p.b.compare("NE", number, p.b.constant(np.int32(0)))
+
+
+def _ordered(
+    p: Partitioner, o: Op, values: Sequence[Value], row: Line, ends: Sequence[int]
+) -> Sequence[Value]:
+    """Sorted, of which the first ends[part] elements are some; the others stay behind these."""
+    b, dim = p.b, _row(o)
+    if {*ends} == {values[0].dims[dim]}:
+        return b.op("sort", values, o.attributes, [p.body(o.regions[0])]).results
+    kind = values[0].tensor.with_element(I32)
+    numbers = b("iota", type=kind, iota_dimension=dim)
+    end = b.broadcast(p.of_part(row.axes, ends), kind.dims, ())
+    beyond = b.convert(b.compare("GE", numbers, end), I32)
+    return b.op("sort", [*values, beyond], o.attributes, [_behind(p.body(o.regions[0]))]).results[
+        :-1
+    ]
+
+
+def _behind(comparator: Region) -> Region:
+    """The comparator with one more operand, a flag: what has it comes last."""
+    scalars = [*comparator.argument_types, *[TensorType((), I32)] * 2]
+
+    def body(b: Builder, *arguments: Value) -> Sequence[Value]:
+        *values, one, other = arguments
+        (before,) = inlined(b, comparator, values)
+        return [b("or", b.compare("LT", one, other), b("and", b.compare("EQ", one, other), before))]
+
+    return build_region(scalars, body)
