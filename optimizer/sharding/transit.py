@@ -11,14 +11,16 @@ import numpy as np
 from ...hlo.sharding import Mesh, Sharding
 from ...hlo.types import TensorType
 from .blocks import Blocks, State, atoms_of
-from .candidates import Lying
+from .candidates import Lying, Ways
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-_Key = tuple[TensorType, tuple[Lying, ...], tuple[Lying, ...]]
-Sizes = tuple[tuple[int, ...], int]  # dims, and bytes of an element
+_Sizes = tuple[tuple[int, ...], int]  # dims, and bytes of an element
 
 CALL = 4096.0
 """What each reshard costs beside its bytes, in bytes: of two ways equal in these, the shorter."""
+
+NEVER = 1e18
+"""The price of what cannot be done: sums of it stay numbers."""
 
 
 class Transit:
@@ -26,25 +28,21 @@ class Transit:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._known: dict[_Key, Array] = {}
-        self._pairs: dict[Sizes, dict[tuple[Sharding, Sharding], float]] = {}
+        self._known: dict[tuple[_Sizes, Ways, Ways], Array] = {}
+        self._pairs: dict[_Sizes, dict[tuple[Sharding, Sharding], float]] = {}
         self._blocks: dict[tuple[Hashable, tuple[int, ...], int], Blocks] = {}
 
-    def prices(self, kind: TensorType, sources: Sequence[Lying], targets: Sequence[Lying]) -> Array:
-        """[source, target] -> bytes; infinite where there is no way."""
-        key = (kind, tuple(sources), tuple(targets))
+    def prices(self, kind: TensorType, sources: Ways, targets: Ways) -> Array:
+        """[source, target] -> bytes; NEVER where there is no way."""
+        sizes = kind.dims, max(kind.element.bits // 8, 1)
+        key = sizes, sources, targets
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._prices(kind, sources, targets)
+            found = self._known[key] = self._prices(sizes, sources.lyings, targets.lyings)
         return found
 
-    def _prices(
-        self, kind: TensorType, sources: Sequence[Lying], targets: Sequence[Lying]
-    ) -> Array:
-        key = kind.dims, max(kind.element.bits // 8, 1)
-        if key not in self._pairs:
-            self._pairs[key] = {}
-        known = self._pairs[key]
+    def _prices(self, sizes: _Sizes, sources: Sequence[Lying], targets: Sequence[Lying]) -> Array:
+        known = self._pairs.setdefault(sizes, {})
         found = np.zeros((len(sources), len(targets)))
         for row, source in enumerate(sources):
             for column, target in enumerate(targets):
@@ -52,7 +50,7 @@ class Transit:
                     continue
                 price = known.get((source, target))
                 if price is None:
-                    price = known[source, target] = self._price(*key, source, target)
+                    price = known[source, target] = self._price(*sizes, source, target)
                 found[row, column] = price
         return found
 
@@ -61,10 +59,10 @@ class Transit:
     ) -> float:
         fresh = any(axis not in source.unreduced for axis in target.unreduced)
         if _folds(source, target) and fresh:
-            return float("inf")
+            return NEVER
         if fresh:  # it becomes unreduced where it lies
             stays = source.dims == target.dims or not any(dim.axes for dim in source.dims)
-            return CALL if stays else float("inf")
+            return CALL if stays else NEVER
         atoms = atoms_of(self.mesh, (source, target), prime=False)
         key = atoms.axes, dims, itemsize
         blocks = self._blocks.get(key)
