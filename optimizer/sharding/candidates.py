@@ -87,7 +87,10 @@ class Candidates:
         return self.known.setdefault(made, made)
 
     def ways(self, lyings: Iterable[Lying]) -> Ways:
-        key = tuple(dict.fromkeys(lyings))
+        """Of these, each once; equal lyings become one object."""
+        known = self.known
+        one = (None if each is None else known.setdefault(each, each) for each in lyings)
+        key = tuple(dict.fromkeys(one))
         found = self._ways.get(key)
         if found is None:
             unreduced = {
@@ -204,7 +207,8 @@ class _Maker:
         seen: set[tuple[tuple[int, Parts], ...]] = set()
         order = sorted(range(len(self.values)), key=lambda n: -_bytes(self.values[n]))
         own = [self.along(n, said[n]) for n in range(len(self.values))]
-        offered = [self.along(n, w) for n, ways in enumerate((*arriving, *wanted)) for w in ways]
+        ways = [self.along(n, w) for n, ways in enumerate((*arriving, *wanted)) for w in ways]
+        offered = {tuple(way.items()): way for way in ways}.values()
         seeds: list[list[Assignment]] = [[own[n] for n in order], []]
         for n in order:
             seeds.append([own[n]])
@@ -245,11 +249,14 @@ class _Maker:
     def merged(self, seeds: Iterable[Mapping[int, Parts]]) -> Assignment:
         """The first says; the others, of factors that are not cut, by axes that are free."""
         found: Assignment = {}
+        taken: list[Part] = []
         for seed in seeds:
             for number, axes in seed.items():
-                kept = tuple(a for a in axes if not self.taken(found, a))
-                if number not in found and kept == axes and self.may(number):
+                if number in found or self.sizes[number] < 2:
+                    continue
+                if not any(overlap(part, other) for part in axes for other in taken):
                     found[number] = axes
+                    taken.extend(axes)
         return found
 
     def moved(self, assignment: Assignment) -> Iterator[Assignment]:
@@ -265,9 +272,6 @@ class _Maker:
 
     def taken(self, assignment: Assignment, part: Part) -> bool:
         return any(overlap(part, other) for axes in assignment.values() for other in axes)
-
-    def may(self, number: int) -> bool:
-        return self.sizes[number] > 1
 
     def state(
         self, assignment: Assignment, over: Parts, fold: str, which: frozenset[int]

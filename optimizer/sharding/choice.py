@@ -31,7 +31,7 @@ from .transit import Transit
 from .value_costs import Array, Improvement, Numbers, Use, ValueCost
 
 USUAL_TURNS = 8  # of a loop, where data decides
-ANSWERS = 2  # that are compared where uses share what is brought to them
+ANSWERS = 4  # that are compared where uses share what is brought to them
 _KERNELS = ("kernel_call", "foreign_call")
 
 

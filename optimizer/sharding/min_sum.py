@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-PATIENCE = 10
+PATIENCE = 4
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
