@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -41,6 +42,15 @@ def check(parts: Partitioned, module: girih.Module) -> None:
     given = inputs(module)
     for got, wanted in zip(parts.interpret(given), girih.interpret(module, given), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_the_order_in_which_shardings_are_said_says_nothing() -> None:
+    said = {"input[0]": ("data",), "input[1]": (None, "model"), "input[2]": ("model",)}
+    found = {
+        str(girih.partition(mlp(), mesh={"data": 2, "model": 4}, shardings=dict(order)).local)
+        for order in itertools.permutations(said.items())
+    }
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 8])

@@ -7,11 +7,15 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from ...hlo.factors import Factor, FactorKind, Factors
 from ...hlo.graph import Op, Value
 from ...hlo.sharding import SUM, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
+from .content import content
 from .inner import CALL, inner_bytes, inner_calls
 from .linear import TAKERS, carriers
 from .parts import Part, Parts, of_axes, overlap, product, to_axes
@@ -38,46 +42,121 @@ class State:
     price: float
 
 
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """Ways in which a tensor lies, each once. `Candidates.ways` makes one object for equal ones."""
+
+    lyings: tuple[Lying, ...]
+    unreduced: tuple[tuple[Parts, str], ...]  # over which axes, by which fold, some of them are
+
+
+class Column(NamedTuple):
+    """One operand or result in all states of an operation: how it lies, and in which way of these
+    in each state."""
+
+    ways: Ways
+    numbers: np.ndarray[tuple[int, ...], np.dtype[np.intp]]
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """The states of an operation; of equal operations the same object. `prices`: of each state."""
+
+    states: tuple[State, ...]
+    operands: tuple[Column, ...]
+    results: tuple[Column, ...]
+    prices: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
 class Candidates:
     """Makes the states of operations on one mesh."""
 
     def __init__(self, mesh: Mesh, name: str) -> None:
         self.mesh, self.name = mesh, name
         self.known: dict[Sharding, Sharding] = {}  # so that equal ones are one
+        self._ways: dict[tuple[Lying, ...], Ways] = {}
         self._makers: dict[Hashable, _Maker] = {}
+        self._maker_of: dict[Op, _Maker | None] = {}
+        self._without: dict[tuple[Ways, ...], States] = {}
+        self._constraints: dict[tuple[Ways, Ways, Ways], States] = {}
 
     def whole(self, value: Value) -> Lying:
         """Every device has all of it."""
         if not isinstance(value.type, TensorType):
             return None
-        return Sharding(self.name, (DimSharding(),) * value.rank)
+        made = Sharding(self.name, (DimSharding(),) * value.rank)
+        return self.known.setdefault(made, made)
+
+    def ways(self, lyings: Iterable[Lying]) -> Ways:
+        """Of these, each once; equal lyings become one object."""
+        known = self.known
+        one = (None if each is None else known.setdefault(each, each) for each in lyings)
+        key = tuple(dict.fromkeys(one))
+        found = self._ways.get(key)
+        if found is None:
+            unreduced = {
+                (of_axes(self.mesh, lying.unreduced), lying.reduction): None
+                for lying in key
+                if lying is not None and lying.unreduced
+            }
+            found = self._ways[key] = Ways(key, tuple(unreduced))
+        return found
 
     def of(
-        self,
-        op: Op,
-        said: Sequence[Lying],
-        arriving: Sequence[Sequence[Lying]],
-        wanted: Sequence[Sequence[Lying]],
-    ) -> list[State]:
+        self, op: Op, said: Sequence[Ways], arriving: Sequence[Ways], wanted: Sequence[Ways]
+    ) -> States:
         """The states of an operation; one of them is that nothing is cut.
 
-        said: how propagation lets operands and results lie. arriving: for each operand, how it may
-        come; wanted: for each result, how it may be used.
+        said: how propagation lets operands and results lie, one way each. arriving: for each
+        operand, how it may come; wanted: for each result, how it may be used.
         """
-        values = (*op.operands, *op.results)
         if op.name == "sharding_constraint":
-            return [State((way,), (way,), 0.0) for way in _constrained(said[1], *arriving, *wanted)]
-        maker = self._maker(op)
+            return self._kept(said[1], arriving[0], wanted[0])
+        if op not in self._maker_of:
+            self._maker_of[op] = self._maker(op)
+        maker = self._maker_of[op]
         if maker is None:
-            lying = tuple(map(self.whole, values))
-            count = len(op.operands)
-            return [State(lying[:count], lying[count:], 0.0)]
+            lying = [self.ways([self.whole(value)]) for value in (*op.operands, *op.results)]
+            key = tuple(lying)
+            if key not in self._without:
+                count, only = len(op.operands), [ways.lyings[0] for ways in lying]
+                states = [State(tuple(only[:count]), tuple(only[count:]), 0.0)]
+                self._without[key] = self._columns(states)
+            return self._without[key]
         pending = tuple(self._pending(op, arriving))
-        ways = tuple(map(tuple, arriving)), tuple(map(tuple, wanted))
-        key = tuple(said), *ways, pending
-        if key not in maker.answers:
-            maker.answers[key] = self._of(maker, said, arriving, wanted, pending)
-        return maker.answers[key]
+        answer = (*said, *arriving, *wanted, pending)
+        found = maker.answers.get(answer)
+        if found is None:
+            ways = [[each.lyings for each in some] for some in (arriving, wanted)]
+            states = self._of(maker, [only.lyings[0] for only in said], ways[0], ways[1], pending)
+            found = maker.answers[answer] = self._columns(states)
+        return found
+
+    def _kept(self, said: Ways, arriving: Ways, wanted: Ways) -> States:
+        """The states of what a user constrains."""
+        key = said, arriving, wanted
+        found = self._constraints.get(key)
+        if found is None:
+            lyings = _constrained(said.lyings[0], arriving.lyings, wanted.lyings)
+            states = [State((way,), (way,), 0.0) for way in lyings]
+            found = self._constraints[key] = self._columns(states)
+        return found
+
+    def _columns(self, states: Sequence[State]) -> States:
+        def columns(rows: Sequence[tuple[Lying, ...]]) -> tuple[Column, ...]:
+            return tuple(map(self._column, zip(*rows, strict=True)))
+
+        return States(
+            tuple(states),
+            columns([state.operands for state in states]),
+            columns([state.results for state in states]),
+            np.array([state.price for state in states]),
+        )
+
+    def _column(self, lyings: Sequence[Lying]) -> Column:
+        ways = self.ways(lyings)
+        places = {lying: number for number, lying in enumerate(ways.lyings)}
+        return Column(ways, np.array([places[lying] for lying in lyings], np.intp))
 
     def _of(
         self,
@@ -99,14 +178,7 @@ class Candidates:
 
     def _maker(self, op: Op) -> _Maker | None:
         """Equal operations have one, which remembers."""
-        facts = tuple(sorted((k, v) for k, v in op.attributes.items() if k != "value"))
-        bodies = tuple(tuple(inner.name for inner in body.ops) for body in op.regions)
-        types = tuple(value.type for value in (*op.operands, *op.results))
-        key: Hashable = (op.name, types, facts, bodies)
-        try:
-            hash(key)
-        except TypeError:
-            key = op
+        key = content(op) or op
         if key not in self._makers:
             factors = op.definition.divide(op)
             if factors is None:
@@ -114,19 +186,14 @@ class Candidates:
             self._makers[key] = _Maker(self, op, factors)
         return self._makers[key]
 
-    def _pending(
-        self, op: Op, arriving: Sequence[Sequence[Lying]]
-    ) -> list[tuple[Parts, str, frozenset[int]]]:
+    def _pending(self, op: Op, arriving: Sequence[Ways]) -> list[tuple[Parts, str, frozenset[int]]]:
         """(axes, fold, operands) that may stay unreduced."""
         found: dict[tuple[Parts, str, frozenset[int]], None] = {}
         for number, ways in enumerate(arriving):
-            for lying in ways:
-                if lying is None or not lying.unreduced:
-                    continue
-                axes = of_axes(self.mesh, lying.unreduced)
-                for which in carriers(op, lying.reduction):
+            for axes, fold in ways.unreduced:
+                for which in carriers(op, fold):
                     if number in which:
-                        found[axes, lying.reduction, which] = None
+                        found[axes, fold, which] = None
         return list(found)
 
 
@@ -154,7 +221,7 @@ class _Maker:
     def __init__(self, known: Candidates, op: Op, factors: Factors) -> None:
         self.op, self.factors, self.mesh, self.name = op, factors, known.mesh, known.name
         self.known = known.known
-        self.answers: dict[Hashable, list[State]] = {}
+        self.answers: dict[Hashable, States] = {}
         self._along: dict[tuple[int, Sharding], Assignment] = {}
         self._states: dict[Hashable, State | None] = {}
         self.values = (*op.operands, *op.results)
@@ -171,7 +238,8 @@ class _Maker:
         seen: set[tuple[tuple[int, Parts], ...]] = set()
         order = sorted(range(len(self.values)), key=lambda n: -_bytes(self.values[n]))
         own = [self.along(n, said[n]) for n in range(len(self.values))]
-        offered = [self.along(n, w) for n, ways in enumerate((*arriving, *wanted)) for w in ways]
+        ways = [self.along(n, w) for n, ways in enumerate((*arriving, *wanted)) for w in ways]
+        offered = {tuple(way.items()): way for way in ways}.values()
         seeds: list[list[Assignment]] = [[own[n] for n in order], []]
         for n in order:
             seeds.append([own[n]])
@@ -212,11 +280,14 @@ class _Maker:
     def merged(self, seeds: Iterable[Mapping[int, Parts]]) -> Assignment:
         """The first says; the others, of factors that are not cut, by axes that are free."""
         found: Assignment = {}
+        taken: list[Part] = []
         for seed in seeds:
             for number, axes in seed.items():
-                kept = tuple(a for a in axes if not self.taken(found, a))
-                if number not in found and kept == axes and self.may(number):
+                if number in found or self.sizes[number] < 2:
+                    continue
+                if not any(overlap(part, other) for part in axes for other in taken):
                     found[number] = axes
+                    taken.extend(axes)
         return found
 
     def moved(self, assignment: Assignment) -> Iterator[Assignment]:
@@ -238,9 +309,6 @@ class _Maker:
         if factor.kind is FactorKind.REDUCTION:
             return True
         return factor.kind is FactorKind.REPLICATE and self.op.name in TAKERS
-
-    def may(self, number: int) -> bool:
-        return self.sizes[number] > 1
 
     def state(
         self, assignment: Assignment, over: Parts, fold: str, which: frozenset[int]

@@ -13,8 +13,8 @@ sum that is constrained before its terms are added, who reads a part gets that p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,16 +24,15 @@ from ...hlo.ops.manual import axis_of
 from ...hlo.sharding import DimSharding, Sharding
 from ...hlo.types import TensorType
 from ..counters import counters, turns
-from .candidates import Candidates, Lying, State
+from .candidates import Candidates, Lying, State, States, Ways
 from .decide import decided
 from .min_sum import cheapest
 from .propagated import Propagated
 from .transit import Transit
-
-Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+from .value_costs import Array, Improvement, Numbers, Use, ValueCost
 
 USUAL_TURNS = 8  # of a loop, where data decides
-ANSWERS = 2  # that are compared where uses share what is brought to them
+ANSWERS = 4  # that are compared where uses share what is brought to them
 _KERNELS = ("kernel_call", "foreign_call")
 
 
@@ -52,12 +51,14 @@ class _Node:
 
     op: Op
     times: float
-    states: list[State] = field(default_factory=list)
-    chosen: int = 0
+    number: int
+    said: tuple[Ways, ...]  # how operands and results lie, as propagation says
+    states: States | None = None
 
     @property
-    def state(self) -> State:
-        return self.states[self.chosen]
+    def known(self) -> States:
+        assert self.states is not None
+        return self.states
 
 
 @dataclass
@@ -78,10 +79,8 @@ def choose(found: Propagated) -> Choice:
     """
     graph = _Graph(found)
     graph.fill()
-    graph.solve()
-    nodes = {node.op: node.state for node in graph.nodes}
-    module = decided(found, graph.fixed, graph.wanted, nodes)
-    return Choice(module, graph.price())
+    states, price = graph.solve()
+    return Choice(decided(found, graph.fixed, graph.wanted, states), price)
 
 
 class _Graph:
@@ -97,7 +96,9 @@ class _Graph:
         self.fixed: dict[Value, Lying] = {}  # how values lie that no node makes
         self.uses: dict[Value, list[_Use]] = {}
         self.wanted: dict[tuple[Op | Region, int], Lying] = {}  # operands that have no choice
-        self._matrices: dict[tuple[int, int], Array] = {}
+        self._unions: dict[tuple[Ways | None, ...], Ways] = {}
+        self._orders: dict[tuple[Ways, Ways | None], Numbers] = {}
+        self._selected: dict[tuple[States, int, int], Numbers] = {}
         body = self.module.body
         for value in body.arguments:
             self.fixed[value] = self.lying(value)
@@ -137,7 +138,8 @@ class _Graph:
     def _operation(self, op: Op, times: float) -> None:
         if op.name in _KERNELS and any(map(_is_cut, map(self.lying, op.operands))):
             require_contract(op)
-        node = _Node(op, times)
+        said = tuple(self.only(self.lying(value)) for value in (*op.operands, *op.results))
+        node = _Node(op, times, len(self.nodes), said)
         self.nodes.append(node)
         for number, value in enumerate(op.operands):
             self.uses.setdefault(value, []).append(_Use(node, number, None, times))
@@ -181,127 +183,121 @@ class _Graph:
 
     # States.
 
+    def only(self, lying: Lying) -> Ways:
+        return self.candidates.ways([lying])
+
     def fill(self) -> None:
         """The states of all nodes: with the ways of earlier ones, then with those of later ones
         too."""
         for backwards in (False, True, False):
-            order = reversed(self.nodes) if backwards else self.nodes
-            for node in order:
-                said = [self.lying(v) for v in (*node.op.operands, *node.op.results)]
+            for node in reversed(self.nodes) if backwards else self.nodes:
                 arriving = [self._arriving(value) for value in node.op.operands]
                 wanted = [self._wanted(value) for value in node.op.results]
-                node.states = self.candidates.of(node.op, said, arriving, wanted)
+                node.states = self.candidates.of(node.op, node.said, arriving, wanted)
 
-    def _arriving(self, value: Value) -> list[Lying]:
+    def _arriving(self, value: Value) -> Ways:
         if value in self.fixed:
-            return [self.fixed[value]]
+            return self.only(self.fixed[value])
         node, number = self.made[value]
-        return list(dict.fromkeys(state.results[number] for state in node.states))
+        return node.known.results[number].ways
 
-    def _wanted(self, value: Value) -> list[Lying]:
-        found: dict[Lying, None] = {}
-        for use in self.uses.get(value, ()):
-            if use.node is None:
-                found[use.wanted] = None
-            else:
-                found.update((state.operands[use.operand], None) for state in use.node.states)
-        return list(found)
+    def _wanted(self, value: Value) -> Ways:
+        return self._together([self._targets(use) for use in self.uses.get(value, ())])
+
+    def _targets(self, use: _Use) -> Ways | None:
+        """None of a node that has no states yet."""
+        if use.node is None:
+            return self.only(use.wanted)
+        states = use.node.states
+        return None if states is None else states.operands[use.operand].ways
+
+    def _together(self, several: Sequence[Ways | None]) -> Ways:
+        key = tuple(several)
+        if key not in self._unions:
+            lyings = [lying for ways in key if ways is not None for lying in ways.lyings]
+            self._unions[key] = self.candidates.ways(lyings)
+        return self._unions[key]
 
     # The cheapest.
 
-    def solve(self) -> None:
-        """Choose a state for each node."""
-        places = {id(node): number for number, node in enumerate(self.nodes)}
-        prices = [
-            np.array([node.times * state.price for state in node.states]) for node in self.nodes
-        ]
-        edges: dict[tuple[int, int], Array] = {}
-        for value, sources, maker in self._values():
-            for use in self.uses.get(value, ()):
-                targets = self._targets(use)
-                costs = use.times * self.transit.prices(value.tensor, sources, targets)
-                costs = np.minimum(costs, 1e18)
-                if maker is None and use.node is None:
-                    continue
-                if maker is None or use.node is None:
-                    node = maker or use.node
-                    assert node is not None
-                    prices[places[id(node)]] += costs[0] if maker is None else costs[:, 0]
-                    continue
-                edge = places[id(maker)], places[id(use.node)]
-                edges[edge] = edges[edge] + costs if edge in edges else costs
+    def solve(self) -> tuple[dict[Op, State], float]:
+        """A state for each node's operation, and what all cost together."""
+        prices = [node.times * node.known.prices for node in self.nodes]
+        values = [self._cost(value) for value in self.uses if isinstance(value.type, TensorType)]
+        answers = cheapest(*_pairwise(prices, values), answers=ANSWERS)
+        improvement = Improvement(prices, values)
         best, lowest = list[int](), float("inf")
-        for answer in cheapest(prices, edges)[:ANSWERS]:
-            self._take(answer)
-            self._polish()
-            price = self.price()
+        for answer in answers:
+            improvement.start(answer)
+            improvement.run()
+            price = improvement.price()
             if price < lowest * (1 - 1e-9):
-                best, lowest = [node.chosen for node in self.nodes], price
-        self._take(best)
+                best, lowest = improvement.chosen, price
+        chosen = {node.op: node.known.states[n] for node, n in zip(self.nodes, best, strict=True)}
+        return chosen, lowest
 
-    def _take(self, answer: Sequence[int]) -> None:
-        for node, chosen in zip(self.nodes, answer, strict=True):
-            node.chosen = chosen
-
-    def _values(self) -> Iterator[tuple[Value, list[Lying], _Node | None]]:
-        """Each tensor that is used, how it may lie where it is made, and the node that makes it."""
-        for value in self.uses:
-            if not isinstance(value.type, TensorType):
-                continue
-            if value in self.fixed:
-                yield value, [self.fixed[value]], None
-            else:
-                node, number = self.made[value]
-                yield value, [state.results[number] for state in node.states], node
-
-    def _targets(self, use: _Use) -> list[Lying]:
-        if use.node is None:
-            return [use.wanted]
-        return [state.operands[use.operand] for state in use.node.states]
-
-    def _polish(self) -> None:
-        """Take better states one by one, where uses that want the same share what brings it."""
-        for _ in range(3):
-            changed = False
-            for node in self.nodes:
-                values = [v for v in (*node.op.operands, *node.op.results) if v in self.uses]
-                values = [v for v in dict.fromkeys(values) if isinstance(v.type, TensorType)]
-                before = node.chosen
-                best, lowest = before, float("inf")
-                for number in (before, *(n for n in range(len(node.states)) if n != before)):
-                    node.chosen = number
-                    price = node.times * node.state.price + sum(map(self._moved, values))
-                    if price < lowest * (1 - 1e-9) - 1e-6:
-                        best, lowest = number, price
-                node.chosen = best
-                changed = changed or best != before
-            if not changed:
-                return
-
-    def _moved(self, value: Value) -> float:
-        """What it costs that a value comes to all of its uses."""
-        if value in self.fixed:
-            source = self.fixed[value]
-        else:
+    def _cost(self, value: Value) -> ValueCost:
+        """What it costs that a tensor comes to its uses."""
+        maker, made = None, _ONE
+        if value not in self.fixed:
             node, number = self.made[value]
-            source = node.state.results[number]
-        targets: dict[Lying, float] = {}
-        for use in self.uses[value]:
-            lying = use.wanted if use.node is None else use.node.state.operands[use.operand]
-            if lying != source:
-                targets[lying] = max(targets.get(lying, 0.0), use.times)
-        if not targets:
-            return 0.0
-        kind = value.tensor
-        return sum(
-            times * float(self.transit.prices(kind, (source,), (lying,))[0, 0])
-            for lying, times in targets.items()
-        )
+            maker, made = node.number, node.known.results[number].numbers
+        uses = self.uses[value]
+        wanted = [self._targets(use) for use in uses]
+        targets = self._together(wanted)
+        places = [self._places(targets, ways) for ways in wanted]
+        found = [
+            Use(None, use.times, place)
+            if use.node is None
+            else Use(use.node.number, use.times, self._ways(use, use.node.known, place))
+            for use, place in zip(uses, places, strict=True)
+        ]
+        costs = self.transit.prices(value.tensor, self._arriving(value), targets)
+        return ValueCost(maker, made, found, costs)
 
-    def price(self) -> float:
-        own = sum(node.times * node.state.price for node in self.nodes)
-        tensors = (v for v in self.uses if isinstance(v.type, TensorType))
-        return own + sum(map(self._moved, tensors))
+    def _places(self, targets: Ways, ways: Ways | None) -> Numbers:
+        """Where the ways stand among others, in which they are."""
+        key = targets, ways
+        if key not in self._orders:
+            assert ways is not None
+            order = {lying: number for number, lying in enumerate(targets.lyings)}
+            self._orders[key] = np.array([order[lying] for lying in ways.lyings], np.intp)
+        return self._orders[key]
+
+    def _ways(self, use: _Use, states: States, places: Numbers) -> Numbers:
+        """For each state of the node, the place of how it wants the operand."""
+        key = states, use.operand, id(places)
+        if key not in self._selected:
+            self._selected[key] = places[states.operands[use.operand].numbers]
+        return self._selected[key]
+
+
+_ONE: Numbers = np.zeros(1, np.intp)
+
+
+def _pairwise(
+    prices: Sequence[Array], values: Sequence[ValueCost]
+) -> tuple[list[Array], dict[tuple[int, int], Array]]:
+    """Prices of nodes and of edges between them, as if each use were on its own."""
+    own, edges = list(prices), dict[tuple[int, int], Array]()
+    tables: dict[tuple[int, int, int, float], Array] = {}
+    for value in values:
+        for use in value.uses:
+            if value.maker is None and use.node is None:
+                continue
+            key = id(value.prices), id(value.made), id(use.ways), use.times
+            if key not in tables:
+                tables[key] = use.times * value.prices[np.ix_(value.made, use.ways)]
+            costs = tables[key]
+            if value.maker is None:
+                assert use.node is not None
+                own[use.node] = own[use.node] + costs[0]
+            elif use.node is None:
+                own[value.maker] = own[value.maker] + costs[:, 0]
+            else:
+                edge = value.maker, use.node
+                edges[edge] = edges[edge] + costs if edge in edges else costs
+    return own, edges
 
 
 def _is_cut(lying: Lying) -> bool:

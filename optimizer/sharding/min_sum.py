@@ -1,28 +1,103 @@
 """The cheapest states of nodes on a graph, where nodes and edges have prices: min-sum messages.
 
-Sequential tree-reweighted message passing (Kolmogorov, "Convergent Tree-reweighted Message Passing
-for Energy Minimization", 2006): exact on trees; elsewhere a good answer and a bound.
+Nodes with at most two neighbours are eliminated first, exactly. On what is left, sequential
+tree-reweighted message passing (Kolmogorov, "Convergent Tree-reweighted Message Passing for Energy
+Minimization", 2006): exact on trees; elsewhere a good answer.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-PATIENCE = 10
+PATIENCE = 4
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def cheapest(
-    prices: Sequence[Array], edges: Mapping[tuple[int, int], Array], sweeps: int = 40
+    prices: Sequence[Array],
+    edges: Mapping[tuple[int, int], Array],
+    sweeps: int = 40,
+    answers: int = 2,
 ) -> list[list[int]]:
     """Numbers of states, one for each node: what the sweeps found, each answer once, the one with
-    the lowest sum first; among equals the earlier.
+    the lowest sum first; among equals the earlier; at most so many.
 
     prices: of each node's states. edges: (a, b), a < b -> prices by the state of a and that of b.
     """
+    eliminated = _Elimination(prices, edges)
+    found = _swept(*eliminated.left(), sweeps)
+    return [eliminated.completed(answer) for answer in found[:answers]]
+
+
+class _Elimination:
+    """The graph without the nodes whose best state follows from those of one or two others."""
+
+    def __init__(self, prices: Sequence[Array], edges: Mapping[tuple[int, int], Array]) -> None:
+        self.prices = list(prices)
+        self.near: list[dict[int, Array]] = [{} for _ in prices]  # neighbour -> [own, other]
+        for (a, b), price in edges.items():
+            self.near[a][b], self.near[b][a] = price, price.T
+        self.order: list[tuple[int, dict[int, Array]]] = []  # the eliminated, and their edges then
+        waiting, gone = deque(range(len(prices))), set[int]()
+        while waiting:
+            node = waiting.popleft()
+            if node in gone or len(self.near[node]) > 2 and len(self.prices[node]) > 1:
+                continue
+            gone.add(node)
+            near, self.near[node] = self.near[node], {}
+            self.order.append((node, near))
+            self._joined(self.prices[node], near)
+            for other in near:
+                del self.near[other][node]
+            waiting.extend(near)
+        self.nodes = [node for node in range(len(prices)) if node not in gone]
+
+    def _joined(self, own: Array, near: Mapping[int, Array]) -> None:
+        """Move an eliminated node's prices to its neighbours."""
+        if len(own) == 1:
+            for other, edge in near.items():
+                self.prices[other] = self.prices[other] + edge[0]
+        elif len(near) == 1:
+            ((other, edge),) = near.items()
+            self.prices[other] = self.prices[other] + (own[:, None] + edge).min(0)
+        elif near:
+            (a, one), (b, two) = near.items()
+            price = ((own[:, None] + one)[:, :, None] + two[:, None, :]).min(0)
+            if b in self.near[a]:
+                price = price + self.near[a][b]
+            self.near[a][b], self.near[b][a] = price, price.T
+
+    def left(self) -> tuple[list[Array], dict[tuple[int, int], Array]]:
+        """Prices and edges of the nodes that are left, numbered in their order."""
+        place = {node: number for number, node in enumerate(self.nodes)}
+        edges = {
+            (place[a], place[b]): self.near[a][b]
+            for a in self.nodes
+            for b in sorted(self.near[a])
+            if a < b
+        }
+        return [self.prices[node] for node in self.nodes], edges
+
+    def completed(self, answer: Sequence[int]) -> list[int]:
+        """States of all nodes, from those of the nodes that are left."""
+        chosen = [0] * len(self.prices)
+        for node, state in zip(self.nodes, answer, strict=True):
+            chosen[node] = state
+        for node, near in reversed(self.order):
+            price = self.prices[node]
+            for other, edge in near.items():
+                price = price + edge[:, chosen[other]]
+            chosen[node] = int(price.argmin())
+        return chosen
+
+
+def _swept(
+    prices: Sequence[Array], edges: Mapping[tuple[int, int], Array], sweeps: int
+) -> list[tuple[int, ...]]:
     before: list[list[tuple[int, Array]]] = [[] for _ in prices]  # (neighbour, [own, other])
     after: list[list[tuple[int, Array]]] = [[] for _ in prices]
     for (a, b), price in edges.items():
@@ -33,18 +108,18 @@ def cheapest(
         messages[a, b], messages[b, a] = np.zeros(len(prices[b])), np.zeros(len(prices[a]))
     weights = [1.0 / max(len(x), len(y), 1) for x, y in zip(before, after, strict=True)]
     found: dict[tuple[int, ...], float] = {}
-    since = 0  # sweeps without a better answer
+    lowest, since = float("inf"), 0  # sweeps without a better answer
     for _ in range(sweeps):
         chosen = tuple(_forward(prices, before, after, messages, weights))
-        lowest = min(found.values(), default=float("inf"))
         if chosen not in found:
             found[chosen] = _total(prices, edges, chosen)
         since = 0 if found[chosen] < lowest * (1 - 1e-9) - 1e-9 else since + 1
-        if since > PATIENCE:
+        lowest = min(lowest, found[chosen])
+        if since > PATIENCE or not edges:
             break
         for node in reversed(range(len(prices))):
             _send(node, prices, (before[node], after[node]), messages, weights[node])
-    return [list(chosen) for chosen in sorted(found, key=lambda chosen: found[chosen])]
+    return sorted(found, key=lambda chosen: found[chosen])
 
 
 def _forward(
@@ -81,8 +156,9 @@ def _send(
             belief += messages[other, node]
     belief *= weight
     for other, edge in sides[0]:
-        message = ((belief - messages[other, node])[:, None] + edge).min(0)
-        messages[node, other] = message - message.min()
+        message = np.minimum.reduce((belief - messages[other, node])[:, None] + edge, axis=0)
+        message -= np.minimum.reduce(message)
+        messages[node, other] = message
 
 
 def _total(

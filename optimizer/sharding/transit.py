@@ -8,15 +8,17 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from ...hlo.sharding import Mesh, Sharding
+from ...hlo.sharding import Axis, Mesh, Sharding
 from ...hlo.types import TensorType
-from .blocks import Blocks, State, atoms_of
-from .candidates import Lying
+from .blocks import Atoms, Blocks, State, atoms_of
+from .candidates import Lying, Ways
 from .inner import CALL
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-_Key = tuple[TensorType, tuple[Lying, ...], tuple[Lying, ...]]
-Sizes = tuple[tuple[int, ...], int]  # dims, and bytes of an element
+_Sizes = tuple[tuple[int, ...], int]  # dims, and bytes of an element
+
+NEVER = 1e18
+"""The price of what cannot be done: sums of it stay numbers."""
 
 
 class Transit:
@@ -24,33 +26,34 @@ class Transit:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._known: dict[_Key, Array] = {}
-        self._pairs: dict[Sizes, dict[tuple[Sharding, Sharding], float]] = {}
+        self._known: dict[tuple[_Sizes, Ways, Ways], Array] = {}
+        self._pairs: dict[_Sizes, dict[Sharding, dict[Sharding, float]]] = {}
+        self._atoms: dict[frozenset[Axis], Atoms] = {}
+        self._states: dict[tuple[tuple[Axis, ...], Sharding], State] = {}
         self._blocks: dict[tuple[Hashable, tuple[int, ...], int], Blocks] = {}
 
-    def prices(self, kind: TensorType, sources: Sequence[Lying], targets: Sequence[Lying]) -> Array:
-        """[source, target] -> bytes; infinite where there is no way."""
-        key = (kind, tuple(sources), tuple(targets))
+    def prices(self, kind: TensorType, sources: Ways, targets: Ways) -> Array:
+        """[source, target] -> bytes; NEVER where there is no way."""
+        sizes = kind.dims, max(kind.element.bits // 8, 1)
+        key = sizes, sources, targets
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._prices(kind, sources, targets)
+            found = self._known[key] = self._prices(sizes, sources.lyings, targets.lyings)
         return found
 
-    def _prices(
-        self, kind: TensorType, sources: Sequence[Lying], targets: Sequence[Lying]
-    ) -> Array:
-        key = kind.dims, max(kind.element.bits // 8, 1)
-        if key not in self._pairs:
-            self._pairs[key] = {}
-        known = self._pairs[key]
+    def _prices(self, sizes: _Sizes, sources: Sequence[Lying], targets: Sequence[Lying]) -> Array:
+        known = self._pairs.setdefault(sizes, {})
         found = np.zeros((len(sources), len(targets)))
         for row, source in enumerate(sources):
+            if source is None:
+                continue
+            prices = known.setdefault(source, {})
             for column, target in enumerate(targets):
-                if source is target or source is None or target is None or source == target:
+                if source is target or target is None:
                     continue
-                price = known.get((source, target))
+                price = prices.get(target)
                 if price is None:
-                    price = known[source, target] = self._price(*key, source, target)
+                    price = prices[target] = self._price(*sizes, source, target)
                 found[row, column] = price
         return found
 
@@ -59,19 +62,36 @@ class Transit:
     ) -> float:
         fresh = any(axis not in source.unreduced for axis in target.unreduced)
         if _folds(source, target) and fresh:
-            return float("inf")
+            return NEVER
         if fresh:  # it becomes unreduced where it lies
             stays = source.dims == target.dims or not any(dim.axes for dim in source.dims)
-            return CALL if stays else float("inf")
-        atoms = atoms_of(self.mesh, (source, target), prime=False)
+            return CALL if stays else NEVER
+        atoms = self._atoms_of(source, target)
         key = atoms.axes, dims, itemsize
         blocks = self._blocks.get(key)
         if blocks is None:
             blocks = self._blocks[key] = atoms.blocks(dims, itemsize)
-        ends = atoms.state(source, ()), atoms.state(target, ())
+        ends = self._state(atoms, source), self._state(atoms, target)
         if _folds(source, target):
             return CALL + _folded(blocks, *ends)
         return CALL + float(blocks.missing(*ends).sum()) / blocks.devices
+
+    def _atoms_of(self, *ends: Sharding) -> Atoms:
+        """Ends with the same parts of axes have the same atoms, where these are disjoint."""
+        key = frozenset(axis for end in ends for axis in end.axes if not axis.whole)
+        found = self._atoms.get(key)
+        if found is None:
+            found = atoms_of(self.mesh, ends, prime=False)
+            if found.disjoint:
+                self._atoms[key] = found
+        return found
+
+    def _state(self, atoms: Atoms, sharding: Sharding) -> State:
+        key = atoms.axes, sharding
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = atoms.state(sharding)
+        return found
 
 
 def _folded(blocks: Blocks, source: State, target: State) -> float:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,3 +199,26 @@ def test_messages_are_exact_on_trees_and_never_beat_the_best(seed: int) -> None:
     best = min(total(chosen) for chosen in itertools.product(range(states), repeat=count))
     got = total(cheapest(prices, edges)[0])
     assert got == best if seed % 2 else best <= got <= 1.5 * best + 3
+
+
+def test_three_processes_with_two_seeds_of_hashes_choose_the_same() -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from girih.hlo.text import print_module\n"
+        "from girih.optimizer.sharding.partition.program import partition\n"
+        "from tests.optimizer.sharding.test_choice import decided\n"
+        "for name in ('layer training, x wq w1', 'experts'):\n"
+        "    print(print_module(partition(decided(name)[1])))\n"
+    )
+    import girih
+
+    root = str(Path(girih.__file__ or "").parent)
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", script, root],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "1", "2")
+    }  # fmt: skip
+    assert len(texts) == 1 and len(texts.pop()) > 10_000
