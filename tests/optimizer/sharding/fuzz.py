@@ -31,13 +31,13 @@ from girih.hlo.types import TensorType, Type
 from girih.hlo.verify import DECIDED, verify
 from girih.optimizer.passes.dce import Dce
 from girih.optimizer.passes.decompose import Decompose
-from girih.optimizer.sharding.candidates import Candidates, Lying
+from girih.optimizer.sharding.candidates import Candidates, Lying, Ways
 from girih.optimizer.sharding.choice import choose
 from girih.optimizer.sharding.communications import communications
 from girih.optimizer.sharding.partition.program import WHOLE, partition
 from girih.optimizer.sharding.propagated import propagate, retyped
 from girih.optimizer.sharding.reshard import ReshardPlan
-from girih.optimizer.sharding.transit import Transit
+from girih.optimizer.sharding.transit import NEVER, Transit
 
 from .families import FAMILIES, Array
 
@@ -105,15 +105,16 @@ class AnyWay:
 
     def op(self, op: Op, operands: Sequence[Value]) -> Op:
         having = [v.tensor.sharding for v in operands]
-        said = [lying(v, self.mesh, self.r) for v in (*op.operands, *op.results)]
-        wanted = [[lying(v, self.mesh, self.r)] for v in op.results]
-        states = self.candidates.of(op, said, [[s] for s in having], wanted)
+        only = [self.candidates.ways([s]) for s in having]
+        said = [self.random_way(v) for v in (*op.operands, *op.results)]
+        wanted = [self.random_way(v) for v in op.results]
+        states = self.candidates.of(op, said, only, wanted).states
         reached = [
             state
             for state in states
             if all(
-                math.isfinite(float(self.transit.prices(v.tensor, (s,), (w,))[0, 0]))
-                for v, s, w in zip(operands, having, state.operands, strict=True)
+                self.transit.prices(v.tensor, s, self.candidates.ways([w]))[0, 0] < NEVER
+                for v, s, w in zip(operands, only, state.operands, strict=True)
             )
         ]
         state = self.r.choice(reached)
@@ -121,6 +122,9 @@ class AnyWay:
         types = [self.typed(v.type, s) for v, s in zip(op.results, state.results, strict=True)]
         regions = [retyped(body, self.whole, {}) for body in op.regions]
         return self.b.append(Op(op.definition, taken, op.attributes, regions, types, op.origin))
+
+    def random_way(self, value: Value) -> Ways:
+        return self.candidates.ways([lying(value, self.mesh, self.r)])
 
     def brought(self, value: Value, need: Lying) -> Value:
         if need is None or value.tensor.sharding == need:
