@@ -245,6 +245,15 @@ def run(
         ),
     ] = False,
     threads: Threads = None,
+    comm_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--comm-timeout",
+            help="Seconds that a process of several may wait for the others at a time; default "
+            "GIRIH_COMM_TIMEOUT, or 300.",
+            show_default=False,
+        ),
+    ] = None,
     allow_native: AllowNative = False,
     as_json: Json = False,
 ) -> None:
@@ -259,6 +268,8 @@ def run(
       girih run model.girih --random --repeat 20 --profile trace.json
 
       girih run model.girih --random --simulate
+
+      mpiexec -n 4 girih run layer.girih --random
     """
     from .running import Place, run_bundle
 
@@ -269,7 +280,7 @@ def run(
         output,
         repeat,
         profile,
-        Place(target, device, simulate, threads),
+        Place(target, device, simulate, threads, comm_timeout),
         allow_native,
         as_json,
     )

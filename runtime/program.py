@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from .. import __version__
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature, StructureError
 from . import devices
@@ -92,13 +93,14 @@ class Program:
         driver: Any = None,
         reason: str = "it was compiled for it",
         opened: bool = True,
+        comm_timeout: float | None = None,
     ) -> None:
         """A program of these parts; users call `girih.compile` or `girih.load`.
 
         `pending`: a check of the weights that has to end well before the first result is given.
         `driver`: the GPU of a program for one; None looks for it at the first call. `reason`: why
         this target was chosen. `opened`: False leaves the device, which takes all weights, to the
-        first use.
+        first use. `comm_timeout`: as for `girih.load`.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
@@ -125,7 +127,9 @@ class Program:
         first = len(self._leaves) - self._buffers
         self.overwrites_state = any(leaf.overwritten for leaf in self._leaves[first:])
         self._driver, self._reason = driver, reason
-        self._workers: dict[str, Any] = {"threads": threads, "pin": pin}
+        self._workers: dict[str, Any] = {
+            "threads": threads, "pin": pin, "comm_timeout": comm_timeout,
+        }  # fmt: skip
         self._contexts: deque[Any] = deque()
         self._copies = 0
         self._lock, self._opening = threading.Lock(), threading.Lock()
@@ -155,7 +159,8 @@ class Program:
                 used = used_weights(self._plan, self._weights)
                 device = devices.open_device(
                     self._plan, variant.image, used,
-                    cubins=variant.cubins, driver=self._driver, **self._workers,
+                    cubins=variant.cubins, driver=self._driver, facts=_facts(self._parts),
+                    **self._workers,
                 )  # fmt: skip
                 if device.has_memory:  # it copies results out of whatever they lie in
                     self._aliases = Aliases((), (), ())
@@ -180,6 +185,7 @@ class Program:
         debug: Mapping[str, bytes] | None = None,
         tuning: Mapping[str, Any] | None = None,
         driver: Any = None,
+        comm_timeout: float | None = None,
     ) -> Program:
         """The program that a compiler has just made; `save` and `load` give an equal one.
 
@@ -204,8 +210,9 @@ class Program:
         chosen = devices.choose_target(parts.variants, target)
         plan = variants[chosen][0]
         return Program(
-            parts, chosen, threads=threads, pin=pin, module=module, plan=plan, driver=driver
-        )
+            parts, chosen, threads=threads, pin=pin, module=module, plan=plan, driver=driver,
+            comm_timeout=comm_timeout,
+        )  # fmt: skip
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Run the program; inputs and result have the structure that `signature` says.
@@ -459,6 +466,12 @@ class Program:
         )
 
     @property
+    def received(self) -> Mapping[str, int]:
+        """Bytes that other processes have sent to this one in all calls so far, by the operation of
+        the program for which they did; empty for a program of one process."""
+        return self._opened().received()
+
+    @property
     def module(self) -> Module:
         """The program as it came into the compiler: to read, interpret or compile anew."""
         if self._module is None:
@@ -698,3 +711,9 @@ class Program:
                     f"the plan has {found} bytes for {leaf.path}, the signature {leaf.bytes}; "
                     "compile the program again"
                 )
+
+
+def _facts(parts: Parts) -> dict[str, bytes]:
+    """What all processes that run a program have to have equal, beside its plan."""
+    digest = parts.digest if isinstance(parts, Bundle) else "compiled by each process"
+    return {"version of girih": __version__.encode(), "bundle": digest.encode()}
