@@ -63,8 +63,9 @@ def compile_on(
         parts, name = with_mesh(parts, module, sizes, target, options, say, tuner)
         names.append(name)
     return Program(
-        parts, names[0], module=module, threads=options.threads, pin=options.pin, opened=False
-    )
+        parts, names[0], module=module, threads=options.threads, pin=options.pin, opened=False,
+        comm_timeout=options.comm_timeout,
+    )  # fmt: skip
 
 
 def with_mesh(

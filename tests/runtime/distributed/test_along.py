@@ -16,10 +16,10 @@ from girih.hlo.types import C64, F32, TensorType
 
 from ...optimizer.sharding.families import fold
 from ...optimizer.sharding.test_uneven import BODIES, rows_cut
-from .test_mesh import launched
-from .test_processes import pytestmark
+from .launch import needs_mpi
+from .test_mesh import printed
 
-__all__ = ["pytestmark"]
+pytestmark = [pytest.mark.mpi, needs_mpi]
 GENERATOR = np.random.default_rng(0)
 PROCESSES = 4
 
@@ -89,6 +89,6 @@ def test_algorithms_along_cut_dims(name: str, sends: str, tmp_path: Path) -> Non
     girih.compile(cut, mesh={"x": PROCESSES}).save(tmp_path / "p.girih")
     arrays = {f"x{n}": x for n, x in enumerate(inputs)}
     arrays |= {f"y{n}": y for n, y in enumerate(interpret(module, inputs))}
-    np.savez(tmp_path / "data.npz", **arrays)
-    printed = launched(PROCESSES, tmp_path, CALLS, tmp_path / "p.girih", tmp_path / "data.npz")
-    assert printed.count("equal") == PROCESSES
+    np.savez(tmp_path / "data.npz", **arrays)  # pyright: ignore[reportArgumentType]
+    said = printed(PROCESSES, tmp_path, CALLS, tmp_path / "p.girih", tmp_path / "data.npz")
+    assert said.count("equal") == PROCESSES

@@ -3,9 +3,6 @@ each process, state, and bundles with code for several meshes."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +16,9 @@ from girih.hlo.signature import Argument, Result, Signature, Tree
 from girih.hlo.types import F32, TensorType
 from girih.runtime.bundle import Bundle
 
-from .test_processes import LAUNCHER, pytestmark
+from .launch import launched, needs_mpi
 
-__all__ = ["pytestmark"]
+pytestmark = [pytest.mark.mpi, needs_mpi]
 SAID = {"x": ("data",), "up": (None, "model"), "down": ("model",)}
 GENERATOR = np.random.default_rng(0)
 
@@ -62,15 +59,11 @@ def network(rows: int = 50, width: int = 256, hidden: int = 1026) -> Module:
     return Module(module.functions, weights=weights, signature=signature)
 
 
-def launched(count: int, folder: Path, script: str, *arguments: object) -> str:
-    """What the processes print together; the first one's assertion where one fails."""
+def printed(count: int, folder: Path, script: str, *arguments: object) -> str:
+    """What the processes that run a script print together; its error where one fails."""
     file = folder / "script.py"
     file.write_text(script)
-    command = [LAUNCHER, "-n", count, sys.executable, file, *arguments]
-    environment = {**os.environ, "GIRIH_COMM_TIMEOUT": "60"}
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=120, env=environment
-    )
+    done = launched(count, file, *arguments, GIRIH_COMM_TIMEOUT="60")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -120,8 +113,8 @@ def test_whole_and_local_arrays(mesh, tmp_path):
     program.save(tmp_path / "p.girih")
     np.savez(tmp_path / "data.npz", x=x, y=wanted[0])
     count = program.mesh.devices
-    printed = launched(count, tmp_path, CALLS, tmp_path / "p.girih", tmp_path / "data.npz")
-    assert printed.count("equal") == count
+    said = printed(count, tmp_path, CALLS, tmp_path / "p.girih", tmp_path / "data.npz")
+    assert said.count("equal") == count
 
 
 def test_packed_weights_are_those_of_each_process(tmp_path):
