@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +65,27 @@ def annotated(
     functions = {n: _with_weights(f, module, meant) for n, f in module.functions.items()}
     functions[module.entry] = _with_arguments(functions[module.entry], module, meant)
     return replace(module, functions=functions, meshes={**module.meshes, place: devices})
+
+
+def tensor_named(
+    module: Module, name: str, specs: Sequence[Iterable[Any]], mesh: Mesh
+) -> tuple[TensorType, list[Sharding]]:
+    """The argument, weight or result that a pattern names alone, and what specs say of it on a
+    mesh, as `annotated` takes them. UserError for a pattern that names none, or several."""
+    names = _names(module)
+    paths = [f"result[{number}]" for number in range(len(module.body.results))]
+    if module.signature is not None:
+        paths = [result.path for result in module.signature.results]
+    for path, value in zip(paths, module.body.results, strict=True):
+        if isinstance(value.type, TensorType):
+            names.setdefault(path, value.type)
+    found = [known for known in names if _matches(name, known)]
+    if not found:
+        raise UserError(f"nothing is named '{name}'{_nearest(name, names)}")
+    if len(found) > 1:
+        raise UserError(f"'{name}' names {len(found)} tensors: {', '.join(found[:8])}")
+    kind = names[found[0]]
+    return kind, [_sharding(name, found[0], spec, kind, _DEFAULT, mesh) for spec in specs]
 
 
 def on_mesh(module: Module, mesh: Mesh) -> Module:

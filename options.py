@@ -104,20 +104,21 @@ _UNITS = {
 }  # fmt: skip
 
 
-def bytes_of(size: int | str) -> int:
-    """A number of bytes, or text such as "2GiB", as bytes; OptionError for anything else."""
+def bytes_of(size: int | str, name: str = "max_memory") -> int:
+    """A number of bytes, or text such as "2GiB", as bytes; OptionError, which calls it by its
+    name, for anything else."""
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size, re.ASCII)
         if match is None or match[2] not in _UNITS:
             units = ", ".join(unit for unit in _UNITS if unit)
-            raise OptionError(f"max_memory: write a number and one of {units}, not {size!r}")
+            raise OptionError(f"{name}: write a number and one of {units}, not {size!r}")
         if "." in match[1] and not match[2].strip("B"):
-            raise OptionError(f"max_memory: bytes are a whole number, not {size!r}")
+            raise OptionError(f"{name}: bytes are a whole number, not {size!r}")
         count = int(Decimal(match[1]) * _UNITS[match[2]])
     else:
         count = int(size)
     if count <= 0:
-        raise OptionError(f"max_memory must be more than 0 bytes, not {size!r}")
+        raise OptionError(f"{name} must be more than 0 bytes, not {size!r}")
     return count
 
 

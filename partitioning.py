@@ -28,14 +28,17 @@ from .optimizer.passes.inline import Inline
 from .optimizer.passes.legalize_quantized import LegalizeQuantized
 from .optimizer.passes.mask_bounded import MaskBounded
 from .optimizer.passes.require_static import RequireStatic
-from .optimizer.sharding.choice import choose
+from .optimizer.sharding.budgets import Budget, require_within
+from .optimizer.sharding.choice import Choice, choose
 from .optimizer.sharding.communications import Communication, communications
+from .optimizer.sharding.explanation import Explanation, explain
 from .optimizer.sharding.interconnect import USUAL, Interconnect
 from .optimizer.sharding.partition.program import WEIGHT, WHOLE
 from .optimizer.sharding.partition.program import partition as partitioned
 from .optimizer.sharding.propagated import Propagated, propagate
 from .optimizer.sharding.remesh import remeshed
 from .optimizer.sharding.rotations import pads_for_slices
+from .optimizer.sharding.suggestions import Suggestion, suggest
 
 Array = np.ndarray[Any, Any]
 
@@ -44,15 +47,21 @@ Array = np.ndarray[Any, Any]
 class Partitioned:
     """A program on a mesh of devices.
 
-    propagated: the program as imported, and how annotations let its tensors lie. decided: the same
-    with a sharding in each type, where `sharding_constraint` says what is sent. local: the program
-    of one device, plain HLO with collectives, on its blocks.
+    propagated: the program as imported, and how annotations let its tensors lie. choice: how each
+    operation is computed. local: the program of one device, plain HLO with collectives, on its
+    blocks.
     """
 
     propagated: Propagated
-    decided: Module
+    choice: Choice
     local: Module
     interconnect: Interconnect
+
+    @property
+    def decided(self) -> Module:
+        """The program with a sharding in each type, where `sharding_constraint` says what is
+        sent."""
+        return self.choice.module
 
     @property
     def mesh(self) -> Mesh:
@@ -70,6 +79,20 @@ class Partitioned:
     def bytes(self) -> float:
         """Bytes that a device receives in one step, the mean of all."""
         return sum(row.total for row in self.communications)
+
+    def explain(self) -> Explanation:
+        """Each communication with the annotations from which it follows, how these came there, and
+        what else could be done; and what each device holds."""
+        return explain(self.propagated, self.choice, self.interconnect)
+
+    def suggest(self) -> Mapping[int, Suggestion]:
+        """By the number of a communication, another annotation that removes it. Each is found by
+        partitioning the program with it, so that this takes as long as many partitions."""
+        return suggest(self.propagated, self.choice, self.explain(), self.interconnect)
+
+    def require_within(self, *budgets: Budget) -> None:
+        """BudgetError, with the communications that count, where the program exceeds a budget."""
+        require_within(self.communications, budgets)
 
     def interpret(self, inputs: Sequence[Any]) -> list[Array]:
         """The whole results for whole inputs (flat, in argument order), each device's program run
@@ -146,9 +169,9 @@ def partition_module(
     for step in (Decompose(), Dce()):
         module = step(module)
     found = pads_for_slices(propagate(module))
-    decided = choose(found).module
-    verify(decided, DECIDED)
-    return Partitioned(found, decided, partitioned(decided, interconnect), interconnect)
+    choice = choose(found)
+    verify(choice.module, DECIDED)
+    return Partitioned(found, choice, partitioned(choice.module, interconnect), interconnect)
 
 
 def _sized(module: Module) -> bool:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point; exits with 0, 2 for an error that the user can mend, 3 for a bug of ours."""
+    """Entry point; exits with 0, 2 for an error that the user can mend, 3 where a program's devices
+    send more than its budget allows, 4 for a bug of ours."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     traceback = "--traceback" in arguments
     arguments = [argument for argument in arguments if argument != "--traceback"]
-    from ..hlo.errors import CompilerBug, UserError
+    from ..hlo.errors import BudgetError, CompilerBug, UserError
     from ..hlo.extras import require
 
     warnings.showwarning = _show_warning
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"girih: {error}", file=sys.stderr)
         _end_others(arguments)
-        sys.exit(2)
+        sys.exit(3 if isinstance(error, BudgetError) else 2)
     except CompilerBug as error:
         if traceback:
             raise
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             file=sys.stderr,
         )
         _end_others(arguments)
-        sys.exit(3)
+        sys.exit(4)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         sys.exit(1)

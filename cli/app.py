@@ -97,7 +97,8 @@ def _root(
       girih inspect model.girih
       girih run model.girih --random
 
-    Errors are one sentence on stderr with exit code 2; --traceback shows where they come from.
+    Errors are one sentence on stderr with exit code 2, or 3 where a program exceeds its budget of
+    communication; --traceback shows where they come from.
     """
 
 
@@ -720,31 +721,88 @@ def explain_sharding_command(
         list[str] | None,
         typer.Option("--shard", metavar="PATTERN=SPEC", help="As for `girih compile`."),
     ] = None,
-    budget: Annotated[
+    limits: Annotated[
         str | None,
         typer.Option(
-            "--max-comm",
+            "--max-reshard",
             metavar="LIMITS",
-            help="Fail where devices receive more: total=64MiB,op=8MiB,count=12,axis.model=32MiB.",
+            help="Fail, with exit code 3, where devices receive more in a step: total=64MiB, "
+            "op=8MiB (by one communication), count=12 (of them), axis.model=32MiB (along it); "
+            "several with commas.",
         ),
     ] = None,
+    budget: Annotated[
+        Path | None,
+        typer.Option(
+            "--budget",
+            help="Fail likewise where a device receives more, in all or along an axis, than this "
+            "file says, which --json has written.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with pictures and all chains, too."),
+    ] = None,
+    suggest: Annotated[
+        bool,
+        typer.Option(
+            "--suggest",
+            help="Try other annotations, and tell for each communication which one removes it; "
+            "takes as long as planning up to 32 times.",
+        ),
+    ] = False,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Show so many.")] = 12,
     as_json: Json = False,
 ) -> None:
-    """Show what devices send to each other when a program runs on a mesh, value by value.
+    """Show what devices send to each other when a program runs on a mesh, and why.
 
-    Each communication has the bytes that a device receives, the collectives, the mesh axes, the
-    line that makes the value, and how it lies before and after.
+    Each communication has the bytes that a device receives, the collectives, the mesh axes, its
+    time by a round figure of a network, the line that makes the value, the annotations from which
+    it follows with all operations between, and what else could be done.
 
     Examples:
 
       girih explain sharding exported.jax
 
       girih explain sharding model.pt2 --mesh data=2,model=4 --shard 'layers.*.w1=-,model'
-    """
-    from .explaining import explain_sharding
 
-    explain_sharding(source, mesh, shard or [], budget, rows, as_json)
+      girih explain sharding exported.jax --suggest --html sharding.html
+    """
+    from .sharding import explain_sharding
+
+    explain_sharding(source, mesh, shard or [], (limits, budget), html, rows, suggest, as_json)
+
+
+@explain_app.command(name="reshard")
+def explain_reshard_command(
+    source: Source,
+    value: Annotated[
+        str, typer.Argument(help="An argument, a weight or a result.", show_default=False)
+    ],
+    before: Annotated[
+        str,
+        typer.Option("--from", metavar="SPEC", help="As in --shard: data,-.", show_default=False),
+    ],
+    after: Annotated[str, typer.Option("--to", metavar="SPEC", show_default=False)],
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            "--mesh", metavar="AXIS=SIZE,...", help="The mesh; without it, that of the source."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how a tensor gets from one sharding to another: the steps, their bytes and memory.
+
+    Beside what is chosen stand a chain of collectives alone, and the least that has to be sent.
+
+    Examples:
+
+      girih explain reshard model.pt2 weight --from data+model,- --to -,model --mesh data=2,model=4
+    """
+    from .sharding import explain_reshard
+
+    explain_reshard(source, value, (before, after), mesh, as_json)
 
 
 cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")

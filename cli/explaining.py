@@ -1,9 +1,7 @@
-"""`girih explain`: where memory goes over the steps of a program, and what its devices send."""
+"""`girih explain memory`: where memory goes over the steps of a program."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,7 @@ def explain_memory(
         ) from None
     data = {"bundle": str(path), "target": name, **data}
     if html is not None:
-        _write(html, page(data))
+        show.write(html, page(data))
     if as_json:
         return show.print_json(data)
     shown = [(kind, show.size(size)) for kind, size in data["totals"].items() if size]
@@ -72,60 +70,6 @@ def explain_memory(
         show.console.print("\nwhat would lower it")
     for remedy in data["remedies"][:rows]:
         show.console.print(f"{show.size(remedy['bytes']):>9}  {remedy['text']}")
-
-
-def explain_sharding(
-    source: str,
-    mesh: str | None,
-    shards: Sequence[str],
-    budget: str | None,
-    rows: int,
-    as_json: bool,
-) -> None:
-    """Show what the devices of a mesh send to each other in one step; nothing runs."""
-    from ..optimizer.sharding.communications import require_budget
-    from ..partitioning import partition
-    from .compiling import import_source, read_mesh, read_shardings
-
-    if mesh is None and shards:
-        raise UserError("--shard: needs --mesh data=2,..., the axes on which the arrays lie")
-    axes = None if mesh is None else read_mesh(mesh)
-    said = read_shardings(shards) if shards else None
-    parts = partition(import_source(source), mesh=axes, shardings=said)
-    found = parts.communications
-    if as_json:
-        show.print_json(
-            {
-                "source": source,
-                "mesh": dict(parts.mesh.axes),
-                "bytes": parts.bytes,
-                "communications": [row.facts() for row in found],
-            }
-        )
-    else:
-        title = f"{source} on {parts.mesh}"
-        sent = [("communications", len(found)), ("a device receives", show.size(parts.bytes))]
-        show.facts(sent, title=title)
-        most = sorted(found, key=lambda row: -row.total)[:rows]
-        show.table(
-            (">#", ">bytes", ">times", "how", "along", "of", "from", "to"),
-            [
-                (
-                    str(row.number),
-                    show.size(row.bytes),
-                    "?" if row.times is None else str(row.times),
-                    ", ".join(row.collectives),
-                    ", ".join(row.axes),
-                    row.made,
-                    row.source,
-                    row.target,
-                )
-                for row in most
-            ],
-            title=f"\n{len(most)} of {len(found)}, the largest first",
-        )
-    if budget is not None:
-        require_budget(found, budget)
 
 
 def described(plan: Any) -> dict[str, Any]:
@@ -202,14 +146,3 @@ def page(data: dict[str, Any]) -> str:
 <table><tr>{"".join(f"<th align=left>{name}</th>" for name in headings)}</tr>{rows}</table>
 <h2>What would lower it</h2><ul>{remedies}</ul></html>
 """
-
-
-def _write(path: Path, text: str) -> None:
-    """The whole file or none of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot write: {error.strerror or error}") from error

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ..hlo.errors import UserError
 from ..runtime.distributed.launch import own_rank
 
 if TYPE_CHECKING:
@@ -73,6 +76,17 @@ def time(microseconds: float) -> str:
     if microseconds < 1e6:
         return f"{microseconds / 1e3:.3g} ms"
     return f"{microseconds / 1e6:.3g} s"
+
+
+def write(path: Path, text: str) -> None:
+    """The whole file or none of it; UserError where it cannot be written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot write: {error.strerror or error}") from error
 
 
 def json_text(data: Any) -> str:

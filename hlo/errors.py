@@ -31,6 +31,10 @@ class MemoryLimitError(UserError):
         self.impossible = impossible
 
 
+class BudgetError(UserError):
+    """The devices of a program send each other more than its user allows."""
+
+
 class VerifyError(UserError):
     """A program breaks a clause of the specification (`concatenate.C2: ...`)."""
 

@@ -99,7 +99,8 @@ class Example:
         """
         names, sizes = zip(*self.mesh, strict=True)
         kinds = (AxisType.Auto,) * len(names)
-        module = import_model(self.lowered(AbstractMesh(sizes, names, axis_types=kinds)).as_text())
+        lowered = self.lowered(AbstractMesh(sizes, names, axis_types=kinds))
+        module = import_model(lowered.as_text(debug_info=True))
         return module if devices == 8 else remeshed(module, self.sizes(devices))
 
     def inputs(self) -> list[np.ndarray[Any, Any]]:

@@ -35,11 +35,12 @@ Assignment = dict[int, Parts]
 @dataclass(frozen=True)
 class State:
     """How operands and results lie when an operation is computed in one way, and what that costs,
-    in bytes that a device receives."""
+    in bytes that a device receives; `sent`: those that it does receive inside of the operation."""
 
     operands: tuple[Lying, ...]
     results: tuple[Lying, ...]
     price: float
+    sent: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,7 +361,7 @@ class _Maker:
         )
         inside += CALL * inner_calls(self.op, self.factors, axes, self.mesh)
         price = inside + self.flops / cut / FLOPS_PER_BYTE + memory / MEMORY_PER_BYTE
-        return State(tuple(lying[:count]), tuple(lying[count:]), price)
+        return State(tuple(lying[:count]), tuple(lying[count:]), price, inside)
 
     def dims(self, number: int, assignment: Assignment) -> tuple[DimSharding, ...] | None:
         """The axes of a tensor's dims; None where they would not cut its factors so."""

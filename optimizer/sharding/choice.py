@@ -13,8 +13,9 @@ sum that is constrained before its terms are added, who reads a part gets that p
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,10 +26,11 @@ from ...hlo.sharding import DimSharding, Sharding
 from ...hlo.types import TensorType
 from ..counters import counters, turns
 from .candidates import Candidates, Lying, State, States, Ways
-from .decide import decided
+from .decide import Decided, decided
+from .inner import CALL
 from .min_sum import cheapest
 from .propagated import Propagated
-from .transit import Transit
+from .transit import NEVER, Transit
 from .value_costs import Array, Improvement, Numbers, Use, ValueCost
 
 USUAL_TURNS = 8  # of a loop, where data decides
@@ -36,13 +38,35 @@ ANSWERS = 4  # that are compared where uses share what is brought to them
 _KERNELS = ("kernel_call", "foreign_call")
 
 
+@dataclass(frozen=True)
+class Way:
+    """Another state of an operation, and what the step would cost more with it, all others as they
+    are: `bytes` that a device receives; `price` with what is computed and what memory is read and
+    written."""
+
+    state: State
+    bytes: float
+    price: float
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """`module`: the program at level DECIDED; `price`: what the choice is expected to cost a device
-    in a step, with its prices for work and memory."""
+    """`decided`: the program at level DECIDED, beside the one that it is of; `price`: what the
+    choice is expected to cost a device in a step, with its prices for work and memory."""
 
-    module: Module
+    decided: Decided
     price: float
+    graph: _Graph
+
+    @property
+    def module(self) -> Module:
+        """The program at level DECIDED."""
+        return self.decided.module
+
+    def others(self, op: Op) -> tuple[Way, ...]:
+        """The states of an operation of the propagated program that were not chosen, the cheapest
+        first; none where there was no choice."""
+        return self.graph.others(op)
 
 
 @dataclass
@@ -80,7 +104,7 @@ def choose(found: Propagated) -> Choice:
     graph = _Graph(found)
     graph.fill()
     states, price = graph.solve()
-    return Choice(decided(found, graph.fixed, graph.wanted, states), price)
+    return Choice(decided(found, graph.fixed, graph.wanted, states), price, graph)
 
 
 class _Graph:
@@ -99,6 +123,7 @@ class _Graph:
         self._unions: dict[tuple[Ways | None, ...], Ways] = {}
         self._orders: dict[tuple[Ways, Ways | None], Numbers] = {}
         self._selected: dict[tuple[States, int, int], Numbers] = {}
+        self.chosen: list[int] = []  # the number of each node's state
         body = self.module.body
         for value in body.arguments:
             self.fixed[value] = self.lying(value)
@@ -233,8 +258,37 @@ class _Graph:
             price = improvement.price()
             if price < lowest * (1 - 1e-9):
                 best, lowest = improvement.chosen, price
+        self.chosen = best
         chosen = {node.op: node.known.states[n] for node, n in zip(self.nodes, best, strict=True)}
         return chosen, lowest
+
+    def others(self, op: Op) -> tuple[Way, ...]:
+        if not op.results or op.results[0] not in self.made:
+            return ()
+        node, _ = self.made[op.results[0]]
+        chosen = self.chosen[node.number]
+        dearer, more = (answer.around(node.number) for answer in self._answers)
+        found = [
+            Way(state, float(more[n] - more[chosen]), float(dearer[n] - dearer[chosen]))
+            for n, state in enumerate(node.known.states)
+            if n != chosen and dearer[n] < NEVER
+        ]
+        return tuple(sorted(found, key=lambda way: way.price))
+
+    @functools.cached_property
+    def _answers(self) -> tuple[Improvement, Improvement]:
+        """The choice, with all prices and with the bytes that devices receive alone."""
+        values = [self._cost(value) for value in self.uses if isinstance(value.type, TensorType)]
+        sizes = [replace(v, prices=np.maximum(v.prices - CALL, 0.0)) for v in values]
+        prices = [node.times * node.known.prices for node in self.nodes]
+        sent = [
+            node.times * np.array([state.sent for state in node.known.states])
+            for node in self.nodes
+        ]
+        found = Improvement(prices, values), Improvement(sent, sizes)
+        for answer in found:
+            answer.start(self.chosen)
+        return found
 
     def _cost(self, value: Value) -> ValueCost:
         """What it costs that a tensor comes to its uses."""

@@ -10,22 +10,20 @@ collectives that the user wrote into a manual computation are `manual`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...hlo.conflicts import sharding_of
-from ...hlo.errors import UserError
 from ...hlo.factors import FactorKind
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.groups import Groups
 from ...hlo.ops.manual import mesh_of
 from ...hlo.sharding import Mesh
 from ...hlo.types import unsharded
-from ...options import bytes_of
 from ..counters import counters, turns
 from .inner import inner_bytes, shareable
-from .interconnect import USUAL, Interconnect
+from .interconnect import USUAL, Interconnect, seconds, slowest
 from .partition.partitioner import axes_of_factors
 from .reshard import ReshardPlan, plan_reshard
 
@@ -39,7 +37,7 @@ class Communication:
     op: the `sharding_constraint`, the operation that sends inside, or the collective. plan: of a
     reshard or a reduction. bytes: what a device receives each time, the mean of all devices. times:
     how often a step of the program does it; None where data decides. axes: the mesh axes along
-    which.
+    which. seconds: what the interconnect says that it takes each time.
     """
 
     number: int
@@ -49,6 +47,7 @@ class Communication:
     bytes: float
     times: int | None
     axes: tuple[str, ...]
+    seconds: float
 
     @property
     def value(self) -> Value:
@@ -59,11 +58,6 @@ class Communication:
     def total(self) -> float:
         """Bytes that a device receives in one step; where data decides how often, those of once."""
         return self.bytes * (1 if self.times is None else self.times)
-
-    @property
-    def seconds(self) -> float:
-        """What the interconnect says that it takes each time; 0 where there is no plan."""
-        return 0.0 if self.plan is None else self.plan.seconds
 
     @property
     def collectives(self) -> tuple[str, ...]:
@@ -120,48 +114,15 @@ def communications(
     homes = dict(_homes(decided.body))
     for op, times in walk_turns(decided.body):
         if op.name == "sdy.manual_computation":
-            found += _in_manual(op.regions[0], mesh_of(op.mesh), times, len(found))
+            found += _in_manual(op.regions[0], mesh_of(op.mesh), times, len(found), interconnect)
             continue
         if op.name == "sharding_constraint":
             row = _of(decided, op, times, len(found), interconnect)
         else:
-            row = _inside(decided, op, times, len(found), shared, homes[op])
+            row = _inside(decided, op, times, len(found), shared, homes[op], interconnect)
         if row is not None:
             found.append(row)
     return tuple(found)
-
-
-def require_budget(rows: Sequence[Communication], text: str) -> None:
-    """UserError, with the rows, where a device receives more than a budget such as
-    `total=64MiB,op=8MiB,count=12,axis.model=32MiB`: in a step, by one communication in a step, how
-    many communications there are, and along one mesh axis."""
-    for part in text.split(","):
-        what, equals, limit = (word.strip() for word in part.partition("="))
-        known = what in ("total", "op", "count") or what.startswith("axis.")
-        if not equals or not known:
-            raise UserError(f"--max-comm: '{part}' is none of total=, op=, count= and axis.NAME=")
-        over: Sequence[Communication] = rows
-        if what == "count":
-            most, found = _count(limit), float(len(rows))
-        else:
-            most = int(limit) if limit.isdecimal() else bytes_of(limit)
-            if what == "op":
-                over = [row for row in rows if row.total > most]
-            elif what != "total":
-                over = [row for row in rows if what.removeprefix("axis.") in row.axes]
-            sizes = [row.total for row in over]
-            found = max(sizes, default=0.0) if what == "op" else sum(sizes)
-        if found > most:
-            lines = "\n".join(f"  {row}" for row in over)
-            raise UserError(
-                f"--max-comm: {what} is {found:.12g}, at most {limit} allowed:\n{lines}"
-            )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise UserError(f"--max-comm: count is a number, not '{text}'")
-    return int(text)
 
 
 def walk_turns(region: Region, times: int | None = 1) -> Iterator[tuple[Op, int | None]]:
@@ -181,17 +142,20 @@ def walk_turns(region: Region, times: int | None = 1) -> Iterator[tuple[Op, int 
             yield from walk_turns(body, inner)
 
 
-def _in_manual(region: Region, mesh: Mesh, times: int | None, number: int) -> list[Communication]:
+def _in_manual(
+    region: Region, mesh: Mesh, times: int | None, number: int, interconnect: Interconnect
+) -> list[Communication]:
     """The collectives of a body that is written for one device; those inside of it too."""
     found: list[Communication] = []
     for op, often in walk_turns(region, times):
         if op.name == "sdy.manual_computation":
-            found += _in_manual(op.regions[0], mesh, often, number + len(found))
+            found += _in_manual(op.regions[0], mesh, often, number + len(found), interconnect)
             continue
         size = op.definition.traffic(op, mesh.devices)
         if size:
             axes = _differing(mesh, op.definition.partners(op, mesh.devices))
-            row = Communication(number + len(found), MANUAL, op, None, size, often, axes)
+            spent = _spent(axes, size, interconnect)
+            row = Communication(number + len(found), MANUAL, op, None, size, often, axes, spent)
             found.append(row)
     return found
 
@@ -224,8 +188,9 @@ def _of(
     folded = any(axis not in target.unreduced for axis in source.unreduced)
     names = dict.fromkeys(axis.name for move in plan.moves for axis in move.axes)
     return Communication(
-        number, REDUCTION if folded else RESHARD, op, plan, plan.mean, times, tuple(names)
-    )
+        number, REDUCTION if folded else RESHARD, op, plan, plan.mean, times, tuple(names),
+        plan.seconds,
+    )  # fmt: skip
 
 
 def _homes(region: Region) -> Iterator[tuple[Op, int]]:
@@ -243,6 +208,7 @@ def _inside(
     number: int,
     shared: set[Hashable],
     home: int,
+    interconnect: Interconnect,
 ) -> Communication | None:
     """shared: what was fetched before, with its region's number; `home` is that of `op`."""
     factors = op.definition.divide(op)
@@ -264,4 +230,11 @@ def _inside(
         if factor.kind in sends or (factor.kind is FactorKind.REDUCTION and factor.placed)
         for axis in cut
     )
-    return Communication(number, INNER, op, None, size, times, tuple(names))
+    return Communication(
+        number, INNER, op, None, size, times, tuple(names), _spent(names, size, interconnect)
+    )
+
+
+def _spent(axes: Iterable[str], size: float, interconnect: Interconnect) -> float:
+    """Seconds of one call along these axes, in which a device gets one message of `size` bytes."""
+    return seconds(slowest(map(interconnect.link, axes)), 1, size)

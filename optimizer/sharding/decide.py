@@ -5,6 +5,7 @@ and `sharding_constraint` brings it to where it is used in another way.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ...hlo import ops
 from ...hlo.graph import Module, Op, Origin, Region, Value, arguments
@@ -14,47 +15,71 @@ from .candidates import Lying, State
 from .propagated import Propagated, retyped
 
 _Reached = dict[tuple[Value, Lying], Value]
+Use = tuple[Op | Region, int]  # an operand by its number; of a region, a result
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """`module`: the program at level DECIDED. `origins`: the values of the propagated program that
+    one of its values is. `uses`: who asked for what a `sharding_constraint` brings, in the
+    propagated program."""
+
+    module: Module
+    origins: Mapping[Value, Sequence[Value]]
+    uses: Mapping[Op, Sequence[Use]]
 
 
 def decided(
     found: Propagated,
     fixed: Mapping[Value, Lying],
-    wanted: Mapping[tuple[Op | Region, int], Lying],
+    wanted: Mapping[Use, Lying],
     states: Mapping[Op, State],
-) -> Module:
-    """The program at level DECIDED.
+) -> Decided:
+    """The program at level DECIDED, and how it follows from the propagated one.
 
     fixed: how arguments of regions lie, and results that are not chosen. wanted: how operands of
     such operations, and results of regions, have to lie. states: of all other operations.
     """
     mesh = next((s.mesh for s in found.shardings.values()), next(iter(found.module.meshes)))
     writer = _Writer(fixed, wanted, states, mesh)
-    return found.module.with_main(writer.region(found.module.body, {}, {}))
+    module = found.module.with_main(writer.region(found.module.body, {}, {}))
+    return Decided(module, writer.origins, writer.uses)
 
 
 class _Writer:
     def __init__(
         self,
         fixed: Mapping[Value, Lying],
-        wanted: Mapping[tuple[Op | Region, int], Lying],
+        wanted: Mapping[Use, Lying],
         states: Mapping[Op, State],
         mesh: str,
     ) -> None:
         self.fixed, self.wanted, self.states, self.mesh = fixed, wanted, states, mesh
         self.constraint = ops.find("sharding_constraint")
+        self.origins: dict[Value, list[Value]] = {}
+        self.uses: dict[Op, list[Use]] = {}
 
     def region(self, region: Region, outer: Mapping[Value, Value], reached: _Reached) -> Region:
         """reached: what was brought already, by value and how it lies."""
         own = arguments([_typed(v.type, self.fixed[v]) for v in region.arguments])
         values = {**outer, **dict(zip(region.arguments, own, strict=True))}
+        self.note(region.arguments, own)
         reached, made = dict(reached), list[Op]()
         for op in region.ops:
             self.op(op, values, reached, made)
         results = [
-            self.brought(values[value], self.wanted[region, number], reached, made, _origin(value))
+            self.brought(
+                values[value], self.wanted[region, number], reached, made, _origin(value),
+                (region, number),
+            )
             for number, value in enumerate(region.results)
-        ]
+        ]  # fmt: skip
         return Region(own, made, results)
+
+    def note(self, values: Sequence[Value], copies: Sequence[Value]) -> None:
+        """Which value is written as which."""
+        for value, copy in zip(values, copies, strict=True):
+            self.origins.setdefault(copy, []).append(value)
 
     def op(self, op: Op, values: dict[Value, Value], reached: _Reached, made: list[Op]) -> None:
         operands = [values[value] for value in op.operands]
@@ -69,12 +94,13 @@ class _Writer:
         else:
             needs, lying = list(state.operands), list(state.results)
         if op.name == "sharding_constraint":
-            result = self.brought(operands[0], needs[0], reached, made, op.origin)
+            result = self.brought(operands[0], needs[0], reached, made, op.origin, (op, 0))
             values[op.results[0]] = result
+            self.note(op.results, [result])
             return
         operands = [
-            self.brought(value, need, reached, made, op.origin)
-            for value, need in zip(operands, needs, strict=True)
+            self.brought(value, need, reached, made, op.origin, (op, number))
+            for number, (value, need) in enumerate(zip(operands, needs, strict=True))
         ]
         if op.name in ("while", "case", "if"):
             regions = [self.region(body, values, reached) for body in op.regions]
@@ -83,6 +109,7 @@ class _Writer:
         types = [_typed(v.type, how) for v, how in zip(op.results, lying, strict=True)]
         new = Op(op.definition, operands, op.attributes, regions, types, op.origin)
         values.update(zip(op.results, new.results, strict=True))
+        self.note(op.results, new.results)
         made.append(new)
 
     def whole(self, value: Value) -> Type:
@@ -98,8 +125,9 @@ class _Writer:
         reached: _Reached,
         made: list[Op],
         origin: tuple[Origin, ...],
+        use: Use,
     ) -> Value:
-        """The value, lying as it has to."""
+        """The value, lying as it has to for a use."""
         if need is None or not isinstance(value.type, TensorType) or value.type.sharding == need:
             return value
         key = (value, need)
@@ -108,7 +136,10 @@ class _Writer:
             new = Op(self.constraint, [value], {}, (), (kind,), origin)
             made.append(new)
             reached[key] = new.results[0]
-        return reached[key]
+        result = reached[key]
+        if result.op is not None:
+            self.uses.setdefault(result.op, []).append(use)
+        return result
 
 
 def _origin(value: Value) -> tuple[Origin, ...]:

@@ -119,25 +119,33 @@ class Improvement:
             found.update(use.node for use in value.uses if use.node is not None)
         return found - {node}
 
-    def _better(self, node: int) -> bool:
-        """Whether another state is better than the chosen one; it is taken."""
-        own, before = self.prices[node], self.chosen[node]
-        if len(own) == 1:
-            return False
-        price = own.copy()
+    def around(self, node: int) -> Array:
+        """What each state of a node costs with all others as they are, beside what is the same."""
+        price, chosen = self.prices[node].copy(), self.chosen[node]
         for value in self._makes[node]:
             price += (value.prices @ value.times())[value.made]
         for value, uses, selection in self._takes[node]:
             for use in uses:
-                value.count(use, before, -1)
+                value.count(use, chosen, -1)
             times = value.times()
             more = np.maximum(times, uses[0].times) - times
             price += selection @ (value.prices[self._left(value)] * more)
+            for use in uses:
+                value.count(use, chosen, 1)
+        return price
+
+    def _better(self, node: int) -> bool:
+        """Whether another state is better than the chosen one; it is taken."""
+        before = self.chosen[node]
+        if len(self.prices[node]) == 1:
+            return False
+        price = self.around(node)
         best = int(price.argmin())
         if price[best] >= price[before] * (1 - 1e-9) - 1e-6:
-            best = before
+            return False
         for value, uses, _ in self._takes[node]:
             for use in uses:
+                value.count(use, before, -1)
                 value.count(use, best, 1)
         self.chosen[node] = best
         return best != before

@@ -40,26 +40,28 @@ def test_a_table_and_json(source: Path, girih_command: Any) -> None:
 @pytest.mark.parametrize("limit", ["total=%d", "op=%d", "axis.model=%d"])
 def test_budgets(source: Path, girih_command: Any, limit: str) -> None:
     assert (
-        girih_command("explain", "sharding", str(source), *SHARDED, "--max-comm", limit % BYTES)[0]
+        girih_command("explain", "sharding", str(source), *SHARDED, "--max-reshard", limit % BYTES)[
+            0
+        ]
         == 0
     )
     code, _, err = girih_command(
-        "explain", "sharding", str(source), *SHARDED, "--max-comm", limit % (BYTES - 1)
+        "explain", "sharding", str(source), *SHARDED, "--max-reshard", limit % (BYTES - 1)
     )
-    assert code == 2 and f"is {BYTES}, at most {BYTES - 1} allowed" in err
+    assert code == 3 and f"is {BYTES}, at most {BYTES - 1} allowed" in err
     assert "#0 reduction of" in err
 
 
 def test_counts_and_bad_budgets(source: Path, girih_command: Any) -> None:
     assert (
         girih_command(
-            "explain", "sharding", str(source), *SHARDED, "--max-comm", "count=1,axis.data=0"
+            "explain", "sharding", str(source), *SHARDED, "--max-reshard", "count=1,axis.data=0"
         )[0]
         == 0
     )
     for limit, why in (("count=0", "count is 1"), ("much=3", "none of"), ("count=x", "a number")):
         code, _, err = girih_command(
-            "explain", "sharding", str(source), *SHARDED, "--max-comm", limit
+            "explain", "sharding", str(source), *SHARDED, "--max-reshard", limit
         )
         assert code == 2 and why in err
 
