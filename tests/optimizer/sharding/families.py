@@ -372,6 +372,39 @@ def selection(r: random.Random) -> Case:
     return floats([values(r, dims), values(r, kept)], body)
 
 
+def read_twice(r: random.Random) -> Case:
+    """Two operations that fetch of one value what may be the same."""
+    n, m = r.choice(SIZES), r.choice(SIZES)
+    scalar = TensorType((), F32)
+    way = r.choice(("pools", "orders", "shapes", "slices"))
+
+    def body(b: Builder, x: Value) -> Sequence[Value]:
+        if way == "orders":
+            regions = [
+                build_region([scalar] * 2, lambda b, x, y, d=d: [b.compare(d, x, y)])
+                for d in ("LT", "GT")
+            ]
+            facts: Any = {"dimension": 0, "is_stable": True}
+            return [b.op("sort", [x], facts, [region]).result for region in regions]
+        if way == "shapes":
+            flat = b.reshape(x, (n * m,))
+            again = [b("reshape", flat, type=x.tensor.with_dims(d)) for d in ((n, m), (m, n))]
+            return [*again, b("reshape", flat, type=x.tensor)]
+        if way == "slices":
+            facts = {"start_indices": (n // 3, 0), "limit_indices": (n, m), "strides": (1, 1)}
+            one, other = (b("slice", x, **facts) for _ in range(2))
+            return [one, b("negate", other)]
+        facts = {"window_dimensions": (min(3, n), 1), "window_strides": (2, 1)}
+        low = b.constant(np.float32(-np.inf))
+        pooled = b.op("reduce_window", [x, low], facts, [fold("maximum")]).result
+        larger = build_region([scalar] * 2, lambda b, x, y: [b.compare("GE", x, y)])
+        none = b.constant(np.float32(0))
+        operands = [x, b("negate", pooled), none]
+        return [pooled, b.op("select_and_scatter", operands, facts, [larger, fold("add")]).result]
+
+    return floats([values(r, (n, m))], body)
+
+
 def _starts(r: random.Random, dims: Sequence[int], most: int) -> Array:
     generator = np.random.default_rng(r.getrandbits(32))
     return generator.integers(-2, most + 2, dims).astype(np.int32)
@@ -607,6 +640,6 @@ FAMILIES: Mapping[str, Family] = {
         product, summed_products, convolution, slices, pad, reverse, concatenation, windows,
         cumulative, selection, gather, batched_gather, index_select, scatter, dynamic_slice,
         dynamic_update, sort, top_k, fft, cholesky, triangular_solve, sources, random_bits, ragged,
-        normalization, loop,
+        normalization, loop, read_twice,
     )
 }  # fmt: skip
