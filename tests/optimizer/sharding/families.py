@@ -513,7 +513,7 @@ def sort(r: random.Random) -> Case:
     elements = [F32, I32, F32][:count]
 
     def before(b: Builder, x: Value, y: Value, *rest: Value) -> Sequence[Value]:
-        how = {"compare_type": "TOTALORDER"} if total else {}
+        how: dict[str, Any] = {"compare_type": "TOTALORDER"} if total else {}
         return [b("compare", x, y, comparison_direction=direction, **how)]
 
     kinds = [TensorType((), e) for e in elements for _ in range(2)]

@@ -87,7 +87,7 @@ def test_algorithms_along_cut_dims(name: str, sends: str, tmp_path: Path) -> Non
     cut = rows_cut(module, PROCESSES)
     assert [row.op.name for row in girih.partition(cut).communications] == [sends]
     girih.compile(cut, mesh={"x": PROCESSES}).save(tmp_path / "p.girih")
-    arrays = {f"x{n}": x for n, x in enumerate(inputs)}
+    arrays: dict[str, Any] = {f"x{n}": x for n, x in enumerate(inputs)}
     arrays |= {f"y{n}": y for n, y in enumerate(interpret(module, inputs))}
     np.savez(tmp_path / "data.npz", **arrays)
     printed = launched(PROCESSES, tmp_path, CALLS, tmp_path / "p.girih", tmp_path / "data.npz")

@@ -44,11 +44,10 @@ def lacking(size: int, own: int, wanted: int, parts: int) -> float:
 def test_six_heads_in_four_parts(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     """Two heads each, and none for the last: 128 of 384 columns, or 96 of them."""
     module = reshape(before, after)
-    sides = [max(size // 4, 2 * size // 6 if len(dims) > 2 else 0)
-             for dims, size in ((before, 384), (after, 384))]  # fmt: skip
+    own, wanted = (128 if dims[1] == 6 else 96 for dims in (before, after))
     moved = check(module, cut(module, "operand", 1, (Axis("x"),)), FOUR)
     minor = 3 if len(before) == 4 else 1
-    assert moved == lacking(384, *sides, 4) * 8 * minor * 4
+    assert moved == lacking(384, own, wanted, 4) * 8 * minor * 4
 
 
 @pytest.mark.parametrize("parts", [2, 3, 6])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_the_merging_network_has_few_pairs() -> None:
 def sorting(dims: tuple[int, ...], dim: int, keyed: bool) -> Module:
     """By value, all bits counting; or keys with ties, and numbers that tell where they were."""
     elements = (F32, I32) if keyed else (F32,)
-    how = {} if keyed else {"compare_type": "TOTALORDER"}
+    how: dict[str, Any] = {} if keyed else {"compare_type": "TOTALORDER"}
 
     def before(b: Builder, x: Value, y: Value, *rest: Value) -> list[Value]:
         return [b("compare", x, y, comparison_direction="GT", **how)]
