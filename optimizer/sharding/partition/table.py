@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     along,
     control,
+    grouping,
     local,
     merging,
     positions,
@@ -31,6 +32,7 @@ LOWERINGS: dict[str, Lowering] = {
     "reverse": windows.lower_reverse,
     "concatenate": windows.lower_concatenate,
     "reduce_window": along.lower_reduce_window,
+    "chlo.ragged_dot": grouping.lower_ragged_dot,
     "chlo.top_k": along.lower_top_k,
     "fft": transforms.lower_transform,
     "sort": sorting.lower_sort,

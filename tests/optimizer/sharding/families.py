@@ -589,13 +589,31 @@ def random_bits(r: random.Random) -> Case:
 
 
 def ragged(r: random.Random) -> Case:
-    rows, depth, columns, groups = (r.choice(SIZES[:8]) for _ in range(4))
-    sizes = np.random.default_rng(r.getrandbits(32)).multinomial(rows, [1 / groups] * groups)
-    facts = {
+    """Rows of groups against a matrix each; sums over each group's rows; rows that are no group's
+    left out."""
+    rows, depth, columns, groups = (r.choice(SIZES[:10]) for _ in range(4))
+    generator = np.random.default_rng(r.getrandbits(32))
+    sizes = generator.multinomial(rows, [1 / (groups + 1)] * (groups + 1))[:groups]
+    free = {
         "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,),
         "lhs_ragged_dimensions": (0,), "rhs_group_dimensions": (0,),
     }  # fmt: skip
-    arrays = [values(r, (rows, depth)), values(r, (groups, depth, columns)), sizes.astype(np.int32)]
+    contracting = {
+        "lhs_contracting_dimensions": (0,), "rhs_contracting_dimensions": (0,),
+        "lhs_ragged_dimensions": (0,),
+    }  # fmt: skip
+    batching = {
+        "lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (0,),
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,),
+        "lhs_ragged_dimensions": (0,),
+    }  # fmt: skip
+    facts, other = r.choice(
+        (
+            (free, (groups, depth, columns)), (contracting, (rows, columns)),
+            (batching, (rows, depth)),
+        )
+    )  # fmt: skip
+    arrays = [values(r, (rows, depth)), values(r, other), sizes.astype(np.int32)]
     return program(arrays, lambda b, *v: [b("chlo.ragged_dot", *v, **facts)], [F32, F32, I32])
 
 
