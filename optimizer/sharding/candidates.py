@@ -296,13 +296,13 @@ class _Maker:
         return found
 
     def moved(self, assignment: Assignment) -> Iterator[Assignment]:
-        """One factor's axes cut another one instead, which they divide."""
+        """One factor's axes cut another one instead, which has an element for each part."""
         for number, axes in assignment.items():
             for other, factor in enumerate(self.factors.factors):
                 if other == number or factor.kind is not FactorKind.PASS:
                     continue
                 before = assignment.get(other, ())
-                if factor.size % (product(axes) * product(before)) == 0:
+                if factor.size >= product(axes) * product(before):
                     rest = {n: a for n, a in assignment.items() if n != number}
                     yield {**rest, other: (*before, *axes)}
 
