@@ -23,7 +23,7 @@ from .hlo.sharding import Mesh, Sharding
 from .hlo.types import TensorType
 from .hlo.verify import DECIDED, verify
 from .optimizer.passes.dce import Dce
-from .optimizer.passes.decompose import Decompose
+from .optimizer.passes.decompose import KEPT, Decompose
 from .optimizer.passes.inline import Inline
 from .optimizer.passes.legalize_quantized import LegalizeQuantized
 from .optimizer.passes.mask_bounded import MaskBounded
@@ -41,6 +41,10 @@ from .optimizer.sharding.rotations import pads_for_slices
 from .optimizer.sharding.suggestions import Suggestion, suggest
 
 Array = np.ndarray[Any, Any]
+
+
+DIVIDED = frozenset(("chlo.ragged_dot",))
+"""Operations that devices compute in parts as they are, and that are decomposed afterwards."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +170,7 @@ def partition_module(
         module = step(module)
     if mesh is not None:
         module = remeshed(module, mesh)
-    for step in (Decompose(), Dce()):
+    for step in (Decompose(KEPT | DIVIDED), Dce()):
         module = step(module)
     found = pads_for_slices(propagate(module))
     choice = choose(found)

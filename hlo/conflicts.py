@@ -40,6 +40,10 @@ parts is put together."""
 _TAKERS = frozenset(("dynamic_slice",))
 """What they take along such a factor is a sum: one device has each element, others zeros."""
 
+_MERGING = frozenset(("reshape",))
+"""Dims of several factors may be cut across these, along the first: what lies in other blocks is
+sent."""
+
 _LINEAR = frozenset(("negate", "real", "imag", "fft", "chlo.conj"))
 _ADDING = frozenset(("add", "subtract", "complex", "concatenate"))
 _PRODUCTS = frozenset(("multiply", "dot", "dot_general", "convolution"))
@@ -169,7 +173,7 @@ def _axes_of_factors(factors: Factors, op: Op, mesh: Mesh) -> list[Axes]:
         sharding = sharding_of(value)
         if sharding is None:
             continue
-        windows, own = _projected(factors, dims, value, sharding, mesh)
+        windows, own = _projected(factors, dims, value, sharding, mesh, op.name in _MERGING)
         shared += windows
         for number, axes in own.items():
             before = found[number]
@@ -194,7 +198,7 @@ def _alone(factors: Factors, number: int, value: Value, op: Op) -> bool:
 
 
 def _projected(
-    factors: Factors, dims: Dims, value: Value, sharding: Sharding, mesh: Mesh
+    factors: Factors, dims: Dims, value: Value, sharding: Sharding, mesh: Mesh, merging: bool
 ) -> tuple[list[tuple[TensorType, tuple[int, ...], Axes]], dict[int, Axes]]:
     """Of a tensor the axes of each factor; and, where a dim has windows, and places in them, the
     factors that share it, with their axes: other tensors hold these factors one by one."""
@@ -216,7 +220,13 @@ def _projected(
         if len(held) == 1:
             found[held[0]] = mesh.merged(axes)
             continue
-        for number, part in zip(held, _divided(axes, sizes, mesh, kind), strict=True):
+        try:
+            divided = _divided(list(axes), sizes, mesh, kind)
+        except _Conflict:
+            if not merging:
+                raise
+            divided = [axes, *([] for _ in sizes[1:])]  # the dim has blocks of its own
+        for number, part in zip(held, divided, strict=True):
             found[number] = mesh.merged(part)
     return windows, found
 

@@ -273,12 +273,23 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
         return [total]
 
     def shard(self, o: Op) -> Factors | None:
+        return self._factors(o, divided=False)
+
+    def divide(self, o: Op) -> Factors | None:
+        """Who has a part of the rows, or of the groups, finds what is in it."""
+        return self._factors(o, divided=True)
+
+    def _factors(self, o: Op, divided: bool) -> Factors:
         rule = FactorBuilder(o)
         place = int(_ragged_kind(o) == "contracting")  # behind the groups
+        if divided and place:
+            rule.add(Factor(o.type.dims[0], placed=True), {}, {0: 0})
 
         def factor(left: int, kind: FactorKind = FactorKind.PASS) -> Factor:
-            kind = FactorKind.REPLICATE if left in o.lhs_ragged_dimensions else kind
-            return Factor(o.lhs.dims[left], kind)
+            ragged = left in o.lhs_ragged_dimensions
+            if ragged and not divided:
+                kind = FactorKind.REPLICATE
+            return Factor(o.lhs.dims[left], kind, placed=ragged and divided)
 
         for left, right in zip(o.lhs_batching_dimensions, o.rhs_batching_dimensions, strict=True):
             rule.add(factor(left), {0: left, 1: right}, {0: place})
@@ -296,6 +307,8 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
             place += 1
         for left, right in inner:
             rule.add(factor(left, FactorKind.REDUCTION), {0: left, 1: right})
+        for d in o.rhs_group_dimensions if divided else ():
+            rule.add(Factor(o.rhs.dims[d], FactorKind.REDUCTION, placed=True), {1: d})
         return rule.build()
 
     def flops(self, o: Op) -> float:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...hlo.factors import Factor, FactorKind, Factors
+from ...hlo.factors import Dims, Factor, FactorKind, Factors
 from ...hlo.graph import Op, Value
 from ...hlo.sharding import SUM, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
@@ -19,7 +19,7 @@ from .content import content
 from .inner import CALL, inner_bytes, inner_calls
 from .linear import TAKERS, carriers
 from .parts import Part, Parts, of_axes, overlap, product, to_axes
-from .projection import join, project
+from .projection import MERGING, FactorSharding, join, project
 
 MOST = 24
 """Ways of one operation that are looked at; the first ones are those of propagation."""
@@ -273,10 +273,15 @@ class _Maker:
             return {}
         found = self._along.get((number, lying))
         if found is None:
-            cuts = project(self.factors.tensors[number], lying, self.sizes, self.mesh).factors
+            cuts = self.projected(self.factors.tensors[number], lying)
             found = {n: cut.axes for n, cut in sorted(cuts.items()) if cut.axes}
             self._along[number, lying] = found
         return found
+
+    def projected(self, dims: Dims, lying: Sharding) -> Mapping[int, FactorSharding]:
+        """What a tensor that lies so says of the factors that it holds."""
+        across = self.op.name in MERGING
+        return project(dims, lying, self.sizes, self.mesh, across).factors
 
     def merged(self, seeds: Iterable[Mapping[int, Parts]]) -> Assignment:
         """The first says; the others, of factors that are not cut, by axes that are free."""
@@ -292,13 +297,13 @@ class _Maker:
         return found
 
     def moved(self, assignment: Assignment) -> Iterator[Assignment]:
-        """One factor's axes cut another one instead, which they divide."""
+        """One factor's axes cut another one instead, which has an element for each part."""
         for number, axes in assignment.items():
             for other, factor in enumerate(self.factors.factors):
                 if other == number or factor.kind is not FactorKind.PASS:
                     continue
                 before = assignment.get(other, ())
-                if factor.size % (product(axes) * product(before)) == 0:
+                if factor.size >= product(axes) * product(before):
                     rest = {n: a for n, a in assignment.items() if n != number}
                     yield {**rest, other: (*before, *axes)}
 
@@ -373,7 +378,7 @@ class _Maker:
                 join(axes, assignment.get(factor, ()))
             found.append(DimSharding(self.mesh.merged(to_axes(self.mesh, axes))))
         made = tuple(found)
-        again = project(held, Sharding(self.name, made), self.sizes, self.mesh).factors
+        again = self.projected(held, Sharding(self.name, made))
         for factors in held:
             if len(factors) > 1 and self.sizes[factors[-1]] % product(
                 assignment.get(factors[-1], ())

@@ -11,10 +11,11 @@ from ...hlo.factors import FactorKind, Factors
 from ...hlo.graph import Op
 from ...hlo.sharding import Axis, Mesh
 from .partition.along import reduction_bytes, reduction_halos, top_k_bytes
+from .partition.merging import reshape_bytes, reshape_halos
 from .partition.reductions import reduce_bytes
 from .partition.scattering import scatter_bytes
-from .partition.selecting import selection_bytes
-from .partition.sorting import sort_bytes, sort_calls
+from .partition.selecting import selection_bytes, selection_halos
+from .partition.sorting import first_pairs, sort_bytes, sort_calls
 from .partition.transforms import transform_bytes, transform_calls
 from .partition.windows import halos, joining_bytes, window_bytes
 
@@ -75,6 +76,7 @@ PRICES: dict[str, Price] = {
     "reverse": window_bytes,
     "reduce_window": reduction_bytes,
     "chlo.top_k": top_k_bytes,
+    "reshape": reshape_bytes,
     "reduce": reduce_bytes,
     "scatter": scatter_bytes,
     "select_and_scatter": selection_bytes,
@@ -87,4 +89,7 @@ PRICES: dict[str, Price] = {
 _SHARED = {
     **dict.fromkeys(("slice", "pad", "reverse", "convolution"), halos),
     "reduce_window": reduction_halos,
+    "select_and_scatter": selection_halos,
+    "sort": first_pairs,
+    "reshape": reshape_halos,
 }

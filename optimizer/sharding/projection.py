@@ -37,10 +37,21 @@ class TensorFactors:
     barred: Parts = ()
 
 
+MERGING = frozenset(("reshape",))
+"""Operations that send what lies in other blocks, where axes cut across a dim's factors."""
+
+
 def project(
-    dims: Dims, sharding: Sharding | None, sizes: Sequence[int], mesh: Mesh
+    dims: Dims,
+    sharding: Sharding | None,
+    sizes: Sequence[int],
+    mesh: Mesh,
+    across: bool = False,
 ) -> TensorFactors:
-    """What a sharding says about each factor; a missing one leaves all open."""
+    """What a sharding says about each factor; a missing one leaves all open.
+
+    across: axes that do not divide the factors of a dim are all its first one's, and no overflow.
+    """
     found = TensorFactors()
     for number, factors in enumerate(dims):
         if not factors:
@@ -67,15 +78,27 @@ def project(
             part.axes = tuple(taken)
             if left > 1 and axes:
                 part.overflow = tuple(axes)
+                behind = factors[factors.index(factor) + 1]
+                found.factors[behind] = FactorSharding(closed=True, minor=behind == factors[-1])
                 break
         else:
             found.factors[factors[-1]] = FactorSharding(tuple(axes), closed, minor=True)
-            continue
-        behind = factors[factors.index(factor) + 1]
-        found.factors[behind] = FactorSharding(closed=True, minor=behind == factors[-1])
+        if across and cut is not None and _uneven(factors, found, sizes):
+            for other in factors:
+                found.factors[other] = FactorSharding(closed=closed)
+            found.factors[factors[0]].axes = of_axes(mesh, cut.axes)
     if sharding is not None:
         found.barred += of_axes(mesh, sharding.replicated + sharding.unreduced)
     return found
+
+
+def _uneven(factors: Sequence[int], found: TensorFactors, sizes: Sequence[int]) -> bool:
+    """Whether the blocks of a dim of several factors are no parts of these."""
+    if len(factors) == 1:
+        return False
+    last = found.factors.get(factors[-1], FactorSharding())
+    overflows = any(found.factors[n].overflow for n in factors if n in found.factors)
+    return overflows or sizes[factors[-1]] % product(last.axes) > 0
 
 
 def unproject(

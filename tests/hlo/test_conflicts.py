@@ -179,7 +179,8 @@ def test_a_row_at_a_computed_place(operand: str, result: str, reason: str) -> No
 
 
 def test_what_is_needed_whole() -> None:
-    """The candidates of a row's parts are put together; a row of parts is sorted as parts."""
+    """The candidates of a row's parts are put together; a sort leaves a row as it is cut; nobody
+    solves a system of parts."""
     rows, best = kind(SQUARE, "y,x"), [kind((8, 2), "y,-"), kind((8, 2), "y,-", I32)]
     assert not fault("chlo.top_k", [rows], best, k=2)
     cut = [kind((8, 2), "y,x"), kind((8, 2), "y,x", I32)]
@@ -189,14 +190,17 @@ def test_what_is_needed_whole() -> None:
         [TensorType((), F32)] * 2, lambda b, x, y: [b("compare", x, y, comparison_direction="LT")]
     )
     assert fault("sort", [rows], [kind(SQUARE, "y,-")], (order,), **facts)
-    for lying in ("y,x", "xy,-"):
-        assert not fault("sort", [kind(SQUARE, lying)], [kind(SQUARE, lying)], (order,), **facts)
+    for both in ("y,x", "xy,-"):
+        assert not fault("sort", [kind(SQUARE, both)], [kind(SQUARE, both)], (order,), **facts)
+    assert "needs all" in fault("cholesky", [rows], [rows], lower=True)
 
 
 def test_blocks_of_merged_dims() -> None:
-    """Six elements in four blocks are 2, 2, 2, 0; rows of three in two each are 2, 1, 2, 1."""
-    assert "no parts" in fault("reshape", [kind((6,), "yx")], [kind((2, 3), "y,x")])
-    assert "no parts" in fault("reshape", [kind((12,), "yx")], [kind((2, 6), "y,x")])
+    """Six elements in four blocks are 2, 2, 2, 0; rows of three in two each are 2, 1, 2, 1. Blocks
+    of whole rows are intervals of all elements too."""
+    assert "two ways" in fault("reshape", [kind((6,), "yx")], [kind((2, 3), "y,x")])
+    assert "two ways" in fault("reshape", [kind((12,), "yx")], [kind((2, 6), "y,x")])
+    assert not fault("reshape", [kind((6,), "yx")], [kind((2, 3), "yx,-")])
     assert not fault("reshape", [kind((16,), "yx")], [kind((2, 8), "y,x")])
 
 

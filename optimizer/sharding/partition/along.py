@@ -64,8 +64,11 @@ def lower_top_k(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]
     """Candidates lie in the order of their blocks, so that a stable sort keeps the first of equal
     ones, as `chlo.top_k` does."""
     cut = p.cuts(o.operand)[-1]
-    if not cut or not o.k:
+    if not cut:
         return rebuilt(p, o, operands, o.attributes)
+    if 0 in o.results[0].dims:
+        kinds = [p.local(result.type) for result in o.results]
+        return [p.b.constant(0, kind) for kind in kinds if isinstance(kind, TensorType)]
     b, last = p.b, o.operand.rank - 1
     block = p.ended(o.operand, operands[0], b.constant(_least(o.operand.element)), (last,))
     size = block.dims[last]

@@ -225,10 +225,3 @@ def received(mesh: Mesh, axes: tuple[Axes, ...], routes: Routes, itemsize: int) 
     boxes = transfers_of(mesh, axes, routes)
     moved = sum(math.prod(box.sizes) for box in boxes if box.source != box.target)
     return moved * itemsize / mesh.devices
-
-
-def halo_bytes(mesh: Mesh, lines: Sequence[Line], itemsize: int) -> float:
-    """Bytes that come to a device so that it has what these lines say of one operand."""
-    if all(line.local for line in lines):
-        return 0.0
-    return received(mesh, tuple(line.axes for line in lines), routes_of(lines), itemsize)

@@ -53,19 +53,3 @@ def lower_dynamic_broadcast(p: Partitioner, o: Op, operands: list[Value]) -> Seq
     kind = p.local(o.result.type)
     mapped = tuple(o.broadcast_dimensions)
     return [p.b("broadcast_in_dim", operands[0], type=kind, broadcast_dimensions=mapped)]
-
-
-def lower_reshape(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
-    """`reshape`, where blocks of both sides are the same elements."""
-    held: dict[int, int] = {}
-    for dims in (p.factors(o).operands[0], p.factors(o).results[0]):
-        for factors in dims:
-            held.update((number, 0) for number in factors[:-1])
-    for number in held:  # a dim that holds more has blocks of whole numbers of the others
-        size, axes = p.factors(o).factors[number].size, p.axes(o)[number]
-        if size % p.mesh.parts(axes):
-            raise p.refuse(
-                o, f"a dim of {size} that is merged, or split off, is cut by {axes}, which does "
-                "not divide it", "cut another dim",
-            )  # fmt: skip
-    return lower_local(p, o, operands)

@@ -24,7 +24,7 @@ from ....hlo.types import I32, TensorType, Type
 from ..interconnect import USUAL, Interconnect
 from ..lowering import FOLDS, GLOBAL, per_device
 from ..parts import to_axes
-from ..projection import project
+from ..projection import MERGING, project
 
 Axes = tuple[Axis, ...]
 Lowering = Callable[["Partitioner", Op, list[Value]], Sequence[Value]]
@@ -245,7 +245,7 @@ def axes_of_factors(o: Op, factors: Factors, mesh: Mesh) -> tuple[Axes, ...]:
         sharding = sharding_of(value.type)
         if not any(dim.axes for dim in sharding.dims):
             continue
-        for number, cut in project(dims, sharding, sizes, mesh).factors.items():
+        for number, cut in project(dims, sharding, sizes, mesh, o.name in MERGING).factors.items():
             if cut.overflow:
                 raise CompilerBug(f"{o.place}{o.name}: {value.type} cuts no whole factors")
             axes = to_axes(mesh, cut.axes)

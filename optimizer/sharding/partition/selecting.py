@@ -6,7 +6,7 @@ nothing is written. Windows that lie in blocks need nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +18,10 @@ from ....hlo.ops.clauses import per_dim
 from ....hlo.ops.decomposed import inlined
 from ....hlo.sharding import Mesh
 from ....hlo.types import I1, I32, TensorType
-from .halo import Axes, Line, halo_bytes, kept
+from .halo import Axes, Line, kept
 from .local import rebuilt
 from .partitioner import Partitioner
-from .windows import fetch
+from .windows import fetch, fetched_bytes
 
 NOTHING, ELSEWHERE = -1, -2
 """In place of a place in the block: no element of the tensor, and one of another block."""
@@ -92,14 +92,22 @@ def _over(own: Line, source: Line, window: _Window) -> _Read:
 
 def selection_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> float | None:
     """What devices lack of the operand, and of the source."""
+    if _read(o, factors, axes, mesh) is None:
+        return None
+    return sum(selection_halos(o, factors, axes, mesh).values(), 0.0)
+
+
+def selection_halos(
+    o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh
+) -> Mapping[Hashable, float]:
+    """What is fetched from other devices -> the bytes of it that a device receives."""
     found = _read(o, factors, axes, mesh)
     if found is None:
-        return None
-    size = o.operand.tensor.dtype.itemsize
-    return sum(
-        halo_bytes(mesh, lines, size)
-        for lines in ([read.operand for read in found], [read.source for read in found])
-    )
+        return {}
+    return {
+        **fetched_bytes([o.operand], [read.operand for read in found], mesh),
+        **fetched_bytes([o.source], [read.source for read in found], mesh),
+    }
 
 
 def lower_selection(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:

@@ -7,7 +7,7 @@ apart, only neighbours are compared, so that they stay in their order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
@@ -102,12 +102,32 @@ def sort_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> flo
     cuts = tuple(line.axes for line in lines)
     if not cuts[dim]:
         return 0.0
-    sizes = [value.tensor.dtype.itemsize for value in o.inputs]
-    return sum(
-        received(mesh, cuts, _routes(lines, dim, pairs), size)
-        for pairs in _rounds(o, lines[dim])
-        for size in sizes
+    later = sum(
+        received(mesh, cuts, _routes(lines, dim, pairs), value.tensor.dtype.itemsize)
+        for pairs in _rounds(o, lines[dim])[1:]
+        for value in o.inputs
     )
+    return later + sum(first_pairs(o, factors, axes, mesh).values())
+
+
+def first_pairs(
+    o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh
+) -> Mapping[Hashable, float]:
+    """What is exchanged of the operands as they come -> its bytes. Operations of one region that
+    exchange the same share it (`Partitioner.exchange`)."""
+    lines, dim = _lines(o, factors, axes, mesh), _row(o)
+    cuts = tuple(line.axes for line in lines)
+    rounds = _rounds(o, lines[dim]) if cuts[dim] else ()
+    if not rounds:
+        return {}
+    routes = _routes(lines, dim, rounds[0])
+    lengths = tuple(line.length for line in lines)
+    return {
+        (value, (), lengths, transfers_of(mesh, cuts, routes)): received(
+            mesh, cuts, routes, value.tensor.dtype.itemsize
+        )
+        for value in o.inputs
+    }
 
 
 def sort_calls(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> int:

@@ -24,6 +24,7 @@ from .local import rebuilt
 from .partitioner import Axes, Partitioner
 
 COMPLEX = ("FFT", "IFFT")
+_Step = tuple[tuple[int, ...], str]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class _Way:
     dim. there, back: how its axes come to another dim and back; None: by the transpose algorithm.
     """
 
-    steps: tuple[tuple[tuple[int, ...], str], ...]
+    steps: tuple[_Step, ...]
     along: int
     cut: Axes
     there: ReshardPlan | None = None
@@ -43,19 +44,17 @@ class _Way:
         return self.steps[self.along][0][0]
 
 
-def _steps(o: Op, dim: int) -> tuple[tuple[tuple[int, ...], str], ...]:
+def _steps(o: Op, dim: int) -> tuple[_Step, ...]:
     """A dim by itself: where numbers become complex, or real, along the last one decides when."""
     rank, kind = o.operand.rank, str(o.fft_type)
     rest = tuple(d for d in range(rank - len(o.fft_length), rank) if d != dim)
     last = dim == rank - 1
     other = {"RFFT": "FFT", "IRFFT": "IFFT"}.get(kind, kind)
-    found: list[tuple[tuple[int, ...], str]] = [
-        ((dim,), kind if last else other),
-        (rest, other if last else kind),
-    ]
-    if (kind == "RFFT") != last:
-        found.reverse()
-    return tuple(step for step in found if step[0])
+    alone: _Step = (dim,), kind if last else other
+    others: _Step = rest, other if last else kind
+    if not rest:
+        return (alone,)
+    return (alone, others) if (kind == "RFFT") == last else (others, alone)
 
 
 def _way(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> _Way | None:
@@ -85,9 +84,9 @@ def _plans(
     before: TensorType, after: TensorType, cuts: Sequence[Axes], dim: int, to: int, mesh: Mesh
 ) -> tuple[ReshardPlan, ReshardPlan]:
     moved = [cuts[dim] if d == to else () if d == dim else held for d, held in enumerate(cuts)]
-    own, other = _sharding(cuts), _sharding(moved)
-    there = plan_reshard(mesh, before.dims, before.dtype.itemsize, own, other)
-    return there, plan_reshard(mesh, after.dims, after.dtype.itemsize, other, own)
+    home, away = _sharding(cuts), _sharding(moved)
+    there = plan_reshard(mesh, before.dims, before.dtype.itemsize, home, away)
+    return there, plan_reshard(mesh, after.dims, after.dtype.itemsize, away, home)
 
 
 def _sharding(cuts: Sequence[Axes]) -> Sharding:

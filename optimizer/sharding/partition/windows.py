@@ -183,17 +183,26 @@ def halos(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Mapping[
     """What is fetched from other devices -> the bytes of it that a device receives. Operations of
     one region that fetch the same share it (`Partitioner.exchange`)."""
     found = fetching(o, factors, axes, mesh)
-    if found is None or all(line.local for line in found.lines):
+    if found is None:
         return {}
-    cuts, routes = tuple(line.axes for line in found.lines), routes_of(found.lines)
-    lengths = tuple(line.length for line in found.lines)
-    masked = tuple(d for d in _masked(o) if o.operands[0].dims[d] % mesh.parts(cuts[d]))
+    masked = tuple(d for d in _masked(o) if o.operands[0].dims[d] % mesh.parts(found.lines[d].axes))
     count = len(o.operands) // 2 if o.name == "reduce_window" else 1
+    return fetched_bytes(o.operands[:count], found.lines, mesh, masked)
+
+
+def fetched_bytes(
+    values: Sequence[Value], lines: Sequence[Line], mesh: Mesh, masked: tuple[int, ...] = ()
+) -> Mapping[Hashable, float]:
+    """What `fetch` brings of values, whose dims in `masked` were masked, -> its bytes."""
+    if all(line.local for line in lines):
+        return {}
+    cuts, routes = tuple(line.axes for line in lines), routes_of(lines)
+    lengths = tuple(line.length for line in lines)
     return {
         (value, masked, lengths, transfers_of(mesh, cuts, routes)): received(
             mesh, cuts, routes, value.tensor.dtype.itemsize
         )
-        for value in o.operands[:count]
+        for value in values
     }
 
 

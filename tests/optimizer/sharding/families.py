@@ -372,6 +372,39 @@ def selection(r: random.Random) -> Case:
     return floats([values(r, dims), values(r, kept)], body)
 
 
+def read_twice(r: random.Random) -> Case:
+    """Two operations that fetch of one value what may be the same."""
+    n, m = r.choice(SIZES), r.choice(SIZES)
+    scalar = TensorType((), F32)
+    way = r.choice(("pools", "orders", "shapes", "slices"))
+
+    def body(b: Builder, x: Value) -> Sequence[Value]:
+        if way == "orders":
+            regions = [
+                build_region([scalar] * 2, lambda b, x, y, d=d: [b.compare(d, x, y)])
+                for d in ("LT", "GT")
+            ]
+            facts: Any = {"dimension": 0, "is_stable": True}
+            return [b.op("sort", [x], facts, [region]).result for region in regions]
+        if way == "shapes":
+            flat = b.reshape(x, (n * m,))
+            again = [b("reshape", flat, type=x.tensor.with_dims(d)) for d in ((n, m), (m, n))]
+            return [*again, b("reshape", flat, type=x.tensor)]
+        if way == "slices":
+            facts = {"start_indices": (n // 3, 0), "limit_indices": (n, m), "strides": (1, 1)}
+            one, other = (b("slice", x, **facts) for _ in range(2))
+            return [one, b("negate", other)]
+        facts = {"window_dimensions": (min(3, n), 1), "window_strides": (2, 1)}
+        low = b.constant(np.float32(-np.inf))
+        pooled = b.op("reduce_window", [x, low], facts, [fold("maximum")]).result
+        larger = build_region([scalar] * 2, lambda b, x, y: [b.compare("GE", x, y)])
+        none = b.constant(np.float32(0))
+        operands = [x, b("negate", pooled), none]
+        return [pooled, b.op("select_and_scatter", operands, facts, [larger, fold("add")]).result]
+
+    return floats([values(r, (n, m))], body)
+
+
 def _starts(r: random.Random, dims: Sequence[int], most: int) -> Array:
     generator = np.random.default_rng(r.getrandbits(32))
     return generator.integers(-2, most + 2, dims).astype(np.int32)
@@ -556,13 +589,31 @@ def random_bits(r: random.Random) -> Case:
 
 
 def ragged(r: random.Random) -> Case:
-    rows, depth, columns, groups = (r.choice(SIZES[:8]) for _ in range(4))
-    sizes = np.random.default_rng(r.getrandbits(32)).multinomial(rows, [1 / groups] * groups)
-    facts = {
+    """Rows of groups against a matrix each; sums over each group's rows; rows that are no group's
+    left out."""
+    rows, depth, columns, groups = (r.choice(SIZES[:10]) for _ in range(4))
+    generator = np.random.default_rng(r.getrandbits(32))
+    sizes = generator.multinomial(rows, [1 / (groups + 1)] * (groups + 1))[:groups]
+    free = {
         "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,),
         "lhs_ragged_dimensions": (0,), "rhs_group_dimensions": (0,),
     }  # fmt: skip
-    arrays = [values(r, (rows, depth)), values(r, (groups, depth, columns)), sizes.astype(np.int32)]
+    contracting = {
+        "lhs_contracting_dimensions": (0,), "rhs_contracting_dimensions": (0,),
+        "lhs_ragged_dimensions": (0,),
+    }  # fmt: skip
+    batching = {
+        "lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (0,),
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,),
+        "lhs_ragged_dimensions": (0,),
+    }  # fmt: skip
+    facts, other = r.choice(
+        (
+            (free, (groups, depth, columns)), (contracting, (rows, columns)),
+            (batching, (rows, depth)),
+        )
+    )  # fmt: skip
+    arrays = [values(r, (rows, depth)), values(r, other), sizes.astype(np.int32)]
     return program(arrays, lambda b, *v: [b("chlo.ragged_dot", *v, **facts)], [F32, F32, I32])
 
 
@@ -600,6 +651,79 @@ def loop(r: random.Random) -> Case:
     return floats([values(r, (m, k)), values(r, (turns, k, k)) / 8], body)
 
 
+def _step(r: random.Random, b: Builder, x: Value) -> Value:
+    """An operation on a value of any dims."""
+    rank, dims = x.rank, x.dims
+    dim = r.randrange(rank)
+    scalar = TensorType((), F32)
+    ways = ["sort", "negate", "square", "slice", "pad", "reverse", "join", "total", "largest"]
+    ways += ["merge", "transpose", "sum", "spread", "pool", "transform", "row", "add"]
+    way = r.choice(ways)
+    if way == "sort":
+        order = build_region([scalar] * 2, lambda b, x, y: [b.compare("LT", x, y)])
+        return b.op("sort", [x], {"dimension": dim, "is_stable": True}, [order]).result
+    if way == "square":
+        return b("multiply", x, b.constant(0.5, x.tensor))
+    if way == "slice":
+        limits = tuple(r.randint(1, d) if n == dim else d for n, d in enumerate(dims))
+        starts = tuple(r.randint(0, n - 1) for n in limits)
+        return b("slice", x, start_indices=starts, limit_indices=limits, strides=(1,) * rank)
+    if way == "pad":
+        high = tuple(r.randint(0, 3) if n == dim else 0 for n in range(rank))
+        facts: Any = {"edge_padding_low": high[::-1], "edge_padding_high": high}
+        return b("pad", x, b.constant(np.float32(1)), interior_padding=(0,) * rank, **facts)
+    if way == "reverse":
+        return b("reverse", x, dimensions=(dim,))
+    if way == "join" and dims[dim] < 20:
+        return b("concatenate", x, b("negate", x), dimension=dim)
+    if way == "total":
+        sizes = tuple(n if d == dim else 1 for d, n in enumerate(dims))
+        padding = tuple((n - 1, 0) for n in sizes)
+        facts = {"window_dimensions": sizes, "padding": padding}
+        name = r.choice(("maximum", "minimum"))
+        start = b.constant(np.float32(START[name]))
+        return b.op("reduce_window", [x, start], facts, [fold(name)]).result
+    if way == "largest":
+        return b.op("chlo.top_k", [x], {"k": r.randint(1, dims[-1])}).results[r.randrange(1)]
+    if way == "merge" and rank > 1:
+        return b.reshape(x, (dims[0] * dims[1], *dims[2:]))
+    if way == "transpose":
+        return b.transpose(x, r.sample(range(rank), rank))
+    if way == "sum" and rank > 1:
+        none = b.constant(np.float32(0))
+        return b("reduce", x, none, regions=(fold("add"),), dimensions=(dim,))
+    if way == "spread" and rank < 3:
+        return b.broadcast(x, (*dims, r.choice((2, 3))), tuple(range(rank)))
+    if way == "pool":
+        window = tuple(min(2, n) if d == dim else 1 for d, n in enumerate(dims))
+        low = b.constant(np.float32(-np.inf))
+        facts = {"window_dimensions": window}
+        return b.op("reduce_window", [x, low], facts, [fold("maximum")]).result
+    if way == "transform":
+        found = b("fft", x, fft_type="RFFT", fft_length=(dims[-1],))
+        return b("clamp", b.constant(np.float32(-9)), b("real", found), b.constant(np.float32(9)))
+    if way == "row":
+        starts_ = [b.constant(np.int32(r.randint(0, n))) for n in dims]
+        sizes = tuple((n + 1) // 2 if d == dim else n for d, n in enumerate(dims))
+        return b("dynamic_slice", x, *starts_, slice_sizes=sizes)
+    if way == "add":
+        return b("add", x, b("reverse", x, dimensions=(dim,)))
+    return b("negate", x)
+
+
+def chain(r: random.Random) -> Case:
+    """Some operations one after the other, of which two values are results."""
+    dims = [r.choice(SIZES[:10]) for _ in range(r.randint(1, 3))]
+
+    def body(b: Builder, x: Value) -> Sequence[Value]:
+        found = [x]
+        for _ in range(r.randint(3, 6)):
+            found.append(_step(r, b, found[-1]))
+        return [found[-1], r.choice(found[1:])]
+
+    return floats([values(r, dims)], body)
+
+
 FAMILIES: Mapping[str, Family] = {
     made.__name__: made
     for made in (
@@ -607,6 +731,6 @@ FAMILIES: Mapping[str, Family] = {
         product, summed_products, convolution, slices, pad, reverse, concatenation, windows,
         cumulative, selection, gather, batched_gather, index_select, scatter, dynamic_slice,
         dynamic_update, sort, top_k, fft, cholesky, triangular_solve, sources, random_bits, ragged,
-        normalization, loop,
+        normalization, loop, read_twice, chain,
     )
 }  # fmt: skip

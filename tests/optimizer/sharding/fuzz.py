@@ -30,7 +30,7 @@ from girih.hlo.sharding import Axis, DimSharding, Mesh, Sharding, replicated
 from girih.hlo.types import TensorType, Type
 from girih.hlo.verify import DECIDED, verify
 from girih.optimizer.passes.dce import Dce
-from girih.optimizer.passes.decompose import Decompose
+from girih.optimizer.passes.decompose import KEPT, Decompose
 from girih.optimizer.sharding.candidates import Candidates, Lying, Ways
 from girih.optimizer.sharding.choice import choose
 from girih.optimizer.sharding.communications import communications
@@ -38,6 +38,7 @@ from girih.optimizer.sharding.partition.program import WHOLE, partition
 from girih.optimizer.sharding.propagated import propagate, retyped
 from girih.optimizer.sharding.reshard import ReshardPlan
 from girih.optimizer.sharding.transit import NEVER, Transit
+from girih.partitioning import DIVIDED
 
 from .families import FAMILIES, Array
 
@@ -145,7 +146,7 @@ def padded_with(kind: TensorType) -> Any:
 def check(module: Module, inputs: Sequence[Array], r: random.Random) -> Module:
     """Decides a program at random and requires all that has to hold; the decided program."""
     mesh = r.choice(MESHES)
-    module = Dce()(Decompose()(module))
+    module = Dce()(Decompose(KEPT | DIVIDED)(module))
     simple = not any(op.name == "while" for op in module.walk())
     if simple and r.random() < 0.5:
         decided = AnyWay(mesh, r).module(module)

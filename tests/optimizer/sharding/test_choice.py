@@ -181,6 +181,26 @@ def test_axes_of_a_dim_that_is_needed_whole_divide_another_one() -> None:
     assert sum(row.total for row in communications(found)) == 2 * 24 * 3 / 4 * 4
 
 
+def test_axes_come_to_a_dim_that_they_do_not_divide() -> None:
+    """A sort along 1,000 of 1,000 x 10 elements in four parts: columns come in blocks of 3, 3, 3, 1
+    and rows go back; a network of comparisons sends 2.5 blocks, a gather three."""
+    kind = TensorType((1000, 10), F32).with_sharding(parse_sharding('<@mesh, [{"x"}, {}]>'))
+
+    def body(b: Any, x: Any) -> Any:
+        order = build_region(
+            [TensorType((), F32)] * 2, lambda b, one, other: [b.compare("LT", one, other)]
+        )
+        return [b("sort", x, regions=(order,), dimension=0, is_stable=True)]
+
+    module = build_module([kind], body)
+    module = Module(dict(module.functions), meshes={"mesh": Mesh((("x", 4),))})
+    found = choose(propagate(module)).module
+    verify(found, DECIDED)
+    # Of 10,000 elements each device has 2,500 and keeps those of its columns.
+    kept = sum(250 * columns for columns in (3, 3, 3, 1))
+    assert [row.total for row in communications(found)] == [(10000 - kept) / 4 * 4] * 2
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_messages_are_exact_on_trees_and_never_beat_the_best(seed: int) -> None:
     generator = np.random.default_rng(seed)

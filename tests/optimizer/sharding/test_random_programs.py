@@ -12,10 +12,11 @@ from girih.hlo.types import TensorType
 from girih.hlo.verify import DECIDED, verify
 from girih.optimizer.passes.dce import Dce
 from girih.optimizer.sharding.choice import choose
+from girih.optimizer.sharding.communications import communications
 from girih.optimizer.sharding.propagated import propagate
 from girih.optimizer.sharding.remesh import remeshed
 
-from .fuzz import require_equal
+from .fuzz import require_equal, require_no_replication
 from .gold import programs
 
 RANDOM = [name for name in programs() if name.startswith("random")]
@@ -45,6 +46,14 @@ def on_six(name: str) -> Module | None:
         return remeshed(module, sizes)
     except UnsupportedError:
         return None
+
+
+@pytest.mark.parametrize("name", [n for n in programs() if not n.startswith("random")])
+def test_no_reshard_of_a_model_holds_more_than_its_ends(name: str) -> None:
+    module = Dce()(parse_module(programs()[name].text))
+    rows = communications(choose(propagate(module)).module)
+    for row in rows:
+        require_no_replication(row.plan)
 
 
 @pytest.mark.parametrize("part", range(8))
