@@ -285,6 +285,7 @@ class Planner:
         message.operand.CopyFrom(self.argument(step.operands[0]))
         message.result.CopyFrom(self.argument(step.results[0]))
         message.element_bytes = step.op.result.element.dtype.itemsize
+        message.part_of = step.op.part_of
         message.operand_dims.extend(step.op.operands[0].dims)
         message.result_dims.extend(step.op.result.dims)
         for transfer in transfers(step.op):

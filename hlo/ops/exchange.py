@@ -64,6 +64,7 @@ class Exchange(Collective, name="exchange"):
     """result = the boxes of the processes' operands that transfers say, zeros elsewhere.
 
     transfers: (source, target, start in the source's operand, start in the target's result, sizes).
+    part_of: the collective that it is a part of, by which errors and counters name it.
     """
 
     since = "1.4"
@@ -71,6 +72,7 @@ class Exchange(Collective, name="exchange"):
     operand = operand()
     transfers = attribute(tuple)
     channel_id = attribute(int, 0)
+    part_of = attribute(str, "")
     C1 = constraint("operand is a tensor of fixed dims", lambda o: o.operands[0].tensor.is_static)
     C2 = constraint(
         "transfers are (source, target, source_start, target_start, sizes), none negative, with a "
@@ -150,7 +152,7 @@ class Exchange(Collective, name="exchange"):
             for t, part in zip(incoming[source], parts, strict=True):
                 result[_window(t.target_start, t.sizes)] = part
                 if source != process.number:
-                    process.count(o.name, part.nbytes)
+                    process.count(o.part_of or o.name, part.nbytes)
         return result
 
     def cases(self) -> Iterator[Case]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,10 @@ from ..types import F32, TensorType, TokenType, Type
 from .clauses import any_result, same_dim
 from .examples import counting
 
-_COMBINE = {SUM: np.add, MAX: np.maximum, MIN: np.minimum}
+COMBINE = {SUM: "add", MAX: "maximum", MIN: "minimum"}
+"""The operation that folds the terms of an unreduced value."""
+
+_COMBINE = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 
 
 def mesh_record(mesh: Mesh) -> dict[str, Any]:
@@ -49,7 +52,16 @@ Cuts = Sequence[Sequence[str]]  # axes that cut each dimension, major to minor
 Window = tuple[slice, ...]
 
 
-class _Layout:
+class Piece(NamedTuple):
+    """What the member of a group holds of a whole result: the block at `window`, or, of a value
+    that is unreduced, its term number `term`, in the order in which terms are folded."""
+
+    member: int
+    term: int
+    window: Window
+
+
+class Layout:
     """Where each device of a mesh stands, and which block of a tensor it holds."""
 
     def __init__(self, o: Op) -> None:
@@ -98,10 +110,28 @@ class _Layout:
         axes = () if sharding is None else sharding.unreduced
         return [axis for axis in axes if axis.name in self.manual]
 
+    def pieces(
+        self, device: int, cuts: Cuts, sharding: Sharding | None, shape: Sequence[int]
+    ) -> list[Piece]:
+        """What the device's whole result of that shape is put together from: each piece once, from
+        the device itself where it holds it, else from the first member of its group that does."""
+        pending, pieces = self.pending(sharding), dict[tuple[Any, ...], Piece]()
+        terms: dict[Any, int] = {}  # block -> how many terms of it are known
+        for member in self.group(device):
+            window = self.window(member, cuts, shape)
+            place = tuple(axis.start for axis in window)
+            key = place, self.index(member, pending)
+            if key not in pieces:
+                pieces[key] = Piece(member, terms.get(place, 0), window)
+                terms[place] = terms.get(place, 0) + 1
+            elif member == device:
+                pieces[key] = pieces[key]._replace(member=member)
+        return list(pieces.values())
+
 
 def _is_mesh(o: Op) -> bool:
     try:
-        layout = _Layout(o)
+        layout = Layout(o)
         mesh = layout.mesh
         for axes in (axes for cuts in (*o.in_shardings, *o.out_shardings) for axes in cuts):
             for axis in map(axis_of, axes):
@@ -116,7 +146,7 @@ def _is_cut(o: Op, whole: Sequence[Type], parts: Sequence[Type], shardings: Sequ
     """Each of `parts` is the block of its tensor in `whole` that one device holds."""
     if not len(whole) == len(parts) == len(shardings):
         return False
-    layout = _Layout(o)
+    layout = Layout(o)
     for kind, local, cuts in zip(whole, parts, shardings, strict=True):
         if isinstance(kind, TokenType):
             continue
@@ -202,7 +232,7 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
     C4 = constraint("shardings are empty or agree with in_shardings and out_shardings", _agree)
 
     def infer(self, o: Op) -> Sequence[Type]:
-        layout, found = _Layout(o), []
+        layout, found = Layout(o), []
         for kind, cuts in zip(o.regions[0].result_types, o.out_shardings, strict=False):
             if isinstance(kind, TensorType):
                 dims = [d * layout.parts(a) for d, a in zip(kind.dims, cuts, strict=False)]
@@ -211,10 +241,10 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
         return found
 
     def devices(self, o: Op) -> int:
-        return _Layout(o).count
+        return Layout(o).count
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        process, layout = context["process"], _Layout(o)
+        process, layout = context["process"], Layout(o)
         grid = process.grid
         if (grid.replicas, grid.partitions) == (1, layout.count):
             return self._block(o, layout, arrays, process, context["run"])
@@ -230,7 +260,7 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
 
         return context["spread"](layout.count, task)[0]
 
-    def _block(self, o: Op, layout: _Layout, arrays: Any, process: Any, run: Any) -> Any:
+    def _block(self, o: Op, layout: Layout, arrays: Any, process: Any, run: Any) -> Any:
         """The whole results, from this device's part and those of the others."""
         device = process.number
         stated = whole_shardings(o)
@@ -244,14 +274,12 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
             inputs.append(x)
         group = layout.group(device)
         parts = process.exchange(o, group, tuple(run(o.regions[0], inputs)))
-        return parts.once(o, lambda: self._assembled(o, layout, group, parts))
-
-    def _assembled(self, o: Op, layout: _Layout, group: Sequence[int], parts: Any) -> Any:
-        """The results of the group's members, put together."""
+        by_member = dict(zip(group, parts, strict=True))
         results: list[Any] = []
-        stated = whole_shardings(o)[len(o.in_shardings) :]
-        for number, (cuts, sharding) in enumerate(zip(o.out_shardings, stated, strict=True)):
-            local = parts[0][number]
+        for number, (cuts, sharding) in enumerate(
+            zip(o.out_shardings, stated[len(o.in_shardings) :], strict=True)
+        ):
+            local = by_member[device][number]
             if local is None:
                 results.append(None)
                 continue
@@ -259,18 +287,13 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
                 size * layout.parts(axes) for size, axes in zip(local.shape, cuts, strict=True)
             ]
             whole = np.empty(shape, local.dtype)
-            pending = layout.pending(sharding)
-            combine = _COMBINE[SUM if sharding is None else sharding.reduction]
-            added: dict[tuple[int, ...], set[int]] = {}  # block -> the unreduced parts in it
-            for member, part in zip(group, parts, strict=True):
-                window = layout.window(member, cuts, shape)
-                term = layout.index(member, pending)
-                terms = added.setdefault(tuple(axis.start for axis in window), set())
-                if not terms or not pending:
-                    whole[window] = part[number]
-                elif term not in terms:  # the others hold copies
-                    whole[window] = combine(whole[window], part[number])
-                terms.add(term)
+            combine = COMBINE[SUM if sharding is None else sharding.reduction]
+            for piece in layout.pieces(device, cuts, sharding, shape):
+                part = by_member[piece.member][number]
+                before = whole[piece.window]
+                whole[piece.window] = _COMBINE[combine](before, part) if piece.term else part
+                if piece.member != device:
+                    process.count(o.name, part.nbytes)
             results.append(whole)
         return tuple(results)
 

@@ -56,6 +56,7 @@ class Exchange:
                 self.incoming.setdefault(transfer.source, []).append(box)
         self.covers = covered == math.prod(dims)  # boxes of a result are disjoint
         origin = step.origin
+        self.operation = step.part_of or "exchange"
         self.place = f"{origin.file}:{origin.line}: " if origin.file else ""
 
     def run(self, world: World, operand: int, result: int, received: Counter[str]) -> None:
@@ -82,13 +83,13 @@ class Exchange:
             arriving.append((peer, message))
             unpack.append((message, views))
         with world.lock:
-            world.exchange(outgoing, arriving, f"{self.place}exchange")
+            world.exchange(outgoing, arriving, f"{self.place}{self.operation}")
         for message, views in unpack:
             begin = 0
             for view in views:
                 view[...] = message[begin : begin + view.size].reshape(view.shape)
                 begin += view.size
-        received["exchange"] += sum(message.nbytes for _, message in arriving)
+        received[self.operation] += sum(message.nbytes for _, message in arriving)
 
 
 def _packed(views: list[Array]) -> Array:

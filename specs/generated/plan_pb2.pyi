@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 a2e63fcf09c015be841fdbf7a261fe66fe186244caed25423900b3e8131ce4de); do not edit.
+# Generated from specs/plan.proto (sha256 12087adbf5f112eeca2862c7f9debf47164ed220379d41ef146a312f7aa56531); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -210,7 +210,7 @@ class Transfer(_message.Message):
     def __init__(self, source: _Optional[int] = ..., target: _Optional[int] = ..., source_start: _Optional[_Iterable[int]] = ..., target_start: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Exchange(_message.Message):
-    __slots__ = ("operand", "result", "transfers", "origin", "operand_dims", "result_dims", "element_bytes")
+    __slots__ = ("operand", "result", "transfers", "origin", "operand_dims", "result_dims", "element_bytes", "part_of")
     OPERAND_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +218,7 @@ class Exchange(_message.Message):
     OPERAND_DIMS_FIELD_NUMBER: _ClassVar[int]
     RESULT_DIMS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PART_OF_FIELD_NUMBER: _ClassVar[int]
     operand: Argument
     result: Argument
     transfers: _containers.RepeatedCompositeFieldContainer[Transfer]
@@ -225,7 +226,8 @@ class Exchange(_message.Message):
     operand_dims: _containers.RepeatedScalarFieldContainer[int]
     result_dims: _containers.RepeatedScalarFieldContainer[int]
     element_bytes: int
-    def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., operand_dims: _Optional[_Iterable[int]] = ..., result_dims: _Optional[_Iterable[int]] = ..., element_bytes: _Optional[int] = ...) -> None: ...
+    part_of: str
+    def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., operand_dims: _Optional[_Iterable[int]] = ..., result_dims: _Optional[_Iterable[int]] = ..., element_bytes: _Optional[int] = ..., part_of: _Optional[str] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("run", "branch_if_false", "jump", "switch", "exchange")

@@ -157,6 +157,6 @@ def test_every_device_computes_the_whole(known):
         girih.interpret_parallel(module, [inputs] * 2, num_partitions=2)
 
 
-def test_one_device_refuses_eight(known):
-    with pytest.raises(girih.UnsupportedError, match="manual_computation: needs 8 devices"):
-        girih.compile(str(known["loop.text"]))
+def test_it_is_compiled_for_eight_processes(known):
+    program = girih.compile(str(known["loop.text"]))
+    assert program.plan.processes == 8

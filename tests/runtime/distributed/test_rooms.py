@@ -1,0 +1,66 @@
+"""Every operation that communicates, compiled and run by real processes: the interpreter's bits,
+and the bytes that it counts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import girih
+
+from . import rooms
+from .launch import launched, needs_mpi
+
+pytestmark = [pytest.mark.mpi, needs_mpi]
+
+RANK = """
+import json, sys
+import numpy as np
+import girih
+from mpi4py import MPI
+
+folder, *names = sys.argv[1:]
+rank = MPI.COMM_WORLD.Get_rank()
+found = {}
+for name in names:
+    program = girih.load(f"{folder}/{name}.girih", threads=1)
+    with np.load(f"{folder}/{name}.npz") as data:
+        results = program(data[f"i{rank}"])
+        results = results if isinstance(results, (list, tuple)) else [results]
+        for number, result in enumerate(results):
+            assert result.tobytes() == data[f"o{rank}_{number}"].tobytes(), (name, rank, number)
+    found[name] = dict(program.received)
+print("received", json.dumps([rank, found]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_bits_and_bytes_are_the_interpreters(tmp_path, count):
+    names = [*rooms.PROGRAMS, "on_grid"]
+    wanted: dict[str, list[dict[str, int]]] = {}
+    for name in names:
+        grid = name == "on_grid"
+        module = rooms.on_grid(count // 2) if grid else rooms.program(name, count)
+        given = rooms.inputs(count)
+        run = girih.interpret_parallel(module, given)
+        arrays = {f"i{rank}": x for rank, (x,) in enumerate(given)}
+        for rank, row in enumerate(run.results):
+            arrays |= {f"o{rank}_{number}": x for number, x in enumerate(row)}
+        np.savez(tmp_path / f"{name}.npz", **arrays)  # pyright: ignore[reportArgumentType]
+        girih.compile(module).save(tmp_path / f"{name}.girih")
+        wanted[name] = run.received
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    done = launched(count, script, tmp_path, *names)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("received")]
+    assert len(lines) == count
+    received = dict(json.loads(line.partition(" ")[2]) for line in lines)
+    for name in names:
+        found = [received[rank][name] for rank in range(count)]
+        if name != "dynamic_roots":  # who is the root is not known to who sends
+            total = [sum(map(Counter, rows), Counter()) for rows in (found, wanted[name])]
+            assert total[0] == total[1], name
