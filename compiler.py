@@ -298,8 +298,9 @@ def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Pro
 
     driver = simulated_gpu(target) if simulate else None
     return Program(
-        parts, target, threads=options.threads, pin=options.pin, driver=driver, opened=False
-    )
+        parts, target, threads=options.threads, pin=options.pin, driver=driver, opened=False,
+        comm_timeout=options.comm_timeout,
+    )  # fmt: skip
 
 
 def _packed(
@@ -356,6 +357,7 @@ def _packed(
         driver=simulated_gpu(target) if simulate else None,
         threads=options.threads,
         pin=options.pin,
+        comm_timeout=options.comm_timeout,
         tuning=None if tuner is None else tuner.tuning.to_json(),
         provenance={
             "options": {

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from decimal import Decimal
-from numbers import Integral
+from numbers import Integral, Real
 
 from .hlo.errors import UserError
 
@@ -28,6 +28,8 @@ class Options:
         plan's notes say that it was done. What the source asks for at a product goes first.
     threads: workers at run time; None asks the machine when the bundle is loaded.
     pin: keep each worker but the caller's thread on a core of its own.
+    comm_timeout: seconds that one wait of a program of several processes for the others may take;
+        None: GIRIH_COMM_TIMEOUT, or 300.
     cpu_level: cap on CPU features ("amx", "avx512-bf16", "avx512", "avx2", "baseline", "neon");
         None takes the host's.
     machine: what the cost model assumes: None, the typical machine of the feature level; "host",
@@ -53,6 +55,7 @@ class Options:
     matmul_precision: str = "float32"
     threads: int | None = None
     pin: bool = False
+    comm_timeout: float | None = None
     cpu_level: str | None = None
     machine: str | None = None
     cache: str | None = None
@@ -77,6 +80,8 @@ class Options:
             raise OptionError(f"matmul_precision must be one of {known}: {self.matmul_precision!r}")
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads must be at least 1: {self.threads}")
+        if self.comm_timeout is not None and not 0 < self.comm_timeout < float("inf"):
+            raise OptionError(f"comm_timeout must be more than 0 seconds: {self.comm_timeout}")
         if self.max_memory is not None:
             bytes_of(self.max_memory)
         for name in ("measure", "fold_bytes"):
@@ -118,6 +123,7 @@ def bytes_of(size: int | str) -> int:
 
 _WORDS = {
     "str": "text", "str | None": "text or None", "bool": "bool, True or False",
+    "float | None": "number or None",
     "int": "whole number", "int | None": "whole number or None",
     "int | str | None": "number of bytes, or text such as '2GiB', or None",
     "tuple[str, ...]": "tuple of names, such as ('simplify',)",
@@ -136,4 +142,6 @@ def _is(value: object, kind: str) -> bool:
         return kind == "bool" and isinstance(value, bool)
     if kind.startswith("int | str"):
         return isinstance(value, (Integral, str))
+    if kind.startswith("float"):
+        return isinstance(value, Real)
     return isinstance(value, Integral if kind.startswith("int") else (str, os.PathLike))

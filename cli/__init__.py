@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if traceback:
             raise
         print(f"girih: {error}", file=sys.stderr)
-        _end_others()
+        _end_others(arguments)
         sys.exit(2)
     except CompilerBug as error:
         if traceback:
@@ -36,15 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "the same command with --traceback",
             file=sys.stderr,
         )
-        _end_others()
+        _end_others(arguments)
         sys.exit(3)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         sys.exit(1)
 
 
-def _end_others() -> None:
+def _end_others(arguments: Sequence[str]) -> None:
     """Other processes that run the program with this one would wait for it."""
+    if "run" not in arguments[:1]:
+        return
     from ..runtime.distributed.world import end_all_processes
 
     end_all_processes()

@@ -254,6 +254,15 @@ def run(
         ),
     ] = False,
     threads: Threads = None,
+    comm_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--comm-timeout",
+            help="Seconds that a process of several may wait for the others at a time; default "
+            "GIRIH_COMM_TIMEOUT, or 300.",
+            show_default=False,
+        ),
+    ] = None,
     allow_native: AllowNative = False,
     as_json: Json = False,
 ) -> None:
@@ -281,7 +290,7 @@ def run(
         output,
         repeat,
         profile,
-        Place(target, read_sizes(mesh), device, simulate, threads),
+        Place(target, read_sizes(mesh), device, simulate, threads, comm_timeout),
         allow_native,
         as_json,
     )

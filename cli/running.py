@@ -27,6 +27,7 @@ class Place(NamedTuple):
     device: int | None = None
     simulate: bool = False
     threads: int | None = None
+    comm_timeout: float | None = None
 
 
 def run_bundle(

@@ -34,6 +34,7 @@ def load(
     pin: bool = False,
     allow_native: bool = False,
     verify: str = "used",
+    comm_timeout: float | None = None,
 ) -> Program:
     """The program of a bundle, from a path (memory-mapped) or bytes; needs no compiler.
 
@@ -46,13 +47,15 @@ def load(
     workers; default all cores. pin: keep each worker but the caller's thread on a core of its own.
     allow_native: run machine code although this user did not compile it. verify: whose digests are
     compared before the first result is given: members that are "used" (weights in the background),
-    "all" members, or, "lazy", not even the weights.
+    "all" members, or, "lazy", not even the weights. comm_timeout: seconds that one wait of a
+    program of several processes for the others may take; default GIRIH_COMM_TIMEOUT, or 300.
     """
     bundle = Bundle(source, verify)
     chosen, driver, reason, problem = choose_variant(bundle, target, device, simulate, mesh)
     anew = functools.partial(
-        _compile_anew, bundle, chosen, threads, pin, driver, allow_native or bundle.is_trusted
-    )
+        _compile_anew, bundle, chosen, threads, pin, comm_timeout, driver,
+        allow_native or bundle.is_trusted,
+    )  # fmt: skip
     if problem:
         return anew(problem, _ADD)
     pending = bundle.start_verifying(chosen)
@@ -75,7 +78,7 @@ def load(
     if plan.processes:  # refused, and watched over, before weights are read
         from .distributed.world import joined_world
 
-        joined_world(plan.processes)
+        joined_world(plan.processes, comm_timeout)
     try:
         return Program(
             bundle,
@@ -86,6 +89,7 @@ def load(
             pending=pending,
             driver=driver,
             reason=reason,
+            comm_timeout=comm_timeout,
         )
     except (UserError, ValueError) as error:
         raise UserError(f"{bundle.label}: {error}") from error
@@ -132,6 +136,7 @@ def _compile_anew(
     target: str,
     threads: int | None,
     pin: bool,
+    comm_timeout: float | None,
     driver: Driver | None,
     trusted: bool,
     problem: str,
@@ -178,6 +183,7 @@ def _compile_anew(
         module=module,
         driver=driver,
         reason="it was compiled anew",
+        comm_timeout=comm_timeout,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from .. import __version__
 from ..hlo.errors import UserError
 from ..hlo.signature import Argument, Signature, StructureError
 from . import devices
@@ -94,13 +95,14 @@ class Program:
         driver: Any = None,
         reason: str = "it was compiled for it",
         opened: bool = True,
+        comm_timeout: float | None = None,
     ) -> None:
         """A program of these parts; users call `girih.compile` or `girih.load`.
 
         `pending`: a check of the weights that has to end well before the first result is given.
         `driver`: the GPU of a program for one; None looks for it at the first call. `reason`: why
         this target was chosen. `opened`: False leaves the device, which takes all weights, to the
-        first use.
+        first use. `comm_timeout`: as for `girih.load`.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
@@ -135,7 +137,9 @@ class Program:
         first = len(self._leaves) - self._buffers
         self.overwrites_state = any(leaf.overwritten for leaf in self._leaves[first:])
         self._driver, self._reason = driver, reason
-        self._workers: dict[str, Any] = {"threads": threads, "pin": pin}
+        self._workers: dict[str, Any] = {
+            "threads": threads, "pin": pin, "comm_timeout": comm_timeout,
+        }  # fmt: skip
         self._contexts: deque[Any] = deque()
         self._copies = 0
         self._lock, self._opening = threading.Lock(), threading.Lock()
@@ -165,7 +169,8 @@ class Program:
                 used = used_weights(self._plan, self._weights)
                 device = devices.open_device(
                     self._plan, variant.image, used,
-                    cubins=variant.cubins, driver=self._driver, **self._workers,
+                    cubins=variant.cubins, driver=self._driver, facts=_facts(self._parts),
+                    **self._workers,
                 )  # fmt: skip
                 if device.has_memory:  # it copies results out of whatever they lie in
                     self._aliases = Aliases((), (), ())
@@ -190,6 +195,7 @@ class Program:
         debug: Mapping[str, bytes] | None = None,
         tuning: Mapping[str, Any] | None = None,
         driver: Any = None,
+        comm_timeout: float | None = None,
     ) -> Program:
         """The program that a compiler has just made; `save` and `load` give an equal one.
 
@@ -214,8 +220,9 @@ class Program:
         chosen = devices.choose_target(parts.variants, target)
         plan = variants[chosen][0]
         return Program(
-            parts, chosen, threads=threads, pin=pin, module=module, plan=plan, driver=driver
-        )
+            parts, chosen, threads=threads, pin=pin, module=module, plan=plan, driver=driver,
+            comm_timeout=comm_timeout,
+        )  # fmt: skip
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Run the program; inputs and result have the structure that `signature` says.
@@ -477,6 +484,12 @@ class Program:
             workers=self._opened().workers,
             context_bytes=self._opened().context_bytes,
         )
+
+    @property
+    def received(self) -> Mapping[str, int]:
+        """Bytes that other processes have sent to this one in all calls so far, by the operation of
+        the program for which they did; empty for a program of one process."""
+        return self._opened().received()
 
     @property
     def module(self) -> Module:
@@ -741,3 +754,9 @@ def _layout(data: Mapping[str, Any]) -> Layout:
         return Layout.from_json(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the layout of the bundle's code is malformed: {error}") from error
+
+
+def _facts(parts: Parts) -> dict[str, bytes]:
+    """What all processes that run a program have to have equal, beside its plan."""
+    digest = parts.digest if isinstance(parts, Bundle) else "compiled by each process"
+    return {"version of girih": __version__.encode(), "bundle": digest.encode()}

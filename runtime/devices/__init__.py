@@ -49,6 +49,7 @@ class Device(NamedTuple):
     run_on_device: Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]] | None = None
     workers: int = 1  # that have scratch of their own
     context_bytes: int = 0  # that a context allocates: arena and scratch, in the device's units
+    received: Callable[[], dict[str, int]] = dict  # bytes from other processes, by operation
 
     @property
     def has_memory(self) -> bool:
@@ -70,12 +71,14 @@ def open_device(
     pin: bool = False,
     cubins: Mapping[str, Any] | None = None,
     driver: Any = None,
+    facts: Mapping[str, bytes] | None = None,
+    comm_timeout: float | None = None,
 ) -> Device:
     """The plan on this machine. What it cannot run is opened as well, to be saved: then the first
     call is a UserError.
 
     `driver`: the GPU of a plan for one; None looks for it at the first call. `cubins`: machine code
-    of the image by architecture.
+    of the image by architecture. facts, comm_timeout: of several processes (`CpuVariant`).
     """
     if family(plan.target) not in TARGETS:
         raise UserError(
@@ -94,11 +97,13 @@ def open_device(
     if name == "cpu" and module.lacks(plan):
         refuse = functools.partial(module.check_machine, plan)
         return Device(refuse, lambda *_: refuse(), lambda *_: refuse())
-    opened = getattr(module, variant)(plan, image, weights, threads, pin)
+    several = (facts, comm_timeout) if name == "cpu" else ()
+    opened = getattr(module, variant)(plan, image, weights, threads, pin, *several)
     bind = getattr(module, "bind", _binder(module.run))
     return Device(
         opened.context, module.run, bind, workers=getattr(opened, "threads", 1),
         context_bytes=getattr(opened, "context_bytes", plan.memory.arena_bytes),
+        received=getattr(opened, "received", dict),
     )  # fmt: skip
 
 

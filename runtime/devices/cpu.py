@@ -113,7 +113,9 @@ class CpuVariant:
     """A plan with its mapped code and weights; immutable, shared by any number of contexts.
 
     weights: name -> C-contiguous array (a view of the mapped bundle). threads: None = all cores
-    that the process may use. pin: each worker stays on a core of its own.
+    that the process may use. pin: each worker stays on a core of its own. Of a program of several
+    processes: facts, what all of them must have equal (name -> bytes); comm_timeout: seconds that
+    one wait for others may take, None as the environment says.
     """
 
     def __init__(
@@ -123,9 +125,12 @@ class CpuVariant:
         weights: Mapping[str, np.ndarray],
         threads: int | None = None,
         pin: bool = False,
+        facts: Mapping[str, bytes] | None = None,
+        comm_timeout: float | None = None,
     ) -> None:
         check_machine(plan)
         self.plan = plan
+        self.facts, self.comm_timeout = dict(facts or {}), comm_timeout
         self.image, self.code_bytes = map_image(image), len(image)
         self.worker_entry = plan.worker_entry
         self.threads = workers_of(plan, threads)
@@ -256,7 +261,12 @@ class CpuVariant:
             return None
         from ..distributed.walker import Walker
 
-        return Walker(self.plan, self.steps)
+        return Walker(self.plan, self.steps, self.facts, self.comm_timeout)
+
+    def received(self) -> dict[str, int]:
+        """Bytes that other processes have sent to this one so far, by operation."""
+        walker = self.__dict__.get("walker")
+        return {} if walker is None else dict(walker.received)
 
     def context(self) -> CpuContext:
         """A new context; contexts are independent, one call at a time each, and one in all of a

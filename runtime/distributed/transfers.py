@@ -59,8 +59,11 @@ class Exchange:
         self.operation = step.part_of or "exchange"
         self.place = f"{origin.file}:{origin.line}: " if origin.file else ""
 
-    def run(self, world: World, operand: int, result: int, received: Counter[str]) -> None:
-        """The step on the memory at these addresses; counts what other processes send."""
+    def run(
+        self, world: World, operand: int, result: int, received: Counter[str], seconds: float
+    ) -> None:
+        """The step on the memory at these addresses; counts what other processes send, for which
+        it waits so many seconds at most."""
         given, made = _array(operand, *self.operand), _array(result, *self.result)
         if not self.covers:
             made[...] = np.zeros((), made.dtype)
@@ -83,13 +86,13 @@ class Exchange:
             arriving.append((peer, message))
             unpack.append((message, views))
         with world.lock:
-            world.exchange(outgoing, arriving, f"{self.place}{self.operation}")
+            world.exchange(outgoing, arriving, f"{self.place}{self.operation}", seconds)
+            received[self.operation] += sum(message.nbytes for _, message in arriving)
         for message, views in unpack:
             begin = 0
             for view in views:
                 view[...] = message[begin : begin + view.size].reshape(view.shape)
                 begin += view.size
-        received[self.operation] += sum(message.nbytes for _, message in arriving)
 
 
 def _packed(views: list[Array]) -> Array:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from ...specs.generated import plan_pb2
 from .stretches import stretches
 from .transfers import Exchange
-from .world import joined_world
+from .world import comm_timeout, joined_world
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -25,13 +24,19 @@ class Walker:
 
     Steps are rows of the variant's table (backends/cpu/executor.py); a stretch is a table of its
     own, whose jumps count from its first step. UserError where the launcher's processes are not
-    those of the plan.
+    those of the plan, or have another plan or other `facts` (name -> what has to be equal). Each
+    wait for other processes may take `seconds`.
     """
 
-    def __init__(self, plan: plan_pb2.Plan, rows: Words) -> None:
-        digest = hashlib.sha256(plan.SerializeToString(deterministic=True)).digest()
-        self.world = joined_world(plan.processes)
-        self.world.check_equal(digest, "the comparison of plans before the first step")
+    def __init__(
+        self, plan: plan_pb2.Plan, rows: Words, facts: Mapping[str, bytes], seconds: float | None
+    ) -> None:
+        self.seconds = comm_timeout(seconds)
+        self.world = joined_world(plan.processes, self.seconds)
+        facts = {**facts, "plan": plan.SerializeToString(deterministic=True)}
+        what = "the comparison of plans before the first step"
+        with self.world.lock:
+            self.world.check_equal(facts, what, self.seconds)
         self.plan, self.rows = plan, rows
         self.received: Counter[str] = Counter()
         self.exchanges = {
@@ -71,7 +76,8 @@ class Walker:
             action = step.WhichOneof("action")
             if action == "exchange":
                 exchange = self.exchanges[number]
-                exchange.run(self.world, int(slots[row[2]]), int(slots[row[3]]), self.received)
+                addresses = int(slots[row[2]]), int(slots[row[3]])
+                exchange.run(self.world, *addresses, self.received, self.seconds)
                 number += 1
             elif action == "jump":
                 number = step.jump.target

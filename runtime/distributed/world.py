@@ -1,19 +1,24 @@
 """The processes that run a program together, over MPI (mpi4py).
 
-MPI is imported, and so started, when a program of several processes is first called. From then on
-an exception that nobody catches ends all processes, not only its own: the others would wait for it.
+MPI is imported, and so started, when a program of several processes is first loaded or called. From
+then on an exception that nobody catches ends all processes, not only its own: the others would wait
+for it. A process that ends says so to the others, so that one that still waits for it fails at
+once. Every wait has a deadline but the last, for the end of the others.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import functools
+import hashlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,96 +34,262 @@ DEFAULT_TIMEOUT = 300.0  # seconds
 TIMEOUT = "GIRIH_COMM_TIMEOUT"
 _SPINS = 2000  # polls without a pause: a message between cores takes less
 _PAUSE, _LONGEST = 20e-6, 1e-3  # seconds
+_LONGEST_AT_END = 20e-3  # seconds: the others may have much to do before they end
+_GRACE = 0.5  # seconds that messages of a process that has ended may be under way
+_ENDING = 10.0  # seconds in which the others start MPI, where this process fails before it has
+_FORWARDED = 0.5  # seconds in which a launcher reads what was written: it drops the rest at the end
 _LARGEST = 1 << 30  # bytes of one message: MPI counts in 32 bits
+_DATA, _FAREWELL, _MEETING = 0, 1, 29431  # tags; the last on the communicator of all programs
+
+
+class _Waiting(NamedTuple):
+    """A message under way. bytes: of one that comes, -1 of one that goes."""
+
+    peer: int
+    request: MPI.Request
+    bytes: int
 
 
 class World:
     """All processes of the launcher. `lock`: one call at a time communicates."""
 
-    def __init__(self, communicator: MPI.Intracomm, library: str) -> None:
-        self.communicator, self.library = communicator, library
-        self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
-        self.timeout = _timeout()
+    def __init__(self, mpi: Any) -> None:
+        everyone = mpi.COMM_WORLD
+        self.mpi, self.library = mpi, mpi.Get_library_version().partition("\n")[0]
+        self.rank, self.size = everyone.Get_rank(), everyone.Get_size()
         self.lock = threading.Lock()
+        self.communicator: MPI.Intracomm = everyone
+        self._status = mpi.Status()
+        self._farewells: dict[int, MPI.Request] = {}
+        self._gone: dict[int, float] = {}  # processes that have ended -> when that was seen
+        self._buffers: list[Array] = []
+        self._abandoned: list[_Waiting] = []  # MPI may still write to what they refer to
 
-    def exchange(self, outgoing: Sequence[Message], incoming: Sequence[Message], what: str) -> None:
+    @property
+    def others(self) -> list[int]:
+        return [peer for peer in range(self.size) if peer != self.rank]
+
+    def meet(self, seconds: float) -> None:
+        """Wait for all other processes, and leave the messages of other libraries alone from then
+        on."""
+        sent, found = np.zeros(1, np.uint8), np.zeros((self.size, 1), np.uint8)
+        incoming = [(peer, found[peer]) for peer in self.others]
+        outgoing = [(peer, sent) for peer in self.others]
+        what = "the start of the processes"
+        self._wait(self._requests(outgoing, incoming, _MEETING), what, seconds)
+        self.communicator, request = self.communicator.Idup()
+        self._wait([_Waiting(peer, request, -1) for peer in self.others[:1]], what, seconds)
+        self._buffers = [np.zeros(1, np.uint8) for _ in self.others]
+        self._farewells = {
+            peer: self.communicator.Irecv(buffer, peer, _FAREWELL)
+            for peer, buffer in zip(self.others, self._buffers, strict=True)
+        }
+
+    def exchange(
+        self,
+        outgoing: Sequence[Message],
+        incoming: Sequence[Message],
+        what: str,
+        seconds: float,
+    ) -> None:
         """Send and receive, at most one message for each other process. `what`: the operation and
-        its line, for the UserError that says who did not answer in time."""
-        requests: list[tuple[int, MPI.Request]] = []
-        for start, messages in (
-            (self.communicator.Irecv, incoming),
-            (self.communicator.Isend, outgoing),
-        ):
-            for peer, array in messages:
-                flat = array.reshape(-1).view(np.uint8)
-                for begin in range(0, flat.size, _LARGEST):
-                    requests.append((peer, start(flat[begin : begin + _LARGEST], peer)))
-        self._wait(requests, what)
+        its line, for the UserError that says who did not answer in so many seconds, or sent
+        another number of bytes."""
+        self._wait(self._requests(outgoing, incoming, _DATA), what, seconds)
 
-    def check_equal(self, digest: bytes, what: str) -> None:
-        """UserError unless all processes call this with the same 32 bytes."""
-        own = np.frombuffer(digest, np.uint8)
-        others = [peer for peer in range(self.size) if peer != self.rank]
+    def check_equal(self, facts: Mapping[str, bytes], what: str, seconds: float) -> None:
+        """UserError unless all processes call this with the same facts, of the same names."""
+        digests = [hashlib.sha256(fact).digest() for fact in facts.values()]
+        own = np.frombuffer(b"".join(digests), np.uint8)
         found = np.empty((self.size, own.size), np.uint8)
         found[self.rank] = own
-        self.exchange([(p, own) for p in others], [(p, found[p]) for p in others], what)
-        differ = [peer for peer in others if bytes(found[peer]) != digest]
-        if differ:
-            raise UserError(
-                f"process {self.rank} runs another program than {_processes(differ)}, or another "
-                "plan of it; load the same bundle on all of them"
-            )
+        outgoing = [(peer, own) for peer in self.others]
+        self.exchange(outgoing, [(peer, found[peer]) for peer in self.others], what, seconds)
+        for number, name in enumerate(facts):
+            part = found[:, 32 * number : 32 * (number + 1)]
+            differ = [peer for peer in self.others if bytes(part[peer]) != digests[number]]
+            if differ:
+                raise UserError(
+                    f"process {self.rank} has another {name} than {_processes(differ)}; load the "
+                    "same bundle, with the same target, on all of them"
+                )
 
     def abort(self) -> None:
         """End all processes of the launcher."""
         sys.stdout.flush()
         sys.stderr.flush()
-        self.communicator.Abort(1)
+        time.sleep(_FORWARDED)
+        self.mpi.COMM_WORLD.Abort(1)
 
-    def _wait(self, requests: list[tuple[int, MPI.Request]], what: str) -> None:
-        deadline = time.monotonic() + self.timeout
+    def leave(self) -> None:
+        """Tell the others that this process ends, and wait until they do: MPI ends for all at once.
+        That may take as long as they need."""
+        if self.mpi.Is_finalized():
+            return
+        if self._abandoned:
+            self.abort()
+        farewell, pause = np.zeros(1, np.uint8), _PAUSE
+        pending = [self.communicator.Isend(farewell, peer, _FAREWELL) for peer in self.others]
+        pending += [request for peer, request in self._farewells.items() if peer not in self._gone]
+        while pending := [request for request in pending if not request.Test()]:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_AT_END)
+
+    def _requests(
+        self, outgoing: Sequence[Message], incoming: Sequence[Message], tag: int
+    ) -> list[_Waiting]:
+        found: list[_Waiting] = []
+        for start, messages, comes in (
+            (self.communicator.Irecv, incoming, True),
+            (self.communicator.Isend, outgoing, False),
+        ):
+            for peer, array in messages:
+                flat = array.reshape(-1).view(np.uint8)
+                for begin in range(0, flat.size, _LARGEST):
+                    part = flat[begin : begin + _LARGEST]
+                    request = start(part, peer, tag)
+                    found.append(_Waiting(peer, request, part.size if comes else -1))
+        return found
+
+    def _wait(self, requests: list[_Waiting], what: str, seconds: float) -> None:
+        if self._abandoned:
+            raise UserError(
+                f"{what}: an earlier exchange failed, so that this process cannot go on"
+            )
+        try:
+            self._poll(requests, what, seconds)
+        except UserError:
+            self._abandoned = requests
+            raise
+
+    def _poll(self, requests: Sequence[_Waiting], what: str, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         turns, pause = 0, _PAUSE
-        while requests := [entry for entry in requests if not entry[1].Test()]:
+        while requests := [one for one in requests if not self._done(one, what)]:
             turns += 1
             if turns < _SPINS:
                 continue
-            if time.monotonic() > deadline:
-                missing = sorted({peer for peer, _ in requests})
+            missing = sorted({entry.peer for entry in requests})
+            if ended := [peer for peer in missing if self._has_ended(peer)]:
                 raise UserError(
-                    f"{what}: process {self.rank} waited {self.timeout:g} s for "
+                    f"{what}: process {self.rank} waits for {_processes(ended)}, which "
+                    f"{'have' if len(ended) > 1 else 'has'} ended; all processes have to call a "
+                    "program equally often"
+                )
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{what}: process {self.rank} waited {seconds:g} s for "
                     f"{_processes(missing)}; look at what they wrote, or wait longer: "
-                    f"{TIMEOUT}=SECONDS"
+                    f"--comm-timeout SECONDS, girih.load(..., comm_timeout=) or {TIMEOUT}"
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 
+    def _done(self, entry: _Waiting, what: str) -> bool:
+        """Whether a message has come, or gone; UserError where it has another size."""
+        try:
+            if not entry.request.Test(self._status):
+                return False
+        except self.mpi.Exception as error:
+            raise UserError(f"{what}: with {_processes([entry.peer])}: {error}") from error
+        if entry.bytes >= 0 and (found := self._status.Get_count(self.mpi.BYTE)) != entry.bytes:
+            raise UserError(
+                f"{what}: process {self.rank} got {found} bytes from process {entry.peer}, and "
+                f"needs {entry.bytes}; load the same bundle on all processes"
+            )
+        return True
 
-@functools.cache
-def the_world() -> World:
-    """The launcher's processes; UserError without mpi4py or an MPI that it finds."""
+    def _has_ended(self, peer: int) -> bool:
+        """Whether a process has ended, and nothing of it can be under way."""
+        if peer not in self._gone:
+            request = self._farewells.get(peer)
+            if request is None or not request.Test():
+                return False
+            self._gone[peer] = time.monotonic()
+        return time.monotonic() > self._gone[peer] + _GRACE
+
+
+_starting = threading.Lock()
+
+
+_worlds: list[World] = []  # none, or the one that there is
+
+
+def the_world(seconds: float | None = None) -> World:
+    """The launcher's processes; UserError without mpi4py or an MPI that it finds, or where not all
+    of them start in so many seconds."""
+    with _starting:
+        if not _worlds:
+            limit = comm_timeout(seconds)
+            world = World(_started_mpi(limit))
+            if world.size > 1:
+                world.meet(limit)
+                sys.excepthook = functools.partial(_end_all, world, sys.excepthook)
+                atexit.register(_leave, world, os.getpid())
+            _worlds.append(world)
+        return _worlds[0]
+
+
+def _started_mpi(seconds: float) -> Any:
+    """mpi4py's MPI. Its own start would hold Python's lock while it waits for the other processes,
+    so that no deadline could end it."""
     try:
+        import mpi4py
+
+        if "mpi4py.MPI" not in sys.modules:
+            mpi4py.rc(initialize=False, finalize=True)
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"a program of several processes needs MPI, and mpi4py cannot be used ({error}); "
             "pip install girih[mpi]"
         ) from error
-    world = World(MPI.COMM_WORLD.Dup(), MPI.Get_library_version().partition("\n")[0])
-    if world.size > 1:
-        sys.excepthook = functools.partial(_end_all, world, sys.excepthook)
-    return world
+    if not MPI.Is_initialized():
+        watch = threading.Timer(seconds, _end_late_start, (seconds,))
+        watch.daemon = True
+        watch.start()
+        provided = ctypes.c_int()
+        library = ctypes.CDLL(MPI.__file__)  # it finds the functions of the library behind it
+        failed = library.MPI_Init_thread(None, None, MPI.THREAD_MULTIPLE, ctypes.byref(provided))
+        watch.cancel()
+        if failed:
+            raise UserError(f"MPI cannot be started: {MPI.Get_error_string(failed)}")
+    return MPI
+
+
+def _end_late_start(seconds: float) -> None:
+    print(
+        f"girih: process {os.getpid()} waited {seconds:g} s for the others to start MPI; look at "
+        f"what they wrote, or wait longer: --comm-timeout SECONDS or {TIMEOUT}",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)
 
 
 def end_all_processes() -> None:
-    """Where this process has begun to run with others, end all of them: it failed."""
-    if the_world.cache_info().currsize and the_world().size > 1:
-        the_world().abort()
+    """Where this process runs with others, or was started to, end all of them: it failed, and they
+    would wait for it."""
+    if not _worlds and not _launched_with_others():
+        return
+    try:
+        world = the_world(None if _worlds else _ENDING)
+    except UserError:
+        return  # it never ran with others
+    if world.size > 1:
+        world.abort()
 
 
-def joined_world(processes: int) -> World:
-    """The launcher's processes, which are so many; UserError otherwise. From here on a failure of
-    one ends all."""
-    world = the_world()
+def _launched_with_others() -> bool:
+    """Whether a launcher says that it has started more processes than this one."""
+    sizes = (os.environ.get(name, "") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
+    return any(size.isdecimal() and int(size) > 1 for size in sizes)
+
+
+def joined_world(processes: int, seconds: float | None = None) -> World:
+    """The launcher's processes, which are so many; UserError otherwise, or where they do not start
+    in so many seconds. From here on a failure of one ends all."""
+    world = the_world(seconds)
     if world.size != processes:
         raise UserError(
             f"the program is for {processes} processes, and {world.size} "
@@ -127,6 +298,22 @@ def joined_world(processes: int) -> World:
             f"{processes} python SCRIPT"
         )
     return world
+
+
+def comm_timeout(seconds: float | None) -> float:
+    """Seconds that one wait may take: as given, else as the environment says; UserError for what is
+    no such number."""
+    text = os.environ.get(TIMEOUT, "")
+    place, value = "comm_timeout", seconds
+    if seconds is None:
+        place, value = TIMEOUT, text or DEFAULT_TIMEOUT
+    try:
+        found = float(value)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise UserError(f"{place} must be a number of seconds above 0, not {value!r}")
+    return found
 
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -144,16 +331,9 @@ def _end_all(
     world.abort()
 
 
-def _timeout() -> float:
-    """Seconds that one wait may take."""
-    text = os.environ.get(TIMEOUT, "")
-    try:
-        seconds = float(text) if text else DEFAULT_TIMEOUT
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise UserError(f"{TIMEOUT} must be a number of seconds above 0, not {text!r}")
-    return seconds
+def _leave(world: World, process: int) -> None:
+    if os.getpid() == process:  # not a child of it
+        world.leave()
 
 
 def _processes(numbers: Iterable[int]) -> str:

@@ -43,7 +43,9 @@ def halves(count: int) -> dict[str, Any]:
 
 
 def ragged(count: int) -> dict[str, Any]:
-    """A group of all but one, and that one."""
+    """A group of all but one, and that one; the same with one process."""
+    if count == 1:
+        return everyone(count)
     alone = (count - 1, *(-1,) * (count - 2))
     return {"replica_groups": (tuple(range(count - 1)), alone), "channel_id": 1}
 
@@ -88,7 +90,7 @@ def reduce_scatters(b: Builder, x: Value, count: int) -> Sequence[Value]:
 
 def permutes(b: Builder, x: Value, count: int) -> Sequence[Value]:
     ring = tuple((n, (n + 1) % count) for n in range(count))
-    lone = ((0, count - 1), (1, 1))
+    lone = ((0, count - 1), (1, 0))
     return [
         b("collective_permute", x, source_target_pairs=pairs, channel_id=1)
         for pairs in (ring, lone)
@@ -136,7 +138,7 @@ def asynchronous(b: Builder, x: Value, count: int) -> Sequence[Value]:
     )
     first = b.op("async_start", [x], {}, (moved,), [FutureType((KIND,))]).result
     second = b.op("async_start", [], {}, (summed,), [FutureType((KIND,))]).result
-    between = b("tanh", x)
+    between = b("multiply", x, x)
     return [between, b("async_done", second), b("async_done", first)]
 
 
