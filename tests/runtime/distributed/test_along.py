@@ -16,10 +16,10 @@ from girih.hlo.types import C64, F32, TensorType
 
 from ...optimizer.sharding.families import fold
 from ...optimizer.sharding.test_uneven import BODIES, rows_cut
+from .launch import needs_mpi
 from .test_mesh import launched
-from .test_processes import pytestmark
 
-__all__ = ["pytestmark"]
+pytestmark = [pytest.mark.mpi, needs_mpi]
 GENERATOR = np.random.default_rng(0)
 PROCESSES = 4
 

@@ -3,9 +3,6 @@ each process, state, and bundles with code for several meshes."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +16,9 @@ from girih.hlo.signature import Argument, Result, Signature, Tree
 from girih.hlo.types import F32, TensorType
 from girih.runtime.bundle import Bundle
 
-from .test_processes import LAUNCHER, pytestmark
+from . import launch
 
-__all__ = ["pytestmark"]
+pytestmark = [pytest.mark.mpi, launch.needs_mpi]
 SAID = {"x": ("data",), "up": (None, "model"), "down": ("model",)}
 GENERATOR = np.random.default_rng(0)
 
@@ -66,11 +63,7 @@ def launched(count: int, folder: Path, script: str, *arguments: object) -> str:
     """What the processes print together; the first one's assertion where one fails."""
     file = folder / "script.py"
     file.write_text(script)
-    command = [LAUNCHER, "-n", count, sys.executable, file, *arguments]
-    environment = {**os.environ, "GIRIH_COMM_TIMEOUT": "60"}
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=120, env=environment
-    )
+    done = launch.launched(count, file, *arguments, GIRIH_COMM_TIMEOUT="60")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
