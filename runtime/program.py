@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections import ChainMap, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -113,8 +113,7 @@ class Program:
         self._signature = signature = parts.signatures["main"]
         self._module = module
         self._pending = pending
-        described = variant.layout
-        self._layout = layout = None if described is None else _layout(described, comm_timeout)
+        self._layout = layout = None if variant.layout is None else _layout(variant.layout)
         local = signature if layout is None else layout.signature(signature)
         results = tuple(Leaf(result) for result in local.results)
         self._check_plan(local.arguments, results)
@@ -747,12 +746,12 @@ class Program:
                 )
 
 
-def _layout(data: Mapping[str, Any], comm_timeout: float | None) -> Layout:
+def _layout(data: Mapping[str, Any]) -> Layout:
     """How the program lies on a mesh; UserError where the bundle's description is malformed."""
     from .distributed.layout import Layout
 
     try:
-        return replace(Layout.from_json(data), comm_timeout=comm_timeout)
+        return Layout.from_json(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the layout of the bundle's code is malformed: {error}") from error
 

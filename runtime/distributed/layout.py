@@ -15,7 +15,7 @@ from ...hlo.sharding import Mesh, Sharding, parse_mesh, parse_sharding
 from ...hlo.signature import Argument, Result, Signature, describe
 from ..inputs import Leaf
 from .launch import own_rank
-from .world import comm_timeout, the_world
+from .world import the_world
 
 Array = np.ndarray[Any, Any]
 _Typed = TypeVar("_Typed", Argument, Result)
@@ -27,14 +27,12 @@ class Layout:
     """A mesh, and how arguments and results lie on it, in the order of the signature.
 
     weights: name in the plan -> (name in the bundle, how it lies), of those that are cut.
-    comm_timeout: seconds that gathering may wait for the others; None as for `girih.load`.
     """
 
     mesh: Mesh
     arguments: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
     weights: Mapping[str, tuple[str, Sharding]] = field(default_factory=dict)
-    comm_timeout: float | None = None
 
     def signature(self, whole: Signature) -> Signature:
         """What one process takes and gives, where `whole` is what all do; UserError where the
@@ -174,18 +172,18 @@ class Block(np.ndarray[Any, Any]):
         own = np.ascontiguousarray(self).view(np.ndarray)
         if layout.mesh.devices == 1 or not sharding.axes:
             return own.copy()
-        blocks = gathered(own, "gather of a result", layout.comm_timeout)
+        blocks = gathered(own, "gather of a result")
         return joined(blocks, sharding, layout.mesh, self.whole)
 
 
-def gathered(own: Array, what: str, seconds: float | None) -> list[Array]:
+def gathered(own: Array, what: str) -> list[Array]:
     """The arrays of all processes, which have one type and shape."""
     world = the_world()
     found = [own if n == world.rank else np.empty_like(own) for n in range(world.size)]
     outgoing = [(peer, own) for peer in world.others]
     incoming = [(peer, found[peer]) for peer in world.others]
     with world.lock:
-        world.exchange(outgoing, incoming, what, comm_timeout(seconds))
+        world.exchange(outgoing, incoming, what)
     return found
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...hlo.errors import UserError
+from .launch import launched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -51,9 +52,11 @@ class _Waiting(NamedTuple):
 
 
 class World:
-    """All processes of the launcher. `lock`: one call at a time communicates."""
+    """All processes of the launcher. `lock`: one call at a time communicates. `seconds`: what a
+    wait may take where nothing else is said."""
 
-    def __init__(self, mpi: Any) -> None:
+    def __init__(self, mpi: Any, seconds: float) -> None:
+        self.seconds = seconds
         everyone = mpi.COMM_WORLD
         self.mpi, self.library = mpi, mpi.Get_library_version().partition("\n")[0]
         self.rank, self.size = everyone.Get_rank(), everyone.Get_size()
@@ -69,16 +72,16 @@ class World:
     def others(self) -> list[int]:
         return [peer for peer in range(self.size) if peer != self.rank]
 
-    def meet(self, seconds: float) -> None:
+    def meet(self) -> None:
         """Wait for all other processes, and leave the messages of other libraries alone from then
         on."""
         sent, found = np.zeros(1, np.uint8), np.zeros((self.size, 1), np.uint8)
         incoming = [(peer, found[peer]) for peer in self.others]
         outgoing = [(peer, sent) for peer in self.others]
         what = "the start of the processes"
-        self._wait(self._requests(outgoing, incoming, _MEETING), what, seconds)
+        self._wait(self._requests(outgoing, incoming, _MEETING), what, self.seconds)
         self.communicator, request = self.communicator.Idup()
-        self._wait([_Waiting(peer, request, -1) for peer in self.others[:1]], what, seconds)
+        self._wait([_Waiting(peer, request, -1) for peer in self.others[:1]], what, self.seconds)
         self._buffers = [np.zeros(1, np.uint8) for _ in self.others]
         self._farewells = {
             peer: self.communicator.Irecv(buffer, peer, _FAREWELL)
@@ -90,12 +93,13 @@ class World:
         outgoing: Sequence[Message],
         incoming: Sequence[Message],
         what: str,
-        seconds: float,
+        seconds: float | None = None,
     ) -> None:
         """Send and receive, at most one message for each other process. `what`: the operation and
         its line, for the UserError that says who did not answer in so many seconds, or sent
         another number of bytes."""
-        self._wait(self._requests(outgoing, incoming, _DATA), what, seconds)
+        limit = self.seconds if seconds is None else seconds
+        self._wait(self._requests(outgoing, incoming, _DATA), what, limit)
 
     def check_equal(self, facts: Mapping[str, bytes], what: str, seconds: float) -> None:
         """UserError unless all processes call this with the same facts, of the same names."""
@@ -168,6 +172,7 @@ class World:
         while requests := [one for one in requests if not self._done(one, what)]:
             turns += 1
             if turns < _SPINS:
+                _yield()  # processes may share a core
                 continue
             missing = sorted({entry.peer for entry in requests})
             if ended := [peer for peer in missing if self._has_ended(peer)]:
@@ -209,6 +214,7 @@ class World:
         return time.monotonic() > self._gone[peer] + _GRACE
 
 
+_yield: Callable[[], Any] = getattr(os, "sched_yield", lambda: None)
 _starting = threading.Lock()
 
 
@@ -221,9 +227,9 @@ def the_world(seconds: float | None = None) -> World:
     with _starting:
         if not _worlds:
             limit = comm_timeout(seconds)
-            world = World(_started_mpi(limit))
+            world = World(_started_mpi(limit), limit)
             if world.size > 1:
-                world.meet(limit)
+                world.meet()
                 sys.excepthook = functools.partial(_end_all, world, sys.excepthook)
                 atexit.register(_leave, world, os.getpid())
             _worlds.append(world)
@@ -270,7 +276,7 @@ def _end_late_start(seconds: float) -> None:
 def end_all_processes() -> None:
     """Where this process runs with others, or was started to, end all of them: it failed, and they
     would wait for it."""
-    if not _worlds and not _launched_with_others():
+    if not _worlds and launched() == 1:
         return
     try:
         world = the_world(None if _worlds else _ENDING)
@@ -278,12 +284,6 @@ def end_all_processes() -> None:
         return  # it never ran with others
     if world.size > 1:
         world.abort()
-
-
-def _launched_with_others() -> bool:
-    """Whether a launcher says that it has started more processes than this one."""
-    sizes = (os.environ.get(name, "") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
-    return any(size.isdecimal() and int(size) > 1 for size in sizes)
 
 
 def joined_world(processes: int, seconds: float | None = None) -> World:
