@@ -2,7 +2,8 @@
 
 A network of comparisons sorts blocks as it sorts elements: of a pair, both devices order the two
 blocks together, one keeps the first half and the other the second. Where equal elements can be told
-apart, only neighbours are compared, so that they stay in their order.
+apart, only neighbours are compared, so that they stay in their order; or elements bring their
+places along, where that is less to send (many blocks, several operands).
 """
 
 from __future__ import annotations
@@ -73,10 +74,16 @@ def _lines(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[Li
     ]
 
 
-def _rounds(o: Op, row: Line) -> tuple[Round, ...]:
-    """Of the blocks that have elements."""
+def _rounds(o: Op, row: Line) -> tuple[tuple[Round, ...], bool]:
+    """The pairs of the blocks that have elements, and whether these bring their places along."""
     count = sum(low < high for low, high in row.reads)
-    return merging(count) if _alike(o) else neighbours(count)
+    few, stable = merging(count), neighbours(count)
+    if _alike(o):
+        return few, False
+    size = sum(value.tensor.dtype.itemsize for value in o.inputs)
+    pairs, more = (sum(map(len, rounds)) for rounds in (few, stable))
+    placed = pairs * (size + I32.dtype.itemsize) < more * size
+    return (few, True) if placed else (stable, False)
 
 
 def _routes(lines: Sequence[Line], dim: int, pairs: Round) -> Routes:
@@ -102,11 +109,12 @@ def sort_bytes(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> flo
     cuts = tuple(line.axes for line in lines)
     if not cuts[dim]:
         return 0.0
-    later = sum(
-        received(mesh, cuts, _routes(lines, dim, pairs), value.tensor.dtype.itemsize)
-        for pairs in _rounds(o, lines[dim])[1:]
-        for value in o.inputs
-    )
+    rounds, placed = _rounds(o, lines[dim])
+    size = sum(value.tensor.dtype.itemsize for value in o.inputs)
+    later = sum(received(mesh, cuts, _routes(lines, dim, pairs), size) for pairs in rounds[1:])
+    if placed:
+        places = I32.dtype.itemsize
+        later += sum(received(mesh, cuts, _routes(lines, dim, p), places) for p in rounds)
     return later + sum(first_pairs(o, factors, axes, mesh).values())
 
 
@@ -117,7 +125,7 @@ def first_pairs(
     exchange the same share it (`Partitioner.exchange`)."""
     lines, dim = _lines(o, factors, axes, mesh), _row(o)
     cuts = tuple(line.axes for line in lines)
-    rounds = _rounds(o, lines[dim]) if cuts[dim] else ()
+    rounds = _rounds(o, lines[dim])[0] if cuts[dim] else ()
     if not rounds:
         return {}
     routes = _routes(lines, dim, rounds[0])
@@ -133,7 +141,7 @@ def first_pairs(
 def sort_calls(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> int:
     """How often devices send one after the other."""
     row = _lines(o, factors, axes, mesh)[_row(o)]
-    return len(_rounds(o, row)) if row.axes else 0
+    return len(_rounds(o, row)[0]) if row.axes else 0
 
 
 def lower_sort(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
@@ -143,9 +151,10 @@ def lower_sort(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
         return rebuilt(p, o, operands, o.attributes)
     cuts = tuple(line.axes for line in lines)
     held = [high - low for low, high in row.reads]
-    blocks, rounds = operands, _rounds(o, row)
+    rounds, placed = _rounds(o, row)
     if not rounds:
-        return _ordered(p, o, blocks, row, held)
+        return _ordered(p, o, operands, row, held)
+    blocks = [*operands, p.positions(o.inputs[0], dim)] if placed else operands
     for pairs in rounds:
         boxes = transfers_of(p.mesh, cuts, _routes(lines, dim, pairs))
         other = [p.exchange(value, value.dims, boxes) for value in blocks]
@@ -178,7 +187,7 @@ def lower_sort(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
                 p.b("select", active, new, old) for new, old in zip(halves, blocks, strict=True)
             ]
         blocks = halves
-    return blocks
+    return blocks[: len(operands)]
 
 
 def _flag(p: Partitioner, row: Line, flags: Sequence[bool]) -> Value:
@@ -190,17 +199,34 @@ def _flag(p: Partitioner, row: Line, flags: Sequence[bool]) -> Value:
 def _ordered(
     p: Partitioner, o: Op, values: Sequence[Value], row: Line, ends: Sequence[int]
 ) -> Sequence[Value]:
-    """Sorted, of which the first ends[part] elements are some; the others stay behind these."""
+    """Sorted, of which the first ends[part] elements are some; the others stay behind these. One
+    value more than the operation has: the elements' places."""
     b, dim = p.b, _row(o)
+    before = p.body(o.regions[0])
+    if len(values) > len(o.inputs):
+        before = _in_place(before)
     if {*ends} == {values[0].dims[dim]}:
-        return b.op("sort", values, o.attributes, [p.body(o.regions[0])]).results
+        return b.op("sort", values, o.attributes, [before]).results
     kind = values[0].tensor.with_element(I32)
     numbers = b("iota", type=kind, iota_dimension=dim)
     end = b.broadcast(p.of_part(row.axes, ends), kind.dims, ())
     beyond = b.convert(b.compare("GE", numbers, end), I32)
-    return b.op("sort", [*values, beyond], o.attributes, [_behind(p.body(o.regions[0]))]).results[
-        :-1
-    ]
+    found = b.op("sort", [*values, beyond], o.attributes, [_behind(before)])
+    return found.results[:-1]
+
+
+def _in_place(comparator: Region) -> Region:
+    """The comparator with one more operand, a place: of equal elements the first comes first."""
+    scalars = [*comparator.argument_types, *[TensorType((), I32)] * 2]
+
+    def body(b: Builder, *arguments: Value) -> Sequence[Value]:
+        *values, one, other = arguments
+        (before,) = inlined(b, comparator, values)
+        turned = [values[n ^ 1] for n in range(len(values))]
+        (behind,) = inlined(b, comparator, turned)
+        return [b("or", before, b("and", b("not", behind), b.compare("LT", one, other)))]
+
+    return build_region(scalars, body)
 
 
 def _behind(comparator: Region) -> Region:

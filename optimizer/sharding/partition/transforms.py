@@ -39,10 +39,6 @@ class _Way:
     there: ReshardPlan | None = None
     back: ReshardPlan | None = None
 
-    @property
-    def dim(self) -> int:
-        return self.steps[self.along][0][0]
-
 
 def _steps(o: Op, dim: int) -> tuple[_Step, ...]:
     """A dim by itself: where numbers become complex, or real, along the last one decides when."""

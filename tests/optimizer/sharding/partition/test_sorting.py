@@ -75,6 +75,7 @@ MESHES = (
     (Mesh((("x", 8),), (3, 1, 0, 2, 7, 6, 5, 4)), (Axis("x"),)),
     (Mesh((("x", 2), ("y", 3))), (Axis("y"), Axis("x"))),
     (Mesh((("x", 3), ("y", 2))), (Axis("x"),)),
+    (Mesh((("x", 16),)), (Axis("x"),)),
 )
 
 
@@ -123,3 +124,17 @@ def test_a_sort_of_values_sends_less_than_a_gather() -> None:
     cuts = axes_along(module, 0, (Axis("x"),))
     assert inner_bytes(op, factors, cuts, mesh) == 19 * 2 / 8 * 64 * 3 * 4
     assert inner_calls(op, factors, cuts, mesh) == len(merging(8)) == 6
+
+
+@pytest.mark.parametrize("parts, placed", [(2, False), (8, False), (16, True), (32, True)])
+def test_places_come_along_where_that_sends_less(parts: int, placed: bool) -> None:
+    """Keys and numbers, 8 bytes, over 16 blocks: 63 pairs of 12 bytes against 120 of 8."""
+    module = sorting((32 * parts,), 0, keyed=True)
+    (op,) = module.body.ops
+    factors = op.definition.divide(op)
+    assert factors is not None
+    cuts = axes_along(module, 0, (Axis("x"),))
+    found = inner_bytes(op, factors, cuts, Mesh((("x", parts),)))
+    pairs = [sum(map(len, network(parts))) for network in (merging, neighbours)]
+    assert found == (pairs[0] * 12 if placed else pairs[1] * 8) * 2 * 32 / parts
+    assert found == min(pairs[0] * 12, pairs[1] * 8) * 2 * 32 / parts
