@@ -61,12 +61,14 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """The states of an operation; of equal operations the same object. `prices`: of each state."""
+    """The states of an operation; of equal operations the same object. `prices`: of each state;
+    `whole`: the number of the one in which the fewest axes are used."""
 
     states: tuple[State, ...]
     operands: tuple[Column, ...]
     results: tuple[Column, ...]
     prices: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    whole: int
 
 
 class Candidates:
@@ -152,6 +154,7 @@ class Candidates:
             columns([state.operands for state in states]),
             columns([state.results for state in states]),
             np.array([state.price for state in states]),
+            min(range(len(states)), key=lambda number: _axes(states[number])),
         )
 
     def _column(self, lyings: Sequence[Lying]) -> Column:
@@ -389,6 +392,12 @@ class _Maker:
                 if cut is None or cut.overflow or cut.axes != assignment.get(factor, ()):
                     return None
         return made
+
+
+def _axes(state: State) -> int:
+    """How many axes cut operands and results, or leave them unreduced."""
+    lyings = [lying for lying in (*state.operands, *state.results) if lying is not None]
+    return sum(len(lying.unreduced) + sum(len(d.axes) for d in lying.dims) for lying in lyings)
 
 
 def _bytes(value: Value) -> int:

@@ -34,7 +34,7 @@ from .transit import NEVER, Transit
 from .value_costs import Array, Improvement, Numbers, Use, ValueCost
 
 USUAL_TURNS = 8  # of a loop, where data decides
-ANSWERS = 4  # that are compared where uses share what is brought to them
+ANSWERS = 2  # of messages, that are compared where uses share what is brought to them
 _KERNELS = ("kernel_call", "foreign_call")
 
 
@@ -249,15 +249,12 @@ class _Graph:
         """A state for each node's operation, and what all cost together."""
         prices = [node.times * node.known.prices for node in self.nodes]
         values = [self._cost(value) for value in self.uses if isinstance(value.type, TensorType)]
-        answers = cheapest(*_pairwise(prices, values), answers=ANSWERS)
         improvement = Improvement(prices, values)
-        best, lowest = list[int](), float("inf")
-        for answer in answers:
-            improvement.start(answer)
-            improvement.run()
-            price = improvement.price()
-            if price < lowest * (1 - 1e-9):
-                best, lowest = improvement.chosen, price
+        answers = cheapest(*_pairwise(prices, values), answers=ANSWERS)
+        # Where a value is brought to many uses at once they err by much: what propagation says, and
+        # what the fewest axes cut, are good beginnings too.
+        said, whole = [0] * len(self.nodes), [node.known.whole for node in self.nodes]
+        best, lowest = improvement.best([*answers, said, whole])
         self.chosen = best
         chosen = {node.op: node.known.states[n] for node, n in zip(self.nodes, best, strict=True)}
         return chosen, lowest

@@ -81,6 +81,17 @@ class Improvement:
                     selections[key] = _selection(uses, value.prices.shape[1])
                 self._takes[node].append((value, uses, selections[key]))
 
+    def best(self, answers: Sequence[Sequence[int]]) -> tuple[list[int], float]:
+        """The cheapest of what these answers become, and its price; among equals the first."""
+        best, lowest = list[int](), float("inf")
+        for answer in answers:
+            self.start(answer)
+            self.run()
+            price = self.price()
+            if price < lowest * (1 - 1e-9):
+                best, lowest = self.chosen, price
+        return best, lowest
+
     def start(self, chosen: Sequence[int]) -> None:
         self.chosen = list(chosen)
         for value in self.values:
