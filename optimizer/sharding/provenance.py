@@ -109,6 +109,11 @@ class Provenance:
         self.names = _names(found.module)
         self.stated = dict(_annotations(found.module, self.names))
         self.owners = {r: op for op in found.module.body.walk() for r in op.regions}
+        self.demands = {
+            op.operands[0]: said
+            for op, said in self.stated.items()
+            if isinstance(op, Op) and op.name == "sharding_constraint"
+        }
         self.users: dict[Value, list[Op]] = {}
         for op in decided.module.body.walk():
             for value in dict.fromkeys(op.operands):
@@ -244,6 +249,8 @@ class Provenance:
             annotation = self.stated.get(hop.value)
             if hop.op is not None:
                 annotation = self.stated.get(hop.op, annotation)
+            if annotation is None:  # a constraint may say it of its operand
+                annotation = self.demands.get(hop.value)
         return annotation, steps[::-1]
 
     def _near(self, place: _Place) -> Iterator[tuple[int, _Place]]:

@@ -34,7 +34,7 @@ TRIALS = 32
 _Site = tuple[str, int, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Suggestion:
     """An annotation instead of the one that the program has.
 

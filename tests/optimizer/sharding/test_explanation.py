@@ -22,7 +22,7 @@ from girih.hlo.placement import cut
 from girih.hlo.types import TensorType
 from girih.optimizer.passes.inline import Inline
 from girih.optimizer.regions import rewritten
-from girih.optimizer.sharding.communications import INNER, MANUAL, walk_turns
+from girih.optimizer.sharding.communications import MANUAL, walk_turns
 from girih.optimizer.sharding.explanation import Explanation, Row
 from girih.optimizer.sharding.partition.program import WEIGHT, WHOLE
 from girih.partitioning import Partitioned
@@ -66,19 +66,19 @@ def check_row(told: Explanation, row: Row, lineless: bool = False) -> None:
     sent = row.communication
     for reason in (*row.before, *row.after):
         assert reason.annotation is not None and reason.steps, reason
-        assert reason.axis.split(":")[0] in sent.axes or sent.kind == INNER
         if sent.kind != MANUAL:
             last, name = reason.steps[-1], reason.axis.split(":")[0]
             assert last.dim == reason.dim and last.axis.split(":")[0] == name
             assert name in reason.annotation.sharding
-    assert row.before  # an axis that comes where none was is a slice, which sends nothing
+    assert row.before or row.after
 
 
 @pytest.mark.parametrize("name", USUAL)
 def test_rows_of_annotated_programs_lead_to_annotations(name: str) -> None:
     parts = partition(EXAMPLES[name].module())
     told = parts.explain()
-    assert told.bytes == parts.bytes == counted(parts.local, parts.mesh.devices)
+    explained, sizes = told.bytes, (parts.bytes, counted(parts.local, parts.mesh.devices))
+    assert sizes == (explained, explained)
     assert [row.communication.number for row in told.rows] == list(range(len(told.rows)))
     lineless = all(op.name == "sharding_constraint" for op in parts.propagated.module.body.ops)
     assert lineless == (name in ("g1", "g6", "g10", "g11"))
@@ -89,7 +89,8 @@ def test_rows_of_annotated_programs_lead_to_annotations(name: str) -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_explained_is_simulated(name: str) -> None:
     parts = partition(EXAMPLES[name].module())
-    assert parts.explain().bytes == simulated(parts)
+    explained, sent = parts.explain().bytes, simulated(parts)
+    assert explained == sent
 
 
 @pytest.mark.slow
@@ -104,12 +105,11 @@ def placed(module: Module) -> Module:
 
     def change(b: Any, op: Op, mapping: dict[Value, Value]) -> bool:
         nonlocal count
-        if op.regions:
-            return False
         count += 1
+        bodies = [rewritten(body, mapping, change) for body in op.regions]
         operands = [mapping.get(value, value) for value in op.operands]
         origin = (Origin("random.py", count),)
-        new = Op(op.definition, operands, op.attributes, (), op.result_types, origin)
+        new = Op(op.definition, operands, op.attributes, bodies, op.result_types, origin)
         mapping.update(zip(op.results, b.append(new).results, strict=True))
         return True
 
@@ -121,7 +121,7 @@ def test_explained_is_counted_is_simulated_in_random_programs(name: str) -> None
     parts = partition(placed(parse_module(programs()[name].text)))
     told = parts.explain()
     if all(row.communication.times is not None for row in told.rows):
-        assert told.bytes == pytest.approx(simulated(parts), abs=1e-6)
-    assert told.bytes == pytest.approx(counted(parts.local, parts.mesh.devices), abs=1e-6)
+        explained, sizes = told.bytes, (simulated(parts), counted(parts.local, parts.mesh.devices))
+        assert sizes == pytest.approx((explained, explained), abs=1e-6)
     for row in told.rows:
         check_row(told, row)
