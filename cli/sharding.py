@@ -136,9 +136,8 @@ def _partitioned(source: str, mesh: str | None, shards: Sequence[str]) -> Partit
 def _budgets(limits: str | None, file: Path | None, parts: Partitioned) -> list[Any]:
     from ..optimizer.sharding import budgets
 
-    sizes = {name: size or 0 for name, size in parts.mesh.axes}
-    found = [] if limits is None else [budgets.limits(limits, tuple(sizes))]
-    return found if file is None else [*found, budgets.recorded(file, sizes)]
+    found = [] if limits is None else [budgets.limits(limits, parts.mesh.names)]
+    return found if file is None else [*found, budgets.recorded(file, parts.mesh)]
 
 
 def _print(

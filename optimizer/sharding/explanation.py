@@ -240,7 +240,7 @@ class _Explainer:
         for size in sharding.local_dims(self.provenance.mesh, kind.dims):
             count *= size
         said = self.provenance.stated.get(value)
-        return Held(name, unsharded(kind), sharding, said, count * kind.element.bits // 8)
+        return Held(name, TensorType(kind.dims, kind.element), sharding, said, count * kind.element.bits // 8)
 
 
 def _other_plans(plan: ReshardPlan, times: int, interconnect: Interconnect) -> list[Alternative]:

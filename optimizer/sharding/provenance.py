@@ -109,11 +109,10 @@ class Provenance:
         self.names = _names(found.module)
         self.stated = dict(_annotations(found.module, self.names))
         self.owners = {r: op for op in found.module.body.walk() for r in op.regions}
-        self.demands = {
-            op.operands[0]: said
-            for op, said in self.stated.items()
-            if isinstance(op, Op) and op.name == "sharding_constraint"
-        }
+        self.demands: dict[Value, Annotation] = {}
+        for op, said in self.stated.items():
+            for value in op.operands if isinstance(op, Op) else ():
+                self.demands.setdefault(value, said)
         self.users: dict[Value, list[Op]] = {}
         for op in decided.module.body.walk():
             for value in dict.fromkeys(op.operands):
@@ -249,7 +248,7 @@ class Provenance:
             annotation = self.stated.get(hop.value)
             if hop.op is not None:
                 annotation = self.stated.get(hop.op, annotation)
-            if annotation is None:  # a constraint may say it of its operand
+            if annotation is None:  # what takes a value may say it
                 annotation = self.demands.get(hop.value)
         return annotation, steps[::-1]
 
