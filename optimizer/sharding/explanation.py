@@ -16,7 +16,7 @@ from typing import Any
 from ...hlo.errors import UserError
 from ...hlo.graph import Op, Region, Value
 from ...hlo.sharding import Axis, Mesh, Sharding
-from ...hlo.types import TensorType, unsharded
+from ...hlo.types import TensorType
 from .choice import Choice, Way
 from .communications import MANUAL, RESHARD, Communication, communications
 from .interconnect import USUAL, Interconnect
@@ -240,7 +240,13 @@ class _Explainer:
         for size in sharding.local_dims(self.provenance.mesh, kind.dims):
             count *= size
         said = self.provenance.stated.get(value)
-        return Held(name, TensorType(kind.dims, kind.element), sharding, said, count * kind.element.bits // 8)
+        return Held(
+            name,
+            TensorType(kind.dims, kind.element),
+            sharding,
+            said,
+            count * kind.element.bits // 8,
+        )
 
 
 def _other_plans(plan: ReshardPlan, times: int, interconnect: Interconnect) -> list[Alternative]:
