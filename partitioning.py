@@ -47,7 +47,7 @@ DIVIDED = frozenset(("chlo.ragged_dot",))
 """Operations that devices compute in parts as they are, and that are decomposed afterwards."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partitioned:
     """A program on a mesh of devices.
 

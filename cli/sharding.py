@@ -79,7 +79,9 @@ def explain_reshard(
         chain = plan_reshard(devices, kind.dims, size, before, after, exchange=False)
     except UserError:  # blocks that do not nest: no chain of collectives leads there
         chain = None
-    ways = [("chosen", plan), *([] if chain is None else [("collectives alone", chain)])]
+    ways = [("chosen", plan)]
+    if chain is not None and chain.moves != plan.moves:
+        ways.append(("collectives alone", chain))
     if as_json:
         return show.print_json(
             {
@@ -112,7 +114,7 @@ def _plan_facts(plan: ReshardPlan) -> dict[str, Any]:
         "memory_bytes": plan.peak,
         "moves": [
             {
-                "kind": move.kind, "axes": [str(axis).strip('"') for axis in move.axes],
+                "kind": move.kind, "axes": [str(axis).replace('"', '') for axis in move.axes],
                 "bytes": sum(move.received) / len(move.received), "to": str(move.after),
             }
             for move in plan.moves
@@ -134,9 +136,8 @@ def _partitioned(source: str, mesh: str | None, shards: Sequence[str]) -> Partit
 def _budgets(limits: str | None, file: Path | None, parts: Partitioned) -> list[Any]:
     from ..optimizer.sharding import budgets
 
-    sizes = {name: size or 0 for name, size in parts.mesh.axes}
-    found = [] if limits is None else [budgets.limits(limits, tuple(sizes))]
-    return found if file is None else [*found, budgets.recorded(file, sizes)]
+    found = [] if limits is None else [budgets.limits(limits, parts.mesh.names)]
+    return found if file is None else [*found, budgets.recorded(file, parts.mesh)]
 
 
 def _print(
@@ -190,11 +191,10 @@ def _why(row: Row, suggestion: Suggestion | None) -> Iterator[str]:
         if sent.plan is None
         else (f"{head}: {spec_of(sent.plan.source)} -> {spec_of(sent.plan.target)}")
     )
-    for word, reasons in (("lies", row.before), ("is needed", row.after)):
+    for word, reasons in (("is", row.before), ("is needed", row.after)):
         for reason in reasons:
             said = "no annotation" if reason.annotation is None else reason.annotation.id
-            how = "unreduced" if reason.dim is None else f"with dim {reason.dim} cut"
-            yield f"  {word} {how} by {reason.axis}, which comes from {said}:"
+            yield f"  {word} {reason.how}, because of {said}:"
             steps = reason.steps
             for number, step in enumerate(steps):
                 if len(steps) <= _CHAIN or number < 2 or number >= len(steps) - _CHAIN + 2:

@@ -138,7 +138,7 @@ def _row(row: Row, suggestion: Suggestion | None) -> str:
         ends = f"{spec_of(sent.plan.source)} -> {spec_of(sent.plan.target)}"
         moves = "".join(f"<li><code>{escape(move)}</code></li>" for move in row.moves)
         parts.append(f"<p>{escape(ends)}</p><ol>{moves}</ol>")
-    parts += [_reason("Lies", reason) for reason in row.before]
+    parts += [_reason("Is", reason) for reason in row.before]
     parts += [_reason("Is needed", reason) for reason in row.after]
     parts += [f"<p>Needed by {escape(str(need))}</p>" for need in row.needs]
     others = "".join(
@@ -159,6 +159,4 @@ def _row(row: Row, suggestion: Suggestion | None) -> str:
 
 def _reason(word: str, reason: Reason) -> str:
     steps = "".join(f"<li>{escape(str(step))}</li>" for step in reason.steps)
-    how = "unreduced" if reason.dim is None else f"with dim {reason.dim} cut"
-    said = "no annotation" if reason.annotation is None else str(reason.annotation)
-    return f"<p>{word} {how} by {escape(f'{reason.axis}, from {said}')}</p><ol>{steps}</ol>"
+    return f"<p>{escape(f'{word} {reason}')}</p><ol>{steps}</ol>"

@@ -1,7 +1,7 @@
 """What devices may send: limits that a user writes, and files of what was accepted before.
 
-    require_within(rows, [limits("total=64MiB,op=8MiB,count=12,axis.model=32MiB")])
-    require_within(rows, [recorded(Path("accepted.json"), {"data": 2, "model": 4})])
+    require_within(rows, [limits("total=64MiB,op=8MiB,count=12", parts.mesh.names)])
+    require_within(rows, [recorded(Path("accepted.json"), parts.mesh)])
 
 A file is what `girih explain sharding --json` prints. Against it a program fails where a device
 receives more in total or along an axis than was recorded.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...hlo.errors import BudgetError, UserError
+from ...hlo.sharding import Mesh
 from ...options import bytes_of
 from .communications import Communication
 
@@ -83,7 +84,7 @@ def limits(text: str, axes: Sequence[str]) -> Budget:
     return Budget(OPTION, tuple(found))
 
 
-def recorded(path: Path, mesh: Mapping[str, int]) -> Budget:
+def recorded(path: Path, mesh: Mesh) -> Budget:
     """The budget of a file that `girih explain sharding --json` wrote for the same mesh.
 
     UserError for a file that is none, and one of another mesh.
@@ -92,7 +93,7 @@ def recorded(path: Path, mesh: Mapping[str, int]) -> Budget:
         told: Any = json.loads(path.read_text(encoding="utf-8"))
         rows: list[Any] = told["communications"]
         accepted: dict[_Key, float] = {}
-        along: dict[str, float] = dict.fromkeys(mesh, 0.0)
+        along: dict[str, float] = dict.fromkeys(mesh.names, 0.0)
         for row in rows:
             size = row["bytes"] * (1 if row["times"] is None else row["times"])
             accepted[_key(row)] = accepted.get(_key(row), 0.0) + size
@@ -109,8 +110,8 @@ def recorded(path: Path, mesh: Mapping[str, int]) -> Budget:
         raise UserError(
             f"{path}: is no budget; write one with girih explain sharding ... --json"
         ) from None
-    if before != dict(mesh):
-        raise UserError(f"{path}: was written for the mesh {before}, this one is {dict(mesh)}")
+    if before != dict(mesh.axes):
+        raise UserError(f"{path}: was written for the mesh {before}, this one is {dict(mesh.axes)}")
     return Budget(str(path), limits, accepted)
 
 

@@ -49,7 +49,7 @@ class Way:
     price: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Choice:
     """`decided`: the program at level DECIDED, beside the one that it is of; `price`: what the
     choice is expected to cost a device in a step, with its prices for work and memory."""

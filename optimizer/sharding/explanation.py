@@ -16,7 +16,7 @@ from typing import Any
 from ...hlo.errors import UserError
 from ...hlo.graph import Op, Region, Value
 from ...hlo.sharding import Axis, Mesh, Sharding
-from ...hlo.types import TensorType, unsharded
+from ...hlo.types import TensorType
 from .choice import Choice, Way
 from .communications import MANUAL, RESHARD, Communication, communications
 from .interconnect import USUAL, Interconnect
@@ -98,8 +98,8 @@ class Row:
 
     def __str__(self) -> str:
         lines = [str(self.communication)]
-        lines += [f"  lies so: {reason}" for reason in self.before]
-        lines += [f"  is needed so: {reason}" for reason in self.after]
+        lines += [f"  it is {reason}" for reason in self.before]
+        lines += [f"  it is needed {reason}" for reason in self.after]
         lines += [f"  is needed by {need}" for need in self.needs]
         return "\n".join(lines)
 
@@ -240,7 +240,13 @@ class _Explainer:
         for size in sharding.local_dims(self.provenance.mesh, kind.dims):
             count *= size
         said = self.provenance.stated.get(value)
-        return Held(name, unsharded(kind), sharding, said, count * kind.element.bits // 8)
+        return Held(
+            name,
+            TensorType(kind.dims, kind.element),
+            sharding,
+            said,
+            count * kind.element.bits // 8,
+        )
 
 
 def _other_plans(plan: ReshardPlan, times: int, interconnect: Interconnect) -> list[Alternative]:
@@ -270,8 +276,8 @@ def _computed(op: Op, way: Way) -> str:
 
 def spec_of(sharding: Sharding) -> str:
     """A sharding as `--shard` takes it: `data,-`; unreduced axes are added in words."""
-    dims = ["+".join(str(a).strip('"') for a in dim.axes) or "-" for dim in sharding.dims]
-    pending = ", ".join(str(axis).strip('"') for axis in sharding.unreduced)
+    dims = ["+".join(str(a).replace('"', "") for a in dim.axes) or "-" for dim in sharding.dims]
+    pending = ", ".join(str(axis).replace('"', "") for axis in sharding.unreduced)
     text = ",".join(dims) or "a scalar"
     return f"{text} (unreduced over {pending})" if pending else text
 
@@ -300,6 +306,7 @@ def _reason(reason: Reason) -> dict[str, Any]:
         "dim": reason.dim,
         "axis": reason.axis,
         "annotation": None if said is None else said.id,
+        "how": reason.how,
         "chain": [str(step) for step in reason.steps],
     }
 

@@ -32,7 +32,7 @@ class Hop(NamedTuple):
     op: Op | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Propagated:
     """`module`: the program, in which each use of a constant has its own. `shardings`: of every
     tensor of the entry, all dims closed."""

@@ -59,7 +59,8 @@ class Annotation:
 
 class Step(NamedTuple):
     """`axis` cuts dim `dim` of a value (None: the value is unreduced over it), which `value`, an
-    operation or an argument, makes at `place` (file:line, or empty)."""
+    operation or an argument, makes at `place` (file:line, or empty). Of a manual computation `axis`
+    is empty."""
 
     value: str
     place: str
@@ -68,24 +69,32 @@ class Step(NamedTuple):
 
     def __str__(self) -> str:
         where = f" at {self.place}" if self.place else ""
+        if not self.axis:
+            return f"{self.value}{where}"
         how = "unreduced over" if self.dim is None else f"dim {self.dim} by"
         return f"{self.value}{where}: {how} {self.axis}"
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an axis cuts a dim of a value (None: why the value is unreduced over it): the way from
-    the annotation to the value, both included."""
+    """Why an axis cuts a dim of a value (None: why the value is unreduced over it, or why a manual
+    computation sends along it): the way from the annotation to the value, both included."""
 
     dim: int | None
     axis: str
     annotation: Annotation | None
     steps: tuple[Step, ...]
 
+    @property
+    def how(self) -> str:
+        """What the reason is of, in words that follow `it is`."""
+        if self.dim is not None:
+            return f"cut in dim {self.dim} by {self.axis}"
+        manual = self.annotation is not None and self.annotation.kind == MANUAL
+        return f"{'sent by hand along' if manual else 'unreduced over'} {self.axis}"
+
     def __str__(self) -> str:
-        how = "unreduced over" if self.dim is None else f"dim {self.dim} by"
-        said = "no annotation" if self.annotation is None else str(self.annotation)
-        return f"{how} {self.axis}: {said}"
+        return f"{self.how}: {self.annotation or 'no annotation'}"
 
 
 class Provenance:
@@ -100,6 +109,10 @@ class Provenance:
         self.names = _names(found.module)
         self.stated = dict(_annotations(found.module, self.names))
         self.owners = {r: op for op in found.module.body.walk() for r in op.regions}
+        self.demands: dict[Value, Annotation] = {}
+        for op, said in self.stated.items():
+            for value in op.operands if isinstance(op, Op) else ():
+                self.demands.setdefault(value, said)
         self.users: dict[Value, list[Op]] = {}
         for op in decided.module.body.walk():
             for value in dict.fromkeys(op.operands):
@@ -154,10 +167,10 @@ class Provenance:
             op = self._manual[op]
         same = next((one.op for v in op.results for one in self.decided.origins.get(v, ())), None)
         annotation = None if same is None else self.stated.get(same)
-        return Reason(None, axis, annotation, (Step(op.name, place_of(op), None, axis),))
+        return Reason(None, axis, annotation, (Step(op.name, place_of(op), None, ""),))
 
     def _searched(self, start: _Place) -> Reason:
-        shown = str(to_axes(self.mesh, [start[2]])[0]).strip('"')
+        shown = str(to_axes(self.mesh, [start[2]])[0]).replace('"', "")
         heap: list[tuple[int, int, _Place]] = [(0, 0, start)]
         before: dict[tuple[Value, int | None], _Place | None] = {start[:2]: None}
         costs = {start[:2]: 0}
@@ -175,7 +188,7 @@ class Provenance:
                 while back is not None:
                     steps.append(self._step(back))
                     back = before[back[:2]]
-                return Reason(start[1], shown, annotation, tuple(dict.fromkeys(steps)))
+                return Reason(start[1], shown, annotation, _without_repeats(steps))
             for price, other in self._near(place):
                 total = cost + price
                 if total < costs.get(other[:2], total + 1):
@@ -186,7 +199,7 @@ class Provenance:
 
     def _step(self, place: _Place) -> Step:
         value, dim, part = place
-        axis = str(to_axes(self.mesh, [part])[0]).strip('"')
+        axis = str(to_axes(self.mesh, [part])[0]).replace('"', "")
         at = "" if value.op is None else self.place(value)
         return Step(self.made(value), at, dim, axis)
 
@@ -230,11 +243,13 @@ class Provenance:
         steps: list[Step] = []
         for hop in self.found.chain(value, dim, axis):
             at = "" if hop.value.op is None else place_of(hop.value.op)
-            cut = str(hop.axis).strip('"')
+            cut = str(hop.axis).replace('"', "")
             steps.append(Step(self.made(hop.value), at, hop.dim, cut))
             annotation = self.stated.get(hop.value)
             if hop.op is not None:
                 annotation = self.stated.get(hop.op, annotation)
+            if annotation is None:  # what takes a value may say it
+                annotation = self.demands.get(hop.value)
         return annotation, steps[::-1]
 
     def _near(self, place: _Place) -> Iterator[tuple[int, _Place]]:
@@ -268,6 +283,11 @@ class Provenance:
         for number, axes in enumerate(ways):
             if any(overlap(other, part) for other in of_axes(self.mesh, axes)):
                 yield number if number < len(sharding.dims) else None
+
+
+def _without_repeats(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Values that one operation of the user's makes one after another look the same."""
+    return tuple(s for n, s in enumerate(steps) if not n or s != steps[n - 1])
 
 
 def _factors_at(

@@ -34,7 +34,7 @@ TRIALS = 32
 _Site = tuple[str, int, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Suggestion:
     """An annotation instead of the one that the program has.
 
@@ -100,7 +100,9 @@ def suggest(
     best: dict[int, Suggestion] = {}
     for edit in edits:
         suggestion = tried.run(edit)
-        for number in () if suggestion is None else suggestion.removes:
+        if suggestion is None:
+            continue
+        for number in suggestion.removes:
             if number not in best or _order(suggestion) < _order(best[number]):
                 best[number] = suggestion
     return best
