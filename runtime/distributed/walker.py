@@ -44,6 +44,9 @@ class Walker:
             for number, step in enumerate(plan.steps)
             if step.WhichOneof("action") == "exchange"
         }
+        # One exchange after the other packs and unpacks in it.
+        most = max((exchange.scratch for exchange in self.exchanges.values()), default=0)
+        self._scratch = np.empty(most, np.uint8)
         self.tables: dict[int, tuple[Words, int]] = {}  # by first step: table, the step behind it
         self._targets: list[Words] = []
         for first, last in stretches(plan.steps):
@@ -76,7 +79,7 @@ class Walker:
             action = step.WhichOneof("action")
             if action == "exchange":
                 exchange = self.exchanges[number]
-                addresses = int(slots[row[2]]), int(slots[row[3]])
+                addresses = int(slots[row[2]]), int(slots[row[3]]), self._scratch.ctypes.data
                 exchange.run(self.world, *addresses, self.received, self.seconds)
                 number += 1
             elif action == "jump":

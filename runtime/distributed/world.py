@@ -32,8 +32,10 @@ Message = tuple[int, Array]  # the other process, C-contiguous bytes
 
 DEFAULT_TIMEOUT = 300.0  # seconds
 TIMEOUT = "GIRIH_COMM_TIMEOUT"
-_SPINS = 2000  # polls without a pause: a message between cores takes less
+_PATIENCE, _SLOWEST = 2e-3, 1e9  # seconds without a pause, and bytes a second
 _PAUSE, _LONGEST = 20e-6, 1e-3  # seconds
+# Processes that share a core wait for each other's turn on it.
+_give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _LONGEST_AT_END = 20e-3  # seconds: the others may have much to do before they end
 _GRACE = 0.5  # seconds that messages of a process that has ended may be under way
 _ENDING = 10.0  # seconds in which the others start MPI, where this process fails before it has
@@ -163,11 +165,14 @@ class World:
             raise
 
     def _poll(self, requests: Sequence[_Waiting], what: str, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        turns, pause = 0, _PAUSE
+        requests = [one for one in requests if not self._done(one, what)]
+        begin, pause = time.monotonic(), _PAUSE
+        deadline = begin + seconds
+        # MPI moves bytes while it is asked: a pause would hold them up.
+        patient = begin + _PATIENCE + sum(max(one.bytes, 0) for one in requests) / _SLOWEST
         while requests := [one for one in requests if not self._done(one, what)]:
-            turns += 1
-            if turns < _SPINS:
+            if time.monotonic() < patient:
+                _give_way()
                 continue
             missing = sorted({entry.peer for entry in requests})
             if ended := [peer for peer in missing if self._has_ended(peer)]:
