@@ -21,13 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import girih
+from girih.cli.network import collective, library_call
 
 RESULTS = Path(__file__).resolve().parent / "results" / "distributed.json"
 SIZES = [1 << shift for shift in (12, 16, 20, 22, 24, 26)]  # bytes
@@ -36,39 +36,6 @@ GATE = 0.75
 TOLERANCE = 1e-5
 
 Json = dict[str, Any]
-
-
-def text(kind: str, size: int, count: int) -> str:
-    """A program of one collective; `size`: bytes of the operand, or of an all-gather's result."""
-    whole = size // 4
-    part = whole // count
-    given = part if kind == "all_gather" else whole
-    made = part if kind == "reduce_scatter" else whole
-    group = f"dense<[{list(range(count))}]> : tensor<1x{count}xi64>"
-    channel = "#stablehlo.channel_handle<handle = 1, type = 1>"
-    facts = f"replica_groups = {group}, channel_handle = {channel}"
-    body = """({
-      ^bb0(%x: tensor<f32>, %y: tensor<f32>):
-        %s = stablehlo.add %x, %y : tensor<f32>
-        stablehlo.return %s : tensor<f32>
-      })"""
-    facts, region = {
-        "all_reduce": (f"{facts}, use_global_device_ids", body),
-        "reduce_scatter": (f"{facts}, use_global_device_ids, scatter_dimension = 0 : i64", body),
-        "all_gather": (f"{facts}, use_global_device_ids, all_gather_dim = 0 : i64", ""),
-        "all_to_all": (
-            f"{facts}, split_dimension = 0 : i64, concat_dimension = 0 : i64, "
-            f"split_count = {count} : i64",
-            "",
-        ),
-    }[kind]
-    types = f"(tensor<{given}xf32>) -> tensor<{made}xf32>"
-    return f"""module @m attributes {{mhlo.num_partitions = {count} : i32}} {{
-      func.func public @main(%a: tensor<{given}xf32>) -> tensor<{made}xf32> {{
-        %0 = "stablehlo.{kind}"(%a) <{{{facts}}}> {region} : {types}
-        return %0 : tensor<{made}xf32>
-      }}
-    }}"""
 
 
 def name(kind: str, size: int) -> str:
@@ -89,12 +56,8 @@ def measured(folder: Path, seconds: float) -> None:
         made = whole // world.size if kind == "reduce_scatter" else whole
         x = np.random.default_rng(world.rank).standard_normal(given, np.float32)
         found = np.empty(made, np.float32)
-        library: Callable[[Any, Any], Any] = {
-            "all_reduce": world.Allreduce,
-            "all_gather": world.Allgather,
-            "reduce_scatter": world.Reduce_scatter_block,
-            "all_to_all": world.Alltoall,
-        }[kind]
+        library = library_call(world, kind)
+        assert library is not None
         ours: list[float] = []
         theirs: list[float] = []
         begun, result = time.monotonic(), found
@@ -129,7 +92,7 @@ def compared(environment: Path, processes: int, seconds: float) -> Json:
         for kind in KINDS:
             for size in SIZES:
                 source = Path(folder) / "source.mlir"
-                source.write_text(text(kind, size, processes))
+                source.write_text(collective(kind, size, processes))
                 girih.compile(source).save(Path(folder) / name(kind, size))
         command = [environment / "bin" / "mpiexec", "-n", processes]
         command += [environment / "bin" / "python", Path(__file__).resolve()]

@@ -32,7 +32,7 @@ Message = tuple[int, Array]  # the other process, C-contiguous bytes
 
 DEFAULT_TIMEOUT = 300.0  # seconds
 TIMEOUT = "GIRIH_COMM_TIMEOUT"
-_PATIENCE, _SLOWEST = 2e-3, 1e9  # seconds without a pause, and bytes a second
+_PATIENCE, _SLOWEST = 2e-3, 1e8  # seconds without a pause, and bytes a second
 _PAUSE, _LONGEST = 20e-6, 1e-3  # seconds
 # Processes that share a core wait for each other's turn on it.
 _give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -45,11 +45,12 @@ _DATA, _FAREWELL, _MEETING = 0, 1, 29431  # tags; the last on the communicator o
 
 
 class _Waiting(NamedTuple):
-    """A message under way. bytes: of one that comes, -1 of one that goes."""
+    """A message under way. comes: from the other process, else to it."""
 
     peer: int
     request: MPI.Request
     bytes: int
+    comes: bool
 
 
 class World:
@@ -80,7 +81,7 @@ class World:
         what = "the start of the processes"
         self._wait(self._requests(outgoing, incoming, _MEETING), what, seconds)
         self.communicator, request = self.communicator.Idup()
-        self._wait([_Waiting(peer, request, -1) for peer in self.others[:1]], what, seconds)
+        self._wait([_Waiting(peer, request, 0, False) for peer in self.others[:1]], what, seconds)
         self._buffers = [np.zeros(1, np.uint8) for _ in self.others]
         self._farewells = {
             peer: self.communicator.Irecv(buffer, peer, _FAREWELL)
@@ -150,7 +151,7 @@ class World:
                 for begin in range(0, flat.size, _LARGEST):
                     part = flat[begin : begin + _LARGEST]
                     request = start(part, peer, tag)
-                    found.append(_Waiting(peer, request, part.size if comes else -1))
+                    found.append(_Waiting(peer, request, part.size, comes))
         return found
 
     def _wait(self, requests: list[_Waiting], what: str, seconds: float) -> None:
@@ -169,7 +170,7 @@ class World:
         begin, pause = time.monotonic(), _PAUSE
         deadline = begin + seconds
         # MPI moves bytes while it is asked: a pause would hold them up.
-        patient = begin + _PATIENCE + sum(max(one.bytes, 0) for one in requests) / _SLOWEST
+        patient = begin + _PATIENCE + sum(one.bytes for one in requests) / _SLOWEST
         while requests := [one for one in requests if not self._done(one, what)]:
             if time.monotonic() < patient:
                 _give_way()
@@ -197,7 +198,7 @@ class World:
                 return False
         except self.mpi.Exception as error:
             raise UserError(f"{what}: with {_processes([entry.peer])}: {error}") from error
-        if entry.bytes >= 0 and (found := self._status.Get_count(self.mpi.BYTE)) != entry.bytes:
+        if entry.comes and (found := self._status.Get_count(self.mpi.BYTE)) != entry.bytes:
             raise UserError(
                 f"{what}: process {self.rank} got {found} bytes from process {entry.peer}, and "
                 f"needs {entry.bytes}; load the same bundle on all processes"
