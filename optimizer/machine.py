@@ -137,6 +137,15 @@ class Communication(NamedTuple):
         return self.call + received * self.byte
 
 
+def nearest(
+    network: tuple[Communication, ...], kind: str, processes: int, engine: str
+) -> Communication | None:
+    """The row of a group of so many processes, or of the nearest number that was measured; None
+    where none was."""
+    rows = [row for row in network if (row.kind, row.engine) == (kind, engine)]
+    return min(rows, key=lambda row: (abs(row.processes - processes), row.processes), default=None)
+
+
 @dataclass(frozen=True)
 class Machine:
     """A machine as cost models see it. Levels are ordered from the fastest to main memory, whose
@@ -170,12 +179,8 @@ class Machine:
         return max(found, key=lambda unit: unit.flops)
 
     def communication(self, kind: str, processes: int, engine: str) -> Communication | None:
-        """What an operation costs in a group of so many processes, or of the nearest number that
-        was measured; None where it was not."""
-        rows = [row for row in self.network if (row.kind, row.engine) == (kind, engine)]
-        return min(
-            rows, key=lambda row: (abs(row.processes - processes), row.processes), default=None
-        )
+        """What an operation costs in a group of so many processes, as `nearest` knows it."""
+        return nearest(self.network, kind, processes, engine)
 
     def level(self, name: str) -> Level:
         """The level of that name; UserError if there is none."""

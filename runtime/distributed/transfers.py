@@ -93,7 +93,7 @@ class Exchange:
 
     def _messages(self, operand: int, result: int, scratch: int) -> _Messages:
         """Who sends and copies what where the step's memory is at these addresses."""
-        given, made = _array(operand, *self.operand), _array(result, *self.result)
+        given, made = array_at(operand, *self.operand), array_at(result, *self.result)
         before = [(made[box.target], given[box.source]) for box in self.own]
         if not self.covers:
             before.insert(0, (made, np.zeros((), made.dtype)))
@@ -139,7 +139,7 @@ _KNOWN = 8  # addresses of a step: callers' arrays come and go
 
 def _parts(address: int, boxes: list[Box], dtype: np.dtype[Any]) -> tuple[list[Array], Array]:
     """The boxes one behind the other in the memory at the address, and all of them."""
-    message = _array(address, (_size(boxes),), dtype)
+    message = array_at(address, (_size(boxes),), dtype)
     parts: list[Array] = []
     begin = 0
     for box in boxes:
@@ -179,7 +179,8 @@ def _layout(
     return dims, np.dtype(_WORDS[width])
 
 
-def _array(address: int, dims: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def array_at(address: int, dims: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The memory there as an array."""
     count = math.prod(dims) * dtype.itemsize
     memory = (ctypes.c_char * count).from_address(address)
     return np.frombuffer(memoryview(memory), dtype).reshape(dims)

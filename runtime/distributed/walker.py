@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...specs.generated import plan_pb2
+from .library import Collective
 from .stretches import stretches
 from .transfers import Exchange
 from .world import comm_timeout, joined_world
@@ -43,6 +44,11 @@ class Walker:
             number: Exchange(plan, step.exchange, self.world.rank)
             for number, step in enumerate(plan.steps)
             if step.WhichOneof("action") == "exchange"
+        }
+        self.collectives = {
+            number: Collective(plan, step.collective, self.world)
+            for number, step in enumerate(plan.steps)
+            if step.WhichOneof("action") == "collective"
         }
         # One exchange after the other packs and unpacks in it.
         most = max((exchange.scratch for exchange in self.exchanges.values()), default=0)
@@ -81,6 +87,10 @@ class Walker:
                 exchange = self.exchanges[number]
                 addresses = int(slots[row[2]]), int(slots[row[3]]), self._scratch.ctypes.data
                 exchange.run(self.world, *addresses, self.received, self.seconds)
+                number += 1
+            elif action == "collective":
+                addresses = int(slots[row[2]]), int(slots[row[3]])
+                self.collectives[number].run(self.world, *addresses, self.received, self.seconds)
                 number += 1
             elif action == "jump":
                 number = step.jump.target

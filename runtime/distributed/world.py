@@ -63,6 +63,7 @@ class World:
         self.lock = threading.Lock()
         self.communicator: MPI.Intracomm = everyone
         self._status = mpi.Status()
+        self._communicators: dict[tuple[tuple[int, ...], ...], MPI.Intracomm] = {}
         self._farewells: dict[int, MPI.Request] = {}
         self._gone: dict[int, float] = {}  # processes that have ended -> when that was seen
         self._buffers: list[Array] = []
@@ -99,6 +100,21 @@ class World:
         its line, for the UserError that says who did not answer in so many seconds, or sent
         another number of bytes."""
         self._wait(self._requests(outgoing, incoming, _DATA), what, seconds)
+
+    def communicator_of(self, groups: Sequence[Sequence[int]]) -> MPI.Intracomm:
+        """Of this process's one of the groups, which all processes ask for together."""
+        key = tuple(map(tuple, groups))
+        if key not in self._communicators:
+            own = next(place for place, group in enumerate(key) if self.rank in group)
+            order = key[own].index(self.rank)
+            self._communicators[key] = self.communicator.Split(own, order)
+        return self._communicators[key]
+
+    def finish(
+        self, request: MPI.Request, peers: Iterable[int], size: int, what: str, seconds: float
+    ) -> None:
+        """Wait, as `exchange` does, for a collective of these other processes, of so many bytes."""
+        self._wait([_Waiting(peer, request, size, False) for peer in peers], what, seconds)
 
     def check_equal(self, facts: Mapping[str, bytes], what: str, seconds: float) -> None:
         """UserError unless all processes call this with the same facts, of the same names."""
