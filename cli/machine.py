@@ -45,7 +45,9 @@ def _with_network(machine: Machine) -> Machine:
 
     world = the_world()
     with show.progress_console.status("calibrating") as status:
-        rows = measured(world.communicator, lambda stage: status.update(f"calibrating: {stage}"))
+        rows = measured(
+            world.communicator, machine, lambda stage: status.update(f"calibrating: {stage}")
+        )
     others = [row for row in machine.network if row.processes != world.size]
     network = sorted((*others, *rows), key=lambda row: (row.processes, KINDS.index(row.kind)))
     return replace(machine, network=tuple(network))

@@ -1,25 +1,32 @@
 """Measuring what processes of a launcher pay for communication: ours, and their library's.
 
-Every operation is a program of one collective on f32, compiled in each process; the library does
-the same between arrays. Each figure is the best of many calls, of the slowest process, so that
-work of others on the machine disturbs little; a line through the sizes gives what begins a call and
-what a received byte takes.
+Every operation is a program of one collective on f32, compiled in each process, once with exchanges
+and our own sums, once with the library's collective. Each figure is the best of many calls, of the
+slowest process, so that work of others on the machine disturbs little; a line through the sizes
+gives what begins a call and what a received byte takes.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..compiler import compile as compile_program
-from ..optimizer.machine import KINDS, Communication
+from ..optimizer.library import COLLECTIVES
+from ..optimizer.machine import ENGINES, KINDS, Communication, Machine, to_json
+from ..options import Options
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from ..runtime.program import Program
 
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)  # bytes of the whole value
 SECONDS = 0.4  # for one figure
@@ -80,38 +87,33 @@ def received(kind: str, size: int, count: int) -> float:
     return size * (count - 1) / count * (2 if kind == "all_reduce" else 1)
 
 
-def library_call(world: MPI.Intracomm, kind: str) -> Callable[[Any, Any], Any] | None:
-    """The library's function (operand, result), if it has one."""
-    return {
-        "all_reduce": world.Allreduce,
-        "all_gather": world.Allgather,
-        "reduce_scatter": world.Reduce_scatter_block,
-        "all_to_all": world.Alltoall,
-    }.get(kind)
-
-
-def measured(world: MPI.Intracomm, say: Callable[[str], None]) -> tuple[Communication, ...]:
+def measured(
+    world: MPI.Intracomm, machine: Machine, say: Callable[[str], None]
+) -> tuple[Communication, ...]:
     """A row of each kind and engine, the same in all processes, which call it together."""
     rows: list[Communication] = []
     for kind in KINDS:
         say(f"{kind} of {world.size} processes")
-        points: dict[str, list[tuple[float, float]]] = {"girih": [], "library": []}
-        for size in SIZES:
-            size -= size % (4 * world.size)
-            made = size // (world.size if kind == "reduce_scatter" else 1)
-            x = np.ones(size // 4 // (world.size if kind == "all_gather" else 1), np.float32)
-            moved = received(kind, size, world.size)
-            program = compile_program(collective(kind, size, world.size))
-            points["girih"].append((moved, _best(world, partial(program, x))))
-            if (library := library_call(world, kind)) is not None:
-                call = partial(library, x, np.empty(made // 4, np.float32))
-                points["library"].append((moved, _best(world, call)))
-        rows += [
-            Communication(kind, world.size, engine, *line(found))
-            for engine, found in points.items()
-            if found
-        ]
+        for engine in ENGINES if kind in COLLECTIVES else ENGINES[:1]:
+            points: list[tuple[float, float]] = []
+            for size in SIZES:
+                size -= size % (4 * world.size)
+                program = _compiled(kind, size, world.size, engine, machine)
+                given = size // (world.size if kind == "all_gather" else 1)
+                call = partial(program, np.ones(given // 4, np.float32))
+                points.append((received(kind, size, world.size), _best(world, call)))
+            rows.append(Communication(kind, world.size, engine, *line(points)))
     return tuple(rows)
+
+
+def _compiled(kind: str, size: int, count: int, engine: str, machine: Machine) -> Program:
+    """A program of one collective, on a machine where this engine is the faster one."""
+    network = tuple(Communication(kind, count, one, float(one != engine), 0.0) for one in ENGINES)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "machine.json"
+        file.write_text(to_json(replace(machine, network=network)), encoding="utf-8")
+        options = Options(machine=str(file), cache="off")
+        return compile_program(collective(kind, size, count), options=options)
 
 
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
