@@ -63,7 +63,7 @@ class World:
         self.lock = threading.Lock()
         self.communicator: MPI.Intracomm = everyone
         self._status = mpi.Status()
-        self._communicators: dict[tuple[tuple[int, ...], ...], MPI.Intracomm] = {}
+        self._communicators: dict[tuple[tuple[int, ...], ...], MPI.Comm] = {}
         self._farewells: dict[int, MPI.Request] = {}
         self._gone: dict[int, float] = {}  # processes that have ended -> when that was seen
         self._buffers: list[Array] = []
@@ -101,7 +101,7 @@ class World:
         another number of bytes."""
         self._wait(self._requests(outgoing, incoming, _DATA), what, seconds)
 
-    def communicator_of(self, groups: Sequence[Sequence[int]]) -> MPI.Intracomm:
+    def communicator_of(self, groups: Sequence[Sequence[int]]) -> MPI.Comm:
         """Of this process's one of the groups, which all processes ask for together."""
         key = tuple(map(tuple, groups))
         if key not in self._communicators:

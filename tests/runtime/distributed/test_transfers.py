@@ -34,6 +34,14 @@ class Threads:
             array.reshape(-1)[...] = self.boxes[peer, self.rank].get(timeout=seconds)
 
 
+Three = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def addresses(memory: Three) -> tuple[int, int, int]:
+    first, second, third = (array.ctypes.data for array in memory)
+    return first, second, third
+
+
 Moved = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
@@ -64,8 +72,8 @@ def run(plan: Any, step: Any, operands: list[np.ndarray], turns: int = 1) -> lis
         received: Counter[str] = Counter()
         for _ in range(turns):
             results[rank][...] = 77
-            addresses = (a.ctypes.data for a in (operands[rank], results[rank], scratch))
-            exchanges[rank].run(world, *addresses, received, 10.0)
+            memory = operands[rank], results[rank], scratch
+            exchanges[rank].run(world, *addresses(memory), received, 10.0)
         counts[rank] = received["exchange"]
 
     counts = [0] * COUNT
@@ -155,7 +163,7 @@ def test_other_addresses_are_other_messages():
     def one(rank: int) -> None:
         exchanges[rank].run(
             Threads(rank, boxes),  # pyright: ignore[reportArgumentType]
-            *(a.ctypes.data for a in (operands[rank], results[rank], scratch[rank])),
+            *addresses((operands[rank], results[rank], scratch[rank])),
             Counter(),
             10.0,
         )
