@@ -186,9 +186,10 @@ class World:
         begin, pause = time.monotonic(), _PAUSE
         deadline = begin + seconds
         # MPI moves bytes while it is asked: a pause would hold them up.
-        patient = begin + _PATIENCE + sum(one.bytes for one in requests) / _SLOWEST
+        moving = begin + _PATIENCE + sum(one.bytes for one in requests) / _SLOWEST
         while requests := [one for one in requests if not self._done(one, what)]:
-            if time.monotonic() < patient:
+            now = time.monotonic()
+            if now < begin + _PATIENCE:
                 _give_way()
                 continue
             missing = sorted({entry.peer for entry in requests})
@@ -198,12 +199,15 @@ class World:
                     f"{'have' if len(ended) > 1 else 'has'} ended; all processes have to call a "
                     "program equally often"
                 )
-            if time.monotonic() > deadline:
+            if now > deadline:
                 raise UserError(
                     f"{what}: process {self.rank} waited {seconds:g} s for "
                     f"{_processes(missing)}; look at what they wrote, or wait longer: "
                     f"--comm-timeout SECONDS, girih.load(..., comm_timeout=) or {TIMEOUT}"
                 )
+            if now < moving:
+                _give_way()
+                continue
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 
