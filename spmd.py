@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .backends.cpu.machines import find
 from .compiler import Compiled, Progress, add_variant, compile_module, signature_of
 from .hlo.build import Builder
 from .hlo.errors import UnsupportedError
@@ -27,10 +28,12 @@ from .hlo.placement import cut_for
 from .hlo.sharding import Sharding
 from .hlo.types import TensorType
 from .optimizer.regions import rewritten
+from .optimizer.sharding.interconnect import interconnect_of
 from .optimizer.sharding.partition.program import WEIGHT, WHOLE
 from .options import Options
 from .partitioning import Partitioned, annotated_for, partition_module
 from .runtime.bundle import MemoryParts, Parts
+from .runtime.devices import family
 from .runtime.distributed.launch import target_on
 from .runtime.distributed.layout import Layout
 from .runtime.parts import copied_parts, encoded, module_weights
@@ -86,7 +89,9 @@ def with_mesh(
         parts = add_variant(parts, module, target, options, say)
         return parts, target
     say("partition")
-    partitioned = partition_module(module, mesh)
+    machine = find(options.machine) if family(target) == "cpu" else None
+    interconnect = interconnect_of(machine, _devices(module, mesh))
+    partitioned = partition_module(module, mesh, interconnect)
     layout, local = _local(partitioned)
     count = partitioned.mesh.devices
     modules = [local.with_weights(_weights_of(local, module, layout, n)) for n in range(count)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ..backends.cpu import machines
 from ..backends.cpu.codegen import host_target
-from ..optimizer.machine import Machine, read_machine, to_json
+from ..hlo.errors import UserError
+from ..optimizer.machine import KINDS, Communication, Machine, read_machine, to_json
+from ..runtime.distributed.launch import launched, own_rank
+from ..runtime.distributed.world import the_world
 from . import show
 
 
@@ -14,8 +18,13 @@ def show_machine(file: Path | None, calibrate: bool, as_json: bool) -> None:
     """Print a machine file, this machine's description, or the typical one of its level."""
     if file is not None:
         machine, source = read_machine(file), str(file)
+    elif calibrate and launched() > 1:
+        machine = _with_network(_kept())
+        if own_rank():
+            return
+        source = f"network measured now, kept in {machines.keep(machine)}"
     elif calibrate:
-        machine = _calibrated()
+        machine = replace(_calibrated(), network=_known_network())
         source = f"measured now, kept in {machines.keep(machine)}"
     elif machines.host_file().is_file():
         machine, source = read_machine(machines.host_file()), "calibrated (machine=host)"
@@ -27,6 +36,41 @@ def show_machine(file: Path | None, calibrate: bool, as_json: bool) -> None:
         return
     show.console.print(f"{machine.name}: {machine.executors} executors, {source}")
     _print(machine)
+
+
+def _with_network(machine: Machine) -> Machine:
+    """The machine with what this launcher's processes pay for communication; sizes of groups that
+    were measured earlier stay."""
+    from .network import measured
+
+    world = the_world()
+    with show.progress_console.status("calibrating") as status:
+        rows = measured(
+            world.communicator, machine, lambda stage: status.update(f"calibrating: {stage}")
+        )
+    others = [row for row in machine.network if row.processes != world.size]
+    network = sorted((*others, *rows), key=lambda row: (row.processes, KINDS.index(row.kind)))
+    return replace(machine, network=tuple(network))
+
+
+def _known_network() -> tuple[Communication, ...]:
+    """What was measured under a launcher; measuring the cores does not change it."""
+    file = machines.host_file()
+    try:
+        return read_machine(file).network if file.is_file() else ()
+    except UserError:
+        return ()  # of an earlier version, which is replaced
+
+
+def _kept() -> Machine:
+    """This machine's description; UserError where it was not measured yet. Processes that measure
+    cores together would disturb each other."""
+    if not machines.host_file().is_file():
+        raise UserError(
+            "this machine's cores were not measured yet, which one process does alone: run first "
+            "girih machine --calibrate without a launcher"
+        )
+    return read_machine(machines.host_file())
 
 
 def _calibrated() -> Machine:
@@ -67,6 +111,17 @@ def _print(machine: Machine) -> None:
             for unit in machine.units
         ],
     )  # fmt: skip
+    if machine.network:
+        show.table(
+            ("between processes", ">processes", "by", ">call", ">GB/s received"),
+            [
+                (
+                    row.kind, row.processes, row.engine, show.time(row.call * 1e6),
+                    f"{1e-9 / row.byte:.3g}" if row.byte else "-",
+                )
+                for row in machine.network
+            ],
+        )  # fmt: skip
     math, sync = machine.math, machine.sync
     show.facts(
         [

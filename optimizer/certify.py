@@ -99,9 +99,10 @@ class _Needs:
                 self.reads[number] = 1 << self.value(number, step.branch_if_false.condition)
             elif action == "switch":
                 self.reads[number] = 1 << self.value(number, step.switch.index)
-            elif action == "exchange":
-                self.reads[number] = 1 << self.value(number, step.exchange.operand)
-                self.writes[number] = 1 << self.value(number, step.exchange.result)
+            elif action in ("exchange", "collective"):
+                moved = getattr(step, action)
+                self.reads[number] = 1 << self.value(number, moved.operand)
+                self.writes[number] = 1 << self.value(number, moved.result)
         self.next = [self.following(number) for number in range(len(plan.steps))]
         self.after = [0] * len(plan.steps)
         self.before = [0] * (len(plan.steps) + 1)

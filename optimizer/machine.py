@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from ..hlo.errors import UserError
 
 SCHEMA, VERSION = "girih.machine", 1
+KINDS = ("exchange", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+ENGINES = ("girih", "library")
 
 Json = dict[str, Any]
 
@@ -115,11 +117,41 @@ class Blocks:
     tile: float
 
 
+class Communication(NamedTuple):
+    """What an operation between processes was measured to cost: the seconds that begin it, and
+    those of each byte that a process receives.
+
+    kind: "exchange" (each sends to one other), "all_reduce", "all_gather", "reduce_scatter",
+    "all_to_all". processes: of a group. engine: "girih" (messages and sums of our own) or
+    "library" (the collective of MPI).
+    """
+
+    kind: str
+    processes: int
+    engine: str
+    call: float
+    byte: float
+
+    def seconds(self, received: float) -> float:
+        """Of one call in which a process receives so many bytes."""
+        return self.call + received * self.byte
+
+
+def nearest(
+    network: tuple[Communication, ...], kind: str, processes: int, engine: str
+) -> Communication | None:
+    """The row of a group of so many processes, or of the nearest number that was measured; None
+    where none was."""
+    rows = [row for row in network if (row.kind, row.engine) == (kind, engine)]
+    return min(rows, key=lambda row: (abs(row.processes - processes), row.processes), default=None)
+
+
 @dataclass(frozen=True)
 class Machine:
     """A machine as cost models see it. Levels are ordered from the fastest to main memory, whose
     capacity is what programs may use. overlap: the part of the second slowest of computing and
-    moving that is hidden behind the slowest. blocks: None where executors are cores with caches."""
+    moving that is hidden behind the slowest. blocks: None where executors are cores with caches.
+    network: what was measured between processes that a launcher started; () where none was."""
 
     name: str
     executors: int
@@ -129,6 +161,7 @@ class Machine:
     math: MathRates
     overlap: float
     blocks: Blocks | None = None
+    network: tuple[Communication, ...] = ()
 
     def __post_init__(self) -> None:
         # Machines are parts of cache keys: a deep hash each time would cost more than a lookup.
@@ -144,6 +177,10 @@ class Machine:
         if not found:
             raise UserError(f"machine '{self.name}' has no unit for {element}")
         return max(found, key=lambda unit: unit.flops)
+
+    def communication(self, kind: str, processes: int, engine: str) -> Communication | None:
+        """What an operation costs in a group of so many processes, as `nearest` knows it."""
+        return nearest(self.network, kind, processes, engine)
 
     def level(self, name: str) -> Level:
         """The level of that name; UserError if there is none."""
@@ -165,6 +202,10 @@ def to_json(machine: Machine) -> str:
             del made["grain"]
     if machine.blocks is None:
         del body["blocks"]
+    if machine.network:
+        body["network"] = [row._asdict() for row in machine.network]
+    else:
+        del body["network"]
     return _text({"schema": SCHEMA, "version": VERSION, **body}) + "\n"
 
 
@@ -230,11 +271,35 @@ class _Reader:
             MathRates(**self.numbers(body["math"], MathRates, "math")),
             self.number(body["overlap"], "overlap", zero=True),
             self.blocks(body["blocks"]) if "blocks" in body else None,
+            self.network(body["network"]) if "network" in body else (),
         )
 
     def blocks(self, body: Any) -> Blocks:
         made = self.numbers(body, Blocks, "blocks")
         return Blocks(**{**made, "registers": self.whole(body["registers"], "blocks.registers")})
+
+    def network(self, body: Any) -> tuple[Communication, ...]:
+        rows: list[Communication] = []
+        for i, row in self.each(body, "network"):
+            here = f"network[{i}]"
+            self.keys(row, Communication, here)
+            rows.append(
+                Communication(
+                    self.one_of(row["kind"], KINDS, f"{here}.kind"),
+                    self.whole(row["processes"], f"{here}.processes"),
+                    self.one_of(row["engine"], ENGINES, f"{here}.engine"),
+                    self.number(row["call"], f"{here}.call", zero=True),
+                    self.number(row["byte"], f"{here}.byte", zero=True),
+                )
+            )
+        if len({row[:3] for row in rows}) < len(rows):
+            raise self.fail("network", "has two rows of one kind, engine and number of processes")
+        return tuple(rows)
+
+    def one_of(self, value: Any, known: tuple[str, ...], place: str) -> str:
+        if value not in known:
+            raise self.fail(place, f"must be one of {', '.join(known)}, not {value!r}")
+        return value
 
     def level(self, body: Any, place: str) -> Level:
         self.keys(body, Level, place)

@@ -16,7 +16,9 @@ from ..hlo.errors import CompilerBug, GirihError, UnsupportedError, UserError
 from ..hlo.graph import Module, Op, Region
 from ..hlo.verify import Level, verify
 from ..options import Options
+from .library import library_of
 from .licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Ledger, Licence
+from .machine import Machine
 from .passes import Pass
 from .passes.approximate import Approximate
 from .passes.channels_last import ChannelsLast
@@ -65,10 +67,12 @@ def simplify_pipeline(
     ledger: Ledger | None = None,
     only_rules: Sequence[str] = (),
     without_rules: Sequence[str] = (),
+    machine: Machine | None = None,
 ) -> tuple[Pass, ...]:
     """The passes from an imported module to the smallest equal one that fusion starts from.
 
     ledger: is told which rules fire where; only_rules, without_rules: names of rules.
+    machine: what is known of collectives between processes.
     """
     options = options or Options()
     ledger = Ledger() if ledger is None else ledger
@@ -95,7 +99,7 @@ def simplify_pipeline(
         RequireStatic(),
         LegalizeQuantized(),
         Inline(ledger),
-        Communication(ledger),
+        Communication(ledger, library_of(machine, REASSOCIATES in NUMERICS[options.numerics])),
         OneDevice(ledger),
         Decompose(ledger=ledger),
         Reroll(shrink),
@@ -149,7 +153,7 @@ def pipeline_for(
     than the options allow is a CompilerBug in any case. spare: as for `lowering_pipeline`."""
     ledger = Ledger() if ledger is None else ledger
     ledger.allowed = NUMERICS[options.numerics]
-    simplify = simplify_pipeline(options, ledger)
+    simplify = simplify_pipeline(options, ledger, machine=backend.model)
     references = UseReferences(backend.lacks), *simplify
     return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger, spare))
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..hlo.build import make_op
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Op, Origin, Region, arguments
+from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
 from ..hlo.ops.tile import TILE_OPS
 from ..hlo.text import canonical_op
@@ -20,6 +21,7 @@ from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from .certify import LentPlace, check_plan
 from .lending import Lent, lend
+from .library import BETWEEN, able
 from .memory import ALIGNMENT, Interval, Placement, place
 from .schedule import (
     BranchStep,
@@ -249,7 +251,10 @@ class Planner:
             elif isinstance(step, JumpStep):
                 message.jump.target = labels[step.target]
             elif isinstance(step, RunStep) and exchanges(step):
-                self.exchange_step(message.exchange, step)
+                if step.op.name == "exchange":
+                    self.exchange_step(message.exchange, step)
+                else:
+                    self.collective_step(message.collective, step)
                 hazards.unknown()  # what it waits for, it has waited for
             else:
                 self.kernel_step(message.run, step, runs[number], hazards)
@@ -292,6 +297,21 @@ class Planner:
             message.transfers.add(**transfer._asdict())
         if step.op.origin:
             place = step.op.origin[0]
+            message.origin.file, message.origin.line, message.origin.name = place
+
+    def collective_step(self, message: Any, step: RunStep) -> None:
+        op = step.op
+        groups = members(op) or (tuple(range(self.plan.processes)),)
+        if not able(op, groups):
+            raise UnsupportedError(f"{op.place}{op.name}: no library of processes does it")
+        message.kind, message.element_type = op.name, op.result.element.name
+        message.operand.CopyFrom(self.argument(step.operands[0]))
+        message.result.CopyFrom(self.argument(step.results[0]))
+        message.elements = op.operands[0].tensor.size
+        for group in groups:
+            message.groups.add().processes.extend(group)
+        if op.origin:
+            place = op.origin[0]
             message.origin.file, message.origin.line, message.origin.name = place
 
     def summarise(self, placement: Placement) -> None:
@@ -353,8 +373,8 @@ class _Hazards:
 
 
 def exchanges(step: Step) -> bool:
-    """Whether processes exchange boxes in this step; no kernel runs."""
-    return isinstance(step, RunStep) and step.op.name == "exchange"
+    """Whether processes communicate in this step; no kernel runs."""
+    return isinstance(step, RunStep) and step.op.name in BETWEEN
 
 
 def _overlap(left: tuple[object, int, int], right: tuple[object, int, int]) -> bool:

@@ -89,9 +89,10 @@ class Timeline:
                 touch(step.branch_if_false.condition, number, False)
             elif action == "switch":
                 touch(step.switch.index, number, False)
-            elif action == "exchange":
-                touch(step.exchange.operand, number, False)
-                touch(step.exchange.result, number, True)
+            elif action in ("exchange", "collective"):
+                moved = getattr(step, action)
+                touch(moved.operand, number, False)
+                touch(moved.result, number, True)
         return found
 
     @cached_property

@@ -3,7 +3,8 @@
 The one operation that is left says which box goes from which process to which
 (`optimizer/exchanges.py`), so that results have the same bits on every transport and in the
 interpreter. What is asynchronous is done where it starts; the body of a manual computation stands
-in the program, on the blocks that each process has of its operands.
+in the program, on the blocks that each process has of its operands. Where a library is known to
+be faster (`optimizer/library.py`), its collective stays.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.processes import grid_of
 from ...hlo.verify import INLINED, Level
 from ..exchanges import Exchanges
-from ..licence import BITWISE, Ledger
+from ..library import COLLECTIVES, Library, received, sums
+from ..licence import BITWISE, REASSOCIATES, Ledger
 from ..regions import rewritten
 
 
@@ -34,6 +36,7 @@ class Communication:
     takes: ClassVar[Level] = INLINED
     gives: ClassVar[Level] = INLINED
     ledger: Ledger = field(default_factory=Ledger, compare=False)
+    library: Library = Library()
 
     def __call__(self, module: Module) -> Module:
         replicas, partitions = grid_of(module)
@@ -41,11 +44,11 @@ class Communication:
         if (replicas, partitions) == (1, 1) or not communicating:
             return module
         check_call_order(module)
-        rewrite = _Rewrite(self.ledger, Exchanges(replicas, partitions))
+        rewrite = _Rewrite(self.ledger, Exchanges(replicas, partitions), self.library)
         body = rewritten(module.body, {}, rewrite.change, module.body.arguments)
         if rewrite.blockers:
             raise UnsupportedError("\n".join([_HEAD, *rewrite.blockers]))
-        module = module.with_main(body)
+        module = module.with_main(body).with_notes(*rewrite.notes)
         if 1 in (replicas, partitions):
             return module
         facts = {"mhlo.num_replicas": 1, "mhlo.num_partitions": replicas * partitions}
@@ -59,14 +62,15 @@ _HEAD = (
 
 
 class _Rewrite:
-    def __init__(self, ledger: Ledger, exchanges: Exchanges) -> None:
-        self.ledger, self.exchanges = ledger, exchanges
+    def __init__(self, ledger: Ledger, exchanges: Exchanges, library: Library) -> None:
+        self.ledger, self.exchanges, self.library = ledger, exchanges, library
+        self.notes: list[str] = []
         self.blockers: list[str] = []
         self.futures: dict[Value, Sequence[Value]] = {}
 
     def change(self, b: Builder, op: Op, mapping: dict[Value, Value]) -> bool:
         """Build what stands for an operation that communicates."""
-        if not op.definition.communicates:
+        if not op.definition.communicates or self.stays(op):
             return False
         with b.at(op.origin):
             try:
@@ -76,6 +80,25 @@ class _Rewrite:
                 results = op.results  # only to go on to the next blocker
         self.ledger.record("communication", BITWISE, op)
         mapping.update(zip(op.results, results, strict=False))
+        return True
+
+    def stays(self, op: Op) -> bool:
+        """Whether the library computes it."""
+        if op.name not in COLLECTIVES or 1 not in self.exchanges.grid:
+            return False
+        try:
+            groups = self.exchanges.groups(op)
+        except UnsupportedError:
+            return False
+        if not self.library.takes(op, groups):
+            return False
+        added = sums(op) and not op.operands[0].element.is_integer
+        self.ledger.record("library-collective", REASSOCIATES if added else BITWISE, op)
+        order = "; it adds in an order of its own" if added else ""
+        size = f"{received(op, len(groups[0])):.0f} bytes"
+        self.notes.append(
+            f"{op.place}{op.name}: by the library, which is faster for {size} here{order}"
+        )
         return True
 
     def built(self, b: Builder, op: Op, mapping: dict[Value, Value]) -> Sequence[Value]:

@@ -18,6 +18,7 @@ from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.processes import grid_of
 from ...hlo.verify import INLINED, Level
 from ..annotations import without_annotations
+from ..library import BETWEEN
 from ..licence import BITWISE, Ledger
 from ..regions import rewritten
 
@@ -38,7 +39,7 @@ class OneDevice:
         module = without_annotations(module)
         several = grid_of(module) != (1, 1)
         talk = (op for op in module.walk() if op.definition.communicates)
-        if all(several and op.name == "exchange" for op in talk):
+        if all(several and op.name in BETWEEN for op in talk):
             return module
         rewrite = _Rewrite(self.ledger, several)
         body = rewrite.region(module.body)
@@ -69,7 +70,7 @@ class _Rewrite:
 
     def change(self, b: Builder, op: Op, mapping: dict[Value, Value]) -> bool:
         """Build what `op` is on one device."""
-        if not op.definition.communicates or self.several and op.name == "exchange":
+        if not op.definition.communicates or self.several and op.name in BETWEEN:
             return False
         needed = op.definition.devices(op)
         if self.several or needed > 1:

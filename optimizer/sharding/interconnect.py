@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ..machine import Machine
+
 
 @dataclass(frozen=True, order=True)
 class Link:
@@ -31,6 +33,20 @@ class Interconnect:
 
 
 USUAL = Interconnect()
+
+
+def interconnect_of(machine: Machine | None, processes: int) -> Interconnect:
+    """What sending costs between so many processes, as `girih machine --calibrate` measured it
+    under a launcher; USUAL where it did not."""
+    one = machine and machine.communication("exchange", processes, "girih")
+    if machine is None or one is None:
+        return USUAL
+    many = machine.communication("all_to_all", processes, "girih")
+    more = many.processes - 2 if many is not None else 0  # messages beside the first
+    message = max(0.0, many.call - one.call) / more if many is not None and more > 0 else 0.0
+    return Interconnect(
+        usual=Link(call=one.call - min(message, one.call), message=message, byte=one.byte)
+    )
 
 
 def slowest(links: Iterable[Link]) -> Link:

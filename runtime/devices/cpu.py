@@ -211,10 +211,11 @@ class CpuVariant:
                     [_SWITCH, switch.wait, where, len(targets), len(switch.targets), 0, 0, 0]
                 )
                 targets.extend(switch.targets)
-            elif action == "exchange":  # native code stops; a Walker goes on
+            elif action in ("exchange", "collective"):  # native code stops; a Walker goes on
                 if not plan.processes:
                     raise malformed("one process has nobody to exchange with")
-                operand, result = slot(step.exchange.operand), slot(step.exchange.result)
+                moved = getattr(step, action)
+                operand, result = slot(moved.operand), slot(moved.result)
                 rows.append([_END, 0, operand, result, 0, 0, 0, 0])
             else:
                 raise malformed(f"step {len(rows)} has no action")

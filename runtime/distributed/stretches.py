@@ -11,12 +11,14 @@ from collections.abc import Sequence
 
 from ...specs.generated import plan_pb2
 
+BETWEEN = ("exchange", "collective")  # what processes do together
+
 
 def stretches(steps: Sequence[plan_pb2.Step]) -> list[tuple[int, int]]:
     """(first, behind the last) of each stretch, in order; steps in none are taken one by one."""
     count = len(steps)
     targets = [_targets(step) for step in steps]
-    alone = [step.WhichOneof("action") == "exchange" for step in steps]
+    alone = [step.WhichOneof("action") in BETWEEN for step in steps]
     cuts: set[int] = set()
     while True:
         found = _ranges(alone, cuts, count)

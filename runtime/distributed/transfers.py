@@ -11,7 +11,7 @@ import numpy as np
 
 from ...specs.generated import plan_pb2
 from ..devices.limits import malformed
-from .world import World
+from .world import Message, World
 
 Array = np.ndarray[Any, Any]
 Window = tuple[slice, ...]
@@ -59,46 +59,109 @@ class Exchange:
         self.operation = step.part_of or "exchange"
         self.place = f"{origin.file}:{origin.line}: " if origin.file else ""
 
+        packed = sum(map(_size, filter(self._is_packed, self.outgoing.values())))
+        unpacked = sum(map(_size, filter(self._is_unpacked, self.incoming.values())))
+        self.scratch = (packed + unpacked) * width  # bytes of messages that are not in one piece
+        self._known: dict[tuple[int, int, int], _Messages] = {}
+
     def run(
-        self, world: World, operand: int, result: int, received: Counter[str], seconds: float
+        self,
+        world: World,
+        operand: int,
+        result: int,
+        scratch: int,
+        received: Counter[str],
+        seconds: float,
     ) -> None:
         """The step on the memory at these addresses; counts what other processes send, for which
-        it waits so many seconds at most."""
-        given, made = _array(operand, *self.operand), _array(result, *self.result)
+        it waits so many seconds at most. At `scratch` there are self.scratch bytes that keep
+        nothing."""
+        key = operand, result, scratch
+        if (known := self._known.get(key)) is None:
+            if len(self._known) == _KNOWN:
+                self._known.pop(next(iter(self._known)))
+            known = self._known[key] = self._messages(operand, result, scratch)
+        for target, source in known.before:
+            target[...] = source
+        if known.outgoing or known.incoming:
+            what = f"{self.place}{self.operation}"
+            with world.lock:
+                world.exchange(known.outgoing, known.incoming, what, seconds)
+                received[self.operation] += known.received
+            for target, source in known.after:
+                target[...] = source
+
+    def _messages(self, operand: int, result: int, scratch: int) -> _Messages:
+        """Who sends and copies what where the step's memory is at these addresses."""
+        given, made = array_at(operand, *self.operand), array_at(result, *self.result)
+        before = [(made[box.target], given[box.source]) for box in self.own]
         if not self.covers:
-            made[...] = np.zeros((), made.dtype)
-        for box in self.own:
-            made[box.target] = given[box.source]
-        if not self.outgoing and not self.incoming:
-            return
-        outgoing = [
-            (peer, _packed([given[box.source] for box in boxes]))
-            for peer, boxes in self.outgoing.items()
-        ]
-        arriving: list[tuple[int, Array]] = []
-        unpack: list[tuple[Array, list[Array]]] = []
+            before.insert(0, (made, np.zeros((), made.dtype)))
+        after: list[tuple[Array, Array]] = []
+        outgoing: list[Message] = []
+        incoming: list[Message] = []
+        for peer, boxes in self.outgoing.items():
+            message = given[boxes[0].source]
+            if self._is_packed(boxes):
+                parts, message = _parts(scratch, boxes, given.dtype)
+                scratch += message.nbytes
+                before += [(p, given[box.source]) for p, box in zip(parts, boxes, strict=True)]
+            outgoing.append((peer, message))
         for peer, boxes in self.incoming.items():
-            views = [made[box.target] for box in boxes]
-            if len(views) == 1 and views[0].flags.c_contiguous:  # straight to where it belongs
-                arriving.append((peer, views[0]))
-                continue
-            message = np.empty(sum(view.size for view in views), made.dtype)
-            arriving.append((peer, message))
-            unpack.append((message, views))
-        with world.lock:
-            world.exchange(outgoing, arriving, f"{self.place}{self.operation}", seconds)
-            received[self.operation] += sum(message.nbytes for _, message in arriving)
-        for message, views in unpack:
-            begin = 0
-            for view in views:
-                view[...] = message[begin : begin + view.size].reshape(view.shape)
-                begin += view.size
+            message = made[boxes[0].target]
+            if self._is_unpacked(boxes):
+                parts, message = _parts(scratch, boxes, made.dtype)
+                scratch += message.nbytes
+                after += [(made[box.target], p) for p, box in zip(parts, boxes, strict=True)]
+            incoming.append((peer, message))
+        received = sum(array.nbytes for _, array in incoming)
+        return _Messages(before, outgoing, incoming, after, received)
+
+    def _is_packed(self, boxes: list[Box]) -> bool:
+        return len(boxes) > 1 or not _in_one_piece(boxes[0].source, self.operand[0])
+
+    def _is_unpacked(self, boxes: list[Box]) -> bool:
+        return len(boxes) > 1 or not _in_one_piece(boxes[0].target, self.result[0])
 
 
-def _packed(views: list[Array]) -> Array:
-    if len(views) == 1:
-        return np.ascontiguousarray(views[0])
-    return np.concatenate([view.reshape(-1) for view in views])
+class _Messages(NamedTuple):
+    """An exchange at given addresses: copies (target, source) before and after its messages."""
+
+    before: list[tuple[Array, Array]]
+    outgoing: list[Message]
+    incoming: list[Message]
+    after: list[tuple[Array, Array]]
+    received: int  # bytes
+
+
+_KNOWN = 8  # addresses of a step: callers' arrays come and go
+
+
+def _parts(address: int, boxes: list[Box], dtype: np.dtype[Any]) -> tuple[list[Array], Array]:
+    """The boxes one behind the other in the memory at the address, and all of them."""
+    message = array_at(address, (_size(boxes),), dtype)
+    parts: list[Array] = []
+    begin = 0
+    for box in boxes:
+        end = begin + _elements(box)
+        parts.append(message[begin:end].reshape([s.stop - s.start for s in box.source]))
+        begin = end
+    return parts, message
+
+
+def _elements(box: Box) -> int:
+    return math.prod(s.stop - s.start for s in box.source)
+
+
+def _size(boxes: list[Box]) -> int:
+    return sum(map(_elements, boxes))
+
+
+def _in_one_piece(window: Window, dims: tuple[int, ...]) -> bool:
+    """Whether the window's elements follow each other in memory."""
+    sizes = [s.stop - s.start for s in window]
+    first = next((place for place, size in enumerate(sizes) if size != 1), len(sizes))
+    return all(n == d for n, d in zip(sizes[first + 1 :], dims[first + 1 :], strict=True))
 
 
 # As wide as elements are: bits are moved, not numbers.
@@ -116,7 +179,8 @@ def _layout(
     return dims, np.dtype(_WORDS[width])
 
 
-def _array(address: int, dims: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def array_at(address: int, dims: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The memory there as an array."""
     count = math.prod(dims) * dtype.itemsize
     memory = (ctypes.c_char * count).from_address(address)
     return np.frombuffer(memoryview(memory), dtype).reshape(dims)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...specs.generated import plan_pb2
+from .library import Collective
 from .stretches import stretches
 from .transfers import Exchange
 from .world import comm_timeout, joined_world
@@ -44,6 +45,14 @@ class Walker:
             for number, step in enumerate(plan.steps)
             if step.WhichOneof("action") == "exchange"
         }
+        self.collectives = {
+            number: Collective(plan, step.collective, self.world)
+            for number, step in enumerate(plan.steps)
+            if step.WhichOneof("action") == "collective"
+        }
+        # One exchange after the other packs and unpacks in it.
+        most = max((exchange.scratch for exchange in self.exchanges.values()), default=0)
+        self._scratch = np.empty(most, np.uint8)
         self.tables: dict[int, tuple[Words, int]] = {}  # by first step: table, the step behind it
         self._targets: list[Words] = []
         for first, last in stretches(plan.steps):
@@ -76,8 +85,12 @@ class Walker:
             action = step.WhichOneof("action")
             if action == "exchange":
                 exchange = self.exchanges[number]
-                addresses = int(slots[row[2]]), int(slots[row[3]])
+                addresses = int(slots[row[2]]), int(slots[row[3]]), self._scratch.ctypes.data
                 exchange.run(self.world, *addresses, self.received, self.seconds)
+                number += 1
+            elif action == "collective":
+                addresses = int(slots[row[2]]), int(slots[row[3]])
+                self.collectives[number].run(self.world, *addresses, self.received, self.seconds)
                 number += 1
             elif action == "jump":
                 number = step.jump.target

@@ -33,8 +33,10 @@ Message = tuple[int, Array]  # the other process, C-contiguous bytes
 
 DEFAULT_TIMEOUT = 300.0  # seconds
 TIMEOUT = "GIRIH_COMM_TIMEOUT"
-_SPINS = 2000  # polls without a pause: a message between cores takes less
+_PATIENCE, _SLOWEST = 2e-3, 1e8  # seconds without a pause, and bytes a second
 _PAUSE, _LONGEST = 20e-6, 1e-3  # seconds
+# Processes that share a core wait for each other's turn on it.
+_give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _LONGEST_AT_END = 20e-3  # seconds: the others may have much to do before they end
 _GRACE = 0.5  # seconds that messages of a process that has ended may be under way
 _ENDING = 10.0  # seconds in which the others start MPI, where this process fails before it has
@@ -44,11 +46,12 @@ _DATA, _FAREWELL, _MEETING = 0, 1, 29431  # tags; the last on the communicator o
 
 
 class _Waiting(NamedTuple):
-    """A message under way. bytes: of one that comes, -1 of one that goes."""
+    """A message under way. comes: from the other process, else to it."""
 
     peer: int
     request: MPI.Request
     bytes: int
+    comes: bool
 
 
 class World:
@@ -63,6 +66,7 @@ class World:
         self.lock = threading.Lock()
         self.communicator: MPI.Intracomm = everyone
         self._status = mpi.Status()
+        self._communicators: dict[tuple[tuple[int, ...], ...], MPI.Comm] = {}
         self._farewells: dict[int, MPI.Request] = {}
         self._gone: dict[int, float] = {}  # processes that have ended -> when that was seen
         self._buffers: list[Array] = []
@@ -81,7 +85,9 @@ class World:
         what = "the start of the processes"
         self._wait(self._requests(outgoing, incoming, _MEETING), what, self.seconds)
         self.communicator, request = self.communicator.Idup()
-        self._wait([_Waiting(peer, request, -1) for peer in self.others[:1]], what, self.seconds)
+        self._wait(
+            [_Waiting(peer, request, 0, False) for peer in self.others[:1]], what, self.seconds
+        )
         self._buffers = [np.zeros(1, np.uint8) for _ in self.others]
         self._farewells = {
             peer: self.communicator.Irecv(buffer, peer, _FAREWELL)
@@ -100,6 +106,21 @@ class World:
         another number of bytes."""
         limit = self.seconds if seconds is None else seconds
         self._wait(self._requests(outgoing, incoming, _DATA), what, limit)
+
+    def communicator_of(self, groups: Sequence[Sequence[int]]) -> MPI.Comm:
+        """Of this process's one of the groups, which all processes ask for together."""
+        key = tuple(map(tuple, groups))
+        if key not in self._communicators:
+            own = next(place for place, group in enumerate(key) if self.rank in group)
+            order = key[own].index(self.rank)
+            self._communicators[key] = self.communicator.Split(own, order)
+        return self._communicators[key]
+
+    def finish(
+        self, request: MPI.Request, peers: Iterable[int], size: int, what: str, seconds: float
+    ) -> None:
+        """Wait, as `exchange` does, for a collective of these other processes, of so many bytes."""
+        self._wait([_Waiting(peer, request, size, False) for peer in peers], what, seconds)
 
     def check_equal(self, facts: Mapping[str, bytes], what: str, seconds: float) -> None:
         """UserError unless all processes call this with the same facts, of the same names."""
@@ -152,7 +173,7 @@ class World:
                 for begin in range(0, flat.size, _LARGEST):
                     part = flat[begin : begin + _LARGEST]
                     request = start(part, peer, tag)
-                    found.append(_Waiting(peer, request, part.size if comes else -1))
+                    found.append(_Waiting(peer, request, part.size, comes))
         return found
 
     def _wait(self, requests: list[_Waiting], what: str, seconds: float) -> None:
@@ -167,12 +188,15 @@ class World:
             raise
 
     def _poll(self, requests: Sequence[_Waiting], what: str, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        turns, pause = 0, _PAUSE
+        requests = [one for one in requests if not self._done(one, what)]
+        begin, pause = time.monotonic(), _PAUSE
+        deadline = begin + seconds
+        # MPI moves bytes while it is asked: a pause would hold them up.
+        moving = begin + _PATIENCE + sum(one.bytes for one in requests) / _SLOWEST
         while requests := [one for one in requests if not self._done(one, what)]:
-            turns += 1
-            if turns < _SPINS:
-                _yield()  # processes may share a core
+            now = time.monotonic()
+            if now < begin + _PATIENCE:
+                _give_way()
                 continue
             missing = sorted({entry.peer for entry in requests})
             if ended := [peer for peer in missing if self._has_ended(peer)]:
@@ -181,12 +205,15 @@ class World:
                     f"{'have' if len(ended) > 1 else 'has'} ended; all processes have to call a "
                     "program equally often"
                 )
-            if time.monotonic() > deadline:
+            if now > deadline:
                 raise UserError(
                     f"{what}: process {self.rank} waited {seconds:g} s for "
                     f"{_processes(missing)}; look at what they wrote, or wait longer: "
                     f"--comm-timeout SECONDS, girih.load(..., comm_timeout=) or {TIMEOUT}"
                 )
+            if now < moving:
+                _give_way()
+                continue
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 
@@ -197,7 +224,7 @@ class World:
                 return False
         except self.mpi.Exception as error:
             raise UserError(f"{what}: with {_processes([entry.peer])}: {error}") from error
-        if entry.bytes >= 0 and (found := self._status.Get_count(self.mpi.BYTE)) != entry.bytes:
+        if entry.comes and (found := self._status.Get_count(self.mpi.BYTE)) != entry.bytes:
             raise UserError(
                 f"{what}: process {self.rank} got {found} bytes from process {entry.peer}, and "
                 f"needs {entry.bytes}; load the same bundle on all processes"
@@ -214,7 +241,6 @@ class World:
         return time.monotonic() > self._gone[peer] + _GRACE
 
 
-_yield: Callable[[], Any] = getattr(os, "sched_yield", lambda: None)
 _starting = threading.Lock()
 
 

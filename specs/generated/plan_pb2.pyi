@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 12087adbf5f112eeca2862c7f9debf47164ed220379d41ef146a312f7aa56531); do not edit.
+# Generated from specs/plan.proto (sha256 7a40763f951f4cb6872cce4c3abe9792d94ceda670b07b283f974894d21efc3e); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -229,19 +229,45 @@ class Exchange(_message.Message):
     part_of: str
     def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., operand_dims: _Optional[_Iterable[int]] = ..., result_dims: _Optional[_Iterable[int]] = ..., element_bytes: _Optional[int] = ..., part_of: _Optional[str] = ...) -> None: ...
 
+class Group(_message.Message):
+    __slots__ = ("processes",)
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    processes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, processes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Collective(_message.Message):
+    __slots__ = ("kind", "operand", "result", "groups", "element_type", "elements", "origin")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    OPERAND_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    operand: Argument
+    result: Argument
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    element_type: str
+    elements: int
+    origin: PlanOrigin
+    def __init__(self, kind: _Optional[str] = ..., operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., element_type: _Optional[str] = ..., elements: _Optional[int] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ...) -> None: ...
+
 class Step(_message.Message):
-    __slots__ = ("run", "branch_if_false", "jump", "switch", "exchange")
+    __slots__ = ("run", "branch_if_false", "jump", "switch", "exchange", "collective")
     RUN_FIELD_NUMBER: _ClassVar[int]
     BRANCH_IF_FALSE_FIELD_NUMBER: _ClassVar[int]
     JUMP_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     run: Run
     branch_if_false: BranchIfFalse
     jump: Jump
     switch: Switch
     exchange: Exchange
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., branch_if_false: _Optional[_Union[BranchIfFalse, _Mapping]] = ..., jump: _Optional[_Union[Jump, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ...) -> None: ...
+    collective: Collective
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., branch_if_false: _Optional[_Union[BranchIfFalse, _Mapping]] = ..., jump: _Optional[_Union[Jump, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., collective: _Optional[_Union[Collective, _Mapping]] = ...) -> None: ...
 
 class MemorySummary(_message.Message):
     __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "scratch_bytes", "placement_proof", "peak_step", "order_bound_bytes", "order_proof")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from girih import UserError
 from girih.backends.cpu import machines
-from girih.optimizer.machine import Bandwidth, Machine, from_json, read_machine, to_json
+from girih.optimizer.machine import (
+    Bandwidth,
+    Communication,
+    Machine,
+    from_json,
+    read_machine,
+    to_json,
+)
+from girih.optimizer.sharding.interconnect import USUAL, interconnect_of, seconds
 
 
 @pytest.fixture
@@ -97,3 +106,52 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="cannot be read"):
         read_machine(tmp_path / "binary")
+
+
+ROWS = (
+    Communication("exchange", 4, "girih", 2e-6, 1e-9),
+    Communication("all_to_all", 4, "girih", 6e-6, 1e-9),
+    Communication("all_reduce", 2, "girih", 3e-6, 2e-9),
+    Communication("all_reduce", 8, "girih", 9e-6, 2e-9),
+    Communication("all_reduce", 8, "library", 0.0, 4e-9),
+)
+
+
+def test_what_communication_costs_is_kept(machine):
+    measured = replace(machine, network=ROWS)
+    assert from_json(to_json(measured)) == measured
+    assert "network" not in json.loads(to_json(machine))
+    assert from_json(to_json(machine)).network == ()
+
+
+def test_the_nearest_number_of_processes_answers(machine):
+    measured = replace(machine, network=ROWS)
+    found = [measured.communication("all_reduce", n, "girih") for n in (1, 2, 5, 6, 64)]
+    assert [row and row.processes for row in found] == [2, 2, 2, 8, 8]
+    assert measured.communication("all_reduce", 2, "library") == ROWS[4]
+    assert measured.communication("all_gather", 2, "girih") is None
+    assert ROWS[0].seconds(1000) == pytest.approx(3e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "broadcast"}, "network[0].kind: must be one of exchange, all_reduce"),
+        ({"engine": "nccl"}, "network[0].engine: must be one of girih, library, not 'nccl'"),
+        ({"processes": 0}, "network[0].processes: must be a positive whole number"),
+        ({"call": -1}, "network[0].call: must be a number"),
+        ({"processes": 8, "kind": "all_reduce"}, "network: has two rows of one kind"),
+    ],
+)
+def test_wrong_rows_of_communication_are_named(machine, change, message):
+    body = json.loads(to_json(replace(machine, network=ROWS)))
+    body["network"][0].update(change)
+    with pytest.raises(UserError, match=re.escape(message)):
+        from_json(json.dumps(body))
+
+
+def test_an_interconnect_is_made_of_what_was_measured(machine):
+    assert interconnect_of(None, 4) is USUAL and interconnect_of(machine, 4) is USUAL
+    link = interconnect_of(replace(machine, network=ROWS), 4).usual
+    assert seconds(link, 1, 1000) == pytest.approx(ROWS[0].seconds(1000))
+    assert seconds(link, 3, 1000) == pytest.approx(ROWS[1].seconds(1000))
