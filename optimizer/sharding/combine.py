@@ -3,7 +3,8 @@
 Calls of one kind among the same groups are joined in the order in which their operands are ready,
 up to `limit` bytes of operands and results. Sums whose results nothing but elementwise operations
 and the program's end wait for (gradients) are joined whenever they fit. Of others, none is joined
-that would be waited for longer than without, nor one that would lie there long before it is read.
+that would be waited for longer than without, by more than a call's own price, nor a gather whose
+result would lie there before it is read, unless its transfer takes less than that.
 
 An all-reduce and an all-gather take several operands, so that none is copied. Of reduce-scatters
 only those are joined whose own transfer takes less than a call: they are laid side by side first.
@@ -21,7 +22,7 @@ from ...hlo.graph import Module, Op, Region, Value, union_origins
 from ...hlo.ops.collectives import group_size
 from ..regions import map_bodies, rename
 from .interconnect import Link
-from .timeline import Costs, received, sends
+from .timeline import Costs, sends
 
 LIMIT = 30 << 20
 """Bytes of one call: what XLA's combiners join, too."""
@@ -126,9 +127,9 @@ class _Combiner:
         late: dict[Value, bool] = {}
         for op in reversed(region.ops):
             first = min((needed.get(value, now) for value in op.results), default=now)
-            end = all(late.get(value, True) for value in op.results) and not _waits(op)
+            end = all(late.get(value, True) for value in op.results) and _ends(op)
             for value in _read(op):
-                at = starts[op] if _waits(op) else first
+                at = first if end or not _waits(op) else starts[op]
                 needed[value] = min(needed.get(value, now), at)
                 late[value] = late.get(value, True) and end
         found = []
@@ -141,7 +142,7 @@ class _Combiner:
                     all(late.get(value, True) for value in op.results),
                     sum(max(v.tensor.bytes, r.tensor.bytes)
                         for v, r in zip(op.operands, op.results, strict=False)),
-                    received(op, costs.mesh.devices) * costs.link(op).byte,
+                    op.definition.traffic(op, costs.mesh.devices) * costs.link(op).byte,
                 )
             )  # fmt: skip
         return found
@@ -177,7 +178,7 @@ class _Combiner:
         behind = max(own, call.ready) + link.call + call.transfer
         joined = max(bucket.ready, call.ready) + link.call + bucket.transfer + call.transfer
         waits = max(own - bucket.needed, behind - call.needed, 0.0)
-        return joined - min(bucket.needed, call.needed) <= waits
+        return joined - min(bucket.needed, call.needed) <= waits + link.call
 
 
 def _brief(link: Link, *calls: _Call) -> bool:
@@ -204,8 +205,13 @@ def _kind(op: Op) -> Hashable | None:
 
 
 def _waits(op: Op) -> bool:
-    """Whether an operation is more than what makes a sum a part of the results."""
+    """Whether an operation takes time of its own: its operands are needed when it starts."""
     return op.definition.pattern not in ("elementwise", "index", "source")
+
+
+def _ends(op: Op) -> bool:
+    """Whether an operation is no more than what makes a part of the results of a sum."""
+    return not _waits(op) or op.definition.pattern == "reduce"
 
 
 def _read(op: Op) -> Iterable[Value]:

@@ -74,6 +74,10 @@ class _Walk:
         self.now = self.link = self.computed = 0.0
         self.before = self.times()
         self.cones = self.found_cones()
+        within = {op for cone in self.cones.values() for op in cone}
+        self.kept = {
+            op for op in within if all(u in within or u in self.cones for u in self.users[op])
+        }  # for a gather alone: computed when that starts
         self.ready: list[int] = []
         self.gathers: list[tuple[int, int]] = []  # ready: first reader's place, own place
         self.waiting: list[tuple[float, int]] = []  # end, place
@@ -126,7 +130,8 @@ class _Walk:
             upcoming = self.next()
             self.start(upcoming)
             if upcoming is not None:
-                self.take(upcoming)
+                if upcoming not in self.done:  # a gather that has started may have needed it
+                    self.take(upcoming)
             elif self.waiting:  # everything else waits for a call
                 self.now = max(self.now, self.waiting[0][0])
         return self.built()
@@ -135,7 +140,8 @@ class _Walk:
         """All that an operation reads is there."""
         number = self.place[op]
         if not sends(op):
-            heapq.heappush(self.ready, number)
+            if op not in self.kept:
+                heapq.heappush(self.ready, number)
         elif not _grows(op):
             self.issue(op)
         elif op not in self.cones:

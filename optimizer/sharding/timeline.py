@@ -10,7 +10,6 @@ the device until it ends; what `async_start` begins holds it at `async_done`, fr
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -81,7 +80,7 @@ class Costs:
 
     def call(self, op: Op) -> float:
         """One call of an operation that communicates."""
-        return seconds(self.link(op), messages(op), received(op, self.mesh.devices))
+        return seconds(self.link(op), messages(op), op.definition.traffic(op, self.mesh.devices))
 
     def link(self, op: Op) -> Link:
         """The link along the axes in which those differ that send to each other."""
@@ -110,24 +109,6 @@ def costs_of(module: Module, interconnect: Interconnect = USUAL) -> Costs:
 def sends(op: Op) -> bool:
     """Whether processes send to each other in an operation, itself and at once."""
     return isinstance(op.definition, Collective)
-
-
-def received(op: Op, devices: int) -> float:
-    """Bytes that a device receives when `op`, which `sends`, runs once; the mean of all."""
-    room = op.definition
-    size = sum(map(_bytes, op.operands))
-    if isinstance(room, CollectivePermute):
-        return size * sum(s != t for s, t in op.source_target_pairs) / devices
-    if isinstance(room, Exchange):
-        cells = sum(math.prod(t.sizes) for t in transfers(op) if t.source != t.target)
-        return cells * op.operands[0].tensor.element.bits / 8 / devices
-    assert isinstance(room, Collective)
-    found = (
-        room.received(op, [size] * len(group), place)
-        for group in _groups(op, devices)
-        for place in range(len(group))
-    )
-    return sum(found) / devices
 
 
 def messages(op: Op) -> int:
@@ -189,7 +170,7 @@ def timeline(module: Module, costs: Costs) -> Timeline:
     """The timeline of a program of one device, at level INLINED."""
     clock = _Clock(costs)
     clock.region(module.body)
-    return Timeline(clock.now, clock.computing, tuple(clock.calls))
+    return Timeline(clock.now, clock.computing, tuple(sorted(clock.calls, key=lambda c: c.begin)))
 
 
 class _Clock:
