@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .compiler import import_model
+from .compiler import import_model, signature_of
 from .hlo.distributed import interpret_parallel
 from .hlo.errors import MemoryLimitError, UserError
 from .hlo.graph import Attribute, Module
@@ -110,7 +110,10 @@ class Partitioned:
 
         options = Options()
         backend = find("cpu", options)
-        _, fused = pipeline_for(backend, options).run(self.local)
+        local, whole = self.local, signature_of(self.decided)
+        donated = {n: leaf.aliases for n, leaf in enumerate(whole.arguments) if leaf.donated}
+        local = replace(local, signature=signature_of(local).donating(donated))
+        _, fused = pipeline_for(backend, options).run(local)
         return need(measure(fused, backend.in_tiles))
 
     def timeline(self, costs: Costs | None = None) -> Timeline:

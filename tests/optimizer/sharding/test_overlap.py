@@ -406,3 +406,10 @@ def test_annotated_programs(name: str) -> None:
         rest = slower.calls[1:]
         assert len(rest) == 7
         assert sum(c.hidden for c in rest) >= 0.8 * sum(c.duration for c in rest)
+
+
+def test_weights_are_updated_in_place_where_they_are_donated() -> None:
+    parts = girih.partition(NETWORKS["d1"].module(8))
+    weights = [kind for kind in parts.local.body.result_types if kind.rank == 2]  # type: ignore[union-attr]
+    assert len(weights) == 4
+    assert parts.memory.outputs < min(kind.bytes for kind in weights)  # type: ignore[union-attr]
