@@ -8,37 +8,45 @@ results = parts.interpret([x, w])
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from .compiler import import_model
+from .compiler import import_model, signature_of
 from .hlo.distributed import interpret_parallel
-from .hlo.errors import UserError
+from .hlo.errors import MemoryLimitError, UserError
 from .hlo.graph import Attribute, Module
 from .hlo.placement import cut, joined
 from .hlo.sharding import Mesh, Sharding
 from .hlo.types import TensorType
 from .hlo.verify import DECIDED, verify
+from .optimizer.limit import Need, need
+from .optimizer.measure import measure
 from .optimizer.passes.dce import Dce
 from .optimizer.passes.decompose import KEPT, Decompose
 from .optimizer.passes.inline import Inline
 from .optimizer.passes.legalize_quantized import LegalizeQuantized
 from .optimizer.passes.mask_bounded import MaskBounded
 from .optimizer.passes.require_static import RequireStatic
+from .optimizer.sharding.ahead import gathered_ahead
 from .optimizer.sharding.budgets import Budget, require_within
 from .optimizer.sharding.choice import Choice, choose
+from .optimizer.sharding.combine import combined
 from .optimizer.sharding.communications import Communication, communications
 from .optimizer.sharding.explanation import Explanation, explain
 from .optimizer.sharding.interconnect import USUAL, Interconnect
+from .optimizer.sharding.overlap import overlapped
 from .optimizer.sharding.partition.program import WEIGHT, WHOLE
 from .optimizer.sharding.partition.program import partition as partitioned
 from .optimizer.sharding.propagated import Propagated, propagate
+from .optimizer.sharding.regather import gaps, regathered
 from .optimizer.sharding.remesh import remeshed
 from .optimizer.sharding.rotations import pads_for_slices
 from .optimizer.sharding.suggestions import Suggestion, suggest
+from .optimizer.sharding.timeline import Costs, Timeline, timeline
+from .options import Options, bytes_of
 
 Array = np.ndarray[Any, Any]
 
@@ -54,6 +62,9 @@ class Partitioned:
     propagated: the program as imported, and how annotations let its tensors lie. choice: how each
     operation is computed. local: the program of one device, plain HLO with collectives, on its
     blocks.
+    propagated: the program as imported, and how annotations let its tensors lie. decided: the same
+    with a sharding in each type, where `sharding_constraint` says what is sent. local: the program
+    of one device, plain HLO with collectives, on its blocks; small collectives are joined.
     """
 
     propagated: Propagated
@@ -78,6 +89,36 @@ class Partitioned:
         """What devices send, in the order of the program; their bytes are those that are counted
         when it runs."""
         return communications(self.decided, self.interconnect)
+
+    @cached_property
+    def overlapped(self) -> Module:
+        """`local` with communication beside computing, for devices whose links work by themselves:
+        loops gather ahead, calls are `async_start` and `async_done`. Results have the same bits."""
+        return overlapped(gathered_ahead(self.local), self.costs)
+
+    @property
+    def costs(self) -> Costs:
+        """What the operations of one device's program take, by a model."""
+        return Costs(self.mesh, self.interconnect)
+
+    @cached_property
+    def memory(self) -> Need:
+        """Bytes that one device needs for a call, by what for: those of `local` as it is planned
+        for the CPU of this machine, without scratch of its workers."""
+        from .backends import find
+        from .optimizer.pipeline import pipeline_for
+
+        options = Options()
+        backend = find("cpu", options)
+        local, whole = self.local, signature_of(self.decided)
+        donated = {n: leaf.aliases for n, leaf in enumerate(whole.arguments) if leaf.donated}
+        local = replace(local, signature=signature_of(local).donating(donated))
+        _, fused = pipeline_for(backend, options).run(local)
+        return need(measure(fused, backend.in_tiles))
+
+    def timeline(self, costs: Costs | None = None) -> Timeline:
+        """When `overlapped` computes and sends; costs: measured ones instead of the model's."""
+        return timeline(self.overlapped, costs or self.costs)
 
     @property
     def bytes(self) -> float:
@@ -131,18 +172,22 @@ def partition(
     mesh: Mapping[str, int | None] | None = None,
     shardings: Mapping[str, Iterable[Any]] | None = None,
     interconnect: Interconnect = USUAL,
+    memory: int | str | None = None,
     **keywords: Any,
 ) -> Partitioned:
     """The program of one device of a mesh, from any source that `girih.compile` takes.
 
     mesh, shardings: as for `girih.compile`. Without `shardings` the source brings its own, and a
-    mesh of other sizes moves it there. interconnect: what sending costs.
-    UserError for a program without a mesh, UnsupportedError for what cannot be moved or cut.
+    mesh of other sizes moves it there. interconnect: what sending costs. memory: the most that a
+    call may take on one device, bytes or text such as "8GiB", counted as `max_memory` is: what does
+    not fit gathers values again for later uses rather than keep them, as few as that takes.
+    UserError for a program without a mesh, UnsupportedError for what cannot be moved or cut,
+    MemoryLimitError where all of that does not make it fit.
     """
     module = import_model(source, *example_inputs, **keywords)
     if mesh is not None:
         module, mesh = annotated_for(module, mesh, shardings)
-    return partition_module(module, mesh, interconnect)
+    return partition_module(module, mesh, interconnect, memory)
 
 
 def annotated_for(
@@ -163,9 +208,10 @@ def partition_module(
     module: Module,
     mesh: Mapping[str, int | None] | None = None,
     interconnect: Interconnect = USUAL,
+    memory: int | str | None = None,
 ) -> Partitioned:
     """The program of one device, from a module whose annotations say how it lies. mesh: the sizes
-    that its axes get instead of those that they have; errors as for `partition`."""
+    that its axes get instead of those that they have; memory, errors as for `partition`."""
     for step in (MaskBounded(), RequireStatic(), LegalizeQuantized(), Inline()):
         module = step(module)
     if mesh is not None:
@@ -173,9 +219,46 @@ def partition_module(
     for step in (Decompose(KEPT | DIVIDED), Dce()):
         module = step(module)
     found = pads_for_slices(propagate(module))
-    choice = choose(found)
+    parts = _partitioned(found, choose(found), interconnect)
+    return parts if memory is None else _fitting(parts, bytes_of(memory))
+
+
+def _partitioned(found: Propagated, choice: Choice, interconnect: Interconnect) -> Partitioned:
     verify(choice.module, DECIDED)
-    return Partitioned(found, choice, partitioned(choice.module, interconnect), interconnect)
+    parts = Partitioned(found, choice, partitioned(choice.module, interconnect), interconnect)
+    return replace(parts, local=combined(parts.local, parts.costs))
+
+
+def _fitting(parts: Partitioned, limit: int) -> Partitioned:
+    """The program within `limit` bytes of memory, with as few values gathered again as that takes;
+    MemoryLimitError without one."""
+    if parts.memory.total <= limit:
+        return parts
+    known = gaps(parts.decided, parts.mesh)
+
+    def gathering(count: int) -> Partitioned:
+        choice = parts.choice
+        again = replace(choice, decided=regathered(choice.decided, known[:count]))
+        return _partitioned(parts.propagated, again, parts.interconnect)
+
+    best = gathering(len(known)) if known else parts
+    most = best.memory
+    if most.total > limit:
+        raise MemoryLimitError(
+            f"memory: {limit:,} bytes are too few: one of {parts.mesh.devices} devices needs "
+            f"{most.total:,} ({most.text}), {len(known)} values gathered again; cut more of the "
+            "arguments, or take more devices",
+            limit, most.total, impossible=False,
+        )  # fmt: skip
+    low, high = 0, len(known)  # too much memory is needed with `low` of them, not with `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = gathering(middle)
+        if tried.memory.total <= limit:
+            high, best = middle, tried
+        else:
+            low = middle
+    return best
 
 
 def _sized(module: Module) -> bool:

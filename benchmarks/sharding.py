@@ -9,10 +9,11 @@ Beside it what was measured earlier with the same jaxlib (XLA and Shardy), the i
 paper, and XLA's own account of a device's memory. Where the program of the earlier measurement was
 described by words only, ours was rebuilt from them; `*` marks rows in which XLA's bytes then differ
 by more than 1 %. Ours are counted over the program of one device that `choose` and `partition`
-make; `decided` is what `communications` says of it beforehand. With --equal programs are run by the
-interpreter on so many devices, and the largest relative difference from one device is told; this
-takes minutes for large ones. Results go to benchmarks/results/sharding.json; `b24`, which takes
-minutes, is run only where it is named.
+make; `decided` is what `communications` says of it beforehand. Our memory is that of one device's
+arguments and temporary values in the plan for the CPU; XLA's is the sum of both. With --equal
+programs are run by the interpreter on so many devices, and the largest relative difference from one
+device is told; this takes minutes for large ones. Results go to benchmarks/results/sharding.json;
+`b24`, which takes minutes, is run only where it is named.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from girih.hlo.interpret import interpret
 from girih.hlo.ops.rooted import ProcessNumber
 from girih.optimizer.passes.inline import Inline
 from girih.optimizer.sharding.communications import walk_turns
+from girih.optimizer.sharding.timeline import timeline
 
 RESULTS = Path(__file__).resolve().parent / "results" / "sharding.json"
 EXAMPLES = {**NETWORKS, **OPERATIONS}
@@ -136,7 +138,15 @@ def ours(example: Example) -> dict[str, Any]:
     except UserError as error:
         return {"decided": None, "ours": None, "refused": str(error)}
     counted = sent(parts.local)
-    return {"decided": parts.bytes / MIB, "ours": counted.size, "ours_calls": counted.calls}
+    memory = parts.memory
+    return {
+        "decided": parts.bytes / MIB,
+        "ours": counted.size,
+        "ours_calls": counted.calls,
+        "ours_memory": (memory.total - memory.outputs) / MIB,
+        "seconds": timeline(parts.local, parts.costs).seconds,
+        "seconds_overlapped": parts.timeline().seconds,
+    }
 
 
 def difference(example: Example, devices: int) -> float:
@@ -172,13 +182,13 @@ def shown(rows: dict[str, dict[str, Any]]) -> Table:
     table = Table("id", "XLA's collectives", title="MiB received per device and step")
     heads = (
         "decided", "ours", "XLA", "earlier", "Shardy, earlier", "ideal",
-        "XLA's arguments", "results", "temporary",
+        "our memory", "XLA's arguments", "results", "temporary",
     )  # fmt: skip
     for head in heads:
         table.add_column(head, justify="right")
     keys = (
         "decided", "ours", "xla", "xla_earlier", "shardy_earlier", "ideal",
-        "xla_arguments", "xla_results", "xla_temporaries",
+        "ours_memory", "xla_arguments", "xla_results", "xla_temporaries",
     )  # fmt: skip
     for name, found in rows.items():
         calls = ", ".join(f"{count} {kind}" for kind, count in found["xla_calls"].items())
@@ -187,7 +197,7 @@ def shown(rows: dict[str, dict[str, Any]]) -> Table:
             if abs(found["xla"] - found["xla_earlier"]) > 0.01 * found["xla_earlier"] + 1e-3
             else ""
         )
-        cells = ["-" if found[key] is None else f"{found[key]:.3f}" for key in keys]
+        cells = ["-" if found.get(key) is None else f"{found[key]:.3f}" for key in keys]
         table.add_row(name, calls, *cells[:2], cells[2] + mark, *cells[3:])
     summed = [found for name, found in rows.items() if name not in LEFT_OUT]
     totals = [
