@@ -3,11 +3,18 @@
     b s h d, b t h d -> b s h d; replicate={t}
     m k, k n -> m n; reduction={k}
     m k -> m; reduction=max{k}
+    s c, w c -> s c; halo={s: 1 1}; multiple={s: 16}; min_local={s: 64}
 
 For each array, for each dim a name, or `_` for a dim that cannot be cut. Along a name that the
 results hold, every part is computed for itself. Names in `reduction` are folded: the results of
 parts are summed (`max`, `min`: the largest, the least is taken). Names that operands alone hold
 have to be listed in `reduction` or `replicate`; those listed in `replicate` are never cut.
+
+Along a name in `halo` the kernel runs on a part with so many elements before and behind it, zeros
+beyond the arrays' ends, and the part alone of its results is taken. A part is cut where its size is
+a multiple of what `multiple` says and at least what `min_local` says; such parts are all equal.
+
+A tile function without a contract has the one that follows from its windows (`kernel_windows.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +24,27 @@ import re
 from .errors import UserError
 from .factors import Factor, FactorBuilder, FactorKind, Factors
 from .graph import Op, Value
+from .kernel_windows import contract_of
 from .sharding import REDUCTIONS, SUM
 
-_OPTION = re.compile(r"(reduction|replicate)=(\w*)\{([\w ,]*)\}")
+_OPTION = re.compile(r"(\w+)=(\w*)\{([\w ,:]*)\}")
+_FORMS = (
+    "reduction={k}, reduction=max{k}, replicate={k}, halo={k: 1 1}, multiple={k: 16} or "
+    "min_local={k: 64}"
+)
+
+
+def contract_text(o: Op) -> str:
+    """The contract of a kernel's call, said or found; "" for none."""
+    if o.sharding or o.name != "kernel_call":
+        return str(o.sharding)
+    return contract_of(o)
+
+
+def call_factors(o: Op) -> Factors | None:
+    """The factors of a kernel's call; None without a contract."""
+    text = contract_text(o)
+    return contract_factors(o, text) if text else None
 
 
 def contract_factors(o: Op, text: str) -> Factors:
@@ -38,6 +63,8 @@ def contract_factors(o: Op, text: str) -> Factors:
         factor = kinds.get(name, Factor(1))._replace(size=size)
         if name not in held_by_results and factor.kind is FactorKind.PASS:
             raise _broken(o, text, f"no result holds '{name}': list it in reduction or replicate")
+        if name not in held_by_results and factor.kind is FactorKind.PERMUTATION:
+            raise _broken(o, text, f"no result holds '{name}', which has a halo")
         if name in held_by_results and factor.kind is FactorKind.REDUCTION:
             raise _broken(o, text, f"a result holds '{name}', which is said to be folded")
         places = (
@@ -59,7 +86,7 @@ def contract_names(o: Op, text: str) -> list[str]:
 def require_contract(o: Op) -> None:
     """UserError for a kernel's call whose operands are to be cut, where the kernel does not say
     what that means."""
-    if o.sharding:
+    if contract_text(o):
         return
     raise UserError(
         f"{o.place}kernel '{o.kernel}' has no contract, so that its operands cannot be cut among "
@@ -96,22 +123,61 @@ def _sizes(o: Op, text: str, tensors: list[list[str]]) -> dict[str, int]:
 def _kinds(o: Op, text: str, options: list[str], sizes: dict[str, int]) -> dict[str, Factor]:
     """What the options say of names."""
     kinds: dict[str, Factor] = {}
+    limits: list[tuple[str, str, int]] = []
     for option in options:
         found = _OPTION.fullmatch(option)
-        if found is None:
-            raise _broken(o, text, f"`{option}` is not `reduction={{..}}` or `replicate={{..}}`")
-        word, reduction, names = found.groups()
+        if found is None or found[1] not in (*_KINDS, *_LIMITS):
+            raise _broken(o, text, f"`{option}` is not {_FORMS}")
+        word, reduction, listed = found.groups()
         reduction = reduction or SUM
         if reduction not in (REDUCTIONS if word == "reduction" else (SUM,)):
             raise _broken(o, text, f"'{reduction}' is none of {', '.join(REDUCTIONS)}")
-        kind = FactorKind.REDUCTION if word == "reduction" else FactorKind.REPLICATE
-        for name in names.replace(",", " ").split():
+        for name, numbers in _entries(o, text, option, listed, _NUMBERS[word]):
             if name not in sizes:
                 raise _broken(o, text, f"'{name}' is no dim; there are {', '.join(sizes)}")
+            if word in _LIMITS:
+                if (name, word) in ((one, other) for one, other, _ in limits):
+                    raise _broken(o, text, f"'{name}' is listed twice in {word}")
+                limits.append((name, word, *numbers))
+                continue
             if name in kinds:
                 raise _broken(o, text, f"'{name}' is listed twice")
-            kinds[name] = Factor(1, kind, reduction=reduction)
+            halo = (numbers[0], numbers[1]) if word == "halo" else (0, 0)
+            kinds[name] = Factor(1, _KINDS[word], reduction=reduction, halo=halo)
+    for name, word, number in limits:
+        known = kinds.get(name, Factor(1))
+        if known.kind is FactorKind.REPLICATE:
+            raise _broken(o, text, f"'{name}' is never cut, and {word} says how its parts are")
+        kinds[name] = known._replace(**{_LIMITS[word]: number})
     return kinds
+
+
+_KINDS = {
+    "reduction": FactorKind.REDUCTION,
+    "replicate": FactorKind.REPLICATE,
+    "halo": FactorKind.PERMUTATION,
+}
+_LIMITS = {"multiple": "multiple", "min_local": "least"}
+_NUMBERS = {"reduction": 0, "replicate": 0, "halo": 2, "multiple": 1, "min_local": 1}
+"""How many numbers stand behind each name of an option."""
+
+
+def _entries(
+    o: Op, text: str, option: str, listed: str, count: int
+) -> list[tuple[str, tuple[int, ...]]]:
+    """The names that an option lists, each with its numbers."""
+    if not count:
+        return [(name, ()) for name in listed.replace(",", " ").split()]
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for entry in listed.split(","):
+        name, _, rest = entry.partition(":")
+        numbers = rest.split()
+        if len(numbers) != count or not all(number.isdecimal() for number in numbers):
+            raise _broken(o, text, f"`{option}` is not {_FORMS}")
+        found.append((name.strip(), tuple(map(int, numbers))))
+        if count == 1 and not found[-1][1][0] or count == 2 and not any(found[-1][1]):
+            raise _broken(o, text, f"`{option}` says nothing: its numbers are from 1 on")
+    return found
 
 
 def _broken(o: Op, text: str, reason: str) -> UserError:

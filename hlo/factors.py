@@ -43,6 +43,9 @@ class Factor(NamedTuple):
     `placed`: a part has to know its place. Data that names positions counts from the part's first
     element, and what it names outside of the part is left out (read as 0, not written); part of a
     window reads that far from the window's start; what is made of nothing is made for the part.
+
+    What kernels say (`contracts.py`): `halo`, elements that a part reads before and behind it;
+    `multiple`, what the size of a part has to be a multiple of; `least`, its least size.
     """
 
     size: int
@@ -50,6 +53,17 @@ class Factor(NamedTuple):
     blocked: bool = False
     reduction: str = SUM
     placed: bool = False
+    halo: tuple[int, int] = (0, 0)
+    multiple: int = 1
+    least: int = 1
+
+    def fits(self, parts: int) -> bool:
+        """Whether it may be cut into so many parts, by what a kernel says of their sizes. Parts of
+        which it says something are equal."""
+        if parts == 1 or (self.multiple, self.least, self.halo) == (1, 1, (0, 0)):
+            return True
+        size, rest = divmod(self.size, parts)
+        return not rest and size % self.multiple == 0 and size >= max(self.least, *self.halo)
 
 
 Dims = tuple[tuple[int, ...], ...]  # of one tensor: for each dim its factors, major to minor
