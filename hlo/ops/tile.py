@@ -70,9 +70,9 @@ class KernelCall(OpDefinition, name="kernel_call"):
     `starts` says for each result what it holds before: -1 for nothing that may be read, else the
     number of the input that it starts as a copy of. A second region, if there is one, is the
     reference: the same results from ordinary operations, for targets that cannot run the body.
-    `sharding` is the contract by which a partitioner may split the call; without one it follows from
-    the windows where these are affine in the tile. `variants` are programs of the same kernel for
-    parts of its arrays, on the wire.
+    `sharding` is the contract by which a partitioner may split the call; without one it follows
+    from the windows where these are affine in the tile. `variants` are programs of the same kernel
+    for parts of its arrays, on the wire.
     """
 
     pattern = "kernel"

@@ -11,12 +11,11 @@ import functools
 from collections.abc import Hashable, Mapping, Sequence
 
 from ....hlo import wire
-from ....hlo.errors import UserError
 from ....hlo.factors import FactorKind, Factors
 from ....hlo.graph import Op, Region, Value, arguments
 from ....hlo.kernel_windows import walks
 from ....hlo.sharding import Mesh
-from ....hlo.types import TensorType, Type
+from ....hlo.types import TensorType, Type, unsharded
 from ..propagated import retyped
 from .halo import Axes, Line, Window, kept, read_along, received, routes_of, transfers_of
 from .partitioner import Partitioner
@@ -71,7 +70,7 @@ def _lines(
 
 def lower_kernel(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
     """A kernel's call on blocks; UnsupportedError where the program has no kernel for the part."""
-    if o.definition.shard(o) is None:
+    if o.definition.divide(o) is None:
         types = [p.local(result.type) for result in o.results]
         return p.b.op(o.name, operands, o.attributes, o.regions, types).results
     factors, axes = p.factors(o), p.axes(o)
@@ -86,7 +85,7 @@ def lower_kernel(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value
         for result, held in zip(o.results, factors.results, strict=True)
     ]
     if cut:
-        made = _variant(o, blocks, wanted) or _of_windows(o, factors, cut, blocks, wanted)
+        made = _part(o, factors, cut, blocks, wanted)
         if made is None:
             names = ", ".join(str(value.type) for value in blocks)
             raise p.refuse(
@@ -131,19 +130,31 @@ def _taken(
     )
 
 
-def _variant(o: Op, blocks: Sequence[Value], wanted: Sequence[Type]) -> Op | None:
-    """The kernel that was made for arrays of these types, if the program has it."""
-    types = tuple(value.type for value in blocks)
-    for data in o.variants:
-        found = _decoded(data)
-        if found.argument_types == types:
-            if found.result_types != tuple(wanted):
-                raise UserError(
-                    f"{o.place}kernel '{o.kernel}' gives {list(found.result_types)} for the part "
-                    f"{list(types)}; its contract says {list(wanted)}"
-                )
-            return found.ops[0]
+def _part(
+    o: Op, factors: Factors, cut: Sequence[int], blocks: Sequence[Value], wanted: Sequence[Type]
+) -> Op | None:
+    """The kernel of a part: of the kernel and its variants the first that has the part's sizes but
+    where its windows walk. None where there is none."""
+    types = [*(value.type for value in blocks), *wanted]
+    for base in (*(_decoded(data).ops[0] for data in o.variants), o):
+        having = [unsharded(value.type) for value in (*base.operands, *base.results)]
+        differing = {
+            number
+            for dims, one, other in zip(factors.tensors, having, types, strict=True)
+            for held, size, part in zip(dims, _dims(one), _dims(other), strict=True)
+            if size != part
+            for number in held
+        }
+        if not differing:
+            return base
+        made = _walked(base, factors, sorted(differing), types) if differing <= {*cut} else None
+        if made is not None:
+            return made
     return None
+
+
+def _dims(kind: Type) -> tuple[int, ...]:
+    return kind.dims if isinstance(kind, TensorType) else ()
 
 
 @functools.lru_cache(256)
@@ -152,15 +163,16 @@ def _decoded(data: bytes) -> Region:
     return wire.decode(data).body
 
 
-def _of_windows(
-    o: Op, factors: Factors, cut: Sequence[int], blocks: Sequence[Value], wanted: Sequence[Type]
-) -> Op | None:
-    """The tile function with fewer tiles; None where its windows do not walk along what is cut."""
+def _walked(o: Op, factors: Factors, along: Sequence[int], types: Sequence[Type]) -> Op | None:
+    """The tile function with fewer tiles; None where its windows do not walk along these factors.
+
+    types: of its operands and results then. A reference, which is for arrays of the whole sizes, is
+    left out.
+    """
     if o.name != "kernel_call":
         return None
     grid, known = list(o.grid), walks(o)
-    types = [*(value.type for value in blocks), *wanted]
-    for number in cut:
+    for number in along:
         places = {
             memory: held.index((number,))
             for memory, held in enumerate(factors.tensors)
@@ -171,11 +183,9 @@ def _of_windows(
         if walk is None or walk.halo[0] > said[0] or walk.halo[1] > said[1]:
             return None
         memory, dim = next(iter(places.items()))
-        kind = types[memory]
-        assert isinstance(kind, TensorType)
-        grid[walk.axis] = -(-int(kind.dims[dim]) // walk.step)
-    body = o.regions[0]
+        grid[walk.axis] = -(-_dims(types[memory])[dim] // walk.step)
+    body, count = o.regions[0], len(o.operands)
     own = dict(zip(body.arguments, types, strict=True))
     smaller = retyped(body, lambda value: own.get(value, value.type), {})
     facts = {**o.attributes, "grid": tuple(grid)}
-    return Op(o.definition, arguments(types[: len(blocks)]), facts, (smaller,), wanted, o.origin)
+    return Op(o.definition, arguments(types[:count]), facts, (smaller,), types[count:], o.origin)
