@@ -20,11 +20,12 @@ A tile function without a contract has the one that follows from its windows (`k
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from .errors import UserError
 from .factors import Factor, FactorBuilder, FactorKind, Factors
 from .graph import Op, Value
-from .kernel_windows import contract_of
+from .kernel_windows import contract_of, walks
 from .sharding import REDUCTIONS, SUM
 
 _OPTION = re.compile(r"(\w+)=(\w*)\{([\w ,:]*)\}")
@@ -138,7 +139,7 @@ def _kinds(o: Op, text: str, options: list[str], sizes: dict[str, int]) -> dict[
             if word in _LIMITS:
                 if (name, word) in ((one, other) for one, other, _ in limits):
                     raise _broken(o, text, f"'{name}' is listed twice in {word}")
-                limits.append((name, word, *numbers))
+                limits.append((name, word, numbers[0]))
                 continue
             if name in kinds:
                 raise _broken(o, text, f"'{name}' is listed twice")
@@ -182,3 +183,36 @@ def _entries(
 
 def _broken(o: Op, text: str, reason: str) -> UserError:
     return UserError(f"{o.place}{o.name} '{o.kernel}': the contract `{text}` cannot hold: {reason}")
+
+
+def check_windows(o: Op) -> None:
+    """UserError where the contract of a tile function says what its windows do not allow: parts
+    that read elements of others without a halo, dims that are cut without those beside them.
+
+    o: a `kernel_call` with a contract.
+    """
+    text = str(o.sharding)
+    factors = contract_factors(o, text)
+    names = contract_names(o, text)
+    for walk in walks(o):
+        held = {factors.tensors[memory][dim] for memory, dim in walk.places.items()}
+        for number in sorted({number for dims in held for number in dims}):
+            factor, name = factors.factors[number], _name(names, number)
+            if factor.kind is FactorKind.REPLICATE:
+                continue
+            if held != {(number,)}:
+                raise _broken(
+                    o, text, f"tiles walk along '{name}' and along other dims at once: give these "
+                    f"the same name, or list '{name}' in replicate"
+                )  # fmt: skip
+            low, high = walk.halo
+            if low > factor.halo[0] or high > factor.halo[1]:
+                raise _broken(
+                    o, text, f"tiles read {low} elements before and {high} behind their own along "
+                    f"'{name}': say halo={{{name}: {low} {high}}}, or list it in replicate"
+                )  # fmt: skip
+
+
+def _name(names: Sequence[str], number: int) -> str:
+    """Of a factor; those that nothing names are behind the others."""
+    return names[number] if number < len(names) else "_"

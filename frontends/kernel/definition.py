@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo.build import Builder
+from ...hlo.contracts import check_windows
 from ...hlo.errors import UserError
 from ...hlo.graph import Function, Module, Op, Origin
 from ...hlo.verify import Level, verify
@@ -175,6 +176,8 @@ class Definition:
         if self.sharding:
             facts["sharding"] = self.sharding
         op = builder.op("kernel_call", operands, facts, (body,))
+        if self.sharding:
+            check_windows(op)
         module = Module({"main": Function("main", builder.region(op.results))}, name=self.name)
         verify(module, _KERNEL)
         return module
