@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 
 from .errors import UserError
-from .factors import Factor, FactorBuilder, FactorKind, Factors
+from .factors import Dims, Factor, FactorBuilder, FactorKind, Factors, factor_name
 from .graph import Op, Value
 from .kernel_windows import contract_of, walks
 from .sharding import REDUCTIONS, SUM
@@ -82,6 +82,27 @@ def contract_names(o: Op, text: str) -> list[str]:
     tensors = _tensors(o, text, operands, o.operands, "operands")
     tensors += _tensors(o, text, results, o.results, "results")
     return [name for name, size in _sizes(o, text, tensors).items() if size != 1]
+
+
+def rule_contract(rule: Factors) -> str:
+    """The contract that says what a rule says; "" for one whose dims hold several factors. Factors
+    that need other parts' elements, of which a rule does not say how many, are not cut."""
+    if any(len(held) > 1 for dims in rule.tensors for held in dims):
+        return ""
+
+    def side(tensors: Sequence[Dims]) -> str:
+        return ", ".join(
+            " ".join(factor_name(*held) if held else "_" for held in dims) for dims in tensors
+        )
+
+    whole = (FactorKind.REPLICATE, FactorKind.PERMUTATION)
+    held_by_results = {n for dims in rule.results for held in dims for n in held}
+    kept = [n for n, f in enumerate(rule.factors) if f.kind in whole]
+    folded = rule.of_kind(FactorKind.REDUCTION)
+    kept += [n for n in range(len(rule.factors)) if n not in {*held_by_results, *kept, *folded}]
+    options = (("reduction", folded), ("replicate", kept))
+    said = [f"{word}={{{', '.join(map(factor_name, n))}}}" for word, n in options if n]
+    return "; ".join((f"{side(rule.operands)} -> {side(rule.results)}", *said))
 
 
 def require_contract(o: Op) -> None:

@@ -96,13 +96,13 @@ class Factors:
         return tuple(n for n, factor in enumerate(self.factors) if factor.kind is kind)
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{_name(n)}={f.size}" for n, f in enumerate(self.factors))
+        sizes = ", ".join(f"{factor_name(n)}={f.size}" for n, f in enumerate(self.factors))
         text = f"({_tensors(self.operands)})->({_tensors(self.results)}) {{{sizes}}}"
         for kind, word in FACTOR_SETS.items():
             numbers = self.of_kind(kind)
             if numbers:
-                text += f" {word}={{{', '.join(map(_name, numbers))}}}"
-        blocked = [_name(n) for n, factor in enumerate(self.factors) if factor.blocked]
+                text += f" {word}={{{', '.join(map(factor_name, numbers))}}}"
+        blocked = [factor_name(n) for n, factor in enumerate(self.factors) if factor.blocked]
         if blocked:
             text += f" blocked_propagation={{{', '.join(blocked)}}}"
         return text
@@ -116,14 +116,14 @@ FACTOR_SETS = {
 """The word before the set of factors of a kind, in the notation."""
 
 
-def _name(number: int) -> str:
+def factor_name(number: int) -> str:
     """i, j, ..., z, then z_1, z_2, ..."""
     return chr(ord("i") + number) if number < 18 else f"z_{number - 17}"
 
 
 def _tensors(tensors: tuple[Dims, ...]) -> str:
     return ", ".join(
-        "[" + ", ".join("".join(map(_name, dim)) for dim in dims) + "]" for dims in tensors
+        "[" + ", ".join("".join(map(factor_name, dim)) for dim in dims) + "]" for dims in tensors
     )
 
 
