@@ -20,7 +20,7 @@ def exchange_region(op: Op, devices: int, channel: Callable[[], int]) -> Region:
     devices: how many run the program, as partitions where the exchange has a channel, else as
     replicas. channel: one that no operation has yet.
     """
-    result = unsharded(op.result.type)
+    result = op.result.tensor.with_sharding(None)
 
     def built(b: Builder, value: Value) -> list[Value]:
         number = b.convert(b("partition_id" if op.channel_id else "replica_id"), I32)
