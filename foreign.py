@@ -79,6 +79,7 @@ def foreign_kernel(
     outputs: Sequence[str] = ("out",),
     constants: Mapping[str, Any] | None = None,
     sharding: str = "",
+    local: Mapping[str, int | Sequence[int]] | None = None,
 ) -> ForeignKernel:
     """A kernel of codes for some devices, called on numpy, torch and JAX arrays.
 
@@ -89,7 +90,9 @@ def foreign_kernel(
         interpreter, `check`, plain JAX and targets without a code run it.
     inputs: names of the inputs for rules; by default the reference's positional parameters.
     outputs: names of the outputs. constants: names and defaults; by default the reference's
-        keyword-only parameters. sharding: as for `girih.kernel`.
+        keyword-only parameters. sharding: the contract by which a partitioner may split the
+        call; "" forbids to. local: names of its dims, and into how many parts they may be cut: the
+        program has the kernel for these parts with it.
     """
     found, defaults = _parameters(reference)
     if inputs is None:
@@ -98,8 +101,9 @@ def foreign_kernel(
         inputs = found
     frame = sys._getframe(1)
     definition = ForeignDefinition(
-        reference, out, (), sharding, label=name, codes=tuple(codes), inputs=tuple(inputs),
-        outputs_named=tuple(outputs), given=defaults if constants is None else constants,
+        reference, out, (), sharding, local or {}, label=name, codes=tuple(codes),
+        inputs=tuple(inputs), outputs_named=tuple(outputs),
+        given=defaults if constants is None else constants,
         origin=Origin(frame.f_code.co_filename, frame.f_lineno, name),
     )  # fmt: skip
     return ForeignKernel(definition, reference)

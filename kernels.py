@@ -44,6 +44,7 @@ def kernel(
     grid: Any = (),
     reference: Callable[..., Any] | None = None,
     sharding: str = "",
+    local: Mapping[str, int | Sequence[int]] | None = None,
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Make a function over tiles a kernel, called on numpy, torch and JAX arrays.
 
@@ -52,13 +53,16 @@ def kernel(
     grid: the tiles along each axis, or a function of inputs, outputs and constants; `()` is one.
     reference: a function of the inputs that computes the same. `check` compares with it, plain JAX
         and other targets run it, derivatives are its derivatives.
-    sharding: the contract by which a partitioner may split the call; "" forbids to.
+    sharding: the contract by which a partitioner may split the call; without one it follows from
+        the windows, where these walk with the grid.
+    local: names of the contract's dims, and into how many parts they may be cut, for dims along
+        which the windows do not walk: the program has the kernel for these parts with it.
     """
 
     def wrap(function: Callable[..., Any]) -> Kernel:
         if not isinstance(function, FunctionType):
             raise UserError(f"girih.kernel is for plain functions, not {function!r}")
-        return Kernel(Definition(function, out, grid, sharding), reference)
+        return Kernel(Definition(function, out, grid, sharding, local or {}), reference)
 
     return wrap
 

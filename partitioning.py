@@ -16,7 +16,7 @@ import numpy as np
 
 from .compiler import import_model, signature_of
 from .hlo.distributed import interpret_parallel
-from .hlo.errors import MemoryLimitError, UserError
+from .hlo.errors import MemoryLimitError, UnsupportedError, UserError
 from .hlo.graph import Attribute, Module
 from .hlo.placement import cut, joined
 from .hlo.sharding import Mesh, Sharding
@@ -212,6 +212,7 @@ def partition_module(
 ) -> Partitioned:
     """The program of one device, from a module whose annotations say how it lies. mesh: the sizes
     that its axes get instead of those that they have; memory, errors as for `partition`."""
+    _require_one_mesh(module)
     for step in (MaskBounded(), RequireStatic(), LegalizeQuantized(), Inline()):
         module = step(module)
     if mesh is not None:
@@ -259,6 +260,28 @@ def _fitting(parts: Partitioned, limit: int) -> Partitioned:
         else:
             low = middle
     return best
+
+
+def _require_one_mesh(module: Module) -> None:
+    """UnsupportedError where values are cut along the axes of meshes that are not one."""
+    first: tuple[Sharding, str] | None = None
+    arguments = [(value, "an argument") for value in module.body.arguments]
+    results = [(value, f"{op.place}{op.name}") for op in module.walk() for value in op.results]
+    for value, what in (*arguments, *results):
+        sharding = value.type.sharding if isinstance(value.type, TensorType) else None
+        if sharding is None or not any(dim.axes for dim in sharding.dims):
+            continue
+        first = first or (sharding, what)
+        one, other = (module.meshes[found.mesh] for found in (first[0], sharding))
+        if (one.axes, _order(one)) != (other.axes, _order(other)):
+            raise UnsupportedError(
+                f"{what} is {value.type} and {first[1]} {first[0]}: these meshes have other axes, "
+                f"or their devices in another order ({one} and {other}); say both on one mesh"
+            )
+
+
+def _order(mesh: Mesh) -> tuple[int, ...]:
+    return tuple(mesh.device_ids or range(mesh.devices)) if mesh.static else ()
 
 
 def _sized(module: Module) -> bool:

@@ -671,6 +671,42 @@ def convert(
     convert_bundle(bundle, output, version, as_json)
 
 
+@app.command(name="check-contract")
+def check_contract_command(
+    kernel: Annotated[
+        str, typer.Argument(help="FILE.py:NAME or MODULE:NAME of a kernel.", show_default=False)
+    ],
+    types: Annotated[
+        list[str],
+        typer.Argument(
+            help="The type of each input, f32[16,8]; values are made up.",
+            show_default=False,
+            metavar="TYPE...",
+        ),
+    ],
+    constants: Annotated[
+        list[str] | None,
+        typer.Option("--constant", "-c", metavar="NAME=VALUE", help="A constant of the kernel."),
+    ] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Check what a kernel's contract (sharding=) says of cutting it among devices.
+
+    The kernel runs on whole arrays, and in 2, 3 and 4 parts along each dim that may be cut; fails
+    with the dim's name where the parts do not give the same.
+
+    Examples:
+
+      girih check-contract kernels.py:attention f32[4,16,8] f32[4,16,8] f32[4,16,8]
+
+      girih check-contract models.kernels:conv 'f32[64,8]' 'f32[3,8]' -c block=16
+    """
+    from .contracts import check_contract
+
+    check_contract(kernel, types, constants or [], seed, as_json)
+
+
 explain_app = typer.Typer(no_args_is_help=True, help="Why a program is as it is.")
 app.add_typer(explain_app, name="explain")
 

@@ -76,6 +76,7 @@ def conflict(op: Op, mesh: Mesh) -> str:
     return (
         _overlapping(axes, mesh)
         or _wrong_kind(op, factors, axes)
+        or _wrong_size(op, factors, axes, mesh)
         or _folds(op, factors, axes, mesh)
     )
 
@@ -281,6 +282,18 @@ def _wrong_kind(op: Op, factors: Factors, axes: Sequence[Axes]) -> str:
             cut |= any(d.axes for d, dim in zip(said, dims, strict=True) if number in dim)
         if cut:
             return f"each device needs all of factor {number} of {factors}, and has a part"
+    return ""
+
+
+def _wrong_size(op: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> str:
+    """Why a kernel does not allow parts of that size."""
+    if op.definition.pattern != "kernel":
+        return ""
+    for number, (factor, held) in enumerate(zip(factors.factors, axes, strict=True)):
+        parts = math.prod(map(mesh.size, held))
+        folded = factor.kind is FactorKind.REDUCTION and factor.size % parts
+        if folded or not factor.fits(parts):
+            return f"the kernel does not allow {parts} parts of factor {number} of {factors}"
     return ""
 
 

@@ -43,6 +43,9 @@ class Factor(NamedTuple):
     `placed`: a part has to know its place. Data that names positions counts from the part's first
     element, and what it names outside of the part is left out (read as 0, not written); part of a
     window reads that far from the window's start; what is made of nothing is made for the part.
+
+    What kernels say (`contracts.py`): `halo`, elements that a part reads before and behind it;
+    `multiple`, what the size of a part has to be a multiple of; `least`, its least size.
     """
 
     size: int
@@ -50,6 +53,17 @@ class Factor(NamedTuple):
     blocked: bool = False
     reduction: str = SUM
     placed: bool = False
+    halo: tuple[int, int] = (0, 0)
+    multiple: int = 1
+    least: int = 1
+
+    def fits(self, parts: int) -> bool:
+        """Whether it may be cut into so many parts, by what a kernel says of their sizes. Parts of
+        which it says something are equal."""
+        if parts == 1 or (self.multiple, self.least, self.halo) == (1, 1, (0, 0)):
+            return True
+        size, rest = divmod(self.size, parts)
+        return not rest and size % self.multiple == 0 and size >= max(self.least, *self.halo)
 
 
 Dims = tuple[tuple[int, ...], ...]  # of one tensor: for each dim its factors, major to minor
@@ -82,13 +96,13 @@ class Factors:
         return tuple(n for n, factor in enumerate(self.factors) if factor.kind is kind)
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{_name(n)}={f.size}" for n, f in enumerate(self.factors))
+        sizes = ", ".join(f"{factor_name(n)}={f.size}" for n, f in enumerate(self.factors))
         text = f"({_tensors(self.operands)})->({_tensors(self.results)}) {{{sizes}}}"
         for kind, word in FACTOR_SETS.items():
             numbers = self.of_kind(kind)
             if numbers:
-                text += f" {word}={{{', '.join(map(_name, numbers))}}}"
-        blocked = [_name(n) for n, factor in enumerate(self.factors) if factor.blocked]
+                text += f" {word}={{{', '.join(map(factor_name, numbers))}}}"
+        blocked = [factor_name(n) for n, factor in enumerate(self.factors) if factor.blocked]
         if blocked:
             text += f" blocked_propagation={{{', '.join(blocked)}}}"
         return text
@@ -102,14 +116,14 @@ FACTOR_SETS = {
 """The word before the set of factors of a kind, in the notation."""
 
 
-def _name(number: int) -> str:
+def factor_name(number: int) -> str:
     """i, j, ..., z, then z_1, z_2, ..."""
     return chr(ord("i") + number) if number < 18 else f"z_{number - 17}"
 
 
 def _tensors(tensors: tuple[Dims, ...]) -> str:
     return ", ".join(
-        "[" + ", ".join("".join(map(_name, dim)) for dim in dims) + "]" for dims in tensors
+        "[" + ", ".join("".join(map(factor_name, dim)) for dim in dims) + "]" for dims in tensors
     )
 
 

@@ -138,3 +138,22 @@ def test_the_same_program_whatever_the_hash_seed() -> None:
         for seed in ("0", "1")
     }  # fmt: skip
     assert len(found) == 1 and found != {b""}
+
+
+GSPMD = """module @m attributes {mhlo.num_partitions = 6 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%a: tensor<12x12xf32> {mhlo.sharding = "{devices=[2,3]<=[6]}"},
+                         %b: tensor<12x12xf32> {mhlo.sharding = "ORDER"}) -> tensor<12x12xf32> {
+    %0 = stablehlo.add %a, %b : tensor<12x12xf32>
+    return %0 : tensor<12x12xf32>
+  }
+}"""
+
+
+def test_meshes_with_devices_in_another_order_are_refused() -> None:
+    """Cut alike along axes of the same sizes, each part of the one lies elsewhere in the other."""
+    module = girih.import_model(GSPMD.replace("ORDER", "{devices=[2,3]<=[3,2]T(1,0)}"))
+    with pytest.raises(girih.UnsupportedError, match="their devices in another order"):
+        girih.partition(module)
+    parts = girih.partition(girih.import_model(GSPMD.replace("ORDER", "{devices=[6,1]<=[6]}")))
+    x, y = np.random.default_rng(0).standard_normal((2, 12, 12)).astype(np.float32)
+    np.testing.assert_array_equal(parts.interpret([x, y])[0], x + y)

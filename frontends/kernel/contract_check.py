@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...hlo.contracts import contract_factors, contract_names
+from ...hlo.contracts import contract_factors, contract_names, contract_text
 from ...hlo.errors import GirihError, UserError
 from ...hlo.factors import Dims, Factor, FactorKind
 from ...hlo.graph import Op
@@ -33,7 +33,7 @@ def check_cuts(op: Op, run: Run, operands: Arrays, compare: Compare) -> None:
 
     op: the kernel's call, with a contract. run: the kernel on arrays of any size.
     """
-    text = op.sharding
+    text = contract_text(op)
     factors, names = contract_factors(op, text), contract_names(op, text)
     whole = run(operands)
     for number, (name, factor) in enumerate(zip(names, factors.factors, strict=False)):
@@ -42,11 +42,16 @@ def check_cuts(op: Op, run: Run, operands: Arrays, compare: Compare) -> None:
         for parts in _PARTS:
             if parts > factor.size:
                 break
+            if not factor.fits(parts):
+                continue
             blocks = _blocks(factor.size, parts)
             where = f"{op.place}kernel '{op.kernel}': the contract `{text}` is wrong about '{name}'"
             cut = f"cut in {len(blocks)} parts along it"
             try:
-                found = [run(list(_cut(operands, factors.operands, number, b))) for b in blocks]
+                found = [
+                    run([*_cut(operands, factors.operands, number, factor, block)])
+                    for block in blocks
+                ]
                 joined = [
                     _joined([one[place] for one in found], dims, number, factor)
                     for place, dims in enumerate(factors.results)
@@ -67,17 +72,28 @@ def _blocks(size: int, parts: int) -> list[slice]:
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
-def _cut(operands: Arrays, tensors: Sequence[Dims], number: int, block: slice) -> Iterator[Any]:
+def _cut(
+    operands: Arrays, tensors: Sequence[Dims], number: int, factor: Factor, block: slice
+) -> Iterator[Any]:
+    """The block of each operand, with its halo; zeros beyond the arrays' ends."""
+    low, high = factor.halo
     for array, dims in zip(operands, tensors, strict=True):
-        index = tuple(block if number in held else slice(None) for held in dims)
-        yield np.ascontiguousarray(array[index])
+        edges = [(low, high) if number in held else (0, 0) for held in dims]
+        padded = np.pad(array, edges) if low or high else array
+        wider = slice(block.start, block.stop + low + high)
+        index = tuple(wider if number in held else slice(None) for held in dims)
+        yield np.ascontiguousarray(padded[index])
 
 
 def _joined(found: list[Any], dims: Dims, number: int, factor: Factor) -> Any:
     """One result of its parts."""
+    low, high = factor.halo
     for axis, held in enumerate(dims):
         if number in held:
-            return np.concatenate(found, axis)
+            inner = (slice(None),) * axis
+            return np.concatenate(
+                [one[(*inner, slice(low, one.shape[axis] - high))] for one in found], axis
+            )
     if factor.kind is FactorKind.REDUCTION:
         return np.asarray(_FOLDS[factor.reduction](found))
     return found[0]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ...hlo.build import Builder
+from ...hlo.contracts import check_windows
 from ...hlo.errors import UserError
 from ...hlo.graph import Function, Module, Op, Origin
 from ...hlo.verify import Level, verify
@@ -17,6 +18,7 @@ from .cleanup import cleaned
 from .syntax import source_of
 from .trace import Reads, Walker, outer_value
 from .values import Array, LanguageError, Memory, Open, Trace, tracing
+from .variants import Local, with_variants
 
 Constants = Mapping[str, Any]
 
@@ -34,6 +36,7 @@ class Definition:
     out: Any
     grid: Any = ()
     sharding: str = ""
+    local: Local = field(default_factory=dict)
     arrays: tuple[str, ...] = field(init=False)
     constants: dict[str, Any] = field(init=False)
 
@@ -128,7 +131,19 @@ class Definition:
             raise UserError(f"{self.place}: {what} failed: {reason}") from error
 
     def build(self, inputs: Sequence[Array], bound: Constants) -> Built:
-        """The kernel for inputs of those shapes; every constant has a value."""
+        """The kernel for inputs of those shapes, and its variants; every constant has a value."""
+        built = self.build_one(inputs, bound)
+        if not self.local:
+            return built
+        if not self.sharding:
+            raise UserError(f"{self.place}: local= needs sharding=, which names the dims")
+        module = with_variants(
+            built.module, self.local, inputs, lambda parts: self.build_one(parts, bound).module
+        )
+        return replace(built, module=module)
+
+    def build_one(self, inputs: Sequence[Array], bound: Constants) -> Built:
+        """The kernel for inputs of those shapes, without variants."""
         outputs = self.outputs(inputs, bound)
         names = self.arrays[: len(inputs)]
         known = {**dict(zip(names, inputs, strict=True)), **outputs, **bound}
@@ -161,6 +176,8 @@ class Definition:
         if self.sharding:
             facts["sharding"] = self.sharding
         op = builder.op("kernel_call", operands, facts, (body,))
+        if self.sharding:
+            check_windows(op)
         module = Module({"main": Function("main", builder.region(op.results))}, name=self.name)
         verify(module, _KERNEL)
         return module

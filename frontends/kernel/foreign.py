@@ -334,8 +334,8 @@ class ForeignDefinition(Definition):
     def place(self) -> str:
         return f"{self.origin.file}:{self.origin.line}: kernel '{self.label}'"
 
-    def build(self, inputs: Sequence[Array], bound: Constants) -> Built:
-        """The kernel for inputs of those shapes."""
+    def build_one(self, inputs: Sequence[Array], bound: Constants) -> Built:
+        """The kernel for inputs of those shapes, without variants."""
         outputs = self.outputs(inputs, bound)
         names = self.arrays[: len(inputs)]
         arrays = {**dict(zip(names, inputs, strict=True)), **outputs}

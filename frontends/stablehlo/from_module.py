@@ -18,12 +18,14 @@ from ...hlo.graph import Function, Module, Op, Region, Value
 from ...hlo.ops.annotation import ANNOTATIONS
 from ...hlo.ops.decomposed import expansion
 from ...hlo.ops.tile import TILE_OPS
+from ...hlo.processes import grid_of
 from ...hlo.room import REQUIRED
 from ...hlo.types import Type
 from .. import tree
 from ..kernel import payload
 from . import library_writes, sdy
 from .annotation_writes import Writer
+from .exchanges import exchange_region
 from .free_sizes import TWINS, Sizes, needs_twin
 from .normal import elements_of, restored
 from .tree_parts import (
@@ -89,6 +91,8 @@ class _Lowering:
         self._weight_values: dict[str, tree.Value] = {}
         self._uses = self._weights_of_functions() if self.weights_as_arguments else {}
         self.shardings = Writer(self.module)
+        used = (op.attributes.get("channel_id", 0) for op in self.module.walk())
+        self._channels = itertools.count(1 + max(used, default=0))
 
     def lower(self) -> Tree:
         module = self.module
@@ -424,6 +428,11 @@ class _Lowering:
         text = payload.of_op(op)
         yield self._composite(op, payload.NAME, {"kernel": text}, name)
 
+    def exchange(self, op: Op) -> Iterator[tree.Operation]:
+        devices = max(*grid_of(self.module), op.definition.devices(op))
+        self.notes["exchange was written as collective_permute"] = None
+        yield from self.inlined(exchange_region(op, devices, self._channels.__next__), op)
+
     def call(self, op: Op) -> Iterator[tree.Operation]:
         callee = op.attributes["callee"]
         extra = [self._weight_values[name] for name in self._uses.get(callee, ())]
@@ -445,6 +454,7 @@ _SPECIAL: dict[str, Callable[[_Lowering, Op], Iterator[tree.Operation]]] = {
     "fusion": _Lowering.fusion,
     "foreign_call": _Lowering.kernel,
     "kernel_call": _Lowering.kernel,
+    "exchange": _Lowering.exchange,
     "call": _Lowering.call,
     "composite": _Lowering.composite,
     "sdy.manual_computation": _Lowering.manual_computation,

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...hlo import ops
+from ...hlo.contracts import rule_contract
+from ...hlo.factor_text import parse_factors
 from ...hlo.graph import Dense, Op, Value, arguments, constant_of
 from ...hlo.types import TensorType
 from .. import shard, tree
@@ -209,6 +211,9 @@ def _block_call(converter: Converter, operation: tree.Operation) -> None:
     rule = operation.attributes.get("sdy.sharding_rule")
     if isinstance(rule, tree.Opaque):
         reason += f", partitioned by the rule {rule.text}"
+        contract = rule_contract(parse_factors(rule.text))
+        if contract:
+            remedy = f"write it as a girih.kernel(sharding='{contract}'), {_OTHERWISE}"
     converter.block(operation, reason, remedy, "stablehlo.custom_call")
 
 
@@ -245,6 +250,7 @@ _CALLS: dict[str, Handler] = {
 }
 """Custom calls that are ordinary operations, or annotations."""
 
+_OTHERWISE = "or call it without custom_partitioning, so that girih partitions its operations"
 _NO_CALLBACKS = "remove io_callback, pure_callback or debug prints before export"
 _REMEDIES = {
     "xla_python_cpu_callback": _NO_CALLBACKS,
@@ -252,8 +258,8 @@ _REMEDIES = {
     **dict.fromkeys(
         (gspmd.TO_SHARD, gspmd.TO_FULL), "export the program with Shardy, JAX's partitioner today"
     ),
-    "CustomSPMDPartitioning": "its function is in the process that exported it; write it as a "
-    "girih.kernel whose sharding= is the rule, or call it without custom_partitioning",
+    "CustomSPMDPartitioning": "how it is partitioned is a callback in the process that exported "
+    f"it; write it as a girih.kernel whose sharding= says it, {_OTHERWISE}",
     "tpu_custom_call": "export without Pallas kernels",
     "__gpu$xla.gpu.triton": "export without Pallas kernels",
 }

@@ -99,6 +99,8 @@ def typed_facts(given: Mapping[str, Any]) -> dict[str, Any]:
 def typed_fact(key: str, value: Any) -> Any:
     if key in _TYPES_OF_FACTS and isinstance(value, int) and not isinstance(value, bool):
         return tree.Integer(value, _TYPES_OF_FACTS[key])
+    if isinstance(value, TensorType) and value.sharding is not None:
+        return str(value)  # StableHLO's types have no sharding
     return restored(value)
 
 

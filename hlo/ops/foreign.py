@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..contracts import contract_factors
+from ..contracts import call_factors
 from ..errors import UserError
 from ..factors import Factors
 from ..foreign import Buffer, HostCode, TensorMap, read_codes
 from ..graph import Op, Region
 from ..room import Case, OpDefinition, attribute, constraint, variadic
-from ..types import F32, TensorType, Type
+from ..types import F32, TensorType, Type, unsharded
 from .examples import counting
 
 
@@ -44,7 +44,8 @@ class ForeignCall(OpDefinition, name="foreign_call"):
 
     The region, if there is one, is the reference: the same results from ordinary operations. It is
     what the operation means, and what targets run that `codes` has nothing for. `sharding` is the
-    contract by which a partitioner may split the call, "" for none.
+    contract by which a partitioner may split the call, "" for none; `variants` are programs of the
+    same kernel for parts of its arrays, on the wire.
     """
 
     pattern = "kernel"
@@ -58,13 +59,16 @@ class ForeignCall(OpDefinition, name="foreign_call"):
     kernel = attribute(str)
     codes = attribute(tuple)
     sharding = attribute(str, "")
+    variants = attribute(tuple, (), since="1.4")
     C1 = constraint("at most 1 region, the reference", lambda o: len(o.regions) <= 1)
     C2 = constraint(
         "the reference takes the inputs and returns the results",
         lambda o: (
             not o.regions
-            or o.regions[0].argument_types == tuple(value.type for value in o.operands)
-            and (not o.results or o.regions[0].result_types == o.result_types)
+            or o.regions[0].argument_types == tuple(unsharded(v.type) for v in o.operands)
+            and (
+                not o.results or o.regions[0].result_types == tuple(map(unsharded, o.result_types))
+            )
         ),
     )
     C3 = constraint("there is a code, or a reference", lambda o: bool(o.codes or o.regions))
@@ -83,7 +87,7 @@ class ForeignCall(OpDefinition, name="foreign_call"):
         return tuple(context["run"](o.regions[0], list(arrays)))
 
     def shard(self, o: Op) -> Factors | None:
-        return contract_factors(o, o.sharding) if o.sharding else None
+        return call_factors(o)
 
     def cases(self) -> Iterator[Case]:
         x = counting(5)

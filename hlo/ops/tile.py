@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ..contracts import contract_factors
+from ..contracts import call_factors
 from ..factors import Factors
 from ..graph import Op, Region, Value
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
-from ..types import I32, Type
+from ..types import I32, Type, unsharded
 from .clauses import is_tensor, same_element
 from .tile_examples import INDEX, kernel_cases
 
@@ -70,7 +70,9 @@ class KernelCall(OpDefinition, name="kernel_call"):
     `starts` says for each result what it holds before: -1 for nothing that may be read, else the
     number of the input that it starts as a copy of. A second region, if there is one, is the
     reference: the same results from ordinary operations, for targets that cannot run the body.
-    `sharding` is the contract by which a partitioner may split the call, "" for none.
+    `sharding` is the contract by which a partitioner may split the call; without one it follows
+    from the windows where these are affine in the tile. `variants` are programs of the same kernel
+    for parts of its arrays, on the wire.
     """
 
     pattern = "kernel"
@@ -84,6 +86,7 @@ class KernelCall(OpDefinition, name="kernel_call"):
     grid = attribute(tuple)
     starts = attribute(tuple, ())
     sharding = attribute(str, "")
+    variants = attribute(tuple, (), since="1.4")
     C1 = constraint("1 or 2 regions, the body and a reference", lambda o: len(o.regions) in (1, 2))
     C2 = constraint(
         "grid has sizes of at least 0",
@@ -94,8 +97,12 @@ class KernelCall(OpDefinition, name="kernel_call"):
         lambda o: (
             not o.regions[0].results
             and o.regions[0].argument_types[: len(o.operands)]
-            == tuple(value.type for value in o.operands)
-            and (not o.results or o.regions[0].argument_types[len(o.operands) :] == o.result_types)
+            == tuple(unsharded(value.type) for value in o.operands)
+            and (
+                not o.results
+                or o.regions[0].argument_types[len(o.operands) :]
+                == tuple(map(unsharded, o.result_types))
+            )
         ),
     )
     C4 = constraint("only memory operations touch the body's arguments", _only_memory_ops_touch)
@@ -107,7 +114,9 @@ class KernelCall(OpDefinition, name="kernel_call"):
             not o.starts
             or len(o.starts) == len(o.regions[0].arguments) - len(o.operands)
             and all(
-                s == -1 or 0 <= s < len(o.operands) and o.operands[s].type is argument.type
+                s == -1
+                or 0 <= s < len(o.operands)
+                and unsharded(o.operands[s].type) is argument.type
                 for s, argument in zip(
                     o.starts, o.regions[0].arguments[len(o.operands) :], strict=True
                 )
@@ -118,7 +127,7 @@ class KernelCall(OpDefinition, name="kernel_call"):
         "the reference takes the inputs and returns the results",
         lambda o: (
             len(o.regions) < 2
-            or o.regions[1].argument_types == tuple(value.type for value in o.operands)
+            or o.regions[1].argument_types == tuple(unsharded(v.type) for v in o.operands)
             and o.regions[1].result_types == o.regions[0].argument_types[len(o.operands) :]
         ),
     )
@@ -132,7 +141,7 @@ class KernelCall(OpDefinition, name="kernel_call"):
         return tuple(run_kernel(o, arrays))
 
     def shard(self, o: Op) -> Factors | None:
-        return contract_factors(o, o.sharding) if o.sharding else None
+        return call_factors(o)
 
     def flops(self, o: Op) -> float:
         from ..tiling import trips

@@ -25,7 +25,9 @@ OPERATIONS = frozenset(
     }
 )
 TYPES = frozenset({"mesh", "sharding"})
-ATTRIBUTES = frozenset({"sdy.manual_computation.shardings"})
+ATTRIBUTES = frozenset(
+    {"foreign_call.variants", "kernel_call.variants", "sdy.manual_computation.shardings"}
+)
 _REMEDY = "leave the annotation out, or compile the program: for one device it is removed"
 REMEDIES = dict.fromkeys(sorted(OPERATIONS | TYPES), _REMEDY) | {
     "call_with_weights": "unroll the program",

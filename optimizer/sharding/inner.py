@@ -11,6 +11,7 @@ from ...hlo.factors import FactorKind, Factors
 from ...hlo.graph import Op
 from ...hlo.sharding import Axis, Mesh
 from .partition.along import reduction_bytes, reduction_halos, top_k_bytes
+from .partition.kernels import kernel_bytes, kernel_halos
 from .partition.merging import reshape_bytes, reshape_halos
 from .partition.reductions import reduce_bytes
 from .partition.scattering import scatter_bytes
@@ -84,6 +85,8 @@ PRICES: dict[str, Price] = {
     "fft": transform_bytes,
     "convolution": window_bytes,
     "concatenate": joining_bytes,
+    "kernel_call": kernel_bytes,
+    "foreign_call": kernel_bytes,
 }
 
 _SHARED = {
@@ -92,4 +95,5 @@ _SHARED = {
     "select_and_scatter": selection_halos,
     "sort": first_pairs,
     "reshape": reshape_halos,
+    **dict.fromkeys(("kernel_call", "foreign_call"), kernel_halos),
 }

@@ -15,7 +15,7 @@ import numpy as np
 from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.cases import all_examples
 from girih.hlo.distributed import interpret_parallel
-from girih.hlo.graph import Function, Module, Weight
+from girih.hlo.graph import Function, Module, Op, Region, Weight
 from girih.hlo.sharding import Mesh, parse_sharding
 from girih.hlo.types import F32, TOKEN, TensorType, TupleType
 from girih.hlo.wire import decode, encode
@@ -46,6 +46,7 @@ def entries() -> Iterator[Entry]:
     yield Entry("tuples", build_module([ROW], _tuples), (X,))
     yield Entry("annotations", _annotations(), (X,))
     yield Entry("layers", _layers(), (X,))
+    yield from _variants()
     weight = Weight("w", X * X)
     yield Entry(
         "weights",
@@ -54,6 +55,17 @@ def entries() -> Iterator[Entry]:
         ).with_weights({"w": weight}),
         (X,),
     )
+
+
+def _variants() -> Iterator[Entry]:
+    """Kernels that have a program for parts with them."""
+    for example in all_examples():
+        if example.name in ("kernel_double", "foreign_code"):
+            body, op = example.module.body, example.op
+            facts = {**op.attributes, "variants": (encode(example.module),)}
+            call = Op(op.definition, op.operands, facts, op.regions, op.result_types, op.origin)
+            made = example.module.with_main(Region(body.arguments, (call,), call.results))
+            yield Entry(f"{example.name}_variants", made, example.inputs)
 
 
 def _host(b: Builder, x: Any) -> list[Any]:

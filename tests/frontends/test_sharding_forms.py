@@ -133,7 +133,17 @@ def test_a_custom_partitioning_blocks_with_its_rule(programs: Mapping[str, Any])
         girih.import_model(str(programs["custom"]))
     message = str(caught.value)
     assert "partitioned by the rule <([i, j])->([i, j]) {i=8, j=8}, custom>" in message
-    assert "write it as a girih.kernel whose sharding= is the rule" in message
+    assert "write it as a girih.kernel(sharding='i j -> i j'), or call it without" in message
+
+
+def test_a_custom_partitioning_by_callbacks_alone_blocks(programs: Mapping[str, Any]) -> None:
+    text = re.sub(r",? sdy\.sharding_rule = .*? custom>", "", str(programs["custom"]))
+    assert "sdy.sharding_rule" not in text
+    with pytest.raises(ImportBlockers) as caught:
+        girih.import_model(text)
+    message = str(caught.value)
+    assert "how it is partitioned is a callback in the process that exported it" in message
+    assert "whose sharding= says it" in message
 
 
 @pytest.mark.parametrize("name", sorted(sharding_texts.FORMS))

@@ -54,7 +54,7 @@ def test_a_file_states_the_size_of_the_group_of_all_ranks(exports: tuple[Path, s
 
 def test_a_group_of_some_ranks_blocks(exports: tuple[Path, str]) -> None:
     assert "nothing says which ranks the group" in exports[1]
-    assert "use the group of all ranks" in exports[1]
+    assert "use the group of all ranks or a dim of a DeviceMesh" in exports[1]
     with pytest.raises(girih.ImportBlockers, match="nothing says which ranks the group"):
         girih.import_model(exports[0] / "part.pt2")
 
@@ -62,3 +62,43 @@ def test_a_group_of_some_ranks_blocks(exports: tuple[Path, str]) -> None:
 def test_it_is_compiled_for_as_many_processes(exports: tuple[Path, str]) -> None:
     program = girih.compile(decode((exports[0] / "program.pb").read_bytes()))
     assert program.plan.processes == RANKS
+
+
+@pytest.mark.parametrize(("name", "axis"), [("data", 0), ("model", 1)])
+def test_dims_of_a_mesh_are_groups(exports: tuple[Path, str], name: str, axis: int) -> None:
+    module = decode((exports[0] / f"{name}.pb").read_bytes())
+    assert module.attributes["mhlo.num_replicas"] == RANKS
+    x = np.arange(RANKS * 6, dtype=np.float32).reshape(RANKS, 2, 3) ** 2
+    found = girih.interpret_parallel(module, [[part] for part in x])
+    mesh = np.arange(RANKS).reshape(2, 2)
+    for rank, results in enumerate(found.results):
+        place = int(np.argwhere(mesh == rank)[0][axis])
+        group = np.take(mesh, int(np.argwhere(mesh == rank)[0][1 - axis]), 1 - axis)
+        mine = x[group]
+        wanted = (
+            mine.sum(0), mine.mean(0), mine.reshape(4, 3), mine.sum(0)[place : place + 1],
+            mine[:, place], mine[1],
+        )  # fmt: skip
+        for result, expected in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("own", "everyone", "wanted"),
+    [
+        ((0, 1), 4, ((0, 1), (2, 3))),
+        ((0, 2), 4, ((0, 2), (1, 3))),
+        ((2, 3), 4, ((0, 1), (2, 3))),
+        ((0, 1, 4, 5), 8, ((0, 1, 4, 5), (2, 3, 6, 7))),
+        ((0, 3), 4, None),
+    ],
+)
+def test_groups_beside_one(own: tuple[int, ...], everyone: int, wanted: object) -> None:
+    from girih.frontends.torch.context import Blocked
+    from girih.frontends.torch.lowerings.collectives import translates
+
+    if wanted is None:
+        with pytest.raises(Blocked, match="no dim of a mesh of rising ranks"):
+            translates(own, everyone, "1")
+    else:
+        assert translates(own, everyone, "1") == wanted

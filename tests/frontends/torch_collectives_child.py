@@ -30,6 +30,24 @@ class Model(torch.nn.Module):
         )
 
 
+class OnMesh(torch.nn.Module):
+    """Collectives along one dim of a mesh: sum, mean, gather, scatter, exchange, broadcast."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.group = group
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            functional.all_reduce(x, "sum", self.group),
+            functional.all_reduce(x, "avg", self.group),
+            functional.all_gather_tensor(x, 0, self.group),
+            functional.reduce_scatter_tensor(x, "sum", 0, self.group),
+            functional.all_to_all_single(x, None, None, self.group),
+            functional.broadcast(x, 1, self.group),
+        )
+
+
 class Part(torch.nn.Module):
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -53,6 +71,11 @@ def main(path: str) -> None:
         girih.import_model(part)
     except girih.ImportBlockers as error:
         print(error)
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    for name in ("data", "model"):
+        along = torch.export.export(OnMesh(mesh.get_group(name)), (torch.ones(2, 3),))
+        with open(f"{path}/{name}.pb", "wb") as file:
+            file.write(encode(girih.import_model(along)))
 
 
 if __name__ == "__main__":

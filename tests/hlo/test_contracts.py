@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from girih.hlo.build import Builder, build_region
-from girih.hlo.contracts import require_contract
+from girih.hlo.contracts import require_contract, rule_contract
 from girih.hlo.errors import UserError
+from girih.hlo.factor_text import parse_factors
 from girih.hlo.factors import Factors
 from girih.hlo.foreign import HostCode
 from girih.hlo.graph import Op
@@ -44,6 +45,21 @@ def test_what_contracts_say() -> None:
     assert kept is not None and len(kept.of_kind(kept.factors[0].kind)) == 2
 
 
+@pytest.mark.parametrize(
+    ("rule", "contract"),
+    [
+        ("([i, k], [k, j])->([i, j]) {i=8, j=16, k=32} reduction={k}",
+         "i k, k j -> i j; reduction={k}"),
+        ("([i, j])->([i, j]) {i=8, j=8} need_replication={j}", "i j -> i j; replicate={j}"),
+        ("([i, j], [])->([i]) {i=8, j=8}", "i j,  -> i; replicate={j}"),
+        ("([i, j])->([i]) {i=8, j=8} permutation={j}", "i j -> i; replicate={j}"),
+        ("([ij])->([i, j]) {i=8, j=8}", ""),
+    ],
+)  # fmt: skip
+def test_rules_as_contracts(rule: str, contract: str) -> None:
+    assert rule_contract(parse_factors(rule)) == contract
+
+
 def test_without_a_contract_nothing_is_known() -> None:
     assert factors("") is None
     require_contract(call("m k, k n -> m n; reduction={k}"))
@@ -61,7 +77,7 @@ def test_without_a_contract_nothing_is_known() -> None:
         ("m k, k n -> n m; reduction={k}", "'n' is 8 and 4"),
         ("m m, k n -> m n", "'m' is two dims of one array"),
         ("m k!, k n -> m n", "'k!' is no name of a dim"),
-        ("m k, k n -> m n; halo={k}", "`halo={k}` is not `reduction={..}`"),
+        ("m k, k n -> m n; halo={k}", "`halo={k}` is not reduction={k}"),
         ("m k, k n -> m n; reduction=product{k}", "'product' is none of sum, max, min"),
         ("m k, k n -> m n; reduction={z}", "'z' is no dim; there are m, k, n"),
         ("m k, k n -> m n; reduction={k}; replicate={k}", "'k' is listed twice"),

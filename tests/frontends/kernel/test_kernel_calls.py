@@ -177,8 +177,14 @@ def test_repeated_loads_of_inputs_are_one():
 
 
 def test_sharding_is_kept():
-    split = girih.kernel(sharding="rows", **PRODUCT)(body)
-    assert split.module(X, Y).body.ops[0].sharding == "rows"
+    said = "m k, k n -> m n; reduction={k}"
+    split = girih.kernel(sharding=said, **PRODUCT)(body)
+    assert split.module(X, Y).body.ops[0].sharding == said
+
+
+def test_a_contract_that_is_none_is_refused():
+    with pytest.raises(girih.UserError, match="the contract `rows` cannot hold"):
+        girih.kernel(sharding="rows", **PRODUCT)(body).module(X, Y)
 
 
 FRESH = """

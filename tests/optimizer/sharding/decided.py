@@ -80,7 +80,8 @@ class Decider:
             result.tensor.with_sharding(self.sharding(dims, kept, pending, reduction))
             for result, dims in zip(op.results, factors.results, strict=True)
         ]
-        regions = [self.scalars(region) for region in op.regions]
+        sealed = op.definition.sealed
+        regions = op.regions if sealed else [self.scalars(region) for region in op.regions]
         new = Op(op.definition, taken, op.attributes, regions, types, op.origin)
         return self.b.append(new)
 
@@ -103,6 +104,8 @@ class Decider:
             while free and self.generator.random() < 0.7:
                 parts = self.mesh.parts([*chosen, Axis(free[-1])])
                 if any(len(dim) > 1 for dim in held) and factor.size % parts:
+                    break
+                if not factor.fits(parts):
                     break
                 chosen.append(Axis(free.pop()))
             if chosen and factor.kind is FactorKind.REDUCTION:
