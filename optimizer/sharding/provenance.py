@@ -118,6 +118,8 @@ class Provenance:
             for value in dict.fromkeys(op.operands):
                 self.users.setdefault(value, []).append(op)
         self._known: dict[_Place, Reason] = {}
+        self._factors: dict[Op, Factors | None] = {}
+        self._cuts: dict[tuple[Value, Part], list[int | None]] = {}
         self._manual: dict[Op, Op] = {}  # of the decided program -> the computation that it is in
         for op in decided.module.body.walk():
             if op.name == "sdy.manual_computation":
@@ -258,7 +260,10 @@ class Provenance:
         ops = [] if value.op is None else [value.op]
         for op in (*ops, *self.users.get(value, ())):
             values = (*op.operands, *op.results)
-            factors = None if op.name == "sharding_constraint" else op.definition.divide(op)
+            if op not in self._factors:
+                reshard = op.name == "sharding_constraint"
+                self._factors[op] = None if reshard else op.definition.divide(op)
+            factors = self._factors[op]
             for number, other in enumerate(values):
                 if not isinstance(other.type, TensorType):
                     continue
@@ -274,15 +279,20 @@ class Provenance:
                         alike = bool(own.intersection(factors.tensors[number][there]))
                     yield (1 if alike else _ASIDE), (other, there, part)
 
-    def _held(self, value: Value, part: Part) -> Iterator[int | None]:
+    def _held(self, value: Value, part: Part) -> list[int | None]:
         """The dims of a decided value that a part of an axis cuts."""
-        sharding = sharding_of(value)
-        if sharding is None:
-            return
-        ways: Sequence[Sequence[Axis]] = [*(dim.axes for dim in sharding.dims), sharding.unreduced]
-        for number, axes in enumerate(ways):
-            if any(overlap(other, part) for other in of_axes(self.mesh, axes)):
-                yield number if number < len(sharding.dims) else None
+        key = value, part
+        if key not in self._cuts:
+            sharding = sharding_of(value)
+            dims = () if sharding is None else sharding.dims
+            pending = () if sharding is None else sharding.unreduced
+            ways = [*enumerate(dim.axes for dim in dims), (None, pending)]
+            self._cuts[key] = [
+                number
+                for number, axes in ways
+                if any(overlap(other, part) for other in of_axes(self.mesh, axes))
+            ]
+        return self._cuts[key]
 
 
 def _without_repeats(steps: Sequence[Step]) -> tuple[Step, ...]:
