@@ -29,6 +29,9 @@ ARGUMENT, WEIGHT, CONSTRAINT, RESULT, MANUAL = (
 )  # fmt: skip
 _ASIDE = 100  # steps of the same factor that one to another factor is worth
 
+_FAR = 10_000  # and one to a value that the axis does not cut
+_NOWHERE = -1  # the dim there
+
 _Place = tuple[Value, int | None, Part]  # the dim is None where the value is unreduced
 
 
@@ -171,7 +174,9 @@ class Provenance:
         annotation = None if same is None else self.stated.get(same)
         return Reason(None, axis, annotation, (Step(op.name, place_of(op), None, ""),))
 
-    def _searched(self, start: _Place) -> Reason:
+    def _searched(self, start: _Place, far: bool = False) -> Reason:
+        """far: also by values that the axis does not cut, where the choice divides work that every
+        device would do otherwise."""
         shown = str(to_axes(self.mesh, [start[2]])[0]).replace('"', "")
         heap: list[tuple[int, int, _Place]] = [(0, 0, start)]
         before: dict[tuple[Value, int | None], _Place | None] = {start[:2]: None}
@@ -191,16 +196,20 @@ class Provenance:
                     steps.append(self._step(back))
                     back = before[back[:2]]
                 return Reason(start[1], shown, annotation, _without_repeats(steps))
-            for price, other in self._near(place):
+            for price, other in self._near(place, far):
                 total = cost + price
                 if total < costs.get(other[:2], total + 1):
                     costs[other[:2]], before[other[:2]] = total, place
                     count += 1
                     heapq.heappush(heap, (total, count, other))
+        if not far:
+            return self._searched(start, far=True)
         return Reason(start[1], shown, None, (self._step(start),))
 
     def _step(self, place: _Place) -> Step:
         value, dim, part = place
+        if dim == _NOWHERE:
+            return Step(self.made(value), self.place(value), None, "")
         axis = str(to_axes(self.mesh, [part])[0]).replace('"', "")
         at = "" if value.op is None else self.place(value)
         return Step(self.made(value), at, dim, axis)
@@ -208,6 +217,8 @@ class Provenance:
     def _said(self, place: _Place) -> tuple[Annotation | None, list[Step]] | None:
         """The annotation, and the way from it, where propagation or a use says that it is so."""
         value, dim, part = place
+        if dim == _NOWHERE:
+            return None
         same = [*self.decided.origins.get(value, ())]
         if value.op is not None:
             same += filter(None, map(self._required, self.decided.uses.get(value.op, ())))
@@ -254,7 +265,7 @@ class Provenance:
                 annotation = self.demands.get(hop.value)
         return annotation, steps[::-1]
 
-    def _near(self, place: _Place) -> Iterator[tuple[int, _Place]]:
+    def _near(self, place: _Place, far: bool) -> Iterator[tuple[int, _Place]]:
         """Where the axis is in the operations that make or use the value."""
         value, dim, part = place
         ops = [] if value.op is None else [value.op]
@@ -267,10 +278,15 @@ class Provenance:
             for number, other in enumerate(values):
                 if not isinstance(other.type, TensorType):
                     continue
-                for there in self._held(other, part):
+                held = self._held(other, part)
+                if far and not held:
+                    yield _FAR, (other, _NOWHERE, part)
+                for there in held:
                     if other is value and there == dim:
                         continue
-                    if factors is None:
+                    if dim == _NOWHERE:
+                        alike = False
+                    elif factors is None:
                         alike = there == dim
                     elif there is None:
                         alike = dim is None
