@@ -29,6 +29,9 @@ ARGUMENT, WEIGHT, CONSTRAINT, RESULT, MANUAL = (
 )  # fmt: skip
 _ASIDE = 100  # steps of the same factor that one to another factor is worth
 
+_FAR = 10_000  # and one to a value that the axis does not cut
+_NOWHERE = -1  # the dim there
+
 _Place = tuple[Value, int | None, Part]  # the dim is None where the value is unreduced
 
 
@@ -118,6 +121,8 @@ class Provenance:
             for value in dict.fromkeys(op.operands):
                 self.users.setdefault(value, []).append(op)
         self._known: dict[_Place, Reason] = {}
+        self._factors: dict[Op, Factors | None] = {}
+        self._cuts: dict[tuple[Value, Part], list[int | None]] = {}
         self._manual: dict[Op, Op] = {}  # of the decided program -> the computation that it is in
         for op in decided.module.body.walk():
             if op.name == "sdy.manual_computation":
@@ -169,7 +174,9 @@ class Provenance:
         annotation = None if same is None else self.stated.get(same)
         return Reason(None, axis, annotation, (Step(op.name, place_of(op), None, ""),))
 
-    def _searched(self, start: _Place) -> Reason:
+    def _searched(self, start: _Place, far: bool = False) -> Reason:
+        """far: also by values that the axis does not cut, where the choice divides work that every
+        device would do otherwise."""
         shown = str(to_axes(self.mesh, [start[2]])[0]).replace('"', "")
         heap: list[tuple[int, int, _Place]] = [(0, 0, start)]
         before: dict[tuple[Value, int | None], _Place | None] = {start[:2]: None}
@@ -189,16 +196,20 @@ class Provenance:
                     steps.append(self._step(back))
                     back = before[back[:2]]
                 return Reason(start[1], shown, annotation, _without_repeats(steps))
-            for price, other in self._near(place):
+            for price, other in self._near(place, far):
                 total = cost + price
                 if total < costs.get(other[:2], total + 1):
                     costs[other[:2]], before[other[:2]] = total, place
                     count += 1
                     heapq.heappush(heap, (total, count, other))
+        if not far:
+            return self._searched(start, far=True)
         return Reason(start[1], shown, None, (self._step(start),))
 
     def _step(self, place: _Place) -> Step:
         value, dim, part = place
+        if dim == _NOWHERE:
+            return Step(self.made(value), self.place(value), None, "")
         axis = str(to_axes(self.mesh, [part])[0]).replace('"', "")
         at = "" if value.op is None else self.place(value)
         return Step(self.made(value), at, dim, axis)
@@ -206,6 +217,8 @@ class Provenance:
     def _said(self, place: _Place) -> tuple[Annotation | None, list[Step]] | None:
         """The annotation, and the way from it, where propagation or a use says that it is so."""
         value, dim, part = place
+        if dim == _NOWHERE:
+            return None
         same = [*self.decided.origins.get(value, ())]
         if value.op is not None:
             same += filter(None, map(self._required, self.decided.uses.get(value.op, ())))
@@ -252,20 +265,28 @@ class Provenance:
                 annotation = self.demands.get(hop.value)
         return annotation, steps[::-1]
 
-    def _near(self, place: _Place) -> Iterator[tuple[int, _Place]]:
+    def _near(self, place: _Place, far: bool) -> Iterator[tuple[int, _Place]]:
         """Where the axis is in the operations that make or use the value."""
         value, dim, part = place
         ops = [] if value.op is None else [value.op]
         for op in (*ops, *self.users.get(value, ())):
             values = (*op.operands, *op.results)
-            factors = None if op.name == "sharding_constraint" else op.definition.divide(op)
+            if op not in self._factors:
+                reshard = op.name == "sharding_constraint"
+                self._factors[op] = None if reshard else op.definition.divide(op)
+            factors = self._factors[op]
             for number, other in enumerate(values):
                 if not isinstance(other.type, TensorType):
                     continue
-                for there in self._held(other, part):
+                held = self._held(other, part)
+                if far and not held:
+                    yield _FAR, (other, _NOWHERE, part)
+                for there in held:
                     if other is value and there == dim:
                         continue
-                    if factors is None:
+                    if dim == _NOWHERE:
+                        alike = False
+                    elif factors is None:
                         alike = there == dim
                     elif there is None:
                         alike = dim is None
@@ -274,15 +295,20 @@ class Provenance:
                         alike = bool(own.intersection(factors.tensors[number][there]))
                     yield (1 if alike else _ASIDE), (other, there, part)
 
-    def _held(self, value: Value, part: Part) -> Iterator[int | None]:
+    def _held(self, value: Value, part: Part) -> list[int | None]:
         """The dims of a decided value that a part of an axis cuts."""
-        sharding = sharding_of(value)
-        if sharding is None:
-            return
-        ways: Sequence[Sequence[Axis]] = [*(dim.axes for dim in sharding.dims), sharding.unreduced]
-        for number, axes in enumerate(ways):
-            if any(overlap(other, part) for other in of_axes(self.mesh, axes)):
-                yield number if number < len(sharding.dims) else None
+        key = value, part
+        if key not in self._cuts:
+            sharding = sharding_of(value)
+            dims = () if sharding is None else sharding.dims
+            pending = () if sharding is None else sharding.unreduced
+            ways = [*enumerate(dim.axes for dim in dims), (None, pending)]
+            self._cuts[key] = [
+                number
+                for number, axes in ways
+                if any(overlap(other, part) for other in of_axes(self.mesh, axes))
+            ]
+        return self._cuts[key]
 
 
 def _without_repeats(steps: Sequence[Step]) -> tuple[Step, ...]:
