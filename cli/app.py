@@ -514,7 +514,7 @@ def machine(
         typer.Option(
             "--calibrate",
             help="Measure this machine (about 15 seconds; best while it is idle) and keep the "
-            "result for `-s machine=host`.",
+            "result for `-s machine=host`. Under a launcher: what its processes send each other.",
         ),
     ] = False,
     as_json: Json = False,
@@ -526,6 +526,8 @@ def machine(
       girih machine
 
       girih machine --calibrate
+
+      mpiexec -n 4 girih machine --calibrate
 
       girih compile model.pt2 -o model.girih -s machine=host
     """

@@ -41,7 +41,7 @@ def joined(turns: int) -> World:
         Exception=ValueError,
         BYTE=None,
     )
-    return World(mpi)
+    return World(mpi, 60.0)
 
 
 def message() -> list[tuple[int, np.ndarray]]:
