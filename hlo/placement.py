@@ -18,6 +18,10 @@ from .sharding import MAX, MIN, SUM, Mesh, Sharding
 Array = np.ndarray[Any, Any]
 Window = tuple[slice, ...]
 
+WHOLE = "girih.whole"
+"""The attribute of an argument or a result of a program of one device that says what it is a block
+of: the tensor's type, with its sharding."""
+
 _FOLDS = {SUM: np.add, MAX: np.maximum, MIN: np.minimum}
 
 

@@ -362,8 +362,7 @@ class Process:
 
     def permute(self, o: Op, pairs: Groups, arrays: Item) -> Item | None:
         """Give the operands to the paired target, get those of the paired source; None without."""
-        key = self._round((o.name, o.attributes.get("channel_id", 0), pairs))
-        channels = self.grid.channels
+        key, channels = (o.name, o.attributes.get("channel_id", 0), pairs), self.grid.channels
         for source, target in pairs:
             if source == self.number:
                 channels.setdefault((key, target), deque()).append(arrays)
@@ -376,7 +375,7 @@ class Process:
         self, o: Op, outgoing: Mapping[int, Sequence[Any]], incoming: Iterable[int]
     ) -> dict[int, Item]:
         """Give outgoing[p] to each process p, get what each process of `incoming` gives."""
-        key = self._round((o.name, o.attributes.get("channel_id", 0)))
+        key = o.name, o.attributes.get("channel_id", 0)
         for target, arrays in outgoing.items():
             self.grid.channels.setdefault((key, self.number, target), deque()).append(tuple(arrays))
         return {

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ...hlo.build import Builder
+from ...hlo.call_order import check_call_order
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.processes import grid_of
@@ -25,8 +26,8 @@ from ..regions import rewritten
 @dataclass(frozen=True)
 class Communication:
     """INLINED -> INLINED: of a program of several processes, `exchange` is the only operation that
-    communicates; UnsupportedError lists the operations that cannot be made of it. Replicas of
-    partitions become partitions.
+    communicates; UnsupportedError lists the operations that cannot be made of it, UserError those
+    that only some processes may come to. Replicas of partitions become partitions.
     """
 
     name: ClassVar[str] = "communication"
@@ -39,6 +40,7 @@ class Communication:
         communicating = any(op.definition.communicates for op in module.walk())
         if (replicas, partitions) == (1, 1) or not communicating:
             return module
+        check_call_order(module)
         rewrite = _Rewrite(self.ledger, Exchanges(replicas, partitions))
         body = rewritten(module.body, {}, rewrite.change, module.body.arguments)
         if rewrite.blockers:

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ....hlo.call_order import check_call_order
 from ....hlo.errors import UserError
 from ....hlo.graph import Attribute, Module, Region, Value, arguments
+from ....hlo.placement import WHOLE
 from ....hlo.sharding import Mesh
 from ....hlo.types import TensorType
 from ....hlo.verify import INLINED, verify
@@ -24,8 +26,7 @@ from .local import lower_local
 from .partitioner import Partitioner
 from .table import LOWERINGS
 
-WHOLE, WEIGHT = "girih.whole", "girih.weight"
-
+WEIGHT = "girih.weight"
 
 def partition(decided: Module, interconnect: Interconnect = USUAL) -> Module:
     """The program of one device; `mhlo.num_partitions` says for how many.
@@ -56,6 +57,7 @@ def partition(decided: Module, interconnect: Interconnect = USUAL) -> Module:
         attributes={**decided.attributes, **facts},
     )
     verify(found, INLINED)
+    check_call_order(found)
     return found
 
 

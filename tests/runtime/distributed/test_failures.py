@@ -30,6 +30,7 @@ RANK = """
 import os, sys, time
 import numpy as np
 import girih
+from girih.runtime.distributed.world import the_world
 
 what, when, *bundles = sys.argv[1:]
 rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
@@ -54,7 +55,9 @@ def event():
 
 if when == "before":
     event()
-program = girih.load(bundles[rank % len(bundles)], threads=1)
+the_world()
+wait = float(os.environ["WAIT"])
+program = girih.load(bundles[rank % len(bundles)], threads=1, comm_timeout=wait)
 if when == "loaded":
     event()
 program(x)
@@ -70,10 +73,14 @@ def bundle(tmp_path: Path) -> Path:
     return path
 
 
-def ran(what: str, when: str, *bundles: Path, count: int = 2, timeout: str = PATIENT):
+def ran(
+    what: str, when: str, *bundles: Path, count: int = 2, start: str = PATIENT, wait: str = PATIENT
+) -> subprocess.CompletedProcess[str]:
+    """The job; start, wait: seconds that its processes wait for the start of MPI, and then."""
     script = bundles[0].parent / "rank.py"
     script.write_text(RANK)
-    return launched(count, script, what, when, *bundles, timeout=SOON, GIRIH_COMM_TIMEOUT=timeout)
+    names = (script, what, when, *bundles)
+    return launched(count, *names, timeout=SOON, GIRIH_COMM_TIMEOUT=start, WAIT=wait)
 
 
 @pytest.mark.parametrize("when", ["loaded", "after a call"])
@@ -92,7 +99,7 @@ def test_an_end_of_one_ends_all(bundle, when):
 
 @pytest.mark.parametrize("when", ["loaded", "after a call"])
 def test_who_does_not_answer_in_time_is_named(bundle, when):
-    done = ran("sleep", when, bundle, timeout="1")
+    done = ran("sleep", when, bundle, wait="1")
     assert done.returncode != 0
     assert "process 0 waited 1 s for process 1" in done.stderr
     if when == "after a call":
@@ -102,7 +109,7 @@ def test_who_does_not_answer_in_time_is_named(bundle, when):
 
 
 def test_who_does_not_start_in_time_ends_all(bundle):
-    done = ran("sleep", "before", bundle, timeout="1")
+    done = ran("sleep", "before", bundle, start="1")
     assert done.returncode != 0
     assert "waited 1 s for the others to start MPI" in done.stderr or (
         "the start of the processes: process 0 waited 1 s for process 1" in done.stderr
@@ -159,7 +166,7 @@ def test_another_size_of_a_message_is_refused(tmp_path):
 
 
 @contextmanager
-def running(bundle: Path, timeout: str = PATIENT) -> Iterator[tuple[subprocess.Popen[str], list]]:
+def running(bundle: Path, wait: str = PATIENT) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A job that calls a program for ever, and the numbers of its processes."""
     script, data = bundle.parent / "rank.py", bundle.parent / "process"
     script.write_text(RANK)
@@ -168,7 +175,7 @@ def running(bundle: Path, timeout: str = PATIENT) -> Iterator[tuple[subprocess.P
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment({"GIRIH_COMM_TIMEOUT": timeout}),
+        env=environment({"GIRIH_COMM_TIMEOUT": PATIENT, "WAIT": wait}),
         stdin=subprocess.DEVNULL,
     )
     numbers: list[int] = []
@@ -215,7 +222,7 @@ def test_a_killed_process_ends_all(bundle):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stopped_process_ends_all_at_the_deadline(bundle):
-    with running(bundle, timeout="2") as (job, numbers):
+    with running(bundle, wait="2") as (job, numbers):
         os.kill(numbers[1], signal.SIGSTOP)
         _, said = job.communicate(timeout=SOON)
         assert job.returncode != 0
