@@ -31,8 +31,9 @@ Classes = tuple[int, ...]
 def check_call_order(module: Module) -> None:
     """UserError, with the places, where processes may wait for calls that others do not make.
 
-    module: for the grid that it says (`grid_of`), calls inlined or not. Arguments are taken to
-    differ, but on devices that hold the same block of them (`girih.whole`).
+    module: for the grid that it says (`grid_of`), calls inlined or not. Arguments of a program on a
+    mesh are whole, and so equal on all; those of the program of one device (`girih.whole`) are
+    where devices hold the same block; all others may differ, and weights are equal.
     """
     analysis = _Analysis(module, *grid_of(module))
     analysis.region(module.body, [analysis.argument(n) for n in range(len(module.body.arguments))])
@@ -59,9 +60,11 @@ class _Analysis:
         facts = self.module.main.argument_attributes
         whole = facts[number].get(WHOLE) if number < len(facts) else None
         if not isinstance(whole, TensorType) or whole.sharding is None:
-            return self.different
+            meshes = [mesh for mesh in self.module.meshes.values() if mesh.static]
+            on_mesh = any(mesh.devices == self.count for mesh in meshes)
+            return self.equal if on_mesh else self.different
         mesh = self.module.meshes.get(whole.sharding.mesh)
-        if mesh is None or mesh.devices != self.count:
+        if mesh is None or not mesh.static or mesh.devices != self.count:
             return self.different
         return _held(mesh, whole.sharding)
 

@@ -16,6 +16,7 @@ from ..hlo.build import Builder
 from ..hlo.errors import UnsupportedError
 from ..hlo.graph import Op, Region, Value
 from ..hlo.groups import Groups, named_by, process_groups
+from ..hlo.ops.annotation import ANNOTATIONS
 from ..hlo.ops.collectives import Collective, members
 from ..hlo.ops.exchange import Transfer, transfers
 from ..hlo.ops.manual import COMBINE, Layout, whole_shardings
@@ -438,6 +439,9 @@ def _combined(b: Builder, computation: Region, left: Value, right: Value) -> Val
         dims = left.dims
         if op.name == "constant":
             known[op.result] = b.broadcast(b.append(op).result, dims, ())
+            continue
+        if op.name in ANNOTATIONS:
+            known.update(zip(op.results, (known[value] for value in op.operands), strict=True))
             continue
         if op.definition.pattern != "elementwise" or op.regions:
             raise UnsupportedError(f"its computation has {op.name}, which is not elementwise")

@@ -168,6 +168,7 @@ class World:
         while requests := [one for one in requests if not self._done(one, what)]:
             turns += 1
             if turns < _SPINS:
+                _yield()  # processes may share a core
                 continue
             missing = sorted({entry.peer for entry in requests})
             if ended := [peer for peer in missing if self._has_ended(peer)]:
@@ -209,6 +210,7 @@ class World:
         return time.monotonic() > self._gone[peer] + _GRACE
 
 
+_yield: Callable[[], Any] = getattr(os, "sched_yield", lambda: None)
 _starting = threading.Lock()
 
 

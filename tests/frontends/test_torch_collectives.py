@@ -59,6 +59,6 @@ def test_a_group_of_some_ranks_blocks(exports: tuple[Path, str]) -> None:
         girih.import_model(exports[0] / "part.pt2")
 
 
-def test_one_device_refuses_ranks(exports: tuple[Path, str]) -> None:
-    with pytest.raises(girih.UnsupportedError, match="collective_broadcast: needs 4 devices"):
-        girih.compile(decode((exports[0] / "program.pb").read_bytes()))
+def test_it_is_compiled_for_as_many_processes(exports: tuple[Path, str]) -> None:
+    program = girih.compile(decode((exports[0] / "program.pb").read_bytes()))
+    assert program.plan.processes == RANKS
