@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...hlo.errors import UserError
+from .launch import launched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -168,7 +169,6 @@ class World:
         while requests := [one for one in requests if not self._done(one, what)]:
             turns += 1
             if turns < _SPINS:
-                _yield()  # processes may share a core
                 continue
             missing = sorted({entry.peer for entry in requests})
             if ended := [peer for peer in missing if self._has_ended(peer)]:
@@ -210,7 +210,6 @@ class World:
         return time.monotonic() > self._gone[peer] + _GRACE
 
 
-_yield: Callable[[], Any] = getattr(os, "sched_yield", lambda: None)
 _starting = threading.Lock()
 
 
@@ -272,7 +271,7 @@ def _end_late_start(seconds: float) -> None:
 def end_all_processes() -> None:
     """Where this process runs with others, or was started to, end all of them: it failed, and they
     would wait for it."""
-    if not _worlds and not _launched_with_others():
+    if not _worlds and launched() == 1:
         return
     try:
         world = the_world(None if _worlds else _ENDING)
@@ -280,12 +279,6 @@ def end_all_processes() -> None:
         return  # it never ran with others
     if world.size > 1:
         world.abort()
-
-
-def _launched_with_others() -> bool:
-    """Whether a launcher says that it has started more processes than this one."""
-    sizes = (os.environ.get(name, "") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"))
-    return any(size.isdecimal() and int(size) > 1 for size in sizes)
 
 
 def joined_world(processes: int, seconds: float | None = None) -> World:

@@ -28,6 +28,7 @@ from .table import LOWERINGS
 
 WEIGHT = "girih.weight"
 
+
 def partition(decided: Module, interconnect: Interconnect = USUAL) -> Module:
     """The program of one device; `mhlo.num_partitions` says for how many.
 
