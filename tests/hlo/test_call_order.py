@@ -46,8 +46,9 @@ def talk(b: Builder, x: Value, level: int, kind: int) -> Value:
     if kind == 2:
         boxes = tuple((g[0], member, (0,), (1,), (3,)) for g in groups for member in g)
         return b("exchange", x, type=KIND, transfers=boxes, channel_id=1)
-    facts = {"split_dimension": 0, "concat_dimension": 0, "split_count": level}
-    return b("all_to_all", x, **facts, replica_groups=groups, channel_id=1)
+    cut = {"split_dimension": 0, "concat_dimension": 0, "split_count": level}
+    facts = {**cut, "replica_groups": groups, "channel_id": 1}
+    return b.op("all_to_all", [x], facts).result
 
 
 class Generator:
