@@ -78,7 +78,7 @@ def compile(  # noqa: A001 - the public name of the API
     options: Options | None = None,
     progress: Progress | None = None,
     mesh: Mapping[str, int | None] | None = None,
-    shardings: Mapping[str, Iterable[Any]] | None = None,
+    shardings: Mapping[str, Iterable[Any]] | str | None = None,
     **keywords: Any,
 ) -> Program:
     """A program for `target` from any source.
@@ -92,7 +92,8 @@ def compile(  # noqa: A001 - the public name of the API
     mesh: the sizes of the axes of several devices, {"data": 2, "model": 4}: the program is compiled
         for them, one process each (`spmd.py`); one process alone runs it on a mesh of one device.
     shardings: how arguments and weights lie on them, by name (`annotate.py`); without them, as the
-        source says it (`girih.shard`, JAX's and XLA's annotations).
+        source says it (`girih.shard`, JAX's and XLA's annotations). "auto": what nobody said is
+        found, as costs least where a device holds at most `Options.max_memory`, estimated.
 
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not

@@ -51,6 +51,8 @@ from .options import Options, bytes_of
 Array = np.ndarray[Any, Any]
 
 
+AUTO = "auto"
+
 DIVIDED = frozenset(("chlo.ragged_dot",))
 """Operations that devices compute in parts as they are, and that are decomposed afterwards."""
 
@@ -170,7 +172,7 @@ def partition(
     source: Any,
     *example_inputs: Any,
     mesh: Mapping[str, int | None] | None = None,
-    shardings: Mapping[str, Iterable[Any]] | None = None,
+    shardings: Mapping[str, Iterable[Any]] | str | None = None,
     interconnect: Interconnect = USUAL,
     memory: int | str | None = None,
     **keywords: Any,
@@ -181,24 +183,34 @@ def partition(
     mesh of other sizes moves it there. interconnect: what sending costs. memory: the most that a
     call may take on one device, bytes or text such as "8GiB", counted as `max_memory` is: what does
     not fit gathers values again for later uses rather than keep them, as few as that takes.
+    shardings "auto": those of arguments and weights that nobody said are found, so that `memory`,
+    by the estimate of `optimizer/sharding/memory.py`, is enough.
     UserError for a program without a mesh, UnsupportedError for what cannot be moved or cut,
     MemoryLimitError where all of that does not make it fit.
     """
     module = import_model(source, *example_inputs, **keywords)
     if mesh is not None:
-        module, mesh = annotated_for(module, mesh, shardings)
+        module, mesh = annotated_for(module, mesh, shardings, memory)
+    if isinstance(shardings, str):
+        memory = None
     return partition_module(module, mesh, interconnect, memory)
 
 
 def annotated_for(
     module: Module,
     mesh: Mapping[str, int | None],
-    shardings: Mapping[str, Iterable[Any]] | None,
+    shardings: Mapping[str, Iterable[Any]] | str | None,
+    memory: int | str | None = None,
 ) -> tuple[Module, Mapping[str, int | None] | None]:
     """The module with what a user says of a mesh; and the mesh that it has to be moved to, None if
-    it is on it. A module that has a mesh of its own keeps it, and its annotations."""
+    it is on it. A module that has a mesh of its own keeps it, and its annotations. memory: of a
+    device, for shardings that are "auto"."""
     if shardings is None and _sized(module):
         return module, mesh
+    if isinstance(shardings, str):
+        if shardings != AUTO:
+            raise UserError(f"shardings: a mapping of patterns, or '{AUTO}', not '{shardings}'")
+        return _filled(module, mesh, None if memory is None else bytes_of(memory)), None
     from .annotate import annotated
 
     return annotated(module, mesh, shardings), None
@@ -212,14 +224,7 @@ def partition_module(
 ) -> Partitioned:
     """The program of one device, from a module whose annotations say how it lies. mesh: the sizes
     that its axes get instead of those that they have; memory, errors as for `partition`."""
-    _require_one_mesh(module)
-    for step in (MaskBounded(), RequireStatic(), LegalizeQuantized(), Inline()):
-        module = step(module)
-    if mesh is not None:
-        module = remeshed(module, mesh)
-    for step in (Decompose(KEPT | DIVIDED), Dce()):
-        module = step(module)
-    found = pads_for_slices(propagate(module))
+    found = pads_for_slices(_propagated(module, mesh))
     parts = _partitioned(found, choose(found), interconnect)
     return parts if memory is None else _fitting(parts, bytes_of(memory))
 
@@ -282,6 +287,34 @@ def _require_one_mesh(module: Module) -> None:
 
 def _order(mesh: Mesh) -> tuple[int, ...]:
     return tuple(mesh.device_ids or range(mesh.devices)) if mesh.static else ()
+
+
+def _propagated(module: Module, mesh: Mapping[str, int | None] | None = None) -> Propagated:
+    _require_one_mesh(module)
+    for step in (MaskBounded(), RequireStatic(), LegalizeQuantized(), Inline()):
+        module = step(module)
+    if mesh is not None:
+        module = remeshed(module, mesh)
+    for step in (Decompose(KEPT | DIVIDED), Dce()):
+        module = step(module)
+    return propagate(module)
+
+
+def _filled(module: Module, mesh: Mapping[str, int | None], memory: int | None) -> Module:
+    """The module, prepared, with shardings of what it leaves open."""
+    from .annotate import on_mesh
+    from .optimizer.sharding import automatic
+
+    devices = Mesh(tuple(mesh.items()))
+    module = on_mesh(module, devices)
+    if not devices.static:
+        raise UserError(f"shardings: '{AUTO}' needs the size of each axis of the mesh {devices}")
+    if devices not in module.meshes.values():
+        if _sized(module):
+            own = ", ".join(map(str, module.meshes.values()))
+            raise UserError(f"shardings: '{AUTO}' fills the program's own mesh, {own}")
+        module = replace(module, meshes={**module.meshes, "mesh": devices})
+    return automatic.fill(_propagated(module), memory).module
 
 
 def _sized(module: Module) -> bool:

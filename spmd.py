@@ -48,14 +48,14 @@ Array = np.ndarray[Any, Any]
 def compile_on(
     module: Module,
     mesh: Mapping[str, int | None],
-    shardings: Mapping[str, Iterable[Any]] | None,
+    shardings: Mapping[str, Iterable[Any]] | str | None,
     targets: Sequence[str],
     options: Options,
     say: Progress,
     tuner: Tuner | None,
 ) -> Program:
     """The program of a module on a mesh, with code for each target; errors as for `partition`."""
-    module, sizes = annotated_for(module, mesh, shardings)
+    module, sizes = annotated_for(module, mesh, shardings, options.memory_limit)
     parts: Parts = MemoryParts(
         source=lambda: encoded(module),
         signatures={"main": signature_of(module)},

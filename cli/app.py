@@ -759,6 +759,14 @@ def explain_sharding_command(
         list[str] | None,
         typer.Option("--shard", metavar="PATTERN=SPEC", help="As for `girih compile`."),
     ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--max-memory",
+            metavar="SIZE",
+            help="What a device may hold, 8GiB, where --shard is auto.",
+        ),
+    ] = None,
     limits: Annotated[
         str | None,
         typer.Option(
@@ -805,10 +813,14 @@ def explain_sharding_command(
       girih explain sharding model.pt2 --mesh data=2,model=4 --shard 'layers.*.w1=-,model'
 
       girih explain sharding exported.jax --suggest --html sharding.html
+
+      girih explain sharding model.pt2 --mesh data=2,model=4 --shard auto --max-memory 8GiB
     """
     from .sharding import explain_sharding
 
-    explain_sharding(source, mesh, shard or [], (limits, budget), html, rows, suggest, as_json)
+    explain_sharding(
+        source, (mesh, shard or [], max_memory), (limits, budget), html, rows, suggest, as_json
+    )
 
 
 @explain_app.command(name="reshard")

@@ -147,11 +147,11 @@ def import_source(source: str) -> Module:
 
 def _lying(
     mesh: str | None, shards: Sequence[str]
-) -> tuple[dict[str, int | None] | None, dict[str, tuple[Any, ...]] | None]:
+) -> tuple[dict[str, int | None] | None, dict[str, tuple[Any, ...]] | str | None]:
     """The axes of `data=2,model=4` and the specs of `PATTERN=-,data+model`, None for none."""
     if mesh is None and shards:
         raise UserError("--shard: needs --mesh data=2,..., the axes on which the arrays lie")
-    return None if mesh is None else read_mesh(mesh), read_shardings(shards) if shards else None
+    return None if mesh is None else read_mesh(mesh), read_said(shards)
 
 
 def read_mesh(text: str) -> dict[str, int | None]:
@@ -174,6 +174,15 @@ def read_sizes(text: str | None) -> dict[str, int] | None:
     if len(sizes) < len(axes):
         raise UserError(f"--mesh: every axis of a mesh that runs has a size, not '{text}'")
     return sizes
+
+
+def read_said(shards: Sequence[str]) -> dict[str, tuple[Any, ...]] | str | None:
+    """What `--shard` says: specs by pattern, `auto`, or nothing."""
+    from ..partitioning import AUTO
+
+    if list(shards) == [AUTO]:
+        return AUTO
+    return read_shardings(shards) if shards else None
 
 
 def read_shardings(shards: Sequence[str]) -> dict[str, tuple[Any, ...]]:

@@ -21,8 +21,7 @@ _CHAIN = 6  # steps of a chain that the terminal shows; --json and --html have a
 
 def explain_sharding(
     source: str,
-    mesh: str | None,
-    shards: Sequence[str],
+    said: tuple[str | None, Sequence[str], str | None],
     budgets: tuple[str | None, Path | None],
     html: Path | None,
     rows: int,
@@ -31,9 +30,10 @@ def explain_sharding(
 ) -> None:
     """Show what the devices of a mesh send to each other in one step, and why; nothing runs.
 
-    budgets: limits as text, and a file with what was accepted.
+    said: the mesh, how arguments and weights lie on it, and what a device may hold. budgets: limits
+    as text, and a file with what was accepted.
     """
-    parts = _partitioned(source, mesh, shards)
+    parts = _partitioned(source, *said)
     limits = _budgets(*budgets, parts)
     told = parts.explain()
     suggestions = parts.suggest() if suggesting else {}
@@ -122,15 +122,21 @@ def _plan_facts(plan: ReshardPlan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _partitioned(source: str, mesh: str | None, shards: Sequence[str]) -> Partitioned:
-    from ..partitioning import partition
-    from .compiling import import_source, read_mesh, read_shardings
+def _partitioned(
+    source: str, mesh: str | None, shards: Sequence[str], max_memory: str | None
+) -> Partitioned:
+    from ..options import bytes_of
+    from ..partitioning import AUTO, partition
+    from .compiling import import_source, read_mesh, read_said
 
     if mesh is None and shards:
         raise UserError("--shard: needs --mesh data=2,..., the axes on which the arrays lie")
     axes = None if mesh is None else read_mesh(mesh)
-    said = read_shardings(shards) if shards else None
-    return partition(import_source(source), mesh=axes, shardings=said)
+    said = read_said(shards)
+    memory = None if max_memory is None else bytes_of(max_memory)
+    if memory is not None and said != AUTO:
+        raise UserError("--max-memory: bounds what --shard auto finds, nothing else")
+    return partition(import_source(source), mesh=axes, shardings=said, memory=memory)
 
 
 def _budgets(limits: str | None, file: Path | None, parts: Partitioned) -> list[Any]:
@@ -147,8 +153,16 @@ def _print(
     suggestions: Mapping[int, Suggestion],
     count: int,
 ) -> None:
-    sent = [("communications", len(told.rows)), ("a device receives", show.size(told.bytes))]
+    sent = [
+        ("communications", len(told.rows)),
+        ("a device receives", show.size(told.bytes)),
+    ]
     show.facts(sent, title=f"{source} on {parts.mesh}")
+    show.table(
+        ("argument", "how it lies"),
+        [(held.name, str(held.sharding)) for held in told.arguments],
+        title="\narguments",
+    )
     most = sorted(told.rows, key=lambda row: -row.communication.total)[:count]
     show.table(
         (">#", ">bytes", ">times", ">each", "how", "along", "of", "at", "because of"),

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...hlo.factors import Dims, Factor, FactorKind, Factors
 from ...hlo.graph import Op, Value
-from ...hlo.sharding import SUM, DimSharding, Mesh, Sharding
+from ...hlo.sharding import SUM, Axis, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
 from .content import content
 from .inner import CALL, inner_bytes, inner_calls
@@ -82,6 +82,7 @@ class Candidates:
         self._maker_of: dict[Op, _Maker | None] = {}
         self._without: dict[tuple[Ways, ...], States] = {}
         self._constraints: dict[tuple[Ways, Ways, Ways], States] = {}
+        self._placed: dict[tuple[int, ...], States] = {}
 
     def whole(self, value: Value) -> Lying:
         """Every device has all of it."""
@@ -135,6 +136,34 @@ class Candidates:
             found = maker.answers[answer] = self._columns(states)
         return found
 
+    def every(self, op: Op, arriving: Sequence[Ways]) -> States | None:
+        """The states of an operation for each way in which whole axes of the mesh cut its factors
+        evenly, or none of them; None of what has no factors. arriving: as for `of`."""
+        if op not in self._maker_of:
+            self._maker_of[op] = self._maker(op)
+        maker = self._maker_of[op]
+        if maker is None:
+            return None
+        pending = tuple(self._pending(op, arriving))
+        answer = ("every", pending)
+        found = maker.answers.get(answer)
+        if found is None:
+            states = self._stated(maker, maker.everything(), pending)
+            found = maker.answers[answer] = self._columns(list(states))
+        return found
+
+    def placed(self, kind: TensorType) -> States:
+        """The states of what is only held: each way in which whole axes cut its dims evenly."""
+        found = self._placed.get(kind.dims)
+        if found is None:
+            states: list[State] = []
+            for cuts in _divided(self.mesh, kind.dims):
+                dims = (to_axes(self.mesh, cuts.get(dim, ())) for dim in range(kind.rank))
+                lying = Sharding(self.name, tuple(map(DimSharding, dims)))
+                states.append(State((lying,), (lying,), 0.0))
+            found = self._placed[kind.dims] = self._columns(states)
+        return found
+
     def _kept(self, said: Ways, arriving: Ways, wanted: Ways) -> States:
         """The states of what a user constrains."""
         key = said, arriving, wanted
@@ -170,15 +199,26 @@ class Candidates:
         wanted: Sequence[Sequence[Lying]],
         pending: Sequence[tuple[Parts, str, frozenset[int]]],
     ) -> list[State]:
+        assignments = maker.assignments(said, arriving, wanted)
+        return list(self._stated(maker, assignments, pending, MOST))
+
+    def _stated(
+        self,
+        maker: _Maker,
+        assignments: Iterable[Assignment],
+        pending: Sequence[tuple[Parts, str, frozenset[int]]],
+        most: int | None = None,
+    ) -> Iterable[State]:
+        """The states of assignments, each once; of no further assignment where there are `most`."""
         found: dict[tuple[tuple[Lying, ...], tuple[Lying, ...]], State] = {}
-        for assignment in maker.assignments(said, arriving, wanted):
+        for assignment in assignments:
             for over, fold, which in [((), SUM, frozenset[int]()), *pending]:
                 state = maker.state(assignment, over, fold, which)
                 if state is not None:
                     found.setdefault((state.operands, state.results), state)
-            if len(found) >= MOST:
+            if most is not None and len(found) >= most:
                 break
-        return list(found.values())
+        return found.values()
 
     def _maker(self, op: Op) -> _Maker | None:
         """Equal operations have one, which remembers."""
@@ -269,6 +309,12 @@ class _Maker:
                 if key not in seen:
                     seen.add(key)
                     yield merged
+
+    def everything(self) -> Iterator[Assignment]:
+        """Each way in which whole axes cut factors evenly."""
+        held = {n for dims in self.factors.tensors for factors in dims for n in factors}
+        sizes = [size if n in held else 1 for n, size in enumerate(self.sizes)]
+        return _divided(self.mesh, sizes)
 
     def along(self, number: int, lying: Lying) -> Assignment:
         """What a tensor that lies so says of the factors."""
@@ -398,6 +444,24 @@ def _axes(state: State) -> int:
     """How many axes cut operands and results, or leave them unreduced."""
     lyings = [lying for lying in (*state.operands, *state.results) if lying is not None]
     return sum(len(lying.unreduced) + sum(len(d.axes) for d in lying.dims) for lying in lyings)
+
+
+def _divided(mesh: Mesh, sizes: Sequence[int]) -> Iterator[Assignment]:
+    """Each way in which whole axes of the mesh, in its order, cut some of these sizes evenly; first
+    the ways in which most axes do."""
+    axes = of_axes(mesh, (Axis(name) for name in mesh.names if mesh.size(Axis(name)) > 1))
+    ways: list[Assignment] = [{}]
+    for axis in axes:
+        more: list[Assignment] = []
+        for way in ways:
+            for number, size in enumerate(sizes):
+                parts = (*way.get(number, ()), axis)
+                if size and size % product(parts) == 0:
+                    more.append({**way, number: parts})
+            more.append(way)
+        ways = more
+    ways.sort(key=lambda way: -sum(map(len, way.values())))
+    return iter(ways)
 
 
 def _bytes(value: Value) -> int:

@@ -56,7 +56,7 @@ class Choice:
 
     decided: Decided
     price: float
-    graph: _Graph
+    graph: Graph
 
     @property
     def module(self) -> Module:
@@ -70,10 +70,10 @@ class Choice:
 
 
 @dataclass
-class _Node:
+class Node:
     """An operation that can be computed in several ways; `times` a step."""
 
-    op: Op
+    op: Op | None  # None: only held, by `automatic.py`
     times: float
     number: int
     said: tuple[Ways, ...]  # how operands and results lie, as propagation says
@@ -86,10 +86,10 @@ class _Node:
 
 
 @dataclass
-class _Use:
+class OperandUse:
     """One operand: of a node, by its number, or one that has to come as `wanted`."""
 
-    node: _Node | None
+    node: Node | None
     operand: int
     wanted: Lying
     times: float
@@ -101,13 +101,13 @@ def choose(found: Propagated) -> Choice:
     found: a program and how propagation lets its tensors lie. UserError for a kernel without a
     contract whose operands would be cut.
     """
-    graph = _Graph(found)
+    graph = Graph(found)
     graph.fill()
     states, price = graph.solve()
     return Choice(decided(found, graph.fixed, graph.wanted, states), price, graph)
 
 
-class _Graph:
+class Graph:
     def __init__(self, found: Propagated) -> None:
         self.module, self.said = found.module, found.shardings
         used = (s.mesh for s in found.shardings.values())
@@ -115,10 +115,10 @@ class _Graph:
         self.mesh = found.module.meshes[self.name]
         self.candidates = Candidates(self.mesh, self.name)
         self.transit = Transit(self.mesh)
-        self.nodes: list[_Node] = []
-        self.made: dict[Value, tuple[_Node, int]] = {}  # by which node, which of its results
+        self.nodes: list[Node] = []
+        self.made: dict[Value, tuple[Node, int]] = {}  # by which node, which of its results
         self.fixed: dict[Value, Lying] = {}  # how values lie that no node makes
-        self.uses: dict[Value, list[_Use]] = {}
+        self.uses: dict[Value, list[OperandUse]] = {}
         self.wanted: dict[tuple[Op | Region, int], Lying] = {}  # operands that have no choice
         self._unions: dict[tuple[Ways | None, ...], Ways] = {}
         self._orders: dict[tuple[Ways, Ways | None], Numbers] = {}
@@ -126,10 +126,17 @@ class _Graph:
         self.chosen: list[int] = []  # the number of each node's state
         body = self.module.body
         for value in body.arguments:
-            self.fixed[value] = self.lying(value)
-        self._region(body, 1.0)
-        for number, value in enumerate(body.results):
-            self._want(body, number, value, self.lying(value), 1.0)
+            self.argument(value)
+        self.region(body, 1.0)
+        for number in range(len(body.results)):
+            self.result(body, number)
+
+    def argument(self, value: Value) -> None:
+        self.fixed[value] = self.lying(value)
+
+    def result(self, region: Region, number: int) -> None:
+        value = region.results[number]
+        self.want(region, number, value, self.lying(value), 1.0)
 
     # The graph.
 
@@ -143,18 +150,18 @@ class _Graph:
         dims = tuple(DimSharding(self.mesh.merged(dim.axes)) for dim in said.dims)
         return Sharding(self.name, dims)
 
-    def _want(
+    def want(
         self, owner: Op | Region, number: int, value: Value, lying: Lying, times: float
     ) -> None:
         self.wanted[owner, number] = lying
-        self.uses.setdefault(value, []).append(_Use(None, number, lying, times))
+        self.uses.setdefault(value, []).append(OperandUse(None, number, lying, times))
 
-    def _region(self, region: Region, times: float) -> None:
+    def region(self, region: Region, times: float) -> None:
         for op in region.ops:
             if op.name == "while":
-                self._loop(op, times)
+                self.loop(op, times)
             elif op.name in ("case", "if"):
-                self._branches(op, times)
+                self.branches(op, times)
             elif op.name == "sdy.manual_computation":
                 self._manual(op, times)
             elif op.name != "sharding_group":
@@ -164,35 +171,35 @@ class _Graph:
         if op.name in _KERNELS and any(map(_is_cut, map(self.lying, op.operands))):
             require_contract(op)
         said = tuple(self.only(self.lying(value)) for value in (*op.operands, *op.results))
-        node = _Node(op, times, len(self.nodes), said)
+        node = Node(op, times, len(self.nodes), said)
         self.nodes.append(node)
         for number, value in enumerate(op.operands):
-            self.uses.setdefault(value, []).append(_Use(node, number, None, times))
+            self.uses.setdefault(value, []).append(OperandUse(node, number, None, times))
         self.made.update((value, (node, number)) for number, value in enumerate(op.results))
 
-    def _loop(self, op: Op, times: float) -> None:
+    def loop(self, op: Op, times: float) -> None:
         cond, body = op.regions
         count = turns(op, counters(op))
         inner = times * (USUAL_TURNS if count is None else max(count, 1))
         for number, value in enumerate(op.operands):
             lying = self.lying(body.arguments[number])
-            self._want(op, number, value, lying, times)
+            self.want(op, number, value, lying, times)
             for same in (cond.arguments[number], body.arguments[number], op.results[number]):
                 self.fixed[same] = lying
-        self._region(cond, inner)
-        self._want(cond, 0, cond.results[0], self.candidates.whole(cond.results[0]), inner)
-        self._region(body, inner)
+        self.region(cond, inner)
+        self.want(cond, 0, cond.results[0], self.candidates.whole(cond.results[0]), inner)
+        self.region(body, inner)
         for number, value in enumerate(body.results):
-            self._want(body, number, value, self.fixed[body.arguments[number]], inner)
+            self.want(body, number, value, self.fixed[body.arguments[number]], inner)
 
-    def _branches(self, op: Op, times: float) -> None:
-        self._want(op, 0, op.operands[0], self.candidates.whole(op.operands[0]), times)
+    def branches(self, op: Op, times: float) -> None:
+        self.want(op, 0, op.operands[0], self.candidates.whole(op.operands[0]), times)
         for value in op.results:
             self.fixed[value] = self.lying(value)
         for body in op.regions:
-            self._region(body, times)
+            self.region(body, times)
             for number, value in enumerate(body.results):
-                self._want(body, number, value, self.fixed[op.results[number]], times)
+                self.want(body, number, value, self.fixed[op.results[number]], times)
 
     def _manual(self, op: Op, times: float) -> None:
         cuts = (*op.in_shardings, *op.out_shardings)
@@ -202,7 +209,7 @@ class _Graph:
                 dims = tuple(DimSharding(self.mesh.merged(map(axis_of, axes))) for axes in said)
                 lying = Sharding(self.name, dims)
             if number < len(op.operands):
-                self._want(op, number, value, lying, times)
+                self.want(op, number, value, lying, times)
             else:
                 self.fixed[value] = lying
 
@@ -216,6 +223,8 @@ class _Graph:
         too."""
         for backwards in (False, True, False):
             for node in reversed(self.nodes) if backwards else self.nodes:
+                if node.op is None:
+                    continue
                 arriving = [self._arriving(value) for value in node.op.operands]
                 wanted = [self._wanted(value) for value in node.op.results]
                 node.states = self.candidates.of(node.op, node.said, arriving, wanted)
@@ -229,7 +238,7 @@ class _Graph:
     def _wanted(self, value: Value) -> Ways:
         return self._together([self._targets(use) for use in self.uses.get(value, ())])
 
-    def _targets(self, use: _Use) -> Ways | None:
+    def _targets(self, use: OperandUse) -> Ways | None:
         """None of a node that has no states yet."""
         if use.node is None:
             return self.only(use.wanted)
@@ -248,15 +257,16 @@ class _Graph:
     def solve(self) -> tuple[dict[Op, State], float]:
         """A state for each node's operation, and what all cost together."""
         prices = [node.times * node.known.prices for node in self.nodes]
-        values = [self._cost(value) for value in self.uses if isinstance(value.type, TensorType)]
+        values = [self.cost(value) for value in self.uses if isinstance(value.type, TensorType)]
         improvement = Improvement(prices, values)
-        answers = cheapest(*_pairwise(prices, values), answers=ANSWERS)
+        answers = cheapest(*pairwise(prices, values), answers=ANSWERS)
         # Where a value is brought to many uses at once they err by much: what propagation says, and
         # what the fewest axes cut, are good beginnings too.
         said, whole = [0] * len(self.nodes), [node.known.whole for node in self.nodes]
         best, lowest = improvement.best([*answers, said, whole])
         self.chosen = best
-        chosen = {node.op: node.known.states[n] for node, n in zip(self.nodes, best, strict=True)}
+        pairs = zip(self.nodes, best, strict=True)
+        chosen = {node.op: node.known.states[n] for node, n in pairs if node.op is not None}
         return chosen, lowest
 
     def others(self, op: Op) -> tuple[Way, ...]:
@@ -275,7 +285,7 @@ class _Graph:
     @functools.cached_property
     def _answers(self) -> tuple[Improvement, Improvement]:
         """The choice, with all prices and with the bytes that devices receive alone."""
-        values = [self._cost(value) for value in self.uses if isinstance(value.type, TensorType)]
+        values = [self.cost(value) for value in self.uses if isinstance(value.type, TensorType)]
         sizes = [replace(v, prices=np.maximum(v.prices - CALL, 0.0)) for v in values]
         prices = [node.times * node.known.prices for node in self.nodes]
         sent = [
@@ -287,7 +297,7 @@ class _Graph:
             answer.start(self.chosen)
         return found
 
-    def _cost(self, value: Value) -> ValueCost:
+    def cost(self, value: Value) -> ValueCost:
         """What it costs that a tensor comes to its uses."""
         maker, made = None, _ONE
         if value not in self.fixed:
@@ -315,7 +325,7 @@ class _Graph:
             self._orders[key] = np.array([order[lying] for lying in ways.lyings], np.intp)
         return self._orders[key]
 
-    def _ways(self, use: _Use, states: States, places: Numbers) -> Numbers:
+    def _ways(self, use: OperandUse, states: States, places: Numbers) -> Numbers:
         """For each state of the node, the place of how it wants the operand."""
         key = states, use.operand, id(places)
         if key not in self._selected:
@@ -326,7 +336,7 @@ class _Graph:
 _ONE: Numbers = np.zeros(1, np.intp)
 
 
-def _pairwise(
+def pairwise(
     prices: Sequence[Array], values: Sequence[ValueCost]
 ) -> tuple[list[Array], dict[tuple[int, int], Array]]:
     """Prices of nodes and of edges between them, as if each use were on its own."""

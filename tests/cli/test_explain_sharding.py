@@ -186,3 +186,17 @@ def test_the_same_whatever_the_hash_seed_and_the_order(source: Path, tmp_path: P
         )  # fmt: skip
         found.add((done.stdout, page.read_bytes()))
     assert len(found) == 1
+
+
+def test_what_nobody_said_is_found(source: Path, girih_command: Any) -> None:
+    command = "explain", "sharding", str(source), "--mesh", "data=2,model=4", "--shard", "auto"
+    code, out, _ = girih_command(*command)
+    assert code == 0 and "how it lies" in out and "w1" in out
+    code, out, _ = girih_command(*command, "--max-memory", "8KiB", "--json")
+    told = json.loads(out)
+    assert code == 0 and sum(held["bytes"] for held in told["arguments"]) <= 8 << 10
+    assert any("model" in held["sharding"] for held in told["arguments"])
+    code, _, err = girih_command(*command, "--max-memory", "64")
+    assert code == 2 and "fits into 64 bytes" in err
+    code, _, err = girih_command("explain", "sharding", str(source), *SHARDED, "--max-memory", "64")
+    assert code == 2 and "bounds what --shard auto finds" in err
