@@ -28,6 +28,9 @@ class Options:
         plan's notes say that it was done. What the source asks for at a product goes first.
     threads: workers at run time; None asks the machine when the bundle is loaded.
     pin: keep each worker but the caller's thread on a core of its own.
+    max_reshard: what a device of a mesh may receive from others in a step, such as
+        "total=64MiB,op=8MiB,count=12,axis.model=32MiB" (bytes in all, by one communication, their
+        number, bytes along an axis); BudgetError, with the communications, where it is more.
     comm_timeout: seconds that one wait of a program of several processes for the others may take;
         None: GIRIH_COMM_TIMEOUT, or 300.
     cpu_level: cap on CPU features ("amx", "avx512-bf16", "avx512", "avx2", "baseline", "neon");
@@ -55,6 +58,7 @@ class Options:
     matmul_precision: str = "float32"
     threads: int | None = None
     pin: bool = False
+    max_reshard: str | None = None
     comm_timeout: float | None = None
     cpu_level: str | None = None
     machine: str | None = None

@@ -63,10 +63,7 @@ class Partitioned:
 
     propagated: the program as imported, and how annotations let its tensors lie. choice: how each
     operation is computed. local: the program of one device, plain HLO with collectives, on its
-    blocks.
-    propagated: the program as imported, and how annotations let its tensors lie. decided: the same
-    with a sharding in each type, where `sharding_constraint` says what is sent. local: the program
-    of one device, plain HLO with collectives, on its blocks; small collectives are joined.
+    blocks; small collectives are joined.
     """
 
     propagated: Propagated

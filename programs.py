@@ -38,7 +38,7 @@ CAPACITY = 1 << 30  # bytes of all programs of a folder
 _FORMAT = "girih program 2"
 _ABOUT, _RECIPES = "places.json", "recipes.pb"
 # What options say about this compilation alone, never about its bytes.
-_NOT_IN_KEYS = ("cache", "threads", "pin", "comm_timeout", "tuning", "locked")
+_NOT_IN_KEYS = ("cache", "threads", "pin", "comm_timeout", "max_reshard", "tuning", "locked")
 
 
 class Made(NamedTuple):

@@ -28,6 +28,7 @@ from .hlo.placement import cut_for
 from .hlo.sharding import Sharding
 from .hlo.types import TensorType
 from .optimizer.regions import rewritten
+from .optimizer.sharding.budgets import limits
 from .optimizer.sharding.interconnect import interconnect_of
 from .optimizer.sharding.partition.program import WEIGHT, WHOLE
 from .options import Options
@@ -91,7 +92,9 @@ def with_mesh(
     say("partition")
     machine = find(options.machine) if family(target) == "cpu" else None
     interconnect = interconnect_of(machine, _devices(module, mesh))
-    partitioned = partition_module(module, mesh, interconnect)
+    partitioned = partition_module(module, mesh, interconnect, options.memory_limit)
+    if options.max_reshard is not None:
+        partitioned.require_within(limits(options.max_reshard, partitioned.mesh.names))
     layout, local = _local(partitioned)
     count = partitioned.mesh.devices
     modules = [local.with_weights(_weights_of(local, module, layout, n)) for n in range(count)]

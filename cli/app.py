@@ -134,6 +134,15 @@ def compile_command(
             "more is computed again, or the compilation fails.",
         ),
     ] = None,
+    max_reshard: Annotated[
+        str | None,
+        typer.Option(
+            "--max-reshard",
+            metavar="LIMITS",
+            help="Fail, with exit code 3, where a device of the mesh receives more in a step: "
+            "total=64MiB,op=8MiB,count=12,axis.model=32MiB.",
+        ),
+    ] = None,
     measure: Annotated[
         int,
         typer.Option(
@@ -201,6 +210,7 @@ def compile_command(
 
     chosen = [f"matmul_precision={matmul_precision}"] if matmul_precision else []
     chosen += [f"max_memory={max_memory}"] if max_memory is not None else []
+    chosen += [f"max_reshard={max_reshard}"] if max_reshard is not None else []
     chosen += [f"measure={measure}"] if measure else []
     chosen += [f"tuning={tuning}"] if tuning else []
     chosen += ["locked=true"] if locked else []

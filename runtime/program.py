@@ -456,6 +456,13 @@ class Program:
         return None if self._layout is None else self._layout.mesh
 
     @property
+    def rank(self) -> int:
+        """The number of this process among those that a launcher has started together."""
+        from .distributed.launch import own_rank
+
+        return own_rank()
+
+    @property
     def layout(self) -> Layout | None:
         """How arguments and results lie on the mesh, in the signature's order."""
         return self._layout

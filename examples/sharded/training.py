@@ -26,7 +26,7 @@ def step(weights: Any, x: Any, y: Any) -> Any:
     import jax
 
     value, gradient = jax.value_and_grad(loss)(weights, x, y)
-    return value, jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient)
+    return value, jax.tree.map(lambda w, g: w - 10.0 * g, weights, gradient)
 
 
 def examples(rows: int = 64, width: int = 32, hidden: int = 128) -> tuple[Any, Any, Any]:
