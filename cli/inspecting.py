@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..hlo.errors import UserError
-from ..runtime.bundle import Bundle
+from ..runtime.bundle import Bundle, Variant
+from ..runtime.distributed.layout import layout_of
 from ..runtime.loading import choose_variant, load
 from ..runtime.plans import parse_plan
 from ..runtime.profile import origin_text
@@ -85,6 +86,13 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
     if order["proof"]:
         facts.append(("order", _order_text(order)))
     show.facts(facts, title=f"\nvariant {target}")
+    if layout := variant["layout"]:
+        rows = [
+            (what, name, lies)
+            for what in ("argument", "result")
+            for name, lies in layout[f"{what}s"].items()
+        ]
+        show.table(("", "name", "how it lies"), rows, title=f"\non the mesh {layout['mesh']}")
     listed = sorted(variant["kernels"], key=lambda k: -max(k["flops"], k["bytes"]))[:kernels]
     if listed:
         rows = [
@@ -241,6 +249,7 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
         "native": variant.native,
         "triple": variant.triple,
         "features": list(variant.features),
+        "layout": _describe_layout(bundle, variant),
         "image_bytes": len(variant.image),
         "cubins": {name: len(code) for name, code in sorted(variant.cubins.items())},
         "weight_bytes": sum(array.nbytes for array in variant.weights.values()),
@@ -268,6 +277,25 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
             for index, kernel in enumerate(plan.kernels)
         ],
         "notes": list(plan.notes),
+    }
+
+
+def _describe_layout(bundle: Bundle, variant: Variant) -> dict[str, Any] | None:
+    """How arguments and results of code for several devices lie, by their paths."""
+    if variant.layout is None:
+        return None
+    layout, signature = layout_of(variant), bundle.signatures["main"]
+    pairs = {
+        "arguments": (signature.arguments, layout.arguments),
+        "results": (signature.results, layout.results),
+    }
+    layout.signature(signature)  # is an error where it is none of this signature
+    return {
+        "mesh": ",".join(f"{name}={size}" for name, size in layout.mesh.axes),
+        **{
+            what: {one.path: str(lies) for one, lies in zip(*pair, strict=True)}
+            for what, pair in pairs.items()
+        },
     }
 
 

@@ -18,7 +18,7 @@ from ..hlo.errors import UserError
 from ..hlo.signature import Argument, Signature, StructureError
 from . import devices
 from .aliases import Aliases, find_aliases, like
-from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, write
+from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
 from .inputs import Leaf, as_keys, check_donations
 from .parts import (
     ALIGNMENT,
@@ -113,7 +113,7 @@ class Program:
         self._signature = signature = parts.signatures["main"]
         self._module = module
         self._pending = pending
-        self._layout = layout = None if variant.layout is None else _layout(variant.layout)
+        self._layout = layout = _layout_of(variant)
         local = signature if layout is None else layout.signature(signature)
         results = tuple(Leaf(result) for result in local.results)
         self._check_plan(local.arguments, results)
@@ -753,17 +753,16 @@ class Program:
                 )
 
 
-def _layout(data: Mapping[str, Any]) -> Layout:
-    """How the program lies on a mesh; UserError where the bundle's description is malformed."""
-    from .distributed.layout import Layout
-
-    try:
-        return Layout.from_json(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"the layout of the bundle's code is malformed: {error}") from error
-
-
 def _facts(parts: Parts) -> dict[str, bytes]:
     """What all processes that run a program have to have equal, beside its plan."""
     digest = parts.digest if isinstance(parts, Bundle) else "compiled by each process"
     return {"version of girih": __version__.encode(), "bundle": digest.encode()}
+
+
+def _layout_of(variant: Variant) -> Layout | None:
+    """How a variant for several devices lies on them."""
+    if variant.layout is None:
+        return None
+    from .distributed.layout import layout_of
+
+    return layout_of(variant)

@@ -13,6 +13,7 @@ from ...hlo.errors import UserError
 from ...hlo.placement import cut_for, joined
 from ...hlo.sharding import Mesh, Sharding, parse_mesh, parse_sharding
 from ...hlo.signature import Argument, Result, Signature, describe
+from ..bundle import Variant
 from ..inputs import Leaf
 from .launch import own_rank
 from .world import the_world
@@ -120,6 +121,15 @@ class Layout:
                 for one in data.get("weights", ())
             },
         )
+
+
+def layout_of(variant: Variant) -> Layout:
+    """The layout of a variant for several devices; UserError where it is malformed."""
+    assert variant.layout is not None
+    try:
+        return Layout.from_json(variant.layout)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"the layout of the bundle's code is malformed: {error}") from error
 
 
 class BlockLeaf(Leaf):

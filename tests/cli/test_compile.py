@@ -170,6 +170,9 @@ def test_shardings_are_checked_and_noted(girih_command, model, tmp_path):
     assert code == 0 and "shardings are not used on one device: 2 arguments" in out, err
     code, out, err = girih_command(*made, "--mesh", "data=2,model=2", *said)
     assert code == 0 and "for cpu@data=2,model=2" in out and "not used" not in out, err
+    code, out, err = girih_command("inspect", tmp_path / "x.girih")
+    assert code == 0 and "on the mesh data=2,model=2" in out, err
+    assert 'argument input[1] <@mesh, [{}, {"model"}]>' in " ".join(out.split())
     code, _, err = girih_command("run", tmp_path / "x.girih", "--random")
     assert code == 2 and "its code is for data=2,model=2, and 1 process runs it; start it as" in err
     for mesh in ("data=1,model=1", "data=4,model=1"):

@@ -16,6 +16,7 @@ from girih.runtime.distributed.layout import Layout
 from girih.runtime.parts import copied_parts
 from girih.runtime.program import Program
 
+from .launch import needs_mpi
 from .test_mesh import SAID, network
 
 
@@ -104,6 +105,7 @@ def test_the_number_of_processes_chooses(variable, monkeypatch):
     assert fitting({"cpu": None}, None, None, "x") == ("cpu",)  # each process for itself
 
 
+@needs_mpi
 def test_a_process_that_is_alone_is_told_how_to_start_it(program):
     with pytest.raises(girih.UserError, match="for 4 processes, and 1 runs it; start it as: mpiex"):
         program(np.zeros((50, 256), np.float32))
