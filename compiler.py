@@ -406,9 +406,10 @@ def add_variant(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Parts:
-    """A program's parts with code for `target` added, compiled from its `module`; code that is
-    there already is made anew. Without options, the numerics are those of the first compilation.
-    Choices that were measured for the program are taken again."""
+    """A program's parts with code for `target` ("cpu", "cpu@data=2,model=4" for a mesh) added,
+    compiled from its `module`; code that is there already is made anew. Without options, the
+    numerics are those of the first compilation. Choices that were measured for the program are
+    taken again."""
     import numpy as np
 
     from .runtime.parts import copied_parts
@@ -416,6 +417,12 @@ def add_variant(
     options = options or options_of(parts)
     say = progress or (lambda stage: None)
     tuner = tuner_for(parts, options)
+    if "@" in target:
+        from .runtime.distributed.launch import axes_in
+        from .spmd import with_mesh
+
+        base = target.partition("@")[0]
+        return with_mesh(parts, module, axes_in(target), base, options, say, tuner)[0]
     made = compile_module(lambda: module, target, options, say, tuner).program
     variant = made.parts.variants[made.target]
     given = {**made.parts.weights, **variant.weights}

@@ -167,16 +167,9 @@ def _compile_anew(
     base = "cpu" if devices.family(base) == "cpu" else base
     # What is saved gets this user's seal, so code of others is left out.
     kept = bundle if bundle.is_trusted else copied_parts(bundle, variants={})
-    if mesh:
-        from ..compiler import options_of
-        from ..spmd import with_mesh
-        from .distributed.launch import axes_in
-
-        parts, target = with_mesh(kept, module, axes_in(target), base, options_of(kept))
-    else:
-        parts, target = add_variant(kept, module, base), base
+    target = f"{base}@{mesh}" if mesh else base
     return Program(
-        parts,
+        add_variant(kept, module, target),
         target,
         threads=threads,
         pin=pin,

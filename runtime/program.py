@@ -524,8 +524,10 @@ class Program:
         """
         checks = []
         for case in cases:
-            values = zip(self._signature.arguments, self._values(case, {}), strict=True)
-            arrays = [Leaf(declared).accept(value)[0].copy() for declared, value in values]
+            given = [*self._values(case, {}), *[None] * self._buffers]
+            values = [d if v is None else v for v, d in zip(given, self._defaults, strict=True)]
+            leaves = map(Leaf, self._signature.arguments)
+            arrays = [leaf.accept(v)[0].copy() for leaf, v in zip(leaves, values, strict=True)]
             checks.append(Check(tuple(arrays), tuple(self._checked(arrays)), tolerance))
         return self.with_golden(checks)
 

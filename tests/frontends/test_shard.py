@@ -119,8 +119,9 @@ class TestJax:
         assert str(found.shardings[w]) == '<@mesh, [{}, {"model"}]>'
         both = annotated(module, MESH, {"x": (None, "model")})
         assert both.meshes == {"mesh": Mesh(tuple(MESH.items()))}
-        program = girih.compile(self.loss, X, W, mesh=MESH)
-        np.testing.assert_allclose(program(X, W), 2 * np.tanh(X @ W).sum(), atol=1e-4)
+        assert girih.compile(self.loss, X, W, mesh=MESH).target == "cpu@data=2,model=4"
+        alone = girih.compile(self.loss, X, W, mesh={"data": 1, "model": 1})
+        np.testing.assert_allclose(alone(X, W), 2 * np.tanh(X @ W).sum(), atol=1e-4)
 
     def test_errors_have_the_line(self):
         with pytest.raises(girih.UserError, match=r"test_shard\.py:\d+.*did you mean 'data'\?"):

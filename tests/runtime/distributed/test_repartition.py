@@ -1,0 +1,73 @@
+"""One bundle on other meshes: compiled from the program in it, without a framework."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import girih
+from girih.hlo.interpret import interpret
+
+from ..test_imports import GUARD
+from . import launch
+from .test_mesh import SAID, network, printed
+
+REPARTITION = """
+from girih.cli import main
+for data, model in ((1, 1), (8, 1), (1, 8), (4, 2), (3, 2)):
+    mesh = f"data={data},model={model}"
+    try:
+        main(["repartition", sys.argv[1], "--mesh", mesh])
+    except SystemExit as stopped:
+        assert not stopped.code, (mesh, stopped.__context__)
+print("no", *sorted({"jax", "torch", "jaxlib"} & set(sys.modules)))
+"""
+
+CALL = """
+import sys
+import numpy as np
+import girih
+given = np.load(sys.argv[2])
+found = girih.load(sys.argv[1], allow_native=True)(given["x"]).gather()
+np.testing.assert_allclose(found, given["y"], rtol=0, atol=1e-3)
+print("equal")
+"""
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with code for six meshes, and data."""
+
+    folder = tmp_path_factory.mktemp("moved")
+    module, x = network(), np.random.default_rng(1).standard_normal((50, 256), np.float32)
+    bundle = folder / "p.girih"
+    girih.compile(module, mesh={"data": 2, "model": 4}, shardings=SAID).save(bundle)
+    (wanted, _) = interpret(module, [x, np.zeros((), np.float32)])
+    np.savez(folder / "data.npz", x=x, y=wanted)
+    guard = GUARD.replace("'llvmlite', ", "")  # it compiles
+    done = subprocess.run(
+        [sys.executable, "-c", guard + REPARTITION, str(bundle)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\nno\n" in done.stdout
+    return folder
+
+
+def test_it_runs_on_one_device(moved: Path) -> None:
+    given = np.load(moved / "data.npz")
+    program = girih.load(moved / "p.girih", allow_native=True)
+    assert program.mesh is None and len(program.parts.variants) == 6
+    np.testing.assert_allclose(program(given["x"]), given["y"], rtol=0, atol=1e-3)
+
+
+@pytest.mark.mpi
+@launch.needs_mpi
+@pytest.mark.parametrize("count", [6, 8])
+def test_processes_choose_by_their_number(moved: Path, count: int) -> None:
+    """Of four meshes of eight devices the first; 50 rows on 3 x 2 are cut unevenly."""
+    said = printed(count, moved, CALL, moved / "p.girih", moved / "data.npz")
+    assert said.count("equal") == count
