@@ -286,12 +286,16 @@ def _order(mesh: Mesh) -> tuple[int, ...]:
     return tuple(mesh.device_ids or range(mesh.devices)) if mesh.static else ()
 
 
-def _propagated(module: Module, mesh: Mapping[str, int | None] | None = None) -> Propagated:
-    _require_one_mesh(module)
+def moved(module: Module, mesh: Mapping[str, int | None] | None) -> Module:
+    """The program, its calls inline, on axes of other sizes, None for those that it has."""
     for step in (MaskBounded(), RequireStatic(), LegalizeQuantized(), Inline()):
         module = step(module)
-    if mesh is not None:
-        module = remeshed(module, mesh)
+    return module if mesh is None else remeshed(module, mesh)
+
+
+def _propagated(module: Module, mesh: Mapping[str, int | None] | None = None) -> Propagated:
+    _require_one_mesh(module)
+    module = moved(module, mesh)
     for step in (Decompose(KEPT | DIVIDED), Dce()):
         module = step(module)
     return propagate(module)

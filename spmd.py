@@ -32,7 +32,7 @@ from .optimizer.sharding.budgets import limits
 from .optimizer.sharding.interconnect import interconnect_of
 from .optimizer.sharding.partition.program import WEIGHT, WHOLE
 from .options import Options
-from .partitioning import Partitioned, annotated_for, partition_module
+from .partitioning import Partitioned, annotated_for, moved, partition_module
 from .runtime.bundle import MemoryParts, Parts
 from .runtime.devices import family
 from .runtime.distributed.launch import target_on
@@ -87,6 +87,7 @@ def with_mesh(
     to be others. For a mesh of one device, or with an axis without a size, the code is for one.
     """
     if _devices(module, mesh) <= 1:
+        module = module if mesh is None else moved(module, mesh)
         parts = add_variant(parts, module, target, options, say)
         return parts, target
     say("partition")

@@ -9,7 +9,7 @@ processes keeps its exchanges, which are all that the pass `communication` has l
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ...hlo.build import Builder
@@ -36,9 +36,12 @@ class OneDevice:
     ledger: Ledger = field(default_factory=Ledger, compare=False)
 
     def __call__(self, module: Module) -> Module:
-        module = without_annotations(module)
+        plain = without_annotations(module)
+        talk = [op for op in plain.walk() if op.definition.communicates]
+        if plain is not module and not talk:  # it is the whole program: one device can run it
+            plain = replace(plain, attributes={**plain.attributes, **_ALONE})
+        module = plain
         several = grid_of(module) != (1, 1)
-        talk = (op for op in module.walk() if op.definition.communicates)
         if all(several and op.name in BETWEEN for op in talk):
             return module
         rewrite = _Rewrite(self.ledger, several)
@@ -49,6 +52,8 @@ class OneDevice:
         note = f"on one device there is nobody to communicate with: {', '.join(counts)} removed"
         return module.with_main(body).with_notes(note)
 
+
+_ALONE = {"mhlo.num_partitions": 1, "mhlo.num_replicas": 1}
 
 _HEAD = (
     "a compiled program runs on one device, and multi-device execution comes with sharding; the "
