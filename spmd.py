@@ -146,12 +146,11 @@ def _local(partitioned: Partitioned) -> tuple[Layout, Module]:
     function = replace(
         main,
         body=Region(body.arguments[:count], [*b.ops, *rest.ops], rest.results),
-        argument_attributes=tuple(map(_plain, main.argument_attributes[:count])),
-        result_attributes=tuple(map(_plain, main.result_attributes)),
+        argument_attributes=main.argument_attributes[:count],  # `check_call_order` reads them
     )
     functions = {**local.functions, local.entry: function}
     signature = layout.signature(whole)
-    return layout, replace(local, functions=functions, signature=signature, meshes={})
+    return layout, replace(local, functions=functions, signature=signature)
 
 
 def _weights_of(local: Module, module: Module, layout: Layout, device: int) -> dict[str, Weight]:
@@ -201,7 +200,3 @@ def _sharding(facts: Mapping[str, Attribute]) -> Sharding:
     kind = facts[WHOLE]
     assert isinstance(kind, TensorType) and kind.sharding is not None
     return kind.sharding
-
-
-def _plain(facts: Mapping[str, Attribute]) -> Mapping[str, Attribute]:
-    return {name: fact for name, fact in facts.items() if name != WHOLE}

@@ -38,7 +38,8 @@ class OneDevice:
     def __call__(self, module: Module) -> Module:
         plain = without_annotations(module)
         talk = [op for op in plain.walk() if op.definition.communicates]
-        if plain is not module and not talk:  # it is the whole program: one device can run it
+        annotated = len(plain.notes) > len(module.notes)
+        if annotated and not talk:  # it is the whole program: one device can run it
             plain = replace(plain, attributes={**plain.attributes, **_ALONE})
         module = plain
         several = grid_of(module) != (1, 1)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import girih
-from girih.hlo.build import build_module
+from girih.hlo.build import build_module, build_region
 from girih.hlo.graph import Module, Weight
 from girih.hlo.interpret import interpret
 from girih.hlo.signature import Argument, Result, Signature, Tree
-from girih.hlo.types import F32, TensorType
+from girih.hlo.types import F32, I32, TensorType
 from girih.runtime.bundle import Bundle
 
 from .launch import launched, needs_mpi
@@ -134,3 +134,44 @@ def test_packed_weights_are_those_of_each_process(tmp_path):
     assert np.array_equal(both, np.sort(module.weights["up"].array.ravel()))
     (member,) = [n for n in bundle.members if n.startswith("variants/") and "weights" in n]
     assert bundle.members[member] < 1.3 * 2 * module.weights["up"].array.nbytes  # each once
+
+
+LOOP = """
+import sys
+import numpy as np
+import girih
+program, given = girih.load(sys.argv[1]), np.load(sys.argv[2])
+for turns in (3, 0):
+    (found,) = program(given["x"], np.int32(turns))
+    found = found.gather()
+    np.testing.assert_allclose(found, given[f"y{turns}"], rtol=0, atol=1e-4)
+print("equal")
+"""
+
+
+def test_a_loop_that_an_argument_decides(tmp_path):
+    """Its turns, in which sums are sent, are the same in all processes: the argument is whole."""
+    kind, scalar = TensorType((8, 8), F32), TensorType((), I32)
+
+    def body(b, x, count):
+        start = b.constant(np.int32(0))
+        kinds = [scalar, scalar, kind]
+        more = build_region(kinds, lambda b, i, n, x: [b.compare("LT", i, n)])
+
+        def turn(b, i, n, x):
+            return [b("add", i, b.constant(np.int32(1))), n, b("tanh", product(b, x, x))]
+
+        regions = [more, build_region(kinds, turn)]
+        return [b.op("while", [start, count, x], {}, regions, kinds).results[2]]
+
+    module = build_module([kind, scalar], body)
+    program = girih.compile(
+        module, mesh={"x": 4}, shardings={"input[0]": (None, "x"), "input[1]": ()}
+    )
+    assert any(step.WhichOneof("action") == "exchange" for step in program.plan.steps)
+    program.save(tmp_path / "p.girih")
+    x = normal(8, 8) / 4
+    y3, y0 = (interpret(module, [x, np.int32(n)])[0] for n in (3, 0))
+    np.savez(tmp_path / "data.npz", x=x, y3=y3, y0=y0)
+    said = printed(4, tmp_path, LOOP, tmp_path / "p.girih", tmp_path / "data.npz")
+    assert said.count("equal") == 4
