@@ -35,7 +35,7 @@ def share_cores() -> None:
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if worker and len(cores) >= count > 1:
-        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: count])
+        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) % count :: count])
 
 
 share_cores()
