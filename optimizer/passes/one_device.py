@@ -39,10 +39,11 @@ class OneDevice:
         plain = without_annotations(module)
         talk = [op for op in plain.walk() if op.definition.communicates]
         annotated = len(plain.notes) > len(module.notes)
-        if annotated and not talk:  # it is the whole program: one device can run it
+        several = grid_of(plain) != (1, 1)
+        if annotated and several and not talk:  # the whole program: one device can run it
             plain = replace(plain, attributes={**plain.attributes, **_ALONE})
+            several = False
         module = plain
-        several = grid_of(module) != (1, 1)
         if all(several and op.name in BETWEEN for op in talk):
             return module
         rewrite = _Rewrite(self.ledger, several)
