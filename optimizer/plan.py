@@ -17,7 +17,7 @@ from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
 from ..hlo.ops.tile import TILE_OPS
 from ..hlo.text import canonical_op
-from ..hlo.types import UI8, TensorType
+from ..hlo.types import UI8, SymbolicDim, TensorType, at_hint, most
 from ..specs.generated import plan_pb2
 from .certify import LentPlace, check_plan
 from .lending import Lent, lend
@@ -58,6 +58,7 @@ class KernelFacts(NamedTuple):
     functions: tuple[str, ...] = ()
     launches: tuple[Any, ...] = ()  # plan_pb2.Launch, on a GPU
     approximate: tuple[str, ...] = ()
+    sizes: tuple[Any, ...] = ()  # that the call decides
 
 
 @dataclass
@@ -87,6 +88,7 @@ class Planner:
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
         self.lent: dict[Buffer, Lent] = {}
         self.scratch: dict[int, Buffer] = {}  # by step
+        self.formulas: dict[str, int] = {}
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
 
     def run(self) -> Any:
@@ -106,6 +108,8 @@ class Planner:
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
         plan.arena_alignment = ALIGNMENT
+        if self.is_open:
+            self.above()
         for entry in self.kernels.values():
             self.describe(entry)
         self.summarise(placement)
@@ -149,7 +153,7 @@ class Planner:
         message = self.plan.kernels.add()
         message.kind = kernel_kind(entry.op)
         message.name = f"{message.kind}_{headline(ops)}_{entry.index}"
-        message.scratch_bytes = entry.facts.scratch_bytes
+        message.scratch_bytes = most(entry.facts.scratch_bytes)
         message.ops.extend(ops)
         for origin in list(entry.origins)[:16]:
             message.origins.add(file=origin.file, line=origin.line, name=origin.name)
@@ -171,6 +175,16 @@ class Planner:
 
     # Buffers.
 
+    def formula(self, size: Any) -> int:
+        """1 + the number of a size that the call decides; 0 for numbers."""
+        if not isinstance(size, SymbolicDim):
+            return 0
+        text = repr(size)
+        if text not in self.formulas:
+            self.formulas[text] = len(self.formulas) + 1
+            self.plan.formulas.append(text)
+        return self.formulas[text]
+
     def number(self, buffer: Buffer) -> int:
         known = self.numbers.get(buffer)
         if known is None:
@@ -180,9 +194,13 @@ class Planner:
                     "arena": plan_pb2.ARENA, "input": plan_pb2.INPUT,
                     "output": plan_pb2.OUTPUT, "weight": plan_pb2.WEIGHT,
                 }[buffer.place],
-                offset=self.offsets.get(buffer, 0), bytes=buffer.bytes, index=buffer.index,
-                weight=buffer.weight, element_type=buffer.type.element.name, dims=buffer.type.dims,
+                offset=self.offsets.get(buffer, 0), bytes=most(buffer.bytes), index=buffer.index,
+                weight=buffer.weight, element_type=buffer.type.element.name,
+                dims=map(most, buffer.type.dims), bytes_formula=self.formula(buffer.bytes),
             )  # fmt: skip
+            if not buffer.type.is_static:
+                dims = map(self.formula, buffer.type.dims)
+                self.plan.buffers[known].dim_formulas.extend(dims)
             if buffer in self.ranges:
                 first, last = self.ranges[buffer]
                 self.plan.buffers[known].first_step = first
@@ -193,15 +211,27 @@ class Planner:
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
         self.ranges = live_ranges(self.schedule)
-        self.lent = lend(self.schedule, self.ranges)
+        self.is_open = any(not b.type.is_static for b in self.ranges)
+        self.lent = {} if self.is_open else lend(self.schedule, self.ranges)
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
                 self.scratch[number], self.ranges[scratch] = scratch, (number, number)
         buffers = [buffer for buffer in self.ranges if buffer not in self.lent]
-        placement = place([Interval(b.bytes, *self.ranges[b]) for b in buffers])
+        placement = place([Interval(most(b.bytes), *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
+
+    def above(self) -> None:
+        """Which buffers lie above which: what lives at the same time keeps its order at all sizes."""
+        placed = sorted(self.offsets, key=lambda b: self.offsets[b])
+        for number, buffer in enumerate(placed):
+            first, last = self.ranges[buffer]
+            message = self.plan.buffers[self.number(buffer)]
+            for other in placed[:number]:
+                begin, end = self.ranges[other]
+                if begin <= last and first <= end:
+                    message.above.append(self.number(other))
 
     def argument(self, buffer: Buffer) -> Any:
         owner, offset = self.lent.get(buffer, (buffer, 0))
@@ -274,17 +304,20 @@ class Planner:
         updates = isinstance(step, RunStep) and step.op.name == "dynamic_update_slice"
         if updates and reads[0] is writes[0]:  # the rest of what is updated stays where it is
             moved += reads[1].bytes - reads[0].bytes - writes[0].bytes
+        moved = float(moved)
         time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
-        parallel = facts.parallel and facts.tiles > 1 and time > SERIAL_MICROSECONDS
+        parallel = facts.parallel and at_hint(facts.tiles) > 1 and time > SERIAL_MICROSECONDS
         run.kernel = entry.index
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
         run.operands = len(reads)
         if isinstance(step, RunStep) and step.op.origin and len(entry.origins) > 1:
             place = step.op.origin[0]
             run.origin.file, run.origin.line, run.origin.name = place
-        run.tiles, run.parallel = facts.tiles, parallel
+        run.tiles, run.parallel = most(facts.tiles), parallel
+        run.tiles_formula = self.formula(facts.tiles)
+        run.sizes.extend([self.formula(size) - 1 for size in facts.sizes])
         run.flops, run.bytes = facts.flops, moved
-        run.wait = hazards.step(reads, writes)
+        run.wait = hazards.step(reads, writes) or self.is_open
 
     def exchange_step(self, message: Any, step: RunStep) -> None:
         message.operand.CopyFrom(self.argument(step.operands[0]))
@@ -316,8 +349,8 @@ class Planner:
 
     def summarise(self, placement: Placement) -> None:
         schedule, memory = self.schedule, self.plan.memory
-        memory.argument_bytes = sum(buffer.bytes for buffer in schedule.inputs)
-        memory.output_bytes = sum(buffer.bytes for buffer in schedule.outputs)
+        memory.argument_bytes = sum(most(buffer.bytes) for buffer in schedule.inputs)
+        memory.output_bytes = sum(most(buffer.bytes) for buffer in schedule.outputs)
         weights = [b for b in self.numbers if b.place == "weight"]
         memory.constant_bytes = sum(buffer.bytes for buffer in weights)
         memory.temporary_bytes = placement.live_bytes
@@ -328,7 +361,7 @@ class Planner:
         memory.order_bound_bytes = schedule.order_bound
         memory.order_proof = schedule.order_proof
         memory.scratch_bytes = max(
-            (e.facts.scratch_bytes for e in self.kernels.values() if not e.facts.launches),
+            (most(e.facts.scratch_bytes) for e in self.kernels.values() if not e.facts.launches),
             default=0,
         )
 
@@ -365,11 +398,11 @@ class _Hazards:
             return (owner.place, owner.index), begin, begin + max(buffer.bytes, 1)
         if buffer.place == "arena":
             begin = self.offsets[buffer]
-            return "arena", begin, begin + max(buffer.bytes, 1)
+            return "arena", begin, begin + max(most(buffer.bytes), 1)
         if buffer.place == "weight":
             return buffer.weight, 0, 1
         buffer = buffer.replaces or buffer  # it may have the same memory
-        return (buffer.place, buffer.index), 0, max(buffer.bytes, 1)
+        return (buffer.place, buffer.index), 0, max(most(buffer.bytes), 1)
 
 
 def exchanges(step: Step) -> bool:

@@ -118,7 +118,7 @@ def schedule(module: Module, in_tiles: bool = False, hinders: Hinders | None = N
     in_tiles: the target's tile functions write results where operands lie, too.
     hinders: `hinders_of(in_tiles)`, where many orders of a program of fixed sizes are scheduled.
     """
-    if hinders is None:
+    if hinders is None and not module.symbols:
         require_static(module)
     return _Scheduler(hinders or hinders_of(in_tiles)).run(module)
 

@@ -162,4 +162,5 @@ def _facts(code: KernelCode) -> KernelFacts:
         code.parallel,
         code.notes,
         code.functions,
+        sizes=code.sizes,
     )

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...hlo.types import surely_below
 from .instructions import Instructions
 from .values import (
     Operand,
@@ -107,7 +108,7 @@ class Function(Instructions):
         self._head = f"{prefix} @{name}({signature}) #0 {attributes}"
 
     def text(self) -> str:
-        body = "\n  ".join(["entry:", *self._allocas, *_flat(self._lines)])
+        body = "\n  ".join(["entry:", *self._allocas, *self._at_entry, *_flat(self._lines)])
         return f"{self._head} {{\n  {body}\n}}\n"
 
     # Control flow.
@@ -130,7 +131,7 @@ class Function(Instructions):
         first, last = self.lift(begin, "i64"), self.lift(end, "i64")
         stride = self.lift(step, first.type)
         known = first.number is not None and last.number is not None
-        guard = not (at_least_once or (known and first.number < last.number))  # type: ignore[operator]
+        guard = not (at_least_once or (known and surely_below(first.number, last.number)))
         body, done = self.label(), self.label()
         before = self.block
         if guard:
@@ -223,6 +224,13 @@ class Module:
         self._globals: dict[str, str] = {}
         self._data: dict[bytes, Value] = {}
         self.functions: list[Function] = []
+        self.sizes: list[Any] = []  # what the call decides, in the order of the kernel's table
+
+    def place_of_size(self, size: Any) -> int:
+        """Where a size stands in the kernel's table."""
+        if size not in self.sizes:
+            self.sizes.append(size)
+        return self.sizes.index(size)
 
     def declare(self, name: str, text: str) -> None:
         self._declarations.setdefault(name, text)

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region, Value
 from ...hlo.ops.decomposed import Decomposed, expansion
+from ...hlo.types import surely_at_most, surely_below
 from .. import llvm
 from . import arithmetic, elements
 from .elements import Pair, Register
@@ -341,9 +342,9 @@ class ElementEmitter:
 
     def in_range(self, at: Affine, low: int, high: int, width: int) -> Inside:
         """The lanes with low <= at < high; None for all of them, False for none."""
-        if low <= at.low and at.high < high:
+        if surely_at_most(low, at.low) and surely_below(at.high, high):
             return None
-        if at.high < low or at.low >= high:
+        if surely_below(at.high, low) or surely_at_most(high, at.low):
             return False
         key = "range", at.key, low, high, width
         known = self.scopes.known(at.depth)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ...hlo.types import SymbolicDim, surely_at_most, surely_below
 from .. import llvm
 
 SAME, CONSECUTIVE, GENERAL = 0, 1, 2  # lanes of an axis: equal, value + lane, a vector of values
@@ -30,7 +31,7 @@ class Axis:
     def __init__(
         self, value: llvm.Value, extent: int, lanes: int = SAME, depth: int = 0, multiple: int = 1
     ) -> None:
-        self.value, self.extent, self.lanes = value, max(extent, 1), lanes
+        self.value, self.extent, self.lanes = value, extent if surely_below(0, extent) else 1, lanes
         self.depth, self.multiple = depth, multiple
         self.serial = next(Axis._serials)
 
@@ -51,13 +52,16 @@ class Affine:
             low = high = constant
             for axis, factor in terms:
                 reach = factor * (axis.extent - 1)
-                low, high = low + min(0, reach), high + max(0, reach)
+                if surely_at_most(0, reach):
+                    high = high + reach
+                else:
+                    low = low + reach
             bounds = low, high
         self.low, self.high = bounds
         self.key = (constant, *((axis.serial, factor) for axis, factor in terms))
 
     def __add__(self, other: Affine | int) -> Affine:
-        if isinstance(other, int):
+        if not isinstance(other, Affine):
             if not other:
                 return self
             return Affine(self.terms, self.constant + other, (self.low + other, self.high + other))
@@ -78,14 +82,19 @@ class Affine:
             return ZERO
         ends = self.low * factor, self.high * factor
         terms = tuple((axis, own * factor) for axis, own in self.terms)
-        return Affine(terms, self.constant * factor, (min(ends), max(ends)))
+        if not surely_at_most(0, factor):
+            ends = ends[::-1]
+        return Affine(terms, self.constant * factor, ends)
 
     def __sub__(self, other: Affine) -> Affine:
         return self + other * -1
 
     def within(self, low: int, high: int) -> Affine:
         """The same index, known to lie in [low, high] wherever it is used."""
-        bounds = max(low, self.low), min(high, self.high)
+        bounds = (
+            self.low if surely_at_most(low, self.low) else low,
+            self.high if surely_at_most(self.high, high) else high,
+        )
         if bounds == (self.low, self.high):
             return self
         return Affine(self.terms, self.constant, bounds)
@@ -111,6 +120,23 @@ class Affine:
 
 
 ZERO = Affine((), 0)
+
+
+def parted(number: Any, divisor: Any) -> tuple[Any, Any]:
+    """Quotient and remainder, where these need no division while the program runs."""
+    if not isinstance(divisor, SymbolicDim) and not isinstance(number, SymbolicDim):
+        return divmod(number, divisor)
+    rest = number % divisor
+    return (0, number) if isinstance(rest, SymbolicDim) else (number // divisor, rest)
+
+
+def common_divisor(a: Any, b: Any) -> int:
+    """What divides both sizes whatever they are; 0: everything."""
+    found = 0
+    for size in (a, b):
+        numbers = [c for _, c in size.poly] if isinstance(size, SymbolicDim) else [size]
+        found = math.gcd(found, *numbers)
+    return found
 
 
 def number(value: int) -> Affine:
@@ -244,11 +270,11 @@ class Indexer:
     def _sum(self, index: Affine) -> llvm.Value:
         f = self.function
         if not index.terms:
-            return llvm.constant("i64", index.constant)
+            return f.constant("i64", index.constant)
         deepest = index.depth
         inner = [term for term in index.terms if term[0].depth == deepest]
         outer = tuple(term for term in index.terms if term[0].depth != deepest)
-        total = self.scalar(Affine(outer, 0)) if outer else llvm.constant("i64", 0)
+        total = self.scalar(Affine(outer, 0)) if outer else f.constant("i64", 0)
         for axis, factor in inner:
             value = axis.value
             if axis.lanes == GENERAL:
@@ -258,7 +284,8 @@ class Indexer:
 
     def vector(self, index: Affine, width: int) -> llvm.Value:
         """The value in each lane: <width x i32> where it fits, else <width x i64>."""
-        element = "i32" if index.low >= -(2**31) and index.high < 2**31 else "i64"
+        small = surely_at_most(-(2**31), index.low) and surely_below(index.high, 2**31)
+        element = "i32" if small else "i64"
         key = ("vector", width, index.key)
         found = self.scopes.known(index.depth).get(key)
         if found is not None:
@@ -288,7 +315,7 @@ class Indexer:
             value = (
                 self.function.cast("trunc", value, "i32")
                 if value.number is None
-                else (llvm.constant("i32", value.number))
+                else (self.function.constant("i32", value.number))
             )
         return self.function.splat(value, width)
 
@@ -298,14 +325,19 @@ class Indexer:
         """(index // divisor, index % divisor) for an index that is nowhere negative."""
         if divisor == 1:
             return index, ZERO
-        if index.low >= 0 and index.high < divisor:
+        if surely_at_most(0, index.low) and surely_below(index.high, divisor):
             return ZERO, index
-        whole = [(axis, factor // divisor) for axis, factor in index.terms]
-        rest = [(axis, factor % divisor) for axis, factor in index.terms]
-        quotient = Affine(tuple(t for t in whole if t[1]), index.constant // divisor)
+        whole = [(axis, parted(factor, divisor)) for axis, factor in index.terms]
+        quotient = Affine(
+            tuple((axis, q) for axis, (q, _) in whole if q), parted(index.constant, divisor)[0]
+        )
         bounds = None if quotient.terms or quotient.constant else (index.low, index.high)
-        remainder = Affine(tuple(t for t in rest if t[1]), index.constant % divisor, bounds)
-        if remainder.high >= divisor:
+        remainder = Affine(
+            tuple((axis, r) for axis, (_, r) in whole if r),
+            parted(index.constant, divisor)[1],
+            bounds,
+        )
+        if not surely_below(remainder.high, divisor):
             atom, remainder = self._quotient(remainder, divisor, width)
             quotient = quotient + of_axis(atom)
         remainder = remainder.within(0, divisor - 1)
@@ -316,7 +348,7 @@ class Indexer:
         key = "quotient", index.key, divisor, width
         found = self.scopes.known(depth).get(key)
         if found is None:
-            extent = max(index.high, 0) // divisor + 1
+            extent = index.high // divisor + 1 if surely_at_most(0, index.high) else 1
             same = width == 1 or self._same_quotient(index, divisor, width)
             with self.scopes.place(depth):
                 if same:
@@ -332,7 +364,8 @@ class Indexer:
     def _divided(self, value: llvm.Value, index: Affine, divisor: int) -> llvm.Value:
         """value // divisor; a GPU divides 64 bits in many instructions, 32 in a few."""
         f = self.function
-        if f.module.architecture != "nvptx64" or not 0 <= index.low <= index.high < 2**32:
+        small = surely_at_most(0, index.low) and surely_below(index.high, 2**32)
+        if f.module.architecture != "nvptx64" or not small:
             return f.udiv(value, divisor)
         return f.cast("zext", f.udiv(f.cast("trunc", value, "i32"), divisor), "i64")
 
@@ -341,10 +374,10 @@ class Indexer:
         stride = index.lane_stride
         if stride is None:
             return False
-        step = math.gcd(divisor, index.constant)
+        step = common_divisor(divisor, index.constant)
         for axis, factor in index.terms:
-            step = math.gcd(step, factor * axis.multiple)
-        return stride * (width - 1) < step
+            step = common_divisor(step, factor * axis.multiple)
+        return surely_below(stride * (width - 1), step)
 
 
 def delinear(

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...hlo.graph import Op
+from ...hlo.types import SymbolicDim
 from .places import mark
 from .values import (
     Operand,
     Value,
     bits_of,
     constant,
+    element_of,
     is_float,
     lanes_of,
     mangled,
@@ -32,6 +34,8 @@ class Declarations(Protocol):
 
     def declare(self, name: str, text: str) -> None: ...
 
+    def place_of_size(self, size: SymbolicDim) -> int: ...
+
 
 class Instructions:
     """Straight-line code under construction, in blocks that `start_block` begins."""
@@ -40,6 +44,8 @@ class Instructions:
         self._declarations = declarations
         self._lines: list[Any] = []  # texts, and slots: lists of texts that are filled later
         self._allocas: list[str] = []
+        self._sizes: dict[tuple[str, Any], Value] = {}
+        self._at_entry: list[str] = []
         self._counter = 0
         self.block = "entry"
         self.mark = ""  # the end of each line: see places.py
@@ -88,16 +94,51 @@ class Instructions:
         finally:
             self._lines = lines
 
+    def constant(self, type_name: str, number: Any) -> Value:
+        """A number of a type: a constant, or a size that the call decides."""
+        if not isinstance(number, SymbolicDim):
+            return constant(type_name, number)
+        found = self._sizes.get((type_name, number))
+        if found is None:
+            found = self._sizes[type_name, number] = self._size(type_name, number)
+        return found
+
+    def _size(self, type_name: str, number: SymbolicDim) -> Value:
+        """The size in the kernel's table, read once where the function begins."""
+        self._counter += 1
+        name = f"%s{self._counter}"
+        lanes, element = lanes_of(type_name), element_of(type_name)
+        if lanes > 1:
+            one = self.constant(element, number)
+            self._at_entry += [
+                f"{name}.0 = insertelement {type_name} poison, {one}, i64 0",
+                f"{name} = shufflevector {type_name} {name}.0, {type_name} poison, "
+                f"<{lanes} x i32> zeroinitializer",
+            ]
+        elif element == "i64":
+            place = self._declarations.place_of_size(number)
+            self._at_entry += [
+                f"{name}.0 = getelementptr ptr, ptr %args, i64 -1",
+                f"{name}.1 = load ptr, ptr {name}.0, align 8",
+                f"{name}.2 = getelementptr i64, ptr {name}.1, i64 {place}",
+                f"{name} = load i64, ptr {name}.2, align 8",
+            ]
+        elif element in ("i32", "i16", "i8"):
+            self._at_entry.append(f"{name} = trunc {self.constant('i64', number)} to {element}")
+        else:
+            raise TypeError(f"a size of type {type_name}")
+        return Value(type_name, name, number)
+
     def lift(self, value: Operand, like: str) -> Value:
         """The operand itself, or a constant of type `like`."""
-        return value if isinstance(value, Value) else constant(like, value)
+        return value if isinstance(value, Value) else self.constant(like, value)
 
     def _pair(self, a: Operand, b: Operand) -> tuple[Value, Value]:
         if isinstance(a, Value):
-            return a, (b if isinstance(b, Value) else constant(a.type, b))
+            return a, (b if isinstance(b, Value) else self.constant(a.type, b))
         if isinstance(b, Value):
-            return constant(b.type, a), b
-        return constant("i64", a), constant("i64", b)
+            return self.constant(b.type, a), b
+        return self.constant("i64", a), self.constant("i64", b)
 
     # Arithmetic. Float or integer is chosen by the operands' type.
 
@@ -115,7 +156,7 @@ class Instructions:
         left, right = self._pair(a, b)
         if not is_float(left.type):
             if left.number is not None and right.number is not None:
-                return constant(left.type, left.number + right.number)
+                return self.constant(left.type, left.number + right.number)
             if right.number == 0:
                 return left
             if left.number == 0:
@@ -126,7 +167,7 @@ class Instructions:
         left, right = self._pair(a, b)
         if not is_float(left.type):
             if left.number is not None and right.number is not None:
-                return constant(left.type, left.number - right.number)
+                return self.constant(left.type, left.number - right.number)
             if right.number == 0:
                 return left
         return self._arithmetic("sub", left, right)
@@ -135,9 +176,9 @@ class Instructions:
         left, right = self._pair(a, b)
         if not is_float(left.type):
             if left.number is not None and right.number is not None:
-                return constant(left.type, left.number * right.number)
+                return self.constant(left.type, left.number * right.number)
             if 0 in (left.number, right.number):
-                return constant(left.type, 0)
+                return self.constant(left.type, 0)
             if right.number == 1:
                 return left
             if left.number == 1:
@@ -156,21 +197,21 @@ class Instructions:
         if right.number == 1:
             return left
         if isinstance(left.number, int) and isinstance(right.number, int) and left.number >= 0:
-            return constant(left.type, left.number // right.number)
+            return self.constant(left.type, left.number // right.number)
         return self.binary("udiv", left, right)
 
     def urem(self, a: Operand, b: Operand) -> Value:
         left, right = self._pair(a, b)
         if right.number == 1:
-            return constant(left.type, 0)
+            return self.constant(left.type, 0)
         if isinstance(left.number, int) and isinstance(right.number, int) and left.number >= 0:
-            return constant(left.type, left.number % right.number)
+            return self.constant(left.type, left.number % right.number)
         return self.binary("urem", left, right)
 
     def neg(self, a: Value) -> Value:
         if is_float(a.type):
             return self.emit(a.type, f"fneg {a}")
-        return self.binary("sub", constant(a.type, 0), a)
+        return self.binary("sub", self.constant(a.type, 0), a)
 
     def land(self, a: Operand, b: Operand) -> Value:
         return self.binary("and", a, b)
@@ -226,7 +267,7 @@ class Instructions:
         if result == a.type:
             return a
         if a.number is not None and opcode in ("zext", "sext") and a.element != "i1":
-            return constant(result, a.number)
+            return self.constant(result, a.number)
         return self.emit(result, f"{opcode} {a} to {result}")
 
     def bitcast(self, a: Value, type_name: str) -> Value:
@@ -267,7 +308,7 @@ class Instructions:
             return a
         result = vector(lanes, a.type)
         if a.number is not None:
-            return constant(result, a.number)
+            return self.constant(result, a.number)
         one = self.emit(result, f"insertelement {result} poison, {a}, i64 0")
         return self.emit(
             result, f"shufflevector {one}, {result} poison, <{lanes} x i32> zeroinitializer"
@@ -302,7 +343,7 @@ class Instructions:
     def iota(self, lanes: int, element: str = "i64", step: int = 1) -> Value:
         """<0, step, 2*step, ...>."""
         if lanes == 1:
-            return constant(element, 0)
+            return self.constant(element, 0)
         return vector_constant(element, [i * step for i in range(lanes)])
 
     def tail_mask(self, count: Value, lanes: int) -> Value:
@@ -360,7 +401,7 @@ class Instructions:
         """One load per lane through a vector of pointers."""
         lanes = lanes_of(type_name)
         name = f"llvm.masked.gather.{mangled(type_name)}.v{lanes}p0"
-        bits = mask or constant(vector(lanes, "i1"), True)
+        bits = mask or self.constant(vector(lanes, "i1"), True)
         otherwise = other or Value(type_name, "zeroinitializer")
         self._declarations.declare(
             name, f"declare {type_name} @{name}({pointers.type}, {bits.type}, {type_name})"
@@ -374,7 +415,7 @@ class Instructions:
     def scatter(self, value: Value, pointers: Value, mask: Value | None = None) -> None:
         """One store per lane through a vector of pointers, in lane order."""
         name = f"llvm.masked.scatter.{mangled(value.type)}.v{value.lanes}p0"
-        bits = mask or constant(vector(value.lanes, "i1"), True)
+        bits = mask or self.constant(vector(value.lanes, "i1"), True)
         self._declarations.declare(
             name, f"declare void @{name}({value.type}, {pointers.type}, {bits.type})"
         )

@@ -23,6 +23,7 @@ class KernelCode:
     parallel: bool = True
     notes: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()  # of libraries; their addresses come behind the results
+    sizes: tuple[Any, ...] = ()  # what the call decides, in the table before the arguments
     object: bytes = b""  # an ELF object that defines `symbol`, in place of IR; written elsewhere
 
 

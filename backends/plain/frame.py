@@ -90,9 +90,10 @@ class Frame:
         """The finished kernel. `work` decides whether more than one worker takes part."""
         self.function.ret()
         work = max(flops if work is None else work, self.moved / 8)
-        parallel = parallel and tiles > 1 and work >= SERIAL_WORK
+        parallel = parallel and tiles != 1 and work >= SERIAL_WORK
         return KernelCode(
-            self.module.text(), SYMBOL, tiles, scratch, flops, self.moved, parallel, notes
+            self.module.text(), SYMBOL, tiles, scratch, flops, self.moved, parallel, notes,
+            sizes=tuple(self.module.sizes),
         )
 
 

@@ -25,7 +25,7 @@ LIMITATIONS = {
 def check(op: Op, target: str) -> None:
     """UnsupportedError unless all values are tensors of known sizes."""
     for value in (*op.operands, *op.results):
-        if not isinstance(value.type, TensorType) or not value.type.is_static:
+        if not isinstance(value.type, TensorType):
             raise UnsupportedError(
                 f"{op.place}{op.name}: target {target} needs static tensors, not {value.type}"
             )

@@ -127,8 +127,10 @@ class CpuVariant:
         pin: bool = False,
         facts: Mapping[str, bytes] | None = None,
         comm_timeout: float | None = None,
+        sizes: Sequence[int] = (),
     ) -> None:
         check_machine(plan)
+        self.sizes = sizes
         self.plan = plan
         self.facts, self.comm_timeout = dict(facts or {}), comm_timeout
         self.image, self.code_bytes = map_image(image), len(image)
@@ -162,6 +164,7 @@ class CpuVariant:
     def _build_tables(self) -> None:
         """Fills the step table and the pointer slots, as far as no context is needed."""
         plan = self.plan
+        self._tables: list[np.ndarray] = []
         slots: list[int] = []
         arena_slots: list[int] = []
         patches: list[tuple[int, int, int]] = []
@@ -188,6 +191,10 @@ class CpuVariant:
             action = step.WhichOneof("action")
             if action == "run":
                 run = step.run
+                if run.sizes:
+                    table = np.array([self.sizes[number] for number in run.sizes], np.int64)
+                    self._tables.append(table)
+                    slots.append(table.ctypes.data)
                 first = len(slots)
                 for argument in run.arguments:
                     slot(argument)

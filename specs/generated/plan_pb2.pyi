@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 7a40763f951f4cb6872cce4c3abe9792d94ceda670b07b283f974894d21efc3e); do not edit.
+# Generated from specs/plan.proto (sha256 3ff50fb40daa0580b9c845ded33dc82dc358f8e122ac03406943fa0bd4d3d6b4); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -32,7 +32,7 @@ class PlanOrigin(_message.Message):
     def __init__(self, file: _Optional[str] = ..., line: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Buffer(_message.Message):
-    __slots__ = ("place", "offset", "bytes", "index", "weight", "element_type", "dims", "first_step", "last_step", "replaces")
+    __slots__ = ("place", "offset", "bytes", "index", "weight", "element_type", "dims", "first_step", "last_step", "replaces", "bytes_formula", "dim_formulas", "above")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,9 @@ class Buffer(_message.Message):
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     LAST_STEP_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FORMULA_FIELD_NUMBER: _ClassVar[int]
+    DIM_FORMULAS_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
     place: Place
     offset: int
     bytes: int
@@ -53,7 +56,20 @@ class Buffer(_message.Message):
     first_step: int
     last_step: int
     replaces: int
-    def __init__(self, place: _Optional[_Union[Place, str]] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[str] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., replaces: _Optional[int] = ...) -> None: ...
+    bytes_formula: int
+    dim_formulas: _containers.RepeatedScalarFieldContainer[int]
+    above: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, place: _Optional[_Union[Place, str]] = ..., offset: _Optional[int] = ..., bytes: _Optional[int] = ..., index: _Optional[int] = ..., weight: _Optional[str] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., replaces: _Optional[int] = ..., bytes_formula: _Optional[int] = ..., dim_formulas: _Optional[_Iterable[int]] = ..., above: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Symbol(_message.Message):
+    __slots__ = ("name", "low", "high")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    low: int
+    high: int
+    def __init__(self, name: _Optional[str] = ..., low: _Optional[int] = ..., high: _Optional[int] = ...) -> None: ...
 
 class LaunchMemory(_message.Message):
     __slots__ = ("slot", "scratch", "offset")
@@ -146,7 +162,7 @@ class Argument(_message.Message):
     def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait", "operands", "origin", "scratch")
+    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait", "operands", "origin", "scratch", "tiles_formula", "sizes")
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     TILES_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +173,8 @@ class Run(_message.Message):
     OPERANDS_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     SCRATCH_FIELD_NUMBER: _ClassVar[int]
+    TILES_FORMULA_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     kernel: int
     arguments: _containers.RepeatedCompositeFieldContainer[Argument]
     tiles: int
@@ -167,7 +185,9 @@ class Run(_message.Message):
     operands: int
     origin: PlanOrigin
     scratch: Argument
-    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., operands: _Optional[int] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ...) -> None: ...
+    tiles_formula: int
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., operands: _Optional[int] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ..., tiles_formula: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class BranchIfFalse(_message.Message):
     __slots__ = ("condition", "target", "wait")
@@ -296,7 +316,7 @@ class MemorySummary(_message.Message):
     def __init__(self, argument_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., constant_bytes: _Optional[int] = ..., temporary_bytes: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., lower_bound_bytes: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., placement_proof: _Optional[str] = ..., peak_step: _Optional[int] = ..., order_bound_bytes: _Optional[int] = ..., order_proof: _Optional[str] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "processes", "notes")
+    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "symbols", "formulas", "processes", "notes")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TRIPLE_FIELD_NUMBER: _ClassVar[int]
@@ -310,6 +330,8 @@ class Plan(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ENTRY_FIELD_NUMBER: _ClassVar[int]
     WORKER_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    SYMBOLS_FIELD_NUMBER: _ClassVar[int]
+    FORMULAS_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     format_version: str
@@ -325,6 +347,8 @@ class Plan(_message.Message):
     memory: MemorySummary
     executor_entry: int
     worker_entry: int
+    symbols: _containers.RepeatedCompositeFieldContainer[Symbol]
+    formulas: _containers.RepeatedScalarFieldContainer[str]
     processes: int
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., symbols: _Optional[_Iterable[_Union[Symbol, _Mapping]]] = ..., formulas: _Optional[_Iterable[str]] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...

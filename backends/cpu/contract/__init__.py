@@ -50,7 +50,10 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
         return composite.emit(body, target, flops)
     read = values if body is None else [value for value in values if value in body.uses]
     moved = sum(value.tensor.bytes for value in (*read, *op.results))
-    return KernelCode(module.text(), symbol, tiles, scratch, flops, float(moved), tiles > 1)
+    return KernelCode(
+        module.text(), symbol, tiles, scratch, flops, float(moved), tiles != 1,
+        sizes=tuple(module.sizes),
+    )
 
 
 def shape_of(op: Op, target: Target) -> ProductShape | None:

@@ -13,9 +13,11 @@ a cost model scores them at once; `default` is a choice without a machine model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+
+from ....hlo.types import SymbolicDim, at_hint
 
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 3 << 18  # of a row block: what stays in an L2 cache of 2 MB beside other traffic
@@ -87,6 +89,11 @@ class ProductShape:
         return not block or block % width == 0 or width % block == 0
 
 
+def at_hints(shape: ProductShape) -> ProductShape:
+    """The shape where blockings are chosen."""
+    return replace(shape, **{f.name: at_hint(getattr(shape, f.name)) for f in fields(shape)})
+
+
 FIELDS = np.dtype(
     [(name, np.int64) for name in ("rows", "vectors", "depth", "panels", "blocks", "groups")]
     + [("pack_left", np.bool_), ("pack_right", np.bool_)]
@@ -115,7 +122,10 @@ def row_panels(rows: int, most: int) -> tuple[int, int, int]:
 def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[int, int, int]:
     """Scratch bytes of the packed left side, the packed right side and partial sums of a tile."""
     _, size, larger = row_panels(shape.rows, cut.rows)
-    rows = cut.panels * (size + (larger > 0))
+    if isinstance(size, SymbolicDim):
+        rows = cut.panels * cut.rows
+    else:
+        rows = cut.panels * (size + (larger > 0))
     width = cut.vectors * shape.lanes
     left = rows * padded_depth(shape.depth, shape.element_bytes) if cut.pack_left else 0
     kept = cut.groups if panels_kept(shape, cut) else 1

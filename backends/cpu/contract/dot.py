@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
+from ....hlo.types import at_hint
 from ... import llvm
 from ...llvm import elements
 from ..codegen import Target
@@ -111,7 +112,7 @@ def _product(
     if (
         plain
         and len(row_segments) == 1
-        and inner.applies(form.row_count, form.columns, form.depth, lanes)
+        and inner.applies(at_hint(form.row_count), form.columns, form.depth, lanes)
     ):
         return InnerProducts(
             lanes, tuple(size for size, *_ in form.outer), form.row_count, form.column_count,

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....hlo.errors import CompilerBug
+from ....hlo.types import SymbolicDim, at_hint
 from ... import llvm
 from ..codegen import Target
 from ..machines import machine_of
@@ -83,7 +84,8 @@ def emit_product(
     """Defines the kernel `name`, cut as said or as `choose` says; its tiles and scratch bytes."""
     shape = product.shape
     if cut is None:
-        cut = blocking.streaming(shape) or choose(shape, machine_of(product.target))
+        usual = blocking.at_hints(shape)
+        cut = blocking.streaming(usual) or choose(usual, machine_of(product.target))
     elif reason := blocking.problem(shape, cut):
         raise CompilerBug(f"{cut} is no blocking of {shape}: {reason}")
     return _Emitter(module, name, product, cut).emit()
@@ -97,7 +99,8 @@ class _Emitter:
         self.shape = shape = product.shape
         self.steps = shape.depth
         self.panels, self.size, self.larger = blocking.row_panels(product.rows, cut.rows)
-        self.most = self.size + (self.larger > 0)
+        self.open = isinstance(product.rows, SymbolicDim)
+        self.most = cut.rows if self.open else self.size + (self.larger > 0)
         self.blocks = -(-self.panels // cut.panels)
         self.left, self.right = product.left, product.right
         if cut.pack_left and not self.left.packed:
@@ -339,9 +342,13 @@ class _GroupEmitter:
     def _emit_micros(self, suffix: str, right: RightSide, *, copies: bool) -> dict[int, str]:
         """The micro-kernels of both panel sizes, by rows."""
         whole = self.whole
-        names = {whole.size: f"{self.name}_rows{suffix}"}
-        if whole.larger:
-            names[whole.size + 1] = f"{self.name}_rows1{suffix}"
+        if whole.open:
+            counts = range(1, whole.most + 1)
+            names = {count: f"{self.name}_rows{count}{suffix}" for count in counts}
+        else:
+            names = {whole.size: f"{self.name}_rows{suffix}"}
+            if whole.larger:
+                names[whole.size + 1] = f"{self.name}_rows1{suffix}"
         masked = self.group.tail if right.mask_tail(self.group) else 0
         depth = _merged(self.product.depth, whole.left, right, self.group)
         stream = self._stream()
@@ -375,7 +382,7 @@ class _GroupEmitter:
         """The rows of a panel."""
         whole = self.whole
         if not whole.larger:
-            return llvm.constant("i64", whole.size)
+            return f.constant("i64", whole.size)
         return f.add(f.cast("zext", f.compare("ult", panel, whole.larger), "i64"), whole.size)
 
     def _call(
@@ -383,6 +390,16 @@ class _GroupEmitter:
     ) -> None:
         """Calls the micro-kernel of a panel."""
         whole = self.whole
+        if whole.open:
+            done, labels = f.label(), {count: f.label() for count in micros}
+            cases = " ".join(f"i64 {count}, label %{label}" for count, label in labels.items())
+            f.line(f"switch {self._count(f, panel)}, label %{done} [ {cases} ]")
+            for count, label in labels.items():
+                f.start_block(label)
+                f.call(micros[count], "void", *operands)
+                f.jump(done)
+            f.start_block(done)
+            return
         if not whole.larger:
             f.call(micros[whole.size], "void", *operands)
             return
@@ -413,8 +430,8 @@ class _GroupEmitter:
     def _stream(self) -> int:
         """Bytes ahead that a right side is fetched of which every element is used once."""
         whole = self.whole
-        once = whole.panels <= 2 and not self.cut.pack_right and not self.group.tail
-        if not once or not blocking.streamed(whole.shape):
+        once = at_hint(whole.panels) <= 2 and not self.cut.pack_right and not self.group.tail
+        if not once or not blocking.streamed(blocking.at_hints(whole.shape)):
             return 0
         if whole.cut_depth and self.depth[0].right > self.group.columns:
             # Rows of the right side, read side by side: the next ones, where this group is.
