@@ -255,6 +255,11 @@ def most(size: Any) -> Any:
     return size.range(_ACTIVE[-1].ranges)[1] if isinstance(size, SymbolicDim) else size
 
 
+def larger(a: Any, b: Any) -> Any:
+    """What neither size is above."""
+    return b if surely_at_most(a, b) else a if surely_at_most(b, a) else a + b
+
+
 def at_hint(size: Any) -> Any:
     """The size where decisions are taken."""
     return size.bind(_ACTIVE[-1].hints) if isinstance(size, SymbolicDim) else size

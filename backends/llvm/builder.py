@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...hlo.types import surely_below
+from ...hlo.deciding import surely_below
 from .instructions import Instructions
 from .values import (
     Operand,

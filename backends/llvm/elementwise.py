@@ -23,7 +23,7 @@ from typing import Any, Literal
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region, Value
 from ...hlo.ops.decomposed import Decomposed, expansion
-from ...hlo.types import surely_at_most, surely_below
+from ...hlo.deciding import surely_at_most, surely_below
 from .. import llvm
 from . import arithmetic, elements
 from .elements import Pair, Register

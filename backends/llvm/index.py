@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...hlo.types import SymbolicDim, surely_at_most, surely_below
+from ...hlo.deciding import SymbolicDim, surely_at_most, surely_below
 from .. import llvm
 
 SAME, CONSECUTIVE, GENERAL = 0, 1, 2  # lanes of an axis: equal, value + lane, a vector of values

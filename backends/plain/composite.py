@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from ...hlo.graph import Op, Region, Value
+from ...hlo.deciding import larger
 from .. import llvm
 from ..llvm.target import KernelCode, Target
 from .frame import Frame
@@ -34,16 +35,24 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
                 scratch += -(-value.tensor.bytes // 64) * 64 + 64
             places[value] = target_place
         code = target.kernel(op)
-        most = max(most, code.scratch_bytes)
+        most = larger(most, code.scratch_bytes)
         calls.append((op, code))
-    table = f.alloca("ptr", max([len(o.operands) + len(o.results) for o, _ in calls], default=1))
+    most_values = max([len(o.operands) + len(o.results) for o, _ in calls], default=1)
+    # In front of the arguments lies the address of the part's table of sizes.
+    table = f.pointer(f.alloca("ptr", most_values + 1), 1, "ptr")
+    most_sizes = max((len(code.sizes) for _, code in calls), default=0)
+    sizes = f.alloca("i64", most_sizes) if most_sizes else None
     working = f.pointer(frame.scratch, scratch, "i8")
     with f.if_then(f.compare("slt", frame.begin, frame.end)):
         for number, (op, code) in enumerate(calls):
             for slot, value in enumerate((*op.operands, *op.results)):
                 f.store(places[value], f.pointer(table, slot, "ptr"))
+            if code.sizes and sizes is not None:
+                for slot, size in enumerate(code.sizes):
+                    f.store(f.constant("i64", size), f.pointer(sizes, slot, "i64"))
+                f.store(sizes, f.pointer(table, -1, "ptr"))
             name = f"part{number}"
-            tiles = llvm.constant("i64", code.tiles)
+            tiles = f.constant("i64", code.tiles)
             f.call(name, "void", table, llvm.constant("i64", 0), tiles, working)
             pieces.append(renamed(code.ir_text, code.symbol, name))
         for number, (value, pointer) in enumerate(zip(region.results, frame.outputs, strict=True)):
@@ -53,7 +62,8 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
     code = frame.finish(1, flops, scratch=scratch + most, parallel=False, notes=(note,))
     text = merged([code.ir_text, *pieces])
     return KernelCode(
-        text, code.symbol, 1, code.scratch_bytes, flops, code.bytes, False, code.notes
+        text, code.symbol, 1, code.scratch_bytes, flops, code.bytes, False, code.notes,
+        sizes=code.sizes,
     )
 
 

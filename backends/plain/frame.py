@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...hlo.deciding import at_hint
 from ...hlo.graph import Op, Region, Value
 from .. import llvm
 from ..llvm import elements
@@ -89,7 +90,7 @@ class Frame:
     ) -> KernelCode:
         """The finished kernel. `work` decides whether more than one worker takes part."""
         self.function.ret()
-        work = max(flops if work is None else work, self.moved / 8)
+        work = max(float(flops) if work is None else float(work), self.moved / 8)
         parallel = parallel and tiles != 1 and work >= SERIAL_WORK
         return KernelCode(
             self.module.text(), SYMBOL, tiles, scratch, flops, self.moved, parallel, notes,
@@ -105,7 +106,7 @@ def read_bytes(argument: Value, region: Region) -> int:
             total += user.result.tensor.bytes
         else:
             total += argument.tensor.bytes
-    return min(total, argument.tensor.bytes)
+    return min(at_hint(total), at_hint(argument.tensor.bytes))
 
 
 def lanes_for(target: Target, region: Region) -> int:
@@ -167,7 +168,7 @@ def steps(
     stride = width * unroll
     whole = extent - extent % stride
     if whole:
-        last = f.min(end, whole) if isinstance(end, llvm.Value) else min(end, whole)
+        last = f.min(end, whole) if isinstance(end, llvm.Value) else whole
         lanes = CONSECUTIVE if width > 1 else SAME
         with scopes.loop(begin, last, stride, extent=extent, lanes=lanes, multiple=stride) as (
             at,

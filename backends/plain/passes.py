@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ...hlo.deciding import surely_at_most
 from ...hlo.graph import Op, Region, Value
 from .frame import weight
 from .monoid import Reduction
@@ -116,7 +117,7 @@ def _choose_saves(region: Region, outer: int, passes: Sequence[Pass]) -> None:
             read = {v for op in kept for v in op.operands if v.op is None and v.rank > outer}
             behind += len(read)
             size = sum(math.prod(step.inner) * max(4, v.element.itemsize) for v in frontier)
-            if behind > 3 * len(frontier) and total + size <= MAXIMUM_SCRATCH:
+            if behind > 3 * len(frontier) and surely_at_most(total + size, MAXIMUM_SCRATCH):
                 for value in frontier:
                     if value not in saved:
                         step.saves.append(value)
@@ -126,4 +127,4 @@ def _choose_saves(region: Region, outer: int, passes: Sequence[Pass]) -> None:
 
 def _per_element(op: Op, outer: int) -> bool:
     """Whether it is computed for each element of a row rather than once per row."""
-    return math.prod(op.results[0].dims[outer:]) > 1 and op.name not in ("constant", "iota")
+    return math.prod(op.results[0].dims[outer:]) != 1 and op.name not in ("constant", "iota")

@@ -60,7 +60,7 @@ def _size(node: ast.expr, text: str, values: Values) -> Dim:
             return parts[0]
         if name == "Add":
             return _folded(parts, lambda x, y: x + y)
-        if name == "Mul" and sum(not isinstance(part, int) for part in parts) <= 1:
+        if name == "Mul":
             return _folded(parts, lambda x, y: y * x if isinstance(x, int) else x * y)
         if name in _FIXED and all(isinstance(part, int) for part in parts):
             return _FIXED[name](*parts)

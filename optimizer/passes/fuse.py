@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ...hlo.deciding import at_hint
 from ...hlo.build import make_op
 from ...hlo.graph import Module, Op, Region, Value, union_origins
 from ...hlo.verify import FUSED, INLINED, Level
@@ -261,7 +262,7 @@ class _Fuser:
                 return False
         if group.kind == "contract":
             root_size = group.roots[0].tensor.size
-            small = op.result.tensor.size <= root_size
+            small = at_hint(op.result.tensor.size) <= at_hint(root_size)
             return small and (op.definition.pattern == "elementwise" or op.name in FREE)
         if group.kind == "reduce":
             return True
@@ -293,7 +294,7 @@ class _Fuser:
 
     def affordable(self, op: Op, group: Group) -> bool:
         """A value smaller than the root is computed again for each element it spreads to."""
-        size, root = op.result.tensor.size, group.roots[0].tensor.size
+        size, root = at_hint(op.result.tensor.size), at_hint(group.roots[0].tensor.size)
         if op.name not in COSTLY or size * 2 > root or size <= 16:
             return True
         return self.row_scalar(op.result, group)
@@ -384,8 +385,8 @@ class _Fuser:
         if not chained or not fusable(op) or op in self.homes or self.is_stored(op):
             return
         read = frozenset(leaf for v in op.operands for leaf in self.leaves.get(v, (v,)))
-        size = op.result.tensor.bytes
-        if sum(leaf.tensor.bytes * LARGE > size for leaf in read) <= MAXIMUM_LEAVES:
+        size = at_hint(op.result.tensor.bytes)
+        if sum(at_hint(leaf.tensor.bytes) * LARGE > size for leaf in read) <= MAXIMUM_LEAVES:
             self.leaves[op.result] = read
 
     def work(self, op: Op) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
-from ....hlo.types import at_hint
+from ....hlo.deciding import at_hint
 from ... import llvm
 from ...llvm import elements
 from ..codegen import Target
@@ -234,14 +234,14 @@ def _merged(depth: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]
 def _swapped(form: _Form) -> _Form:
     """Sides exchanged where there is one column only, so that vectors run along the rows; outer
     segments of rows made outer coordinates."""
-    if form.column_count == 1 and form.row_count > 1:
+    if form.column_count == 1 and form.row_count != 1:
         form = _Form(
             [(size, b, a, result) for size, a, b, result in form.outer],
             form.columns, 1, form.rows, form.row_count,
             [(size, b, a) for size, a, b in form.depth], form.right, form.left,
         )  # fmt: skip
     exact = form.row_count == math.prod(s.size for s in form.rows)
-    if len(form.rows) > 1 and exact and form.rows[-1].size >= 6:
+    if len(form.rows) > 1 and exact and at_hint(form.rows[-1].size) >= 6:
         outer, last = list(form.outer), form.rows[-1]
         stride = last.size * form.column_count
         added: list[tuple[int, int, int, int]] = []

@@ -110,7 +110,7 @@ class Epilogue:
     def short(self) -> bool:
         """Whether what follows is little enough to be done while the sums are in registers."""
         if self.body is None or self.columns[0] == 1:
-            return self.columns[0] > 1
+            return self.columns[0] != 1
         following = [op for op in self.body.ops if op is not self.contraction]
         return sum(map(weight, following)) <= _SHORT
 
@@ -129,7 +129,7 @@ class Epilogue:
         places = self._places(f, outer, column, group, group.lanes)
         masks = self._masks(f, group, group.lanes)
         rows, stride = self.rows
-        first = of_axis(Axis(row, rows)) if rows > 1 else ZERO
+        first = of_axis(Axis(row, rows)) if rows != 1 else ZERO
         for place, total in enumerate(sums):
             line, position = divmod(place, group.vectors)
             at = places[position] + (first + line).within(0, rows - 1) * stride
@@ -146,14 +146,14 @@ class Epilogue:
         """Where the vectors of a column group stand in row 0."""
         base = ZERO
         for coordinate, (size, stride) in zip(outer, self.outer, strict=True):
-            if size > 1:
+            if size != 1:
                 base = base + of_axis(Axis(coordinate, size)) * stride
         places: list[Affine] = []
         for position in range(group.vectors):
             at = f.add(column, position * group.lanes)
             lanes = CONSECUTIVE if width > 1 else SAME
             axis = Axis(at, self.columns[0], lanes, 0, group.lanes)
-            places.append(base + of_axis(axis) * self.columns[1] if self.columns[0] > 1 else base)
+            places.append(base + of_axis(axis) * self.columns[1] if self.columns[0] != 1 else base)
         return places
 
     def _masks(self, f: llvm.Function, group: Group, width: int) -> list[Mask | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ....hlo.deciding import at_hint
 from ....hlo.build import Builder
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
@@ -129,7 +130,7 @@ def packing_for(op: Op, target: Target, reassociates: bool = False) -> Packing |
         if reassociates and winograd.applies(op, lanes):
             return winograd.packing(op, lanes)
         return _convolution_packing(op, width, lanes)
-    if weight.tensor.size < _SMALLEST:
+    if not weight.tensor.is_static or weight.tensor.size < _SMALLEST:
         return None
     if op.rhs_batching_dimensions:
         return None
@@ -137,7 +138,7 @@ def packing_for(op: Op, target: Target, reassociates: bool = False) -> Packing |
     count = math.prod(weight.dims[d] for d in columns)
     rows = math.prod(op.lhs.dims[d] for d in free_dims(op, "lhs"))
     depth = tuple(op.rhs_contracting_dimensions)
-    if rows <= _STREAMED_ROWS and depth == (weight.rank - 1,):
+    if at_hint(rows) <= _STREAMED_ROWS and depth == (weight.rank - 1,):
         return None
     if count < width or (count % width and len(columns) > 1) or not depth:
         return None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....hlo.errors import CompilerBug
-from ....hlo.types import SymbolicDim, at_hint
+from ....hlo.deciding import SymbolicDim, at_hint
 from ... import llvm
 from ..codegen import Target
 from ..machines import machine_of

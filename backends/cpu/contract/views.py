@@ -203,8 +203,8 @@ def align(left: Dimension, right: Dimension) -> list[tuple[int, int, int]] | Non
     a, b = list(left.segments), list(right.segments)
     while a and b:
         (m, x), (n, y) = a.pop(), b.pop()
-        size = math.gcd(m, n)
-        if size not in (m, n):
+        size = m if n % m == 0 else n if m % n == 0 else None
+        if size is None:
             return None
         loops.insert(0, (size, x, y))
         if m > size:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter, Mask
@@ -55,19 +56,20 @@ def _box(
     """Emits one box as tiles from number `first` on; returns how many."""
     *outer, inner = box.extents()
     rows = math.prod(outer)
+    likely = at_hint(inner)  # what follows is right for every size, and meant for this one
     usual = cut or blocking.default(region, target)
     width = usual.lanes
     if frame.target.vector_bits < 512 or inner == 1:
-        while width > inner:
+        while width > likely:
             width //= 2
     across = crossing(region, box.groups, box.sizes, box.found)
     if across is not None and width > 1:
         return transpose.emit(frame, emitter, region, box, across, first, cut)
-    unroll = max(1, min(usual.unroll, inner // width))
+    unroll = max(1, min(usual.unroll, likely // width))
     stride = width * unroll
     blocks = 1
     block = max(1, usual.block // stride) * stride
-    if (cut or rows < _ENOUGH_TILES) and inner > block:
+    if (cut or at_hint(rows) < _ENOUGH_TILES) and likely > block:
         blocks = -(-inner // block)
     tiles = rows * blocks
     with tile_range(frame, first, tiles) as (low, high):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
@@ -85,7 +86,7 @@ class _Reduce:
             return self.frame.finish(0, flops)
         if size == 0:
             return self.frame.finish(self.initial_only(kept), flops)
-        if self.groups and not self.kind(self.groups[-1]) and self.extent(self.groups[-1]) > 1:
+        if self.groups and not self.kind(self.groups[-1]) and self.extent(self.groups[-1]) != 1:
             tiles = self.columns()
         else:
             tiles = self.lines()
@@ -305,11 +306,12 @@ class _Reduce:
         *loops, last = inside
         extent = self.extent(self.groups[last])
         width = self.width
-        while width > 1 and width > extent:
+        likely = at_hint(extent)
+        while width > 1 and width > likely:
             width //= 2
         copies = 1
         most = self.cut.unroll if self.cut else 4 if cost(self.region) <= 8 else 1
-        while copies < most and 2 * copies * width <= extent:
+        while copies < most and 2 * copies * width <= likely:
             copies *= 2
         start = [reduction.identity(width)[0] for _ in range(copies)]
         scalar = reduction.identity(1)
@@ -355,7 +357,7 @@ class _Reduce:
                 *flat([step(at + n * width, total, width) for n, total in enumerate(carried)])
             )
         vectors = unflat(loop.results, vectors)
-        if whole < extent:
+        if whole != extent:
             with scopes.loop(whole, extent, 1, flat([single]), extent=extent) as (at, loop):
                 (total,) = unflat(loop.carried, [single])
                 loop.carry(*flat([step(at, total, 1)]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....hlo.deciding import SymbolicDim, at_hint, larger, surely_at_most
 from ....hlo.graph import Region, Value
 from ... import llvm
 from ...llvm import elements
@@ -45,12 +46,13 @@ class _Rows:
     def emit(self, flops: float) -> KernelCode:
         """The whole kernel: a loop over rows, the passes inside."""
         tiles = math.prod(self.rows)
-        for count in sorted({math.prod(step.inner) for step in self.passes}):
+        counts = {math.prod(step.inner) for step in self.passes}
+        for count in sorted(count for count in counts if self.straight(count)):
             rest = count % self.lanes(count)
-            if rest and self.straight(count):
+            if rest:
                 mask = self.f.tail_mask(llvm.constant("i64", rest), self.lanes(count))
                 self.masks[count] = Mask(mask, 0)
-        if not all(root.tensor.size for root in self.region.results):
+        if any(root.tensor.size == 0 for root in self.region.results):
             tiles = 0
         if tiles:
             with tile_range(self.frame, 0, tiles) as (low, high):
@@ -61,14 +63,16 @@ class _Rows:
                     self.row = delinear(self.emitter.indexer, row, self.rows, 1)
                     for step in self.passes:
                         self.run(step)
-        biggest = max((math.prod(step.inner) for step in self.passes), default=1)
-        work = cost(self.region) * biggest * tiles / 8
+        biggest = max((at_hint(math.prod(step.inner)) for step in self.passes), default=1)
+        work = cost(self.region) * biggest * at_hint(tiles) / 8
         return self.frame.finish(tiles, flops, scratch=self.scratch, work=work)
 
     # Passes.
 
     def straight(self, count: int) -> bool:
         """Whether a row is short enough for code without loops, its values staying in registers."""
+        if isinstance(count, SymbolicDim):
+            return False
         width = self.lanes(count)
         vectors = -(-count // width)
         fits = count % width == 0 or target_masks(self.target)
@@ -99,7 +103,7 @@ class _Rows:
         count = math.prod(step.inner)
         for value in step.saves:
             size = -(-count * llvm.bits_of(elements.register_type(value.element)) // 8)
-            size = max(size, count) * (2 if value.element.is_complex else 1)
+            size = larger(size, count) * (2 if value.element.is_complex else 1)
             size = -(-size // 64) * 64 + 64  # the last vector may read past the end
             self.saved[value] = self.f.pointer(self.frame.scratch, self.scratch, "i8")
             self.scratch += size
@@ -122,10 +126,10 @@ class _Rows:
         f, scopes = self.f, self.frame.scopes
         if self.straight(count):
             return self.reduce_straight(step, reductions, count)
-        width = self.width
-        while width > 1 and width > count:
+        width, likely = self.width, at_hint(count)
+        while width > 1 and width > likely:
             width //= 2
-        unroll = power_of_two(min(self.unroll(step, len(reductions)), count // width))
+        unroll = power_of_two(min(self.unroll(step, len(reductions)), likely // width))
         start = [r.identity(width) for r in reductions for _ in range(unroll)]
         like = [register for registers in start for register in registers]
         values: list[Register] = like
@@ -151,7 +155,7 @@ class _Rows:
             self.joined(reduction, values[n * unroll : (n + 1) * unroll], width)
             for n, reduction in enumerate(reductions)
         ]
-        if whole < count:
+        if whole != count:
             sums = self.rest(step, reductions, sums, whole, count, width)
         for reduction, total in zip(reductions, sums, strict=True):
             scalar = reduction.across(f, [total], total_lanes(total))
@@ -223,7 +227,7 @@ class _Rows:
         f, scopes = self.f, self.frame.scopes
         start = self.initial(reduction)
         first = 0
-        if count >= 16 * self.width:
+        if surely_at_most(16 * self.width, count):
             start, first = self.fold_segments(step, reduction, start, count)
         with scopes.loop(first, count, 1, flat(start), extent=count) as (j, loop):
             at = self.index(step, j, 1)
@@ -338,10 +342,10 @@ class _Rows:
         heavy = sum(weight(op) for op in cone(roots, set(self.saved)))
         width = self.width
         if self.target.vector_bits < 512 or count == 1:
-            while width > count:
+            while width > at_hint(count):
                 width //= 2
         most = self.cut.unroll if self.cut else 4 if heavy <= 3 else 2 if heavy <= 16 else 1
-        unroll = max(1, min(most, count // width))
+        unroll = max(1, min(most, at_hint(count) // width))
         for j, lanes, copies, mask in steps(
             self.frame.scopes, self.target, 0, count, count, width, unroll
         ):

@@ -51,11 +51,12 @@ def scalar_tensor(c: Context, s: Operand, **kwargs: Any) -> Value:
 
 def arange(c: Context, start: Number, end: Number, step: Number = 1, **kwargs: Any) -> Value:
     """start, start + step, ... below end."""
-    count, element = static(c.dims[0]), c.element
+    count, element = c.dims[0], c.element
     if element.is_integer and all(isinstance(v, int) for v in (start, step)):
         values = c.iota((count,), 0, element)
         values = values if step == 1 else c.multiply(values, step)
         return values if start == 0 else c.add(values, start)
+    count = static(count)
     if count <= LARGEST_LISTED:
         return c.array(np.float64(start) + np.arange(count) * np.float64(step), element)  # type: ignore[arg-type]
     places = c.convert(c.iota((count,), 0), F32)
