@@ -1,5 +1,124 @@
-"""Deciding about sizes (placeholder until symbols land)."""
-from .types import (
-    SymbolicDim, at_hint, larger, most, surely_at_most, surely_below,
-)
-__all__ = ["SymbolicDim", "at_hint", "larger", "most", "surely_at_most", "surely_below"]
+"""Decisions about sizes that a call fixes, while code is made that serves all of them.
+
+Passes and emitters compute with sizes as with numbers. Where they ask whether one is below another,
+the answer is proven from what the program says of its symbols; where that cannot be, it is the one at
+the *hints*, sizes of a likely call, and becomes a *guard*: the code that is made is for calls of
+which all guards hold. What only makes code faster asks `at_hint`, what is right either way asks
+`surely_below` and `surely_at_most`: neither leaves a guard.
+
+    with deciding(assumptions, {"batch": 4}) as decisions:
+        plan = ...
+    decisions.guards
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from traceback import extract_stack
+from typing import Any
+
+from .assumptions import Assumptions
+from .errors import CompilerBug
+from .sizes import SizeConstraint
+from .symbols import Dim, SymbolicDim, bound, ordered_by
+
+
+class Decisions:
+    """What is assumed of symbols while code is made, and the guards that it has come to need."""
+
+    def __init__(self, assumptions: Assumptions, hints: Mapping[str, int]) -> None:
+        self.assumptions, self.hints = assumptions, dict(hints)
+        self.guards: dict[SizeConstraint, None] = {}
+
+    def at_most(self, left: Dim, right: Dim) -> bool:
+        """left <= right, at the sizes that the code is for."""
+        known = self.assumptions.at_most(left, right)
+        if known is not None:
+            return known
+        holds = bound(left, self.hints) <= bound(right, self.hints)
+        where = _asker()
+        if holds:
+            guard = SizeConstraint(left, "<=", right, where)
+        else:
+            guard = SizeConstraint(right + 1, "<=", left, where)
+        self.guards.setdefault(guard)
+        return holds
+
+
+_CURRENT: ContextVar[Decisions | None] = ContextVar("decisions", default=None)
+
+
+@contextmanager
+def deciding(assumptions: Assumptions, hints: Mapping[str, int]) -> Iterator[Decisions]:
+    """Sizes can be compared inside; `hints` has a value for each symbol."""
+    decisions = Decisions(assumptions, hints)
+    before = _CURRENT.set(decisions)
+    try:
+        with ordered_by(decisions.at_most, decisions.hints):
+            yield decisions
+    finally:
+        _CURRENT.reset(before)
+
+
+def is_deciding() -> bool:
+    """Whether sizes can be compared."""
+    return _CURRENT.get() is not None
+
+
+def _decisions() -> Decisions:
+    found = _CURRENT.get()
+    if found is None:
+        raise CompilerBug("sizes that a call fixes are compared outside of `deciding`")
+    return found
+
+
+def surely_at_most(left: Dim, right: Dim) -> bool:
+    """Whether left <= right at all sizes; False where that is not proven."""
+    if isinstance(left, SymbolicDim) or isinstance(right, SymbolicDim):
+        return _decisions().assumptions.at_most(left, right) is True
+    return left <= right
+
+
+def surely_below(left: Dim, right: Dim) -> bool:
+    """Whether left < right at all sizes; False where that is not proven."""
+    return surely_at_most(left + 1, right)
+
+
+def at_hint(size: Any) -> Any:
+    """The size in the call that code is tuned for; numbers are themselves."""
+    return size.bind(_decisions().hints) if isinstance(size, SymbolicDim) else size
+
+
+def largest(size: Any) -> Any:
+    """The most that a size can be; numbers are themselves. CompilerBug where there is no end."""
+    if not isinstance(size, SymbolicDim):
+        return size
+    found = _decisions().assumptions.maximum(size).value
+    if found is None:
+        raise CompilerBug(f"{size} has no largest value")
+    return found
+
+
+def larger(left: Dim, right: Dim) -> Dim:
+    """A size that is neither below `left` nor below `right`: one of them where that is proven."""
+    if surely_at_most(left, right):
+        return right
+    return left if surely_at_most(right, left) else left + right
+
+
+def common_divisor(*sizes: Dim) -> int:
+    """The largest number that is known to divide all sizes; 0 where all are 0."""
+    from math import gcd
+
+    return gcd(*(size if isinstance(size, int) else gcd(*_decisions().assumptions.congruence(size))
+                 for size in sizes))  # fmt: skip
+
+
+def _asker() -> str:
+    """The line that has compared sizes."""
+    for frame in reversed(extract_stack(limit=12)[:-3]):
+        if not frame.filename.endswith(("deciding.py", "symbols.py")):
+            return f"{frame.filename.rpartition('girih/')[2]}:{frame.lineno}"
+    return ""

@@ -17,6 +17,7 @@ import numpy as np
 
 from .errors import CompilerBug
 from .sharding import Mesh
+from .sizes import SizeConstraint, Symbol
 from .types import TensorType, Type, tensor_of
 
 if TYPE_CHECKING:
@@ -379,10 +380,11 @@ class Module:
     name: str = ""
     weights: Mapping[str, Weight] = field(default_factory=dict)
     signature: Signature | None = None
-    symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    symbols: Mapping[str, Symbol] = field(default_factory=dict)  # in its types
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what an importer or a pass wants the user to know
     meshes: Mapping[str, Mesh] = field(default_factory=dict)  # that shardings name
+    constraints: tuple[SizeConstraint, ...] = ()  # of its symbols
 
     @property
     def main(self) -> Function:

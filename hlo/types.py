@@ -1,4 +1,4 @@
-"""Types of values: element types, symbolic dimensions, tensors, tokens and tuples.
+"""Types of values: element types, tensors, tokens and tuples.
 
 Every type is interned: equal types are the same object, so `is` and `==` agree and hashing is
 cheap. Layout is no part of a type; a sharding may be.
@@ -7,12 +7,13 @@ cheap. Layout is no part of a type; a sharding may be.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import ml_dtypes
 import numpy as np
+
+from .symbols import Dim, SymbolicDim
 
 if TYPE_CHECKING:
     from .sharding import Sharding
@@ -210,313 +211,6 @@ class QuantizedType:
 Element = ElementType | QuantizedType
 
 
-class Decisions:
-    """What sizes are assumed to be while code is made of them; see `deciding`."""
-
-    def __init__(self, hints: dict[str, int], ranges: dict[str, tuple[int, int | None]]) -> None:
-        self.hints, self.ranges = hints, ranges
-        self.guards: dict[Any, str] = {}
-
-    def below(self, left: Any, right: Any) -> bool:
-        """left < right: proven, else as it is at the hints, which becomes a guard."""
-        d = right - left
-        if not isinstance(d, SymbolicDim):
-            return d > 0
-        low, high = d.range(self.ranges)
-        if low is not None and low > 0:
-            return True
-        if high is not None and high <= 0:
-            return False
-        holds = d.bind(self.hints) > 0
-        if (d, holds) not in self.guards:
-            import traceback
-            self.guards[d, holds] = "".join(traceback.format_stack(limit=6)[:-2])
-        return holds
-
-
-_ACTIVE: list[Decisions] = []
-
-
-def surely_below(left: Any, right: Any) -> bool:
-    """Whether left < right for all sizes; False where that is not known."""
-    d = right - left
-    if not isinstance(d, SymbolicDim):
-        return d > 0
-    low, _ = d.range(_ACTIVE[-1].ranges)
-    return low is not None and low > 0
-
-
-def surely_at_most(left: Any, right: Any) -> bool:
-    return surely_below(left, right + 1)
-
-
-def most(size: Any) -> Any:
-    """The largest that a size may be."""
-    return size.range(_ACTIVE[-1].ranges)[1] if isinstance(size, SymbolicDim) else size
-
-
-def larger(a: Any, b: Any) -> Any:
-    """What neither size is above."""
-    return b if surely_at_most(a, b) else a if surely_at_most(b, a) else a + b
-
-
-def at_hint(size: Any) -> Any:
-    """The size where decisions are taken."""
-    return size.bind(_ACTIVE[-1].hints) if isinstance(size, SymbolicDim) else size
-
-
-def _interval_mul(a, b):
-    ends = [None if x is None or y is None else x * y for x in a for y in b]
-    if None in ends:
-        if (a[0] or 0) >= 0 and (b[0] or 0) >= 0 and a[0] is not None and b[0] is not None:
-            return (a[0] * b[0], None)
-        return (None, None)
-    return min(ends), max(ends)
-
-
-class SymbolicDim:
-    __slots__ = ("poly",)
-    _interned: ClassVar[dict[tuple[Any, ...], Any]] = {}
-
-    def __new__(cls, terms, offset: int = 0):
-        if isinstance(terms, str):
-            poly = {(terms,): 1}
-        elif isinstance(terms, dict):
-            poly = terms
-        else:
-            poly = {(n,): f for n, f in terms}
-        if offset:
-            poly = {**poly, (): poly.get((), 0) + offset}
-        return cls._make(poly)
-
-    @classmethod
-    def _make(cls, poly):
-        items = tuple(sorted(((m, c) for m, c in poly.items() if c), key=repr))
-        if not items:
-            return 0
-        if len(items) == 1 and items[0][0] == ():
-            return items[0][1]
-        known = cls._interned.get(items)
-        if known is None:
-            known = object.__new__(cls)
-            known.poly = items
-            cls._interned[items] = known
-        return known
-
-    @property
-    def terms(self):
-        return tuple((m[0], c) for m, c in self.poly if m)
-
-    @property
-    def offset(self):
-        return dict(self.poly).get((), 0)
-
-    @staticmethod
-    def _poly(x):
-        return dict(x.poly) if isinstance(x, SymbolicDim) else {(): int(x)}
-
-    def __divmod__(self, other):
-        return _divided(self, other)
-
-    def __add__(self, other):
-        if isinstance(other, float):
-            return float(self) + other
-        if not isinstance(other, (int, SymbolicDim)):
-            return NotImplemented
-        p = self._poly(self)
-        for m, c in self._poly(other).items():
-            p[m] = p.get(m, 0) + c
-        return self._make(p)
-
-    __radd__ = __add__
-
-    def __neg__(self):
-        return self._make({m: -c for m, c in self.poly})
-
-    def __sub__(self, other):
-        if isinstance(other, float):
-            return float(self) - other
-        return self + -other if isinstance(other, (int, SymbolicDim)) else NotImplemented
-
-    def __rsub__(self, other):
-        return -self + other
-
-    def __mul__(self, other):
-        if isinstance(other, float):
-            return float(self) * other
-        if not isinstance(other, (int, SymbolicDim)):
-            return NotImplemented
-        p = {}
-        for m, c in self.poly:
-            for n, d in self._poly(other).items():
-                k = tuple(sorted(m + n, key=repr))
-                p[k] = p.get(k, 0) + c * d
-        return self._make(p)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other):
-        return _divided(self, other)[0]
-
-    def __rfloordiv__(self, other):
-        return _divided(other, self)[0]
-
-    def __mod__(self, other):
-        return _divided(self, other)[1]
-
-    def __rmod__(self, other):
-        return _divided(other, self)[1]
-
-    def __truediv__(self, other):
-        return float(self) / float(other)
-
-    def __rtruediv__(self, other):
-        return float(other) / float(self)
-
-    def __pow__(self, n):
-        r = 1
-        for _ in range(n):
-            r = r * self
-        return r
-
-    def __lt__(self, other):
-        return _ACTIVE[-1].below(self, other)
-
-    def __gt__(self, other):
-        return _ACTIVE[-1].below(other, self)
-
-    def __le__(self, other):
-        return not _ACTIVE[-1].below(other, self)
-
-    def __ge__(self, other):
-        return not _ACTIVE[-1].below(self, other)
-
-    def __float__(self):
-        return float(self.bind(_ACTIVE[-1].hints))
-
-    def __bool__(self):
-        return True
-
-    def bind(self, values) -> int:
-        total = 0
-        for m, c in self.poly:
-            for a in m:
-                c = c * (values[a] if isinstance(a, str) else _atom_value(a, values))
-            total += c
-        return total
-
-    def range(self, ranges):
-        low = high = 0
-        for m, c in self.poly:
-            r = (1, 1)
-            for a in m:
-                r = _interval_mul(r, ranges[a] if isinstance(a, str) else _atom_range(a, ranges))
-            if c < 0:
-                r = (r[1], r[0])
-            low = None if low is None or r[0] is None else low + c * r[0]
-            high = None if high is None or r[1] is None else high + c * r[1]
-        return low, high
-
-    def __repr__(self) -> str:
-        parts = []
-        for m, c in self.poly:
-            names = "*".join(a if isinstance(a, str) else f"(({a[1]!r}){a[0]}({a[2]!r}))" for a in m)
-            parts.append(f"{c}" if not m else names if c == 1 else f"{c}*{names}")
-        return "+".join(parts).replace("+-", "-")
-
-    def __reduce__(self):
-        return SymbolicDim, (dict(self.poly),)
-
-
-def _bind(x, values):
-    return x.bind(values) if isinstance(x, SymbolicDim) else x
-
-
-def _atom_value(a, values):
-    op, l, r = a
-    l, r = _bind(l, values), _bind(r, values)
-    return l // r if op == "//" else l % r
-
-
-def _rng(x, ranges):
-    return x.range(ranges) if isinstance(x, SymbolicDim) else (x, x)
-
-
-def _atom_range(a, ranges):
-    op, l, r = a
-    (ll, lh), (rl, rh) = _rng(l, ranges), _rng(r, ranges)
-    if op == "//":
-        if ll is not None and ll >= 0 and rl is not None and rl > 0:
-            return (0 if rh is None else ll // rh, None if lh is None else lh // rl)
-        return (None, None)
-    return (0, None if rh is None else rh - 1)
-
-
-def _divided(a, b):
-    if isinstance(b, int):
-        if b == 1:
-            return a, 0
-        pa = SymbolicDim._poly(a)
-        q = {m: c // b for m, c in pa.items()}
-        rest = {m: c % b for m, c in pa.items()}
-        q, rest = SymbolicDim._make(q), SymbolicDim._make(rest)
-        if not isinstance(rest, SymbolicDim):
-            return q, rest
-        if _ACTIVE:
-            low, high = rest.range(_ACTIVE[-1].ranges)
-            if low is not None and low >= 0 and high is not None and high < b:
-                return q, rest
-        return q + SymbolicDim._make({(("//", rest, b),): 1}), SymbolicDim._make({(("%", rest, b),): 1})
-    pa, pb = SymbolicDim._poly(a), SymbolicDim._poly(b)
-    if len(pb) == 1:  # a monomial
-        (mb, cb), = pb.items()
-        q, rest = {}, {}
-        for m, c in pa.items():
-            left = list(m)
-            ok = c % cb == 0
-            for x in mb:
-                if x in left:
-                    left.remove(x)
-                else:
-                    ok = False
-            (q if ok else rest)[tuple(left) if ok else m] = c // cb if ok else c
-        q, rest = SymbolicDim._make(q), SymbolicDim._make(rest)
-        if rest == 0:
-            return q, 0
-        if _ACTIVE:
-            low, high = _rng(rest, _ACTIVE[-1].ranges)
-            dlow, _ = _rng(b - rest, _ACTIVE[-1].ranges)
-            if low is not None and low >= 0 and dlow is not None and dlow > 0:
-                return q, rest
-        return q + SymbolicDim._make({(("//", rest, b),): 1}), SymbolicDim._make({(("%", rest, b),): 1})
-    if a is b:
-        return 1, 0
-    return SymbolicDim._make({(("//", a, b),): 1}), SymbolicDim._make({(("%", a, b),): 1})
-
-
-Dim = int | SymbolicDim
-
-_TERM = re.compile(r"([+-]?)(?:(\d+)\*)?([A-Za-z_]\w*|\d+)")
-
-
-def parse_dim(text: str) -> Dim:
-    """Read what `repr` of a dimension writes: `128`, `batch`, `2*t+1`; ValueError otherwise."""
-    total: Dim = 0
-    position = 0
-    compact = text.replace(" ", "")
-    while position < len(compact):
-        match = _TERM.match(compact, position)
-        if not match or (position and not match[1]):
-            raise ValueError(f"'{text}' is no dimension")
-        factor = int(match[2] or 1) * (-1 if match[1] == "-" else 1)
-        term = int(match[3]) if match[3].isdigit() else SymbolicDim(match[3])
-        total = total + term * factor
-        position = match.end()
-    if not compact:
-        raise ValueError("a dimension is empty")
-    return total
-
-
 class TensorType:
     """`f32[4,8]`: an element type and dimensions, with an optional sharding.
 
@@ -548,10 +242,8 @@ class TensorType:
         return known
 
     @property
-    def size(self) -> int:
-        """Number of elements; ValueError if a dimension is symbolic."""
-        if not self.is_static and not _ACTIVE:
-            raise ValueError(f"{self} has no fixed size")
+    def size(self) -> Any:
+        """Number of elements: a size that a call fixes where a dimension is."""
         return math.prod(self.dims)
 
     @property

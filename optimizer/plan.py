@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..hlo.build import make_op
+from ..hlo.deciding import at_hint, largest
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Op, Origin, Region, arguments
 from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
 from ..hlo.ops.tile import TILE_OPS
+from ..hlo.symbols import SymbolicDim
 from ..hlo.text import canonical_op
-from ..hlo.types import UI8, SymbolicDim, TensorType, at_hint, most
+from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from .certify import LentPlace, check_plan
 from .lending import Lent, lend
@@ -153,7 +155,7 @@ class Planner:
         message = self.plan.kernels.add()
         message.kind = kernel_kind(entry.op)
         message.name = f"{message.kind}_{headline(ops)}_{entry.index}"
-        message.scratch_bytes = most(entry.facts.scratch_bytes)
+        message.scratch_bytes = largest(entry.facts.scratch_bytes)
         message.ops.extend(ops)
         for origin in list(entry.origins)[:16]:
             message.origins.add(file=origin.file, line=origin.line, name=origin.name)
@@ -194,9 +196,9 @@ class Planner:
                     "arena": plan_pb2.ARENA, "input": plan_pb2.INPUT,
                     "output": plan_pb2.OUTPUT, "weight": plan_pb2.WEIGHT,
                 }[buffer.place],
-                offset=self.offsets.get(buffer, 0), bytes=most(buffer.bytes), index=buffer.index,
+                offset=self.offsets.get(buffer, 0), bytes=largest(buffer.bytes), index=buffer.index,
                 weight=buffer.weight, element_type=buffer.type.element.name,
-                dims=map(most, buffer.type.dims), bytes_formula=self.formula(buffer.bytes),
+                dims=map(largest, buffer.type.dims), bytes_formula=self.formula(buffer.bytes),
             )  # fmt: skip
             if not buffer.type.is_static:
                 dims = map(self.formula, buffer.type.dims)
@@ -218,7 +220,7 @@ class Planner:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
                 self.scratch[number], self.ranges[scratch] = scratch, (number, number)
         buffers = [buffer for buffer in self.ranges if buffer not in self.lent]
-        placement = place([Interval(most(b.bytes), *self.ranges[b]) for b in buffers])
+        placement = place([Interval(largest(b.bytes), *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
 
@@ -313,7 +315,7 @@ class Planner:
         if isinstance(step, RunStep) and step.op.origin and len(entry.origins) > 1:
             place = step.op.origin[0]
             run.origin.file, run.origin.line, run.origin.name = place
-        run.tiles, run.parallel = most(facts.tiles), parallel
+        run.tiles, run.parallel = largest(facts.tiles), parallel
         run.tiles_formula = self.formula(facts.tiles)
         run.sizes.extend([self.formula(size) - 1 for size in facts.sizes])
         run.flops, run.bytes = facts.flops, moved
@@ -349,8 +351,8 @@ class Planner:
 
     def summarise(self, placement: Placement) -> None:
         schedule, memory = self.schedule, self.plan.memory
-        memory.argument_bytes = sum(most(buffer.bytes) for buffer in schedule.inputs)
-        memory.output_bytes = sum(most(buffer.bytes) for buffer in schedule.outputs)
+        memory.argument_bytes = sum(largest(buffer.bytes) for buffer in schedule.inputs)
+        memory.output_bytes = sum(largest(buffer.bytes) for buffer in schedule.outputs)
         weights = [b for b in self.numbers if b.place == "weight"]
         memory.constant_bytes = sum(buffer.bytes for buffer in weights)
         memory.temporary_bytes = placement.live_bytes
@@ -361,7 +363,7 @@ class Planner:
         memory.order_bound_bytes = schedule.order_bound
         memory.order_proof = schedule.order_proof
         memory.scratch_bytes = max(
-            (most(e.facts.scratch_bytes) for e in self.kernels.values() if not e.facts.launches),
+            (largest(e.facts.scratch_bytes) for e in self.kernels.values() if not e.facts.launches),
             default=0,
         )
 
@@ -398,11 +400,11 @@ class _Hazards:
             return (owner.place, owner.index), begin, begin + max(buffer.bytes, 1)
         if buffer.place == "arena":
             begin = self.offsets[buffer]
-            return "arena", begin, begin + max(most(buffer.bytes), 1)
+            return "arena", begin, begin + max(largest(buffer.bytes), 1)
         if buffer.place == "weight":
             return buffer.weight, 0, 1
         buffer = buffer.replaces or buffer  # it may have the same memory
-        return (buffer.place, buffer.index), 0, max(most(buffer.bytes), 1)
+        return (buffer.place, buffer.index), 0, max(largest(buffer.bytes), 1)
 
 
 def exchanges(step: Step) -> bool:

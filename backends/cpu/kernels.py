@@ -60,10 +60,13 @@ def _contraction(op: Op, region: Region, target: Target, blocking: Blocking | No
 
 
 def _ragged(dot: Op) -> bool:
-    from ...hlo.types import SymbolicDim
     from ...hlo.ops.contraction import free_dims
+    from ...hlo.symbols import SymbolicDim
+
     lhs, rhs = dot.operands
-    wanted = [lhs.dims[d] for d in dot.lhs_contracting_dimensions] + [rhs.dims[d] for d in free_dims(dot, "rhs")]
+    wanted = [lhs.dims[d] for d in dot.lhs_contracting_dimensions] + [
+        rhs.dims[d] for d in free_dims(dot, "rhs")
+    ]
     return any(isinstance(d, SymbolicDim) for d in wanted)
 
 

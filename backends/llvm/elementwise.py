@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
 
+from ...hlo.deciding import surely_at_most, surely_below
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region, Value
 from ...hlo.ops.decomposed import Decomposed, expansion
-from ...hlo.deciding import surely_at_most, surely_below
 from .. import llvm
 from . import arithmetic, elements
 from .elements import Pair, Register

@@ -8,12 +8,12 @@ code computes `width` elements at once, an axis also says how it differs between
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...hlo.deciding import SymbolicDim, surely_at_most, surely_below
+from ...hlo.deciding import common_divisor, surely_at_most, surely_below
+from ...hlo.symbols import SymbolicDim
 from .. import llvm
 
 SAME, CONSECUTIVE, GENERAL = 0, 1, 2  # lanes of an axis: equal, value + lane, a vector of values
@@ -128,15 +128,6 @@ def parted(number: Any, divisor: Any) -> tuple[Any, Any]:
         return divmod(number, divisor)
     rest = number % divisor
     return (0, number) if isinstance(rest, SymbolicDim) else (number // divisor, rest)
-
-
-def common_divisor(a: Any, b: Any) -> int:
-    """What divides both sizes whatever they are; 0: everything."""
-    found = 0
-    for size in (a, b):
-        numbers = [c for _, c in size.poly] if isinstance(size, SymbolicDim) else [size]
-        found = math.gcd(found, *numbers)
-    return found
 
 
 def number(value: int) -> Affine:

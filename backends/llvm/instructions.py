@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...hlo.graph import Op
-from ...hlo.deciding import SymbolicDim
+from ...hlo.symbols import SymbolicDim
 from .places import mark
 from .values import (
     Operand,

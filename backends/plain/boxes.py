@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...hlo.deciding import at_hint
 from ...hlo.graph import Region
 from ..llvm.elementwise import ElementEmitter
 from ..llvm.index import Affine, delinear
@@ -88,7 +89,7 @@ def crossing(
 ) -> Crossing | None:
     """The crossing accesses of a box of `sizes`, if there are any that blocks can serve."""
     extents = [math.prod(sizes[d] for d in group) for group in groups]
-    if len(groups) < 2 or extents[-1] < 8:
+    if len(groups) < 2 or at_hint(extents[-1]) < 8:
         return None
     # The innermost dim of a group has its stride; what dims of size 1 would step over is nothing.
     last = [next((d for d in reversed(group) if sizes[d] != 1), group[-1]) for group in groups]
@@ -103,7 +104,7 @@ def crossing(
         if not access.plain or strides[-1] in (0, 1):
             continue
         for group in range(len(groups) - 1):
-            if strides[group] == 1 and extents[group] >= 8:
+            if strides[group] == 1 and at_hint(extents[group]) >= 8:
                 by_group.setdefault(group, {})[number] = (strides, access.constant)
     if not by_group:
         return None

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from ...hlo.graph import Op, Region, Value
 from ...hlo.deciding import larger
+from ...hlo.graph import Op, Region, Value
 from .. import llvm
 from ..llvm.target import KernelCode, Target
 from .frame import Frame
@@ -62,7 +62,14 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
     code = frame.finish(1, flops, scratch=scratch + most, parallel=False, notes=(note,))
     text = merged([code.ir_text, *pieces])
     return KernelCode(
-        text, code.symbol, 1, code.scratch_bytes, flops, code.bytes, False, code.notes,
+        text,
+        code.symbol,
+        1,
+        code.scratch_bytes,
+        flops,
+        code.bytes,
+        False,
+        code.notes,
         sizes=code.sizes,
     )
 

@@ -93,7 +93,14 @@ class Frame:
         work = max(float(flops) if work is None else float(work), self.moved / 8)
         parallel = parallel and tiles != 1 and work >= SERIAL_WORK
         return KernelCode(
-            self.module.text(), SYMBOL, tiles, scratch, flops, self.moved, parallel, notes,
+            self.module.text(),
+            SYMBOL,
+            tiles,
+            scratch,
+            flops,
+            self.moved,
+            parallel,
+            notes,
             sizes=tuple(self.module.sizes),
         )
 

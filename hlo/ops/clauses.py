@@ -7,7 +7,8 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from ..graph import Op, Value
-from ..types import QuantizedType, SymbolicDim, TensorType
+from ..symbols import SymbolicDim
+from ..types import QuantizedType, TensorType
 
 
 def same_dim(left: Any, right: Any) -> bool:

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ...hlo.deciding import at_hint
 from ...hlo.build import make_op
+from ...hlo.deciding import at_hint
 from ...hlo.graph import Module, Op, Region, Value, union_origins
 from ...hlo.verify import FUSED, INLINED, Level
 from ..fusable import (

@@ -51,7 +51,13 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
     read = values if body is None else [value for value in values if value in body.uses]
     moved = sum(value.tensor.bytes for value in (*read, *op.results))
     return KernelCode(
-        module.text(), symbol, tiles, scratch, flops, float(moved), tiles != 1,
+        module.text(),
+        symbol,
+        tiles,
+        scratch,
+        flops,
+        float(moved),
+        tiles != 1,
         sizes=tuple(module.sizes),
     )
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ....hlo.deciding import SymbolicDim, at_hint
+from ....hlo.deciding import at_hint
+from ....hlo.symbols import SymbolicDim
 
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 3 << 18  # of a row block: what stays in an L2 cache of 2 MB beside other traffic

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
-from ....hlo.deciding import at_hint
 from ... import llvm
 from ...llvm import elements
 from ..codegen import Target

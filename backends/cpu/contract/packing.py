@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ....hlo.deciding import at_hint
 from ....hlo.build import Builder
+from ....hlo.deciding import at_hint
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
 from ....optimizer.fusable import CONTRACTIONS

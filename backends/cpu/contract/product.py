@@ -14,8 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug
-from ....hlo.deciding import SymbolicDim, at_hint
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from ..machines import machine_of

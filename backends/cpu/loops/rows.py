@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....hlo.deciding import SymbolicDim, at_hint, larger, surely_at_most
+from ....hlo.deciding import at_hint, larger, surely_at_most
 from ....hlo.graph import Region, Value
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Register

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
 from ... import llvm
 from ...llvm import elements
@@ -70,7 +71,7 @@ def emit(
         width = 16
     if cut is not None:
         width = cut.lanes
-    width = min(width, 1 << (min(across, inner).bit_length() - 1))
+    width = min(width, 1 << (min(at_hint(across), at_hint(inner)).bit_length() - 1))
     blocks, rest = divmod(across, width)
     others = [e for g, e in enumerate(extents[:-1]) if g != crossing.group]
     tiles = math.prod(others) * (blocks + (1 if rest else 0))
@@ -99,7 +100,7 @@ def emit(
         per = blocks + (1 if rest else 0)
         other = f.udiv(loop.index, per)
         block = f.sub(loop.index, f.mul(other, per))
-        place = of_axis(Axis(other, max(1, tiles // per), SAME, scopes.depth))
+        place = of_axis(Axis(other, math.prod(others), SAME, scopes.depth))
         outer = delinear(plain.indexer, place, others, 1)
         if blocks:
             with scopes.branch(f.compare("slt", block, blocks)):

@@ -6,7 +6,8 @@ import pytest
 
 import girih
 from girih.hlo.build import build_module
-from girih.hlo.types import F32, SymbolicDim, TensorType
+from girih.hlo.symbols import SymbolicDim
+from girih.hlo.types import F32, TensorType
 from girih.optimizer.passes.require_static import RequireStatic
 
 from .modules import LINE
