@@ -3,8 +3,9 @@
 Passes and emitters compute with sizes as with numbers. Where they ask whether one is below another,
 the answer is proven from what the program says of its symbols; where that cannot be, it is the one at
 the *hints*, sizes of a likely call, and becomes a *guard*: the code that is made is for calls of
-which all guards hold. What only makes code faster asks `at_hint`, what is right either way asks
-`surely_below` and `surely_at_most`: neither leaves a guard.
+which all guards hold. What only makes code faster asks `at_hint`, or computes inside of `estimating`,
+where sizes are the numbers that they are at the hints; what is right either way asks `surely_below`
+and `surely_at_most`. None of these leaves a guard.
 
     with deciding(assumptions, {"batch": 4}) as decisions:
         plan = ...
@@ -22,18 +23,21 @@ from typing import Any
 from .assumptions import Assumptions
 from .errors import CompilerBug
 from .sizes import SizeConstraint
-from .symbols import Dim, SymbolicDim, bound, ordered_by
+from .symbols import Dim, Order, SymbolicDim, bound, ordered_by
 
 
-class Decisions:
+class Decisions(Order):
     """What is assumed of symbols while code is made, and the guards that it has come to need."""
 
     def __init__(self, assumptions: Assumptions, hints: Mapping[str, int]) -> None:
         self.assumptions, self.hints = assumptions, dict(hints)
         self.guards: dict[SizeConstraint, None] = {}
+        self.estimates = 0  # how many `estimating` are around
 
     def at_most(self, left: Dim, right: Dim) -> bool:
         """left <= right, at the sizes that the code is for."""
+        if self.estimates:
+            return bound(left, self.hints) <= bound(right, self.hints)
         known = self.assumptions.at_most(left, right)
         if known is not None:
             return known
@@ -46,6 +50,11 @@ class Decisions:
         self.guards.setdefault(guard)
         return holds
 
+    def estimate(self, size: SymbolicDim) -> int:
+        if not self.estimates:
+            raise TypeError(f"the size {size} is no number yet, and nothing is estimated here")
+        return size.bind(self.hints)
+
 
 _CURRENT: ContextVar[Decisions | None] = ContextVar("decisions", default=None)
 
@@ -56,10 +65,25 @@ def deciding(assumptions: Assumptions, hints: Mapping[str, int]) -> Iterator[Dec
     decisions = Decisions(assumptions, hints)
     before = _CURRENT.set(decisions)
     try:
-        with ordered_by(decisions.at_most, decisions.hints):
+        with ordered_by(decisions):
             yield decisions
     finally:
         _CURRENT.reset(before)
+
+
+@contextmanager
+def estimating() -> Iterator[None]:
+    """Sizes are numbers inside, those at the hints: for what only makes code faster. Also a
+    decorator of functions."""
+    decisions = _CURRENT.get()
+    if decisions is None:
+        yield
+        return
+    decisions.estimates += 1
+    try:
+        yield
+    finally:
+        decisions.estimates -= 1
 
 
 def is_deciding() -> bool:

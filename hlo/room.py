@@ -24,6 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .access import Access, elementwise
+from .deciding import estimating
 from .errors import CompilerBug, UserError, VerifyError
 from .factors import Factors, from_access
 from .graph import Dense, Op, Region
@@ -146,6 +147,8 @@ class OpDefinition:
                 constraints.append(declared._replace(clause=key))
         cls.operands, cls.attributes = tuple(operands), attributes
         cls.constraints = tuple(constraints)
+        if "flops" in vars(cls):
+            cls.flops = estimating()(cls.flops)
 
     def part(self, op: Op, name: str) -> Any:
         """`op.lhs` (an operand), `op.inputs` (variadic), `op.body` (a region) or a default."""
@@ -224,6 +227,7 @@ class OpDefinition:
         goes, where a room does not know better."""
         return self.shard(o)
 
+    @estimating()
     def flops(self, o: Op) -> float:
         """Floating-point operations of one execution; a transcendental counts as one."""
         if self.pattern != "elementwise":

@@ -83,9 +83,10 @@ class SymbolicDim:
 
     `SymbolicDim("batch")` is a symbol; arithmetic with integers and other sizes makes the rest, and
     gives an integer where no symbol is left. What symbols stand for is the module's
-    (`Module.symbols`). `==` tells whether two expressions are one; it compares no values. `<` and
-    conversions to float have a meaning inside of `deciding.deciding` alone; what is proven of sizes
-    `assumptions.Assumptions` tells.
+    (`Module.symbols`). `==` tells whether two expressions are one; it compares no values. `<` has a
+    meaning inside of `deciding.deciding` alone; what is proven of sizes `assumptions.Assumptions`
+    tells. They are numbers where something is estimated (`deciding.estimating`), and nowhere else:
+    what computes with sizes as data has to say so by operations.
     """
 
     __slots__ = ("terms", "_symbols")
@@ -163,7 +164,7 @@ class SymbolicDim:
                 return self
             terms[()] = terms.get((), 0) + other
         else:
-            return float(self) + other if isinstance(other, float) else NotImplemented
+            return _estimate(self) + other if isinstance(other, float) else NotImplemented
         return from_terms(terms)
 
     __radd__ = __add__
@@ -173,11 +174,23 @@ class SymbolicDim:
 
     def __sub__(self, other: Dim) -> Dim:
         if not isinstance(other, (int, SymbolicDim)):
-            return float(self) - other if isinstance(other, float) else NotImplemented
+            return _estimate(self) - other if isinstance(other, float) else NotImplemented
         return 0 if other is self else self + -other
 
     def __rsub__(self, other: int) -> Dim:
         return -self + other
+
+    def __truediv__(self, other: Any) -> float:
+        return _estimate(self) / other
+
+    def __rtruediv__(self, other: Any) -> float:
+        return other / _estimate(self)
+
+    def __float__(self) -> float:
+        return float(_estimate(self))
+
+    def __index__(self) -> int:
+        return _estimate(self)
 
     def __mul__(self, other: Dim) -> Dim:
         if isinstance(other, int):
@@ -185,7 +198,7 @@ class SymbolicDim:
                 return self if other else 0
             return _interned(tuple((m, c * other) for m, c in self.terms))
         if not isinstance(other, SymbolicDim):
-            return float(self) * other if isinstance(other, float) else NotImplemented
+            return _estimate(self) * other if isinstance(other, float) else NotImplemented
         if len(self.terms) * len(other.terms) > 16 * MAXIMUM_TERMS:
             raise SizeTooLong("a size is a product of sums that are too long")
         terms: dict[Monomial, int] = {}
@@ -227,34 +240,25 @@ class SymbolicDim:
         quotient = other // self
         return quotient, other - quotient * self
 
-    def __truediv__(self, other: float) -> float:
-        return float(self) / float(other)
-
-    def __rtruediv__(self, other: float) -> float:
-        return float(other) / float(self)
-
-    def __float__(self) -> float:
-        return float(self.bind(_order_of_sizes()[1]))
-
-    def __le__(self, other: Dim | float) -> bool:
+    def __le__(self, other: Any) -> bool:
         if isinstance(other, float):
-            return float(self) <= other
-        return _order_of_sizes()[0](self, other)
+            return _estimate(self) <= other
+        return _current().at_most(self, other)
 
-    def __lt__(self, other: Dim | float) -> bool:
+    def __lt__(self, other: Any) -> bool:
         if isinstance(other, float):
-            return float(self) < other
-        return _order_of_sizes()[0](self + 1, other)
+            return _estimate(self) < other
+        return _current().at_most(self + 1, other)
 
-    def __ge__(self, other: Dim | float) -> bool:
+    def __ge__(self, other: Any) -> bool:
         if isinstance(other, float):
-            return float(self) >= other
-        return _order_of_sizes()[0](other, self)
+            return _estimate(self) >= other
+        return _current().at_most(other, self)
 
-    def __gt__(self, other: Dim | float) -> bool:
+    def __gt__(self, other: Any) -> bool:
         if isinstance(other, float):
-            return float(self) > other
-        return _order_of_sizes()[0](other + 1, self)
+            return _estimate(self) > other
+        return _current().at_most(other + 1, self)
 
     def __repr__(self) -> str:
         text = "".join(_term_text(*term) for term in self.terms)
@@ -271,26 +275,41 @@ class SymbolicDim:
 
 Dim = int | SymbolicDim
 
-_Order = tuple[Callable[[Dim, Dim], bool], Mapping[str, int]]
-_ORDER: ContextVar[_Order | None] = ContextVar("order of sizes", default=None)
+
+class Order:
+    """What comparisons of sizes give while code is made that serves all of them: see deciding.py."""
+
+    def at_most(self, left: Dim, right: Dim) -> bool:
+        """left <= right"""
+        raise NotImplementedError
+
+    def estimate(self, size: SymbolicDim) -> int:
+        """A number for it; TypeError where nothing is estimated."""
+        raise NotImplementedError
+
+
+_ORDER: ContextVar[Order | None] = ContextVar("order of sizes", default=None)
 
 
 @contextmanager
-def ordered_by(at_most: Callable[[Dim, Dim], bool], hints: Mapping[str, int]) -> Iterator[None]:
-    """Inside, `at_most` says what comparisons of sizes give, and floats of sizes are those at the
-    hints. For `deciding.py` alone."""
-    before = _ORDER.set((at_most, hints))
+def ordered_by(order: Order) -> Iterator[None]:
+    """Inside, `order` says what comparisons of sizes give. For `deciding.py` alone."""
+    before = _ORDER.set(order)
     try:
         yield
     finally:
         _ORDER.reset(before)
 
 
-def _order_of_sizes() -> _Order:
+def _current() -> Order:
     found = _ORDER.get()
     if found is None:
-        raise TypeError("sizes that a call fixes have no order here")
+        raise TypeError("sizes that a call fixes have no order here, and are no numbers")
     return found
+
+
+def _estimate(size: SymbolicDim) -> int:
+    return _current().estimate(size)
 
 
 def _interned(items: tuple[tuple[Monomial, int], ...]) -> SymbolicDim:

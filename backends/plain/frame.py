@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...hlo.deciding import at_hint
+from ...hlo.deciding import estimating
 from ...hlo.graph import Op, Region, Value
 from .. import llvm
 from ..llvm import elements
@@ -48,6 +48,10 @@ class Frame:
     pointers: list[llvm.Value] = field(init=False)
     outputs: list[llvm.Value] = field(init=False)
 
+    @estimating()
+    def _bytes(self, kinds: Sequence[Any]) -> float:
+        return float(sum(kind.bytes for kind in kinds))
+
     def __post_init__(self) -> None:
         self.module = self.target.module()
         self.function = f = self.module.kernel(SYMBOL)
@@ -58,7 +62,7 @@ class Frame:
         self.pointers = addresses[: len(self.operands)]
         self.outputs = addresses[len(self.operands) :]
         self.scopes = Scopes(f)
-        self.moved = float(sum(kind.bytes for kind in (*self.operands, *self.results)))
+        self.moved = self._bytes([*self.operands, *self.results])
 
     @property
     def begin(self) -> llvm.Value:
@@ -75,7 +79,7 @@ class Frame:
     def emitter(self, region: Region) -> ElementEmitter:
         """An emitter for the region whose arguments are the kernel's operands."""
         self.moved = float(sum(map(read_bytes, region.arguments, [region] * len(self.operands))))
-        self.moved += sum(kind.bytes for kind in self.results)
+        self.moved += self._bytes(self.results)
         return ElementEmitter(self.function, region, self.pointers, scopes=self.scopes)
 
     def finish(
@@ -90,7 +94,7 @@ class Frame:
     ) -> KernelCode:
         """The finished kernel. `work` decides whether more than one worker takes part."""
         self.function.ret()
-        work = max(float(flops) if work is None else float(work), self.moved / 8)
+        work = max(flops if work is None else work, self.moved / 8)
         parallel = parallel and tiles != 1 and work >= SERIAL_WORK
         return KernelCode(
             self.module.text(),
@@ -105,6 +109,7 @@ class Frame:
         )
 
 
+@estimating()
 def read_bytes(argument: Value, region: Region) -> int:
     """Bytes of an operand that are read: of a table, the rows that are looked up."""
     total = 0
@@ -113,7 +118,7 @@ def read_bytes(argument: Value, region: Region) -> int:
             total += user.result.tensor.bytes
         else:
             total += argument.tensor.bytes
-    return min(at_hint(total), at_hint(argument.tensor.bytes))
+    return int(min(total, argument.tensor.bytes))
 
 
 def lanes_for(target: Target, region: Region) -> int:

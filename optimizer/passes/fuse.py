@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ...hlo.build import make_op
-from ...hlo.deciding import at_hint
+from ...hlo.deciding import at_hint, estimating
 from ...hlo.graph import Module, Op, Region, Value, union_origins
 from ...hlo.verify import FUSED, INLINED, Level
 from ..fusable import (
@@ -229,7 +229,7 @@ class _Fuser:
         outer = trailing_reduction(op)
         kind = "loop"
         if op.definition.pattern == "reduce":
-            big = outer == 0 and op.operands[0].tensor.size > SMALL_FULL_REDUCTION
+            big = outer == 0 and at_hint(op.operands[0].tensor.size) > SMALL_FULL_REDUCTION
             kind = "reduce" if outer is None or big else "rows"
         group = Group(kind, list(op.results), outer or 0)
         self.groups.append(group)
@@ -292,9 +292,10 @@ class _Fuser:
             return False
         return not (merges and any(s for s, _ in moves))
 
+    @estimating()
     def affordable(self, op: Op, group: Group) -> bool:
         """A value smaller than the root is computed again for each element it spreads to."""
-        size, root = at_hint(op.result.tensor.size), at_hint(group.roots[0].tensor.size)
+        size, root = op.result.tensor.size, group.roots[0].tensor.size
         if op.name not in COSTLY or size * 2 > root or size <= 16:
             return True
         return self.row_scalar(op.result, group)
@@ -315,7 +316,7 @@ class _Fuser:
         rows = op.operands[0].dims[:outer]
         if group.kind == "rows" and group.outer != outer:
             return False
-        if outer == 0 and op.operands[0].tensor.size > SMALL_FULL_REDUCTION:
+        if outer == 0 and at_hint(op.operands[0].tensor.size) > SMALL_FULL_REDUCTION:
             return False
         if any(root.dims[:outer] != rows for root in group.roots):
             return False
@@ -353,6 +354,7 @@ class _Fuser:
                 return False
         return True
 
+    @estimating()
     def worth(self, op: Op, homes: set[Group]) -> bool:
         """Whether computing it in every home beats storing it once."""
         if len(homes) == 1:
@@ -376,6 +378,7 @@ class _Fuser:
         )
         return read + self.work(op) * (len(homes) - 1) / WORK_PER_BYTE <= stored
 
+    @estimating()
     def follow(self, op: Op) -> None:
         """What computing the results of `op` in one more kernel would read; the results themselves
         where they are stored, or would read too much. Known of all that comes before."""
@@ -385,10 +388,11 @@ class _Fuser:
         if not chained or not fusable(op) or op in self.homes or self.is_stored(op):
             return
         read = frozenset(leaf for v in op.operands for leaf in self.leaves.get(v, (v,)))
-        size = at_hint(op.result.tensor.bytes)
-        if sum(at_hint(leaf.tensor.bytes) * LARGE > size for leaf in read) <= MAXIMUM_LEAVES:
+        size = op.result.tensor.bytes
+        if sum(leaf.tensor.bytes * LARGE > size for leaf in read) <= MAXIMUM_LEAVES:
             self.leaves[op.result] = read
 
+    @estimating()
     def work(self, op: Op) -> float:
         """Additions for computing a result in one more kernel, from what is stored."""
         additions, stack, seen = 0.0, [op], {op}

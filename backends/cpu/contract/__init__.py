@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ....hlo.deciding import at_hint
 from ....hlo.build import Builder
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region, Value, arguments
@@ -49,7 +50,7 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
             raise CompilerBug(str(error)) from error
         return composite.emit(body, target, flops)
     read = values if body is None else [value for value in values if value in body.uses]
-    moved = sum(value.tensor.bytes for value in (*read, *op.results))
+    moved = at_hint(sum(value.tensor.bytes for value in (*read, *op.results)))
     return KernelCode(
         module.text(),
         symbol,

@@ -40,7 +40,7 @@ def emit(
     if all(root.tensor.size for root in region.results):
         for box in boxes(region):
             tiles += _box(frame, target, emitter, region, box, tiles, cut)
-    work = cost(region) * region.results[0].tensor.size / 8
+    work = cost(region) * at_hint(region.results[0].tensor.size) / 8
     return frame.finish(tiles, flops, work=work)
 
 

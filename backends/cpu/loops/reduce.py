@@ -81,7 +81,7 @@ class _Reduce:
     def emit(self, flops: float) -> KernelCode:
         size = math.prod(self.dims)
         kept = math.prod(d for n, d in enumerate(self.dims) if n not in self.reduced)
-        work = cost(self.region) * size / 8
+        work = cost(self.region) * at_hint(size) / 8
         if kept == 0:
             return self.frame.finish(0, flops)
         if size == 0:

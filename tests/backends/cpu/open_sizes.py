@@ -81,7 +81,7 @@ class OpenCode:
             steps = schedule(self.fused, backend.in_tiles)
             self.plan, self.image = backend.build(steps, ())
         self.guards = list(decisions.guards)
-        self.weights = {name: np.asarray(dense.numpy()) for name, dense in steps.constants.items()}
+        self.weights = {name: dense.array for name, dense in steps.constants.items()}
         self.weights |= {name: self.fused.weights[name].array for name in steps.weights}
         arguments = [(f"input {n}", a.tensor.dims) for n, a in enumerate(module.body.arguments)]
         self.solver = SizeSolver(arguments, module.symbols, module.constraints)
