@@ -9,6 +9,7 @@ region = b.region([wide])
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -90,12 +91,25 @@ class Builder:
         """A constant: from an array, or a scalar spread over `type`."""
         if isinstance(value, Dense):
             dense = value
+        elif type is not None and np.ndim(value) == 0 and not type.is_static:
+            return self.broadcast(self.constant(value, type.with_dims(())), type.dims, ())
         elif type is not None and np.ndim(value) == 0:
             dense = Dense.splat(value, type)
         else:
             array = np.asarray(value) if type is None else np.asarray(value).astype(type.dtype)
             dense = Dense.of(array.reshape(type.dims) if type is not None else array)
         return self("constant", type=dense.type, value=dense)
+
+    def count(self, value: Value, over: Sequence[int], type: TensorType) -> Value:
+        """How many elements `value` has along these dims, in every element of `type`."""
+        fixed = math.prod(d for n, d in enumerate(value.dims) if n in over and isinstance(d, int))
+        total = self.constant(fixed, type)
+        for dimension in over:
+            if not isinstance(value.dims[dimension], int):
+                size = self("get_dimension_size", value, dimension=dimension)
+                spread = self.broadcast(self.convert(size, type.element), type.dims, ())
+                total = self("multiply", total, spread)
+        return total
 
     def reshape(self, value: Value, dims: Sequence[Any]) -> Value:
         """`value` with other dimensions; itself if they are the same."""

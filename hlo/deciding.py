@@ -14,7 +14,7 @@ and `surely_at_most`. None of these leaves a guard.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from traceback import extract_stack
@@ -49,6 +49,28 @@ class Decisions(Order):
             guard = SizeConstraint(right + 1, "<=", left, where)
         self.guards.setdefault(guard)
         return holds
+
+    @contextmanager
+    def recording(self) -> Iterator[dict[SizeConstraint, None]]:
+        """The guards that come to be needed inside; they are kept as well."""
+        before, self.guards = self.guards, {}
+        found = self.guards
+        try:
+            yield found
+        finally:
+            before.update(found)
+            self.guards = before
+
+    def said_of(self, names: Sequence[str]) -> str:
+        """All that decides what is made of sizes with these symbols, as text: "" without symbols."""
+        if not names:
+            return ""
+        lines = [
+            f"{name}: {self.assumptions.symbols.get(name)}, about {self.hints[name]}"
+            for name in sorted(names)
+        ]
+        known = [c for c in self.assumptions.constraints if not set(names).isdisjoint(c.symbols)]
+        return "\n".join([*lines, *map(str, known)])
 
     def estimate(self, size: SymbolicDim) -> int:
         if not self.estimates:
@@ -86,9 +108,9 @@ def estimating() -> Iterator[None]:
         decisions.estimates -= 1
 
 
-def is_deciding() -> bool:
-    """Whether sizes can be compared."""
-    return _CURRENT.get() is not None
+def current() -> Decisions | None:
+    """The decisions that are being taken; None outside of `deciding`."""
+    return _CURRENT.get()
 
 
 def _decisions() -> Decisions:

@@ -18,6 +18,7 @@ import numpy as np
 from .errors import CompilerBug
 from .sharding import Mesh
 from .sizes import SizeConstraint, Symbol
+from .symbols import symbols_of
 from .types import TensorType, Type, tensor_of
 
 if TYPE_CHECKING:
@@ -294,6 +295,23 @@ class Region:
 
     def __repr__(self) -> str:
         return f"<region of {len(self.ops)} operations -> {list(self.result_types)}>"
+
+
+def symbols_in(op: Op) -> tuple[str, ...]:
+    """The symbols of the sizes in an operation: of its operands, results and all inside."""
+    values = [*op.operands, *op.results]
+    for region in op.regions:
+        values += region.arguments
+        values += (value for inner in region.walk() for value in inner.results)
+    kinds = {value.type for value in values}
+    found = {
+        name
+        for kind in kinds
+        if isinstance(kind, TensorType) and not kind.is_static
+        for dim in kind.dims
+        for name in symbols_of(dim)
+    }
+    return tuple(sorted(found))
 
 
 def arguments(types: Sequence[Type], first: int = 0) -> tuple[Value, ...]:

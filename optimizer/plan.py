@@ -17,7 +17,8 @@ from ..hlo.graph import Op, Origin, Region, arguments
 from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
 from ..hlo.ops.tile import TILE_OPS
-from ..hlo.symbols import SymbolicDim
+from ..hlo.sizes import SizeConstraint
+from ..hlo.symbols import Dim, SymbolicDim
 from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
@@ -51,8 +52,8 @@ FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
 class KernelFacts(NamedTuple):
     """What a plan needs to know of a kernel: see specs/plan.proto, `Kernel` and `Run`."""
 
-    tiles: int
-    scratch_bytes: int = 0
+    tiles: Dim
+    scratch_bytes: Dim = 0
     flops: float = 0.0
     bytes: float = 0.0
     parallel: bool = True
@@ -60,7 +61,8 @@ class KernelFacts(NamedTuple):
     functions: tuple[str, ...] = ()
     launches: tuple[Any, ...] = ()  # plan_pb2.Launch, on a GPU
     approximate: tuple[str, ...] = ()
-    sizes: tuple[Any, ...] = ()  # that the call decides
+    sizes: tuple[SymbolicDim, ...] = ()  # that the call decides
+    guards: tuple[SizeConstraint, ...] = ()  # of calls that it is for
 
 
 @dataclass

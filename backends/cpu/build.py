@@ -6,9 +6,12 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any
 
-from ...hlo.graph import Op
+from ...hlo.deciding import current
+from ...hlo.graph import Op, symbols_in
+from ...hlo.sizes import SizeConstraint
 from ...optimizer.fusable import CONTRACTIONS
 from ...optimizer.plan import KernelFacts, Planner
 from ...optimizer.schedule import Schedule
@@ -60,17 +63,23 @@ class _Job:
         self.target, self.disk, self.blockings = target, disk, blockings
         self.known: dict[str, CompiledKernel] = {}
         self.targets: dict[str, Target] = {}
+        self.said: dict[str, str] = {}  # of sizes that a call decides
         self.under_way: dict[str, tuple[str, KernelFacts]] = {}  # key -> symbol and facts
         self.objects: dict[str, Future[bytes]] = {}  # by symbol
 
     def facts(self, text: str, op: Op) -> KernelFacts:
         """What the plan needs of a kernel; its compilation is begun where it is not known."""
         target = self.targets[text] = target_for(op, self.target)
-        known = CACHE.find(cached(text, self.blockings), target, self.disk)
+        decisions = current()
+        self.said[text] = said = "" if decisions is None else decisions.said_of(symbols_in(op))
+        known = CACHE.find(cached(text, self.blockings) + said, target, self.disk)
         if known is not None:
             self.known[text] = known
+            if decisions is not None:
+                decisions.guards.update(dict.fromkeys(known.facts.guards))
             return known.facts
-        code = emit(op, target, self.blockings.get(text))
+        with nullcontext({}) if decisions is None else decisions.recording() as guards:
+            code = emit(op, target, self.blockings.get(text))
         # The name is the content's, so that kernels of equal text are linked once.
         content = code.object + code.ir_text.encode()
         symbol = f"kernel_{hashlib.blake2b(content, digest_size=12).hexdigest()}"
@@ -79,7 +88,7 @@ class _Job:
             self.objects[symbol] = pool().submit(renamed, code.object, code.symbol, symbol)
         elif symbol not in self.objects:
             self.objects[symbol] = pool().submit(compile_object, ir_text, target)
-        facts = _facts(code)
+        facts = _facts(code, tuple(guards))
         self.under_way[text] = symbol, facts
         return facts
 
@@ -87,7 +96,8 @@ class _Job:
         """Wait for all compilations; every kernel is known then."""
         for text, (symbol, facts) in self.under_way.items():
             made = CompiledKernel(symbol, facts, self.objects[symbol].result())
-            CACHE.add(cached(text, self.blockings), self.targets[text], self.disk, made)
+            key = cached(text, self.blockings) + self.said[text]
+            CACHE.add(key, self.targets[text], self.disk, made)
             self.known[text] = made
 
     def cancel(self) -> None:
@@ -153,7 +163,7 @@ def _executor_text(target: Target) -> str:
     return executor.emit(target)
 
 
-def _facts(code: KernelCode) -> KernelFacts:
+def _facts(code: KernelCode, guards: tuple[SizeConstraint, ...]) -> KernelFacts:
     return KernelFacts(
         code.tiles,
         code.scratch_bytes,
@@ -163,4 +173,5 @@ def _facts(code: KernelCode) -> KernelFacts:
         code.notes,
         code.functions,
         sizes=code.sizes,
+        guards=guards,
     )

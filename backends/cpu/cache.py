@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from ...hlo.errors import UserError
+from ...hlo.sizes import SizeConstraint
+from ...hlo.symbols import SymbolicDim, parse_dim
 from ...optimizer.plan import KernelFacts
 from .machines import cache_folder
 
@@ -352,7 +354,7 @@ def _read_trusted(path: Path, touch: bool) -> bytes | None:
 def _encode(key: Key, kernel: CompiledKernel) -> bytes:
     header = {
         "symbol": kernel.symbol,
-        "facts": kernel.facts._asdict(),
+        "facts": {name: _plain(fact) for name, fact in kernel.facts._asdict().items()},
         **{name: text for name, text in asdict(key).items() if name != "operation"},
     }
     head = json.dumps(header, sort_keys=True).encode()
@@ -373,13 +375,32 @@ def _decode(data: bytes) -> tuple[Key, CompiledKernel] | None:
     operation = zlib.decompress(rest[at + head : at + head + text]).decode()
     # Another version's entry has other facts: it is listed, and never found.
     facts: dict[str, Any] = {
-        name: tuple(fact) if isinstance(fact, list) else fact
+        name: _of_plain(fact)
         for name, fact in header["facts"].items()
         if name in KernelFacts._fields
     }
     key = Key(operation, header["target"], header["compiler"])
     code = rest[at + head + text :]
     return key, CompiledKernel(header["symbol"], KernelFacts(**facts), code)
+
+
+def _plain(fact: Any) -> Any:
+    """A fact as JSON has it: sizes and relations of sizes as their texts."""
+    if isinstance(fact, SizeConstraint):
+        return {"guard": [_plain(part) for part in fact]}
+    if isinstance(fact, SymbolicDim):
+        return {"size": repr(fact)}
+    return [_plain(part) for part in fact] if isinstance(fact, tuple) else fact
+
+
+def _of_plain(fact: Any) -> Any:
+    if isinstance(fact, list):
+        return tuple(_of_plain(part) for part in fact)
+    if not isinstance(fact, dict):
+        return fact
+    if "size" in fact:
+        return parse_dim(fact["size"])
+    return SizeConstraint(*map(_of_plain, fact["guard"]))
 
 
 def _difference(old: str, new: str) -> str:

@@ -268,6 +268,14 @@ def _map(
     return scalar_region(e.function, op.regions[0], operands, width)[0]
 
 
+def _get_dimension_size(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    del index, mask
+    size = op.operands[0].dims[op.dimension]
+    return e.function.constant(llvm.vector(width, "i32"), size)
+
+
 RULES: dict[str, Rule] = {
     "constant": _constant,
     "iota": _iota,
@@ -284,4 +292,5 @@ RULES: dict[str, Rule] = {
     "gather": _gather,
     "bitcast_convert": _bitcast_convert,
     "map": _map,
+    "get_dimension_size": _get_dimension_size,
 }

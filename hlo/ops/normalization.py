@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..access import Access, Space, at, identity
 from ..factors import Factor, FactorBuilder, Factors
 from ..graph import Op
@@ -34,14 +32,14 @@ def _per_feature(o: Op, values: Sequence[Any]) -> bool:
 class _Tools:
     """Building blocks over one operand: spread a vector of features, sum over everything else."""
 
-    def __init__(self, b: Any, o: Op) -> None:
+    def __init__(self, b: Any, o: Op, values: Sequence[Any]) -> None:
         self.b, self.o = b, o
         self.x = o.operands[0].tensor
         self.element = self.x.element
         self.computing = F32 if self.element.is_float and self.element.bits < 32 else self.element
         self.wide = self.x.with_element(self.computing)
         self.others = [d for d in range(self.x.rank) if d != o.feature_index]
-        self.count = float(np.prod([self.x.dims[d] for d in self.others]))
+        self.values = values
 
     def terms(self, values: Sequence[Any]) -> list[Term]:
         return [Term(self.b, self.b.convert(v, self.computing)) for v in values]
@@ -53,6 +51,12 @@ class _Tools:
     def sum(self, term: Term) -> Term:
         zero = self.b.constant(0, self.wide.with_dims(()))
         return Term(self.b, self.b.reduce("add", term.value, zero, self.others))
+
+    def mean(self, term: Term) -> Term:
+        """The sums of features as means."""
+        kind = term.value.tensor
+        count = self.b.count(self.values[0], self.others, kind)
+        return term / Term(self.b, count)
 
     def results(self, *terms: Term) -> list[Any]:
         return [self.b.convert(term.value, self.element) for term in terms]
@@ -90,7 +94,7 @@ class BatchNormInference(Decomposed, name="batch_norm_inference"):
         return [o.operand.type]
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
-        tools = _Tools(b, o)
+        tools = _Tools(b, o, values)
         x, scale, offset, mean, variance = tools.terms(values)
         deviation = sqrt(variance + o.epsilon)
         centred = (x - tools.spread(mean)) / tools.spread(deviation)
@@ -130,11 +134,11 @@ class BatchNormTraining(Decomposed, name="batch_norm_training"):
         return [o.operand.type, o.scale.type, o.scale.type]
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
-        tools = _Tools(b, o)
+        tools = _Tools(b, o, values)
         x, scale, offset = tools.terms(values)
-        mean = tools.sum(x) / tools.count
+        mean = tools.mean(tools.sum(x))
         centred = x - tools.spread(mean)
-        variance = tools.sum(centred * centred) / tools.count
+        variance = tools.mean(tools.sum(centred * centred))
         normal = centred / tools.spread(sqrt(variance + o.epsilon))
         output = normal * tools.spread(scale) + tools.spread(offset)
         return tools.results(output, mean, variance)
@@ -174,13 +178,13 @@ class BatchNormGrad(Decomposed, name="batch_norm_grad"):
         return [o.operand.type, o.scale.type, o.scale.type]
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
-        tools = _Tools(b, o)
+        tools = _Tools(b, o, values)
         x, scale, mean, variance, gradient = tools.terms(values)
         deviation = sqrt(variance + o.epsilon)
         normal = (x - tools.spread(mean)) / tools.spread(deviation)
         grad_scale, grad_offset = tools.sum(gradient * normal), tools.sum(gradient)
-        share = tools.spread(grad_offset / tools.count)
-        slope = normal * tools.spread(grad_scale / tools.count)
+        share = tools.spread(tools.mean(grad_offset))
+        slope = normal * tools.spread(tools.mean(grad_scale))
         grad_x = tools.spread(scale / deviation) * (gradient - share - slope)
         return tools.results(grad_x, grad_scale, grad_offset)
 

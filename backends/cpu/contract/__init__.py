@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....hlo.deciding import at_hint
 from ....hlo.build import Builder
+from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region, Value, arguments
 from ....hlo.types import real_type
