@@ -24,6 +24,10 @@ MAXIMUM_TEXT = 4096  # characters that `parse_dim` reads
 MAXIMUM_DEPTH = 32  # of nested brackets there
 
 
+class SizeTooLong(ValueError):
+    """A size has too many terms."""
+
+
 class Atom:
     """A symbol (`function` is ""), or "//", "max" or "min" of `operands`; interned."""
 
@@ -180,7 +184,7 @@ class SymbolicDim:
         if not isinstance(other, SymbolicDim):
             return NotImplemented
         if len(self.terms) * len(other.terms) > 16 * MAXIMUM_TERMS:
-            raise ValueError("a size is a product of sums that are too long")
+            raise SizeTooLong("a size is a product of sums that are too long")
         terms: dict[Monomial, int] = {}
         for left, a in self.terms:
             for right, b in other.terms:
@@ -254,7 +258,7 @@ def from_terms(terms: Mapping[Monomial, int]) -> Dim:
             return items[0][1]
     else:
         if len(items) > MAXIMUM_TERMS:
-            raise ValueError(f"a size has more than {MAXIMUM_TERMS} terms")
+            raise SizeTooLong(f"a size has more than {MAXIMUM_TERMS} terms")
         items.sort(key=_rank)
     return _interned(tuple(items))
 
@@ -413,13 +417,13 @@ def _without_common(x: Dim, divisor: SymbolicDim) -> tuple[Dim, Dim]:
     if content == 1 and not shared:
         return x, divisor
     found = [
-        from_terms({_monomial_quotient(m, shared): c // content for m, c in terms_of(part)})
+        from_terms({monomial_quotient(m, shared): c // content for m, c in terms_of(part)})
         for part in (x, divisor)
     ]
     return found[0], found[1]
 
 
-def _monomial_quotient(monomial: Monomial, divisor: Iterable[Atom]) -> Monomial:
+def monomial_quotient(monomial: Monomial, divisor: Iterable[Atom]) -> Monomial:
     """monomial / divisor; ValueError where that is none."""
     left = list(monomial)
     for atom in divisor:
@@ -437,7 +441,7 @@ def _long_division(x: Dim, divisor: SymbolicDim) -> tuple[Dim, Dim]:
         monomial, coefficient = min(left.items(), key=_rank)
         del left[monomial]
         try:
-            part = _monomial_quotient(monomial, first)
+            part = monomial_quotient(monomial, first)
         except ValueError:
             part = None
         if part is None or coefficient % factor:
@@ -555,7 +559,7 @@ FUNCTIONS: Mapping[str, Callable[..., Dim]] = {"//": floordiv, "max": maximum, "
 # Text.
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_TOKEN = re.compile(r"(\d+)|([A-Za-z_]\w*)|(//|[-+*%(),])", re.ASCII)
+_TOKEN = re.compile(r"\s*(\d+|[A-Za-z_]\w*|//|[-+*%(),])", re.ASCII)
 
 
 def _function_text(function: str, operands: Sequence[Dim]) -> str:
@@ -594,14 +598,14 @@ class _Reader:
         self.tokens: list[str] = []
         self.place = self.depth = 0
         end = 0
-        compact = text.replace(" ", "")
-        while end < len(compact):
-            match = _TOKEN.match(compact, end)
-            if match is None or len(compact) > MAXIMUM_TEXT:
+        text = text.rstrip()
+        while end < len(text):
+            match = _TOKEN.match(text, end)
+            if match is None or len(text) > MAXIMUM_TEXT:
                 raise self.fault()
-            self.tokens.append(match[0])
+            self.tokens.append(match[1])
             end = match.end()
-        if not compact:
+        if not self.tokens:
             raise ValueError("a dimension is empty")
         self.tokens.append("")
 
