@@ -3,15 +3,10 @@
 An answer is True where it holds at all sizes that are admitted, False where it holds at none, None
 where neither is proven (or it depends on the sizes). True and False are never wrong.
 
-How it is done. Equalities become substitutions, a congruence s = r modulo m becomes s = r + m*s', and
-ranges are shifted to begin at 0: so the algebra of `symbols` proves equality and divisibility, and a
-polynomial without negative coefficients is not negative. Otherwise bounds come, the tightest of
-
-- intervals, term by term,
-- extremes at corners: what is v*q + rest has its extremes where v has them, if q has one sign or no
-  v in it; quotients x//d are (x - m)/d with another variable 0 <= m < d, so that they cancel with x;
-- cases: a maximum is one of its operands,
-- constraints g >= 0 that the program states: e >= 0 follows from e - k*g >= 0 for k >= 0.
+How it is done. Equalities become substitutions, a congruence s = r modulo m becomes s = r + m*s',
+and ranges are shifted to begin at 0: so the algebra of `symbols` proves equality and divisibility,
+and a polynomial without negative coefficients is not negative. Otherwise bounds decide
+(`size_bounds.py`), and congruences.
 """
 
 from __future__ import annotations
@@ -22,6 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .errors import UserError
+from .size_bounds import (
+    MAXIMUM_FACTS,
+    MAXIMUM_WORK,
+    Answer,
+    Bounds,
+    End,
+    NormalBounds,
+    quotient,
+    variable,
+)
 from .sizes import SizeConstraint, Symbol
 from .symbols import (
     FUNCTIONS,
@@ -32,32 +37,12 @@ from .symbols import (
     SymbolicDim,
     bound,
     from_terms,
-    monomial_quotient,
     substituted,
     symbols_of,
     terms_of,
 )
 
-Answer = bool | None
-End = int | None  # None: without end
-Limits = dict[Atom, End]  # variables lie in 0 .. limit
-
-MAXIMUM_CASES = 16  # of operands of max and min that are tried together
-MAXIMUM_CORNERS = 64  # that are looked at for one bound
-MAXIMUM_PERIOD = 16  # of remainders that are tried one by one
-MAXIMUM_FACTS = 12  # constraints that are tried for one bound
-_FAR = 10**30  # below all sizes
-DEPTH = 2  # how many constraints are combined
-
-
-class Bounds(NamedTuple):
-    """low <= size <= high; None is no bound."""
-
-    low: End
-    high: End
-
-    def meet(self, other: Bounds) -> Bounds:
-        return Bounds(_most(self.low, other.low), _least(self.high, other.high))
+_FAR = 10**30  # beyond all sizes
 
 
 class Maximum(NamedTuple):
@@ -77,6 +62,7 @@ def _unknown_is(answer: Any) -> Callable[[_Query], _Query]:
     def decorate(query: _Query) -> _Query:
         @functools.wraps(query)
         def asked(*arguments: Any) -> Any:
+            arguments[0]._bounds.work = MAXIMUM_WORK
             try:
                 return query(*arguments)
             except (SizeTooLong, ZeroDivisionError):  # of a divisor that is 0 somewhere
@@ -104,14 +90,15 @@ class Assumptions:
         self._congruent: list[tuple[Dim, int, int]] = []
         self._learn()
         self._variables: dict[str, Dim] = {}  # symbol -> first + step * variable
-        self._limits: Limits = {}
         self._normal: dict[Dim, Dim] = {}
-        self._ranges: dict[Dim, Bounds] = {}
-        self._quotients: dict[Atom, Bounds] = {}
-        self._positive = [self.normal(fact) for fact in self._positive]
-        self._positive = list(dict.fromkeys(f for f in self._positive if not isinstance(f, int)))
-        self._unequal = [self.normal(fact) for fact in self._unequal]
-        self._congruent = [(self.normal(e), m, r) for e, m, r in self._congruent]
+        self._bounds = NormalBounds()
+        normals = [self._normal_fact(fact) for fact in self._positive]
+        unequal = [self._normal_fact(fact) for fact in self._unequal]
+        congruent = [(self._normal_fact(e), m, r) for e, m, r in self._congruent]
+        facts = dict.fromkeys(fact for fact in normals if isinstance(fact, SymbolicDim))
+        self._bounds.facts = list(facts)  # normal forms are made without them
+        self._unequal = [fact for fact in unequal if isinstance(fact, SymbolicDim)]
+        self._congruent = [(e, m, r) for e, m, r in congruent if isinstance(e, SymbolicDim)]
 
     # Queries.
 
@@ -119,10 +106,10 @@ class Assumptions:
     def bounds(self, size: Dim) -> Bounds:
         """The range of a size."""
         normal = self.normal(size)
-        found = self._range(normal)
-        for fact in self._positive[:MAXIMUM_FACTS]:
-            high = self._high_by(normal, fact)
-            low = self._high_by(-normal, fact)
+        found = self._bounds.range(normal)
+        for fact in self._bounds.facts[:MAXIMUM_FACTS]:
+            high = self._bounds.high_by(normal, fact)
+            low = self._bounds.high_by(-normal, fact)
             found = found.meet(Bounds(None if low is None else -low, high))
         return found
 
@@ -135,7 +122,7 @@ class Assumptions:
         difference = self.normal(left - right)
         if isinstance(difference, int):
             return not difference
-        low, high = self._range(difference)
+        low, high = self._bounds.range(difference)
         if (low is not None and low > 0) or (high is not None and high < 0):
             return False
         modulus, residue = self._residue(difference)
@@ -143,9 +130,9 @@ class Assumptions:
             return False
         if any(fact is difference or fact is -difference for fact in self._unequal):
             return False
-        if self._is_positive(difference - 1) or self._is_positive(-difference - 1):
+        if self._bounds.is_positive(difference - 1) or self._bounds.is_positive(-difference - 1):
             return False
-        if self._is_positive(difference) and self._is_positive(-difference):
+        if self._bounds.is_positive(difference) and self._bounds.is_positive(-difference):
             return True
         return None
 
@@ -155,9 +142,9 @@ class Assumptions:
         if isinstance(left, int) and isinstance(right, int):
             return left <= right
         difference = self.normal(right - left)
-        if self._is_positive(difference):
+        if self._bounds.is_positive(difference):
             return True
-        return False if self._is_positive(-difference - 1) else None
+        return False if self._bounds.is_positive(-difference - 1) else None
 
     def is_positive(self, size: Dim) -> Answer:
         """size >= 1"""
@@ -178,9 +165,9 @@ class Assumptions:
         if isinstance(rest, int):
             return not rest
         if not isinstance(divisor, int):
-            return True if self._range(rest) == Bounds(0, 0) else None
+            return True if self._bounds.range(rest) == Bounds(0, 0) else None
         divisor = abs(divisor)
-        low, high = self._range(size)
+        low, high = self._bounds.range(size)
         if low is not None and high is not None and high // divisor * divisor < low:
             return False
         for modulus, residue in self._residues(size):
@@ -199,8 +186,8 @@ class Assumptions:
     def direction(self, size: Dim, symbol: str) -> int | None:
         """1 where a size never falls when the symbol grows, -1 where it never rises, 0 where it
         does not depend on it; None: unknown. The symbol must be expressed by no equality."""
-        variable = symbols_of(self._variable(symbol))
-        return self._direction(self.normal(size), variable[0]) if variable else 0
+        names = symbols_of(self._variable(symbol))
+        return self._direction(self.normal(size), names[0]) if names else 0
 
     @_unknown_is(Maximum(None, {}, False))
     def maximum(self, size: Dim) -> Maximum:
@@ -210,7 +197,7 @@ class Assumptions:
         corner = dict.fromkeys([n for fact in self._stated() for n in symbols_of(fact)], 0)
         for name in symbols_of(normal):
             direction = self._direction(normal, name)
-            limit = self._limits[Atom("", name)]
+            limit = self._bounds.limits[Atom("", name)]
             if direction is None or (direction == 1 and limit is None):
                 return Maximum(high, {}, False)
             corner[name] = limit if direction == 1 and limit is not None else 0
@@ -222,13 +209,13 @@ class Assumptions:
             for name in symbols_of(size)
             if corner.keys() >= set(symbols_of(self.normal(SymbolicDim(name))))
         }
-        reached = all(bound(fact, corner) >= 0 for fact in self._positive) and all(
+        reached = all(bound(fact, corner) >= 0 for fact in self._bounds.facts) and all(
             bound(fact, corner) for fact in self._unequal
         )
         return Maximum(value, sizes, reached and not self._congruent)
 
     def _stated(self) -> list[Dim]:
-        return [*self._positive, *self._unequal]
+        return [*self._bounds.facts, *self._unequal]
 
     def simplify(self, size: Dim) -> Dim:
         """The same size without what the facts make superfluous: quotients that are numbers,
@@ -245,17 +232,23 @@ class Assumptions:
 
     def _learn(self) -> None:
         for constraint in self.constraints:
-            left = substituted(constraint.left, self._solved)
-            right = substituted(constraint.right, self._solved)
-            found = constraint._replace(left=left, right=right).congruence
-            if found is not None:
-                self._learn_congruence(*found)
-            elif constraint.relation == "==":
-                self._learn_equality(left - right)
-            elif constraint.relation == "<=":
-                self._learn_positive(right - left)
-            else:
-                self._unequal.append(left - right)
+            try:
+                self._learn_one(constraint)
+            except ZeroDivisionError:
+                raise UserError(f"no sizes are admitted: {constraint} divides by 0") from None
+
+    def _learn_one(self, constraint: SizeConstraint) -> None:
+        left = substituted(constraint.left, self._solved)
+        right = substituted(constraint.right, self._solved)
+        found = constraint._replace(left=left, right=right).congruence
+        if found is not None:
+            self._learn_congruence(*found)
+        elif constraint.relation == "==":
+            self._learn_equality(left - right)
+        elif constraint.relation == "<=":
+            self._learn_positive(right - left)
+        else:
+            self._unequal.append(left - right)
 
     def _learn_equality(self, zero: Dim) -> None:
         """`zero` is 0: one of its symbols is expressed by the others."""
@@ -326,16 +319,22 @@ class Assumptions:
             found = substituted(size, self._solved)
             names = symbols_of(found)
             found = substituted(found, {n: self._variable(n) for n in names})
-            found = self._rebuilt(found, self._range, self._at_most)
+            found = self._rebuilt(found, self._bounds.range, self._bounds.at_most)
             self._normal[size] = self._normal[found] = found
         return found
+
+    def _normal_fact(self, fact: Dim) -> Dim | None:
+        try:
+            return self.normal(fact)
+        except (SizeTooLong, ZeroDivisionError):  # nothing can be concluded from it
+            return None
 
     def _variable(self, name: str) -> Dim:
         found = self._variables.get(name)
         if found is not None:
             return found
         if name.endswith("'"):
-            return _variable(name)
+            return variable(name)
         said = self._said.get(name, Symbol())
         first, last = said.first, said.last
         if last is not None and last < first:
@@ -343,10 +342,10 @@ class Assumptions:
         if first == last:
             made: Dim = first
         else:
-            variable = _variable(f"{name}'")
+            part = variable(f"{name}'")
             limit = None if last is None else (last - first) // said.modulus
-            self._limits[Atom("", f"{name}'")] = limit
-            made = first + said.modulus * variable
+            self._bounds.limits[Atom("", f"{name}'")] = limit
+            made = first + said.modulus * part
         self._variables[name] = made
         return made
 
@@ -370,199 +369,6 @@ class Assumptions:
                 term = term * factor
             total = total + term
         return total
-
-    # Bounds of normal forms.
-
-    def _at_most(self, left: Dim, right: Dim) -> Answer:
-        low, high = self._range(right - left)
-        if low is not None and low >= 0:
-            return True
-        return False if high is not None and high < 0 else None
-
-    def _range(self, size: Dim) -> Bounds:
-        if isinstance(size, int):
-            return Bounds(size, size)
-        found = self._ranges.get(size)
-        if found is None:
-            found = self._interval(size)
-            signs = {c > 0 for m, c in size.terms if m}
-            functions = any(a.function for m, _ in size.terms for a in m)
-            if len(signs) > 1 or (functions and len(size.terms) > 1):  # else it is exact
-                found = found.meet(self._by_cases(size))
-            self._ranges[size] = found
-        return found
-
-    def _interval(self, size: SymbolicDim) -> Bounds:
-        low: End = 0
-        high: End = 0
-        for monomial, coefficient in size.terms:
-            part = Bounds(coefficient, coefficient)
-            for atom in monomial:
-                part = _times(part, self._atom_range(atom))
-            low = None if low is None or part.low is None else low + part.low
-            high = None if high is None or part.high is None else high + part.high
-        return Bounds(low, high)
-
-    def _atom_range(self, atom: Atom) -> Bounds:
-        if not atom.function:
-            return Bounds(0, self._limits[atom])
-        ranges = [self._range(operand) for operand in atom.operands]
-        if atom.function == "//":
-            return self._quotient_range(atom, _quotient(*ranges))
-        lows, highs = [r.low for r in ranges], [r.high for r in ranges]
-        if atom.function == "max":
-            ends = [low for low in lows if low is not None]
-            return Bounds(max(ends, default=None), None if None in highs else max(highs))  # type: ignore[type-var]
-        ends = [high for high in highs if high is not None]
-        return Bounds(None if None in lows else min(lows), min(ends, default=None))  # type: ignore[type-var]
-
-    def _quotient_range(self, atom: Atom, interval: Bounds) -> Bounds:
-        """x // p >= k is x - k*p >= 0, which may hold where x and p are large together."""
-        numerator, divisor = atom.operands
-        known = self._quotients.get(atom)
-        if known is not None:
-            return known
-        low, high = self._quotients[atom] = interval  # what is asked meanwhile
-        if not isinstance(divisor, int) and low is not None and high is not None:
-            if (self._range(divisor).low or 0) > 0:
-                low = _last(low, high, lambda k: self._is_positive(numerator - divisor * k))
-                above = divisor - numerator - 1
-                high = -_last(-high, -low, lambda k: self._is_positive(above - divisor * k))
-        self._quotients[atom] = found = Bounds(low, high)
-        return found
-
-    def _by_cases(self, size: SymbolicDim, left: int = MAXIMUM_CASES) -> Bounds:
-        """Bounds where each maximum is one of its operands."""
-        atom = next((a for m, _ in size.terms for a in m if a.function in ("max", "min")), None)
-        if atom is None:
-            return self._by_corners(size)
-        if len(atom.operands) > left:
-            return Bounds(None, None)
-        cases = [_with(size, atom, operand) for operand in atom.operands]
-        left //= len(cases)
-        found = [
-            Bounds(case, case) if isinstance(case, int) else self._case(case, left)
-            for case in cases
-        ]
-        lows, highs = [f.low for f in found], [f.high for f in found]
-        # Where the size grows with the maximum, it is above all cases, and not only one of them.
-        factor = self._interval_of(_quotient_part(size, atom))
-        grows = factor.low is not None and factor.low >= 0
-        falls = factor.high is not None and factor.high <= 0
-        is_max = atom.function == "max"
-        known_lows = [low for low in lows if low is not None]
-        known_highs = [high for high in highs if high is not None]
-        if (grows and is_max) or (falls and not is_max):
-            low = max(known_lows, default=None)
-        else:
-            low = None if None in lows else min(known_lows)
-        if (grows and not is_max) or (falls and is_max):
-            high = min(known_highs, default=None)
-        else:
-            high = None if None in highs else max(known_highs)
-        return Bounds(low, high)
-
-    def _case(self, size: SymbolicDim, left: int) -> Bounds:
-        return self._interval(size).meet(self._by_cases(size, left))
-
-    def _interval_of(self, size: Dim) -> Bounds:
-        return Bounds(size, size) if isinstance(size, int) else self._interval(size)
-
-    def _by_corners(self, size: SymbolicDim) -> Bounds:
-        found = _Relaxed(self, size, exact=True).bounds()
-        if any(a.function and len(m) > 1 for m, _ in size.terms for a in m):
-            found = found.meet(_Relaxed(self, size, exact=False).bounds())
-            low, high = self._linear_low(size), self._linear_low(-size)
-            found = found.meet(Bounds(low, None if high is None else -high))
-        return found
-
-    def _linear_low(self, size: SymbolicDim) -> End:
-        """A lower bound that leaves positive products of what is above the atoms' least values
-        away."""
-        atoms = dict.fromkeys(a for m, _ in size.terms for a in m if a.function)
-        parts: dict[Atom, Dim] = {}
-        back: dict[str, Dim] = {}
-        for number, atom in enumerate(atoms):
-            low = self._atom_range(atom).low
-            if low is None:
-                return None
-            name = f"^{number}"
-            parts[atom] = _variable(name) + low
-            back[name] = from_terms({(atom,): 1}) - low
-        shifted: Dim = size
-        for atom, value in parts.items():
-            shifted = _with(shifted, atom, value)
-        terms = terms_of(shifted)
-        kept = from_terms({m: c for m, c in terms if c < 0 or len(m) < 2})
-        if len(terms_of(kept)) == len(terms):
-            return None
-        kept = substituted(kept, back)
-        return kept if isinstance(kept, int) else self._range(kept).low
-
-    # Constraints.
-
-    def _is_positive(self, size: Dim, depth: int = DEPTH) -> bool:
-        """Whether size >= 0 is proven."""
-        low = self._range(size).low
-        if low is not None and low >= 0:
-            return True
-        if not depth or isinstance(size, int):
-            return False
-        if self._is_positive_by_residues(size):
-            return True
-        for fact in self._positive[:MAXIMUM_FACTS]:
-            for combined, _ in self._combined(size, fact, -1):
-                if self._is_positive(combined, depth - 1):
-                    return True
-        return False
-
-    def _is_positive_by_residues(self, size: SymbolicDim) -> bool:
-        """Whether size >= 0 for each remainder of a variable by the divisors of its quotients:
-        with v = d*w + r the quotients by d are w, and those of other divisors are left."""
-        atoms = [a for m, _ in size.terms for a in m if a.function == "//"]
-        divisors = {a.operands[1]: a for a in atoms if isinstance(a.operands[1], int)}
-        period = math.lcm(*(d for d in divisors if isinstance(d, int)))
-        names = list(dict.fromkeys(n for a in divisors.values() for n in symbols_of(a.operands[0])))
-        if not 1 < period <= MAXIMUM_PERIOD or len(names) != 1:
-            return False
-        (name,) = names
-        limit = self._limits[Atom("", name)]
-        for residue in range(period if limit is None else min(period, limit + 1)):
-            part = Atom("", f"{name}%{period}%{residue}")
-            self._limits[part] = None if limit is None else (limit - residue) // period
-            value = from_terms({(part,): period, (): residue})
-            case = substituted(size, {name: value})
-            low = case if isinstance(case, int) else self._range(case).low
-            if low is None or low < 0:
-                return False
-        return True
-
-    def _high_by(self, size: Dim, fact: Dim) -> End:
-        """An upper bound that a constraint gives: of size + k * fact for k >= 0."""
-        best: End = None
-        for combined, scale in self._combined(size, fact, 1):
-            high = self._range(combined).high
-            best = _least(best, None if high is None else high // scale)
-        return best
-
-    def _combined(self, size: Dim, fact: Dim, sign: int) -> list[tuple[Dim, int]]:
-        """(scale * size + sign * k * fact, scale), where a term of the fact that is negative
-        cancels one of the size; scale > 0, k >= 0."""
-        found = []
-        for monomial, coefficient in terms_of(size):
-            if coefficient * sign < 0:
-                continue
-            for other, factor in terms_of(fact):
-                if factor > 0:
-                    continue
-                try:
-                    part = monomial_quotient(monomial, other)
-                except ValueError:
-                    continue
-                if all((self._atom_range(atom).low or 0) >= 0 for atom in part):
-                    multiple = from_terms({part: abs(coefficient)})
-                    found.append((size * -factor + fact * multiple * sign, -factor))
-        return found
 
     # Congruences of normal forms.
 
@@ -613,8 +419,10 @@ class Assumptions:
         found.discard(0)
         if len(found) == 1 and None not in found:
             return found.pop()
-        step = substituted(size, {name: _variable(name) + 1}) - size
-        low, high = self._range(self._rebuilt(step, self._range, self._at_most))
+        step = substituted(size, {name: variable(name) + 1}) - size
+        low, high = self._bounds.range(
+            self._rebuilt(step, self._bounds.range, self._bounds.at_most)
+        )
         if low is not None and low >= 0:
             return 1
         return -1 if high is not None and high <= 0 else None
@@ -626,9 +434,9 @@ class Assumptions:
             return 0
         if len(varying) > 1 or None in varying:
             return None
-        if len(monomial) > 1 and any((self._atom_range(a).low or -1) < 0 for a in monomial):
-            if any(self._atom_range(a).low != 0 for a in monomial):
-                return None
+        lows = [self._bounds.atom_range(atom).low for atom in monomial]
+        if len(monomial) > 1 and any(low is None or low < 0 for low in lows):
+            return None
         (direction,) = varying
         return direction if coefficient > 0 else -direction  # type: ignore[operator]
 
@@ -642,7 +450,7 @@ class Assumptions:
         numerator, divisor = found
         if numerator is None or divisor is None:
             return None
-        ranges = [self._range(operand).low for operand in atom.operands]
+        ranges = [self._bounds.range(operand).low for operand in atom.operands]
         if ranges[1] is None or ranges[1] < 1:
             return None
         if not divisor:
@@ -650,167 +458,6 @@ class Assumptions:
         if ranges[0] is None or ranges[0] < 0 or numerator == divisor:
             return None
         return -divisor
-
-
-class _Relaxed:
-    """A normal form times `scale`, without functions: a polynomial of variables in 0 .. limit that
-    has all values of the size, and maybe others."""
-
-    def __init__(self, facts: Assumptions, size: SymbolicDim, exact: bool) -> None:
-        """exact: quotients by numbers cancel with what is divided; else they are variables."""
-        self.facts, self.exact = facts, exact
-        self.limits: Limits = {}
-        self.scale = 1
-        self.corners = MAXIMUM_CORNERS
-        self.fresh = 0
-        self.size: Dim | None = self._without_functions(size)
-
-    def bounds(self) -> Bounds:
-        if self.size is None:
-            return Bounds(None, None)
-        low = self._low(self.size)
-        self.corners = MAXIMUM_CORNERS
-        high = self._low(-self.size)
-        return Bounds(
-            None if low is None else -(-low // self.scale),
-            None if high is None else -high // self.scale,
-        )
-
-    def _variable(self, limit: End) -> Dim:
-        atom = Atom("", f"#{self.fresh}")
-        self.fresh += 1
-        self.limits[atom] = limit
-        return from_terms({(atom,): 1})
-
-    def _without_functions(self, size: Dim) -> Dim | None:
-        """One after another: a quotient by a number is exact with a remainder beside it."""
-        for _ in range(8):
-            atoms = [a for m, _ in terms_of(size) for a in m if a.function]
-            if not atoms:
-                break
-            atom = max(atoms, key=lambda a: len(a.text))  # outer ones before what is inside
-            numerator, divisor = (*atom.operands, 0)[:2]
-            if self.exact and atom.function == "//" and isinstance(divisor, int):
-                value = numerator - self._variable(divisor - 1)
-                scale = divisor
-            else:
-                scale = 1
-                low, high = self.facts._atom_range(atom)
-                product = self._remainder(size, atom)
-                if product is not None:
-                    size = product
-                    continue
-                if low is not None:
-                    value = low + self._variable(None if high is None else high - low)
-                elif high is not None:
-                    value = high - self._variable(None)
-                else:
-                    return None
-            degree = max(m.count(atom) for m, _ in terms_of(size))
-            total: Dim = 0
-            for monomial, coefficient in terms_of(size):
-                count = monomial.count(atom)
-                others = tuple(a for a in monomial if a is not atom)
-                term: Dim = from_terms({others: coefficient * scale ** (degree - count)})
-                for _ in range(count):
-                    term = term * value
-                total = total + term
-            size, self.scale = total, self.scale * scale**degree
-        else:
-            return None
-        for monomial, _ in terms_of(size):
-            for atom in monomial:
-                if atom not in self.limits:
-                    self.limits[atom] = self.facts._limits[atom]
-        return size
-
-    def _remainder(self, size: Dim, atom: Atom) -> Dim | None:
-        """p * (x // p) is x - m, 0 <= m < p, where p is one variable (times a number)."""
-        if atom.function != "//" or isinstance(atom.operands[1], int):
-            return None
-        numerator, divisor = atom.operands
-        low, high = self.facts._range(divisor)
-        terms = terms_of(divisor)
-        if low is None or low < 1:
-            return None
-        # With p = first + rest, first * q is x - m - rest * q.
-        first, factor = terms[0]
-        rest = divisor - from_terms({first: factor})
-        total: Dim = 0
-        changed = False
-        remainder: Dim = self._variable(None if high is None else high - 1)
-        for monomial, coefficient in terms_of(size):
-            others = tuple(a for a in monomial if a is not atom)
-            term: Dim = from_terms({monomial: coefficient})
-            if monomial.count(atom) == 1 and not coefficient % factor:
-                try:
-                    part = monomial_quotient(others, first)
-                except ValueError:
-                    part = None
-                if part is not None:
-                    quotient = from_terms({(atom,): 1})
-                    value = numerator - remainder - rest * quotient
-                    term = from_terms({part: coefficient // factor}) * value
-                    changed = True
-            total = total + term
-        return total if changed else None
-
-    def _low(self, size: Dim) -> End:
-        """A lower bound, exact where each variable occurs once in each product."""
-        while True:
-            terms = terms_of(size)
-            if all(c > 0 or not m for m, c in terms):
-                return size if isinstance(size, int) else size.constant
-            self.corners -= 1
-            if self.corners < 0:
-                return self._interval(size).low
-            undecided: list[tuple[Atom, Dim, Dim]] = []
-            for atom in dict.fromkeys(a for m, c in terms if c < 0 for a in m):
-                factor = _quotient_part(size, atom)
-                rest = from_terms({m: c for m, c in terms if atom not in m})
-                sign = self._interval(factor)
-                if sign.low is not None and sign.low >= 0:
-                    size = rest
-                    break
-                limit = self.limits[atom]
-                if sign.high is not None and sign.high <= 0:
-                    if limit is not None:
-                        size = rest + factor * limit
-                        break
-                    continue
-                undecided.append((atom, factor, rest))
-            else:
-                return self._branch(size, undecided)
-
-    def _branch(self, size: Dim, undecided: Sequence[tuple[Atom, Dim, Dim]]) -> End:
-        """The lower of both ends of a variable that occurs once in each product."""
-        for atom, factor, rest in undecided:
-            if any(atom in m for m, _ in terms_of(factor)):
-                continue
-            limit = self.limits[atom]
-            if limit is None:
-                sign = self._low(factor)
-                if sign is None or sign < 0:
-                    continue
-                return self._low(rest)
-            ends = self._low(rest), self._low(rest + factor * limit)
-            return None if None in ends else min(ends)  # type: ignore[type-var]
-        return self._interval(size).low
-
-    def _interval(self, size: Dim) -> Bounds:
-        low: End = 0
-        high: End = 0
-        for monomial, coefficient in terms_of(size):
-            part = Bounds(coefficient, coefficient)
-            for atom in monomial:
-                part = _times(part, Bounds(0, self.limits[atom]))
-            low = None if low is None or part.low is None else low + part.low
-            high = None if high is None or part.high is None else high + part.high
-        return Bounds(low, high)
-
-
-def _variable(name: str) -> Dim:
-    return from_terms({(Atom("", name),): 1})
 
 
 def _affine(size: Dim) -> Mapping[str, int] | None:
@@ -827,24 +474,6 @@ def _is_linear(size: Dim, name: str) -> bool:
     return abs(factor) == 1 and name not in symbols_of(size - SymbolicDim(name) * factor)
 
 
-def _with(size: Dim, atom: Atom, value: Dim) -> Dim:
-    """The size with another value for an atom of it."""
-    total: Dim = 0
-    for monomial, coefficient in terms_of(size):
-        term: Dim = from_terms({tuple(a for a in monomial if a is not atom): coefficient})
-        for _ in range(monomial.count(atom)):
-            term = term * value
-        total = total + term
-    return total
-
-
-def _quotient_part(size: Dim, atom: Atom) -> Dim:
-    """q of atom * q + rest, where the atom stands in no term of the rest."""
-    return from_terms({
-        monomial_quotient(m, (atom,)): c for m, c in terms_of(size) if atom in m
-    })  # fmt: skip
-
-
 def _decided(
     function: str,
     operands: list[Dim],
@@ -854,9 +483,9 @@ def _decided(
     """A function of sizes, as a simpler one where bounds of its operands say so."""
     if function == "//":
         numerator, divisor = operands
-        quotient = _quotient(bounds(numerator), bounds(divisor))
-        if quotient.low is not None and quotient.low == quotient.high:
-            return quotient.low
+        found = quotient(bounds(numerator), bounds(divisor))
+        if found.low is not None and found.low == found.high:
+            return found.low
         return numerator // divisor
     kept: list[Dim] = []
     for place, operand in enumerate(operands):
@@ -869,75 +498,3 @@ def _decided(
 
 def _swapped(at_most: Callable[[Dim, Dim], Answer]) -> Callable[[Dim, Dim], Answer]:
     return lambda left, right: at_most(right, left)
-
-
-def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The last number of low .. high for which it holds; it holds for low, and up to the last."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-# Intervals.
-
-
-def _most(a: End, b: End) -> End:
-    """The larger lower bound."""
-    return b if a is None else a if b is None else max(a, b)
-
-
-def _least(a: End, b: End) -> End:
-    """The smaller upper bound."""
-    return b if a is None else a if b is None else min(a, b)
-
-
-def _times(a: Bounds, b: Bounds) -> Bounds:
-    ends = [
-        _end_product(x, x_sign, y, y_sign)
-        for x, x_sign in ((a.low, -1), (a.high, 1))
-        for y, y_sign in ((b.low, -1), (b.high, 1))
-    ]
-    low = None if -math.inf in ends else min(ends)
-    high = None if math.inf in ends else max(ends)
-    return Bounds(low, high)  # type: ignore[arg-type]
-
-
-def _end_product(x: End, x_sign: int, y: End, y_sign: int) -> int | float:
-    """The product of two ends; None is the infinity of that sign, and 0 times it is 0."""
-    if x is not None and y is not None:
-        return x * y
-    if x == 0 or y == 0:
-        return 0
-    positive = ((x_sign if x is None else x) > 0) == ((y_sign if y is None else y) > 0)
-    return math.inf if positive else -math.inf
-
-
-def _quotient(x: Bounds, divisor: Bounds) -> Bounds:
-    """x // divisor; no bounds where the divisor may be 0."""
-    low, high = divisor
-    if low is None or low < 1:
-        if high is None or high > -1:
-            return Bounds(None, None)
-        return _quotient(_negative(x), _negative(divisor))
-    smallest = largest = None
-    if x.low is not None:
-        smallest = x.low // low if x.low < 0 else _over(x.low, high)
-    if x.high is not None:
-        largest = x.high // low if x.high >= 0 else _over(x.high, high)
-    return Bounds(smallest, largest)
-
-
-def _negative(x: Bounds) -> Bounds:
-    low, high = x
-    return Bounds(None if high is None else -high, None if low is None else -low)
-
-
-def _over(number: int, divisor: End) -> int:
-    """number // divisor, of the largest divisor."""
-    if divisor is None:
-        return 0 if number >= 0 else -1
-    return number // divisor

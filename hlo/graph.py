@@ -7,6 +7,7 @@ value is defined before it is used; that order carries no other meaning (the sch
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .assumptions import Assumptions
 from .errors import CompilerBug
 from .sharding import Mesh
 from .sizes import SizeConstraint, Symbol
@@ -412,6 +414,11 @@ class Module:
     def body(self) -> Region:
         """The entry function's region."""
         return self.main.body
+
+    @functools.cached_property
+    def assumptions(self) -> Assumptions:
+        """What is known of its symbols; UserError where no sizes are admitted."""
+        return Assumptions(self.symbols, self.constraints)
 
     def with_main(self, body: Region) -> Module:
         """The same module with another entry body; itself if it is the same."""

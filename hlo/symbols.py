@@ -639,7 +639,7 @@ FUNCTIONS: Mapping[str, Callable[..., Dim]] = {"//": floordiv, "max": maximum, "
 # Text.
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_TOKEN = re.compile(r"(\d+)|([A-Za-z_]\w*)|(//|[-+*%(),])", re.ASCII)
+_TOKEN = re.compile(r"\s*(\d+|[A-Za-z_]\w*|//|[-+*%(),])", re.ASCII)
 
 
 def _function_text(function: str, operands: Sequence[Dim]) -> str:
@@ -678,14 +678,14 @@ class _Reader:
         self.tokens: list[str] = []
         self.place = self.depth = 0
         end = 0
-        compact = text.replace(" ", "")
-        while end < len(compact):
-            match = _TOKEN.match(compact, end)
-            if match is None or len(compact) > MAXIMUM_TEXT:
+        text = text.rstrip()
+        while end < len(text):
+            match = _TOKEN.match(text, end)
+            if match is None or len(text) > MAXIMUM_TEXT:
                 raise self.fault()
-            self.tokens.append(match[0])
+            self.tokens.append(match[1])
             end = match.end()
-        if not compact:
+        if not self.tokens:
             raise ValueError("a dimension is empty")
         self.tokens.append("")
 

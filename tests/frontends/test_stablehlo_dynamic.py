@@ -73,7 +73,7 @@ def test_free_sizes_are_interpreted_as_they_come():
     longer = (np.ones((5, 3), np.float32), np.ones(1, np.float32), np.int32(0))
     equal(girih.interpret(module, longer), (2 * longer[0], longer[1], np.int32(5)))
     with pytest.raises(
-        girih.UserError, match="input 1: dimension 0 is 5, but the size d1 must be from 0 to 4"
+        girih.UserError, match="dimension 0 is 5, but the size d1 must be from 0 to 4"
     ):
         girih.interpret(module, (INPUTS[0], np.ones(5, np.float32), INPUTS[2]))
 
