@@ -19,6 +19,7 @@ from .runtime.bundle import MAIN
 
 if TYPE_CHECKING:
     from .backends import Backend
+    from .hlo.deciding import Decisions
     from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .programs import Made, Modules
@@ -222,6 +223,8 @@ class Lowered(NamedTuple):
     simple: Module
     fused: Module
     own_notes: Sequence[str] = ()
+    decisions: Decisions | None = None  # about sizes that calls decide
+    others: tuple[Lowered, ...] = ()  # for calls that the guards of these leave out
 
 
 def compile_entries(
@@ -263,8 +266,17 @@ def compile_entries(
             module = watched.modules[name]
             lowered[name] = _lowered(module, backend, options, say, ledger, alike, pack)
             alike = {**packings(lowered[name].fused), **alike}
-        depends_on_data = watched.asked
         made = pack({name: lowered[name] for name in modules})
+        while (left := _left_out(lowered)) is not None:
+            name, call = left
+            other = _lowered(
+                watched.modules[name], backend, options, say, ledger, alike, pack, call
+            )
+            lowered[name] = lowered[name]._replace(others=(*lowered[name].others, other))
+            made = pack({name: lowered[name] for name in modules})
+        if options.memory_limit is not None:
+            _check_limit(made.program, lowered, options.memory_limit)
+        depends_on_data = watched.asked
     if cache is not None and digest is not None and not depends_on_data:
         cache.store(digest, modules, made)
     return Compiled(made.program, None if depends_on_data else made.remade(modules))
@@ -278,16 +290,22 @@ def _lowered(
     ledger: Ledger,
     alike: Mapping[str, str],
     pack: Callable[[Mapping[str, Lowered]], Made],
+    call: Mapping[str, int] | None = None,
 ) -> Lowered:
-    """An entry point after all passes, and within the user's limit of memory."""
+    """An entry point after all passes, and within the user's limit of memory. call: the sizes that
+    its code is tuned for, where calls decide them; None: likely ones."""
+    from .hlo.deciding import decided_by
+    from .optimizer.coverage import decisions_about
     from .optimizer.licence import Ledger
     from .optimizer.pipeline import blamed_on, pipeline_for
 
     passes = pipeline_for(backend, options, ledger, alike=alike)
-    simple, fused = passes.run(module, on_pass=say, disable=options.disable)
+    decisions = decisions_about(module, call) if backend.open_sizes else None
+    with decided_by(decisions):
+        simple, fused = passes.run(module, on_pass=say, disable=options.disable)
     limit = options.memory_limit
-    if limit is None:
-        return Lowered(simple, fused)
+    if limit is None or decisions is not None:
+        return Lowered(simple, fused, (), decisions)
 
     def tried(fused: Module, notes: Sequence[str]) -> int:
         made = pack({MAIN: Lowered(simple, fused, notes)})
@@ -301,6 +319,37 @@ def _lowered(
             _, fused = apart.run(module, on_pass=say, disable=options.disable)
             fused, notes = _within(limit, fused, backend, tried, say, error)
     return Lowered(simple, fused, notes)
+
+
+def _left_out(lowered: Mapping[str, Lowered]) -> tuple[str, Mapping[str, int]] | None:
+    """An entry point, and sizes that its code is not for; None where there are none. UserError
+    where that is so of too many."""
+    from .optimizer.coverage import MOST_PLANS, uncovered
+
+    for name, one in lowered.items():
+        if one.decisions is None:
+            continue
+        every = [one.decisions, *(other.decisions for other in one.others)]
+        call = uncovered(one.decisions.assumptions, [d.guards for d in every if d is not None])
+        if call is not None and len(every) >= MOST_PLANS:
+            guards = dict.fromkeys(guard for d in every if d is not None for guard in d.guards)
+            raise UserError(
+                f"{name}: no {MOST_PLANS} plans serve all sizes, such as {dict(call)}; narrow their "
+                f"ranges (sizes=). They depend on {'; '.join(map(str, list(guards)[:8]))}"
+            )
+        if call is not None:
+            return name, call
+    return None
+
+
+def _check_limit(program: Program, lowered: Mapping[str, Lowered], limit: int) -> None:
+    """MemoryLimitError where calls of the largest sizes need more than the user allows."""
+    from .optimizer.limit import not_found
+
+    for name, one in lowered.items():
+        needed = program.entry(name).memory.allocated_bytes
+        if one.decisions is not None and needed > limit:
+            raise not_found(limit, needed)
 
 
 def _within(
@@ -369,6 +418,7 @@ def _packed(
 ) -> Made:
     """The program of lowered entry points."""
     from .entries import with_equal_weights
+    from .hlo.deciding import decided_by
     from .hlo.derivation import constant_weight
     from .optimizer.meanwhile import computed
     from .optimizer.passes.encode import stored_module, used_weights
@@ -378,6 +428,7 @@ def _packed(
     from .runtime.program import Program
 
     target = backend.name
+    entries = _with_others(entries)
     fused = {name: one.fused for name, one in entries.items()}
     stored = {name: stored_module(one.simple, one.fused) for name, one in entries.items()}
     if len(entries) > 1:
@@ -387,6 +438,8 @@ def _packed(
     read_by_kernels = [of_kernels[name] for name in sorted(used_weights(functions))]
     tuner = None
     if backend.choices is not None:
+        if any(one.decisions is not None for one in entries.values()):
+            raise UserError("measure: kernels are timed at fixed sizes; give them with sizes=")
         say("choose")
         for module in fused.values():
             backend.choices.kernels(schedule(module))  # while nothing else runs
@@ -394,13 +447,21 @@ def _packed(
     told = [] if tuner is None else tuner.notes
     say("emit")
     with computed([*of_bundle.values(), *read_by_kernels]):
-        steps = {name: schedule(module, backend.in_tiles) for name, module in fused.items()}
+        steps = {}
+        for name, module in fused.items():
+            with decided_by(entries[name].decisions):
+                steps[name] = schedule(module, backend.in_tiles)
         notes = {
             name: (*fused[name].notes, *told, *_slow(one.simple, backend), *steps[name].notes)
             for name, one in entries.items()
         }
         built, image = backend.build([(steps[name], notes[name]) for name in entries])
     plans = dict(zip(entries, built, strict=True))
+    for name in entries:
+        first = name.partition("/")[0]
+        if name != first:
+            plans[first].others.append(plans.pop(name))
+            stored.pop(name)
     for name, plan in plans.items():
         if options.strict:
             _refuse_notes(plan)
@@ -440,6 +501,14 @@ def _packed(
         },
     )
     return Made(program, weights_by_name(*stored.values()), own)
+
+
+def _with_others(entries: Mapping[str, Lowered]) -> dict[str, Lowered]:
+    """The entry points, and NAME/1, NAME/2 for calls that the first plan of NAME is not for."""
+    found = dict(entries)
+    for name, one in entries.items():
+        found |= {f"{name}/{n}": other for n, other in enumerate(one.others, 1)}
+    return found
 
 
 def with_targets(

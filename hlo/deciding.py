@@ -85,10 +85,17 @@ _CURRENT: ContextVar[Decisions | None] = ContextVar("decisions", default=None)
 def deciding(assumptions: Assumptions, hints: Mapping[str, int]) -> Iterator[Decisions]:
     """Sizes can be compared inside; `hints` has a value for each symbol."""
     decisions = Decisions(assumptions, hints)
+    with decided_by(decisions):
+        yield decisions
+
+
+@contextmanager
+def decided_by(decisions: Decisions | None) -> Iterator[None]:
+    """Go on with decisions that were begun before; None: all sizes are fixed."""
     before = _CURRENT.set(decisions)
     try:
         with ordered_by(decisions):
-            yield decisions
+            yield
     finally:
         _CURRENT.reset(before)
 

@@ -292,8 +292,9 @@ _ORDER: ContextVar[Order | None] = ContextVar("order of sizes", default=None)
 
 
 @contextmanager
-def ordered_by(order: Order) -> Iterator[None]:
-    """Inside, `order` says what comparisons of sizes give. For `deciding.py` alone."""
+def ordered_by(order: Order | None) -> Iterator[None]:
+    """Inside, `order` says what comparisons of sizes give; None: they have no order. For
+    `deciding.py` alone."""
     before = _ORDER.set(order)
     try:
         yield

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..hlo.assumptions import Assumptions
 from ..hlo.build import make_op
-from ..hlo.deciding import at_hint, largest
+from ..hlo.deciding import at_hint, decided_by, largest
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Op, Origin, Region, arguments
 from ..hlo.ops.collectives import members
@@ -43,6 +44,7 @@ from .windows import updated
 # newer major one changes what is there, such as the tables that workers of all programs share.
 PLAN_FORMAT, WITH_FUNCTIONS, WITH_LAUNCHES, WITH_STEPS = "1.0", "1.1", "1.2", "1.3"
 WITH_SCRATCH = "1.4"  # the runs of a GPU say where their scratch lies
+WITH_SIZES = "1.6"  # calls decide sizes
 WITH_PROCESSES = "1.5"  # several processes run it, and exchange
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
@@ -97,6 +99,15 @@ class Planner:
 
     def run(self) -> Any:
         """The plan; its kernels have no entries yet. UnsupportedError lists all missing kernels."""
+        decisions = self.schedule.decisions
+        with decided_by(decisions):
+            plan = self._run()
+        if decisions is not None:
+            for guard in decisions.guards:
+                plan.guards.add(text=str(guard), origin=guard.origin)
+        return plan
+
+    def _run(self) -> Any:
         if self.schedule.processes:
             if self.plan.target.partition(":")[0] not in ("cpu", "null"):
                 raise UnsupportedError(
@@ -112,8 +123,10 @@ class Planner:
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
         plan.arena_alignment = ALIGNMENT
-        if self.is_open:
+        if self.schedule.decisions is not None:
             self.above()
+            self.state_sizes(self.schedule.decisions.assumptions)
+            self.require(WITH_SIZES)
         for entry in self.kernels.values():
             self.describe(entry)
         self.summarise(placement)
@@ -215,8 +228,7 @@ class Planner:
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
         self.ranges = live_ranges(self.schedule)
-        self.is_open = any(not b.type.is_static for b in self.ranges)
-        self.lent = {} if self.is_open else lend(self.schedule, self.ranges)
+        self.lent = {} if self.schedule.decisions else lend(self.schedule, self.ranges)
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
@@ -225,6 +237,16 @@ class Planner:
         placement = place([Interval(largest(b.bytes), *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
+
+    def state_sizes(self, assumptions: Assumptions) -> None:
+        """What calls may decide."""
+        for name, said in assumptions.symbols.items():
+            self.plan.symbols.add(
+                name=name, minimum=said.first, maximum=said.last, modulus=said.modulus,
+                residue=said.residue, origin=said.origin,
+            )  # fmt: skip
+        for one in assumptions.constraints:
+            self.plan.constraints.add(text=str(one), origin=one.origin)
 
     def above(self) -> None:
         """Which buffers lie above which: what lives at the same time keeps its order at all sizes."""
@@ -321,7 +343,7 @@ class Planner:
         run.tiles_formula = self.formula(facts.tiles)
         run.sizes.extend([self.formula(size) - 1 for size in facts.sizes])
         run.flops, run.bytes = facts.flops, moved
-        run.wait = hazards.step(reads, writes) or self.is_open
+        run.wait = hazards.step(reads, writes) or self.schedule.decisions is not None
 
     def exchange_step(self, message: Any, step: RunStep) -> None:
         message.operand.CopyFrom(self.argument(step.operands[0]))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..hlo.build import make_op
+from ..hlo.deciding import Decisions, current
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.processes import grid_of
@@ -102,6 +103,7 @@ class Schedule:
     weights: list[str] = field(default_factory=list)  # used, in order of first use
     notes: list[str] = field(default_factory=list)  # donated memory that no result takes over
     processes: int = 0  # that run it together; 0: one alone
+    decisions: Decisions | None = None  # about sizes that calls decide
     order_bound: int = 0  # bytes of the arena that any order of the operations needs
     order_proof: str = ""  # how it is known that no order is better, or that it is not; "": unknown
 
@@ -118,9 +120,11 @@ def schedule(module: Module, in_tiles: bool = False, hinders: Hinders | None = N
     in_tiles: the target's tile functions write results where operands lie, too.
     hinders: `hinders_of(in_tiles)`, where many orders of a program of fixed sizes are scheduled.
     """
-    if hinders is None and not module.symbols:
+    if hinders is None:
         require_static(module)
-    return _Scheduler(hinders or hinders_of(in_tiles)).run(module)
+    made = _Scheduler(hinders or hinders_of(in_tiles)).run(module)
+    made.decisions = current()
+    return made
 
 
 def schedule_alone(op: Op, hinders: Hinders) -> Schedule:

@@ -16,6 +16,7 @@ import numpy as np
 from .. import __version__
 from ..hlo.errors import UserError
 from ..hlo.signature import Argument, Signature, StructureError
+from ..hlo.sizes import Symbol
 from . import devices
 from .aliases import Aliases, find_aliases, like
 from .bundle import MAIN, Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
@@ -36,6 +37,7 @@ from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
 from .session import Session, named_state
+from .sizes import OpenSizes
 from .structure import Differs, flattener, unflattener
 
 if TYPE_CHECKING:
@@ -103,6 +105,8 @@ class Program:
         comm_timeout: float | None = None,
         entry: str | None = None,
         loaded: Loaded | None = None,
+        sizes: OpenSizes | None = None,
+        call: Mapping[str, int] | None = None,
     ) -> None:
         """A program of these parts; users call `girih.compile` or `girih.load`.
 
@@ -110,7 +114,8 @@ class Program:
         `driver`: the GPU of a program for one; None looks for it at the first call. `reason`: why
         this target was chosen. `opened`: False leaves the device, which takes all weights, to the
         first use. `comm_timeout`: as for `girih.load`. `entry`: the entry point that a call runs; `plan`
-        and `module` are its. `loaded`: what it has in common with the other entry points.
+        and `module` are its. `loaded`: what it has in common with the other entry points. `call`: the
+        sizes of one call, of a program whose calls decide them, and which `sizes` describes.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
@@ -127,7 +132,7 @@ class Program:
         self._entry = entry
         self._loaded = Loaded() if loaded is None else loaded
         if entry is not None:
-            self._bind(entry, module, plan)
+            self._bind(entry, module, plan, sizes, call)
         programs = self._loaded.programs
         if loaded is None:
             for name in names if len(names) > 1 else ():
@@ -142,12 +147,31 @@ class Program:
             reason=self._reason, opened=False, entry=entry, loaded=self._loaded, **self._workers,
         )  # fmt: skip
 
-    def _bind(self, entry: str, module: Module | None, plan: plan_pb2.Plan | None) -> None:
-        """Take this entry point for what a call runs."""
+    def _bind(
+        self,
+        entry: str,
+        module: Module | None,
+        plan: plan_pb2.Plan | None,
+        sizes: OpenSizes | None,
+        call: Mapping[str, int] | None,
+    ) -> None:
+        """Take this entry point for what a call runs. Where calls decide sizes, the program is that
+        of the largest ones, or of one call's."""
         parts = self._parts
         variant = parts.variants[self._target]
-        self._plan = parse_plan(variant, entry=entry) if plan is None else plan
-        self._signature = signature = parts.signatures[entry]
+        if plan is None and sizes is None:
+            plan = parse_plan(variant, entry=entry)
+        signature = parts.signatures[entry]
+        self._formulas: tuple[int, ...] = ()
+        self._sizes: OpenSizes | None = None
+        if plan is not None and plan.symbols:
+            self._sizes = sizes = OpenSizes(plan, signature, "the program")
+        if sizes is not None:
+            values = sizes.largest if call is None else call
+            plan, self._formulas = sizes.at(values)
+            signature = sizes.signature_at(values)
+        assert plan is not None
+        self._plan, self._signature = plan, signature
         self._module = module
         self._layout = layout = _layout_of(variant)
         local = signature if layout is None else layout.signature(signature)
@@ -208,7 +232,7 @@ class Program:
                 device = devices.open_device(
                     self._plan, variant.image, loaded.weights, cubins=variant.cubins,
                     driver=self._driver, facts=_facts(self._parts), shared=loaded.on_device,
-                    **self._workers,
+                    sizes=self._formulas, **self._workers,
                 )  # fmt: skip
                 if device.has_memory:  # it copies results out of whatever they lie in
                     self._aliases = Aliases((), (), ())
@@ -281,12 +305,52 @@ class Program:
         written, donated ones either: see `donate`. A model that changes its own buffers (counters,
         running means, caches) does so from call to call: see `session` and `stateless`.
         """
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords)(*inputs, **keywords)
         count = len(self._accepts)
         if self._quick and not keywords and len(inputs) == count and self._are_ready(inputs):
             return self._pack(self._run(inputs)[0])
         if self._buffers:
             return self._own(inputs, keywords)
         return self._pack(self._run(self._arrays(inputs, keywords))[0])
+
+    def of_call(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Program:
+        """The program at the sizes of these inputs; itself where no call decides any."""
+        if self._sizes is None:
+            return self
+        values = [
+            *self._values(inputs, keywords),
+            *self._defaults[len(self._leaves) - self._buffers :],
+        ]
+        given = zip(values, self._defaults, strict=True)
+        return self.at(**self._sizes.of_call([_shape(d if v is None else v) for v, d in given]))
+
+    def at(self, **sizes: int) -> Program:
+        """The program at fixed sizes, by the names of `sizes`: what calls of them run, with its plan
+        and memory. It is kept for later calls, with those of the last 63 other sizes."""
+        known = self._sizes
+        if known is None:
+            if sizes:
+                raise UserError("the program's sizes are fixed; call it")
+            return self
+        if sizes.keys() != known.symbols.keys():
+            raise UserError(f"at: give all of the sizes {', '.join(known.symbols)}")
+        values = {name: sizes[name] for name in known.symbols}
+        self._opened()  # what all sizes share is there first
+        return known.program(values, lambda: self._at(known, values))
+
+    def _at(self, sizes: OpenSizes, values: Mapping[str, int]) -> Program:
+        sizes.check(values)
+        return Program(
+            self._parts, self._target, module=self._module, pending=self._pending,
+            driver=self._driver, reason=self._reason, opened=False, entry=self._entry,
+            loaded=self._loaded, sizes=sizes, call=values, **self._workers,
+        )  # fmt: skip
+
+    @property
+    def sizes(self) -> dict[str, Symbol]:
+        """The sizes that calls decide, by name, with what they may be; empty where there are none."""
+        return {} if self._sizes is None else dict(self._sizes.symbols)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -319,6 +383,8 @@ class Program:
         some or all of `signature.buffers`, by default what the model was exported with. The new
         state also has the inputs that the model writes, by path: a state that names them is taken,
         and the inputs are still those of the call."""
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords).stateless(*inputs, state=state, **keywords)
         given = named_state({} if state is None else state, self._signature.state)
         buffers = [given.get(name) for name in self._signature.buffers]
         outputs = self._blocks(self._run(self._arrays(inputs, keywords, buffers=buffers))[0])
@@ -400,6 +466,8 @@ class Program:
         """The results, flat, of the flat arguments: in the order of `signature.arguments` and of
         `signature.results`, as a library that has flattened its own structures calls it. State is
         given and comes back like everything else."""
+        if self._sizes is not None and len(inputs) == len(self._leaves):
+            return self.at(**self._sizes.of_call(list(map(_shape, inputs)))).call_flat(inputs)
         if len(inputs) != len(self._leaves):
             raise UserError(
                 f"the program takes {len(self._leaves)} arguments, {len(inputs)} are given"
@@ -411,6 +479,8 @@ class Program:
     def donate(self, *inputs: Any, **keywords: Any) -> Any:
         """Like a call, but donated arguments are given up: where the plan computes a result in
         their memory, the result is that memory, and no copy is made."""
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords).donate(*inputs, **keywords)
         if self._buffers:
             return self._own(inputs, keywords, giving=True)
         return self._pack(self._run(self._arrays(inputs, keywords, True), giving=True)[0])
@@ -461,6 +531,8 @@ class Program:
         outputs: a flat sequence of arrays to write, by default made once; each has a result's type
         and shape, is C-contiguous, aligned and writable, and shares no memory with another array.
         """
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords).prepare(*inputs, outputs=outputs, **keywords)
         if self._buffers:
             raise UserError(
                 "prepare: the program keeps state between calls, so its arrays are not bound; call "
@@ -494,6 +566,8 @@ class Program:
 
         `warmup`: calls before it, which are not looked at. The profile says whether it was warm.
         """
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords).profile(*inputs, warmup=warmup, **keywords)
         arrays = self._arrays(inputs, keywords)
         for _ in range(warmup):
             self._run(arrays)
@@ -884,3 +958,8 @@ def _layout_of(variant: Variant) -> Layout | None:
     from .distributed.layout import layout_of
 
     return layout_of(variant)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """The shape of an array of any library, or of a Python number."""
+    return tuple(getattr(value, "shape", ()))

@@ -123,6 +123,7 @@ class Session:
         """A call of an entry point of the session's program; options as for `Program.advance`."""
         if program.entry_name is None:
             raise unnamed(program.entries)
+        program = program.of_call(inputs, keywords)
         with _Alone(self._lock):
             kept = self._whole()
             buffers = [kept[name] for name in program.signature.buffers]

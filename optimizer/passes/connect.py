@@ -75,7 +75,7 @@ class Connect:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        hinders, static = hinders_of(self.in_tiles), bool(module.symbols) or is_static(module)
+        hinders, static = hinders_of(self.in_tiles), is_static(module)
         weights: Any = module.attributes.get(WEIGHT_BYTES)
 
         def needs(region: Region, role: Role) -> Peak | None:
