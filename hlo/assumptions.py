@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from .errors import UserError
@@ -486,6 +488,8 @@ def _decided(
         found = quotient(bounds(numerator), bounds(divisor))
         if found.low is not None and found.low == found.high:
             return found.low
+        if isinstance(divisor, int):
+            numerator, divisor = _without_small(numerator, divisor, bounds)
         return numerator // divisor
     kept: list[Dim] = []
     for place, operand in enumerate(operands):
@@ -496,5 +500,48 @@ def _decided(
     return FUNCTIONS[function](*kept)
 
 
+def _without_small(
+    numerator: Dim, divisor: int, bounds: Callable[[Dim], Bounds]
+) -> tuple[Dim, int]:
+    """(g*x + r) // (g*d) is (x + k) // d, where r // g is always k."""
+    terms = [term for term in terms_of(numerator) if term[0]]
+    for common in sorted({math.gcd(c, divisor) for _, c in terms} - {1}, reverse=True):
+        large = from_terms({m: c for m, c in terms if not c % common})
+        low, high = bounds(numerator - large)
+        if low is not None and high is not None and low // common == high // common:
+            return large // common + low // common, divisor // common
+    return numerator, divisor
+
+
 def _swapped(at_most: Callable[[Dim, Dim], Answer]) -> Callable[[Dim, Dim], Answer]:
     return lambda left, right: at_most(right, left)
+
+
+class Assumed(NamedTuple):
+    """What clauses of rooms are checked under. proven: what is not known does not hold."""
+
+    facts: Assumptions
+    proven: bool
+
+    def accepts(self, answer: Answer) -> bool:
+        return bool(answer) or (answer is None and not self.proven)
+
+
+_NOTHING = Assumed(Assumptions(), False)
+_assumed: ContextVar[Assumed | None] = ContextVar("assumed", default=None)
+
+
+def assumed() -> Assumed:
+    """What is assumed here: without `assuming`, that symbols are not negative."""
+    return _assumed.get() or _NOTHING
+
+
+@contextmanager
+def assuming(facts: Assumptions, proven: bool = False) -> Iterator[None]:
+    """Rooms check and infer sizes by these facts. By default a clause about sizes holds unless it
+    is known to hold for none; with `proven` only where it is known to hold for all."""
+    token = _assumed.set(Assumed(facts, proven))
+    try:
+        yield
+    finally:
+        _assumed.reset(token)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .signature import Signature
 
 Array = np.ndarray[Any, Any]
-Attribute = Any  # bool, int, float, str, bytes, None, tuple, dict, Dense or a type
+Attribute = Any  # bool, int, float, str, bytes, None, tuple, dict, Dense, a type or a size
 
 
 class Origin(NamedTuple):

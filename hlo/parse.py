@@ -388,6 +388,8 @@ class _Parser:
             return bytes.fromhex(self.next("hex")[2:])
         if word == "type":
             return self.type()
+        if word == "size":
+            return parse_dim(self.string())
         if word in ("splat", "dense"):
             return self.dense(word == "splat")
         self.position -= 1

@@ -557,6 +557,8 @@ def _extremum(function: str, operands: Sequence[Dim]) -> Dim:
     """Operands that differ by a number become one, those that are themselves `max` (of a `min`:
     `min`) several; what all have in common, terms and factors, stands outside; `max` and `min` turn
     so that the operands' sum begins with a plus."""
+    if all(isinstance(operand, int) for operand in operands):
+        return max(operands) if function == "max" else min(operands)  # type: ignore[type-var]
     parts = _apart(_merged(function, operands), function)
     if len(parts) == 1:
         return parts[0]

@@ -22,6 +22,7 @@ import numpy as np
 from .errors import CompilerBug
 from .graph import Dense, Function, Module, Op, Origin, Region, Value
 from .sizes import Symbol
+from .symbols import SymbolicDim
 from .types import FutureType, TensorType, TokenType, TupleType, Type
 
 READABLE_ELEMENTS = 16  # longer constants are written as bytes
@@ -193,6 +194,8 @@ def attribute_text(value: Any) -> str:
         return dense_text(value)
     if isinstance(value, (TensorType, TokenType, TupleType, FutureType)):
         return f"type {type_text(value)}"
+    if isinstance(value, SymbolicDim):
+        return f'size "{value}"'
     raise CompilerBug(f"an attribute of kind {type(value).__name__} has no text")
 
 

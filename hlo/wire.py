@@ -244,6 +244,9 @@ class _Encoder:
             out.constant = self.constant(value)
         elif isinstance(value, (TensorType, TokenType, TupleType, FutureType)):
             out.type = self.type(value)
+        elif isinstance(value, SymbolicDim):
+            self.features["type:size-attribute"] = "1.5"
+            out.size = repr(value)
         else:
             raise CompilerBug(f"an attribute of kind {type(value).__name__} has no wire form")
 
@@ -429,6 +432,8 @@ class _Decoder:
             return self.types[wire.type]
         if kind == "constant":
             return self.constants[wire.constant]
+        if kind == "size":
+            return parse_dim(wire.size)
         if kind == "big_integer":
             return int(wire.big_integer)
         raise UserError("an attribute has no value")

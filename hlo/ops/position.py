@@ -39,7 +39,7 @@ class DynamicSlice(OpDefinition, name="dynamic_slice"):
     C4 = constraint(
         "0 <= slice_sizes <= dimensions of operand",
         lambda o: all(
-            size >= 0 and at_most(size, dim)
+            at_most(0, size) and at_most(size, dim)
             for size, dim in zip(o.slice_sizes, o.operand.dims, strict=True)
         ),
     )
