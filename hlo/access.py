@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from .deciding import common_divisor, current, surely_at_most
+from .symbols import SymbolicDim
+
 
 class Kind(Enum):
     """What happens along an iteration dim.
@@ -44,8 +47,8 @@ class Term(NamedTuple):
     """coefficient * (i[dim] // divisor)"""
 
     dim: int
-    coefficient: int = 1
-    divisor: int = 1
+    coefficient: Any = 1
+    divisor: Any = 1
 
 
 class Start(NamedTuple):
@@ -64,10 +67,10 @@ class Index(NamedTuple):
     """
 
     terms: tuple[Term, ...] = ()
-    offset: int = 0
+    offset: Any = 0
     start: Start | None = None
-    divisor: int = 1
-    modulus: int = 0
+    divisor: Any = 1
+    modulus: Any = 0
     dilated: bool = False
 
     @property
@@ -177,7 +180,7 @@ def windowed(
     return Index(terms, offset, divisor=base, dilated=base > 1)
 
 
-def reshaped(source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
+def reshaped(source: Sequence[Any], target: Sequence[Any]) -> tuple[Index, ...]:
     """For each dim of `source`, its index in terms of the indices of `target` (same size).
 
     Dims are matched in the smallest groups of equal size, so that a dim that stays, or that is
@@ -202,26 +205,45 @@ def reshaped(source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
     return tuple(indices)
 
 
-def _digit(terms: Sequence[tuple[Term, int]], divisor: int, modulus: int) -> Index:
+def _digit(terms: Sequence[tuple[Term, Any]], divisor: Any, modulus: Any) -> Index:
     """sum of terms // divisor % modulus, the terms being a row-major number with their dims' sizes.
 
     Terms that these cancel are left out, so that what remains is simple wherever it can be.
     """
     period = divisor * modulus
-    kept = [(term, size) for term, size in terms if term.coefficient % period]
+    kept = [(term, size) for term, size in terms if term.coefficient % period != 0]
     for count in range(len(kept) + 1):
         # the terms behind the first `count` stay below a step of those before, and of the quotient
-        common = math.gcd(divisor, *(term.coefficient for term, _ in kept[:count]))
-        if all(term.coefficient * size <= common for term, size in kept[count : count + 1]):
-            if all(term.coefficient * size <= period for term, size in kept[:1]):
+        common = _common([divisor, *(term.coefficient for term, _ in kept[:count])])
+        if all(_at_most(t.coefficient * size, common) for t, size in kept[count : count + 1]):
+            if all(_at_most(term.coefficient * size, period) for term, size in kept[:1]):
                 modulus = 0
             high = (t._replace(coefficient=t.coefficient // common) for t, _ in kept[:count])
             return Index(tuple(high), divisor=divisor // common, modulus=modulus)
     raise AssertionError("with all terms there are none behind them")
 
 
-def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list[int], list[int]]]:
+def _common(numbers: Sequence[Any]) -> Any:
+    """What divides all of them: the largest, of sizes that a call decides what is known."""
+    if all(isinstance(number, int) for number in numbers):
+        return math.gcd(*numbers)
+    if all(number is numbers[0] for number in numbers):
+        return numbers[0]
+    return 1 if 1 in numbers or current() is None else common_divisor(*numbers)
+
+
+def _at_most(left: Any, right: Any) -> bool:
+    """Whether left <= right, as far as that is known."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left <= right
+    return left is right or current() is not None and surely_at_most(left, right)
+
+
+def _groups(source: Sequence[Any], target: Sequence[Any]) -> Iterable[tuple[list[int], list[int]]]:
     """The smallest runs of dims of both sides with equal products, in order."""
+    if any(isinstance(size, SymbolicDim) for size in (*source, *target)):
+        yield from _open_groups(source, target)
+        return
     s = t = 0
     while s < len(source):
         sources, targets = [s], []
@@ -237,3 +259,21 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list
                 sources.append(s)
                 s += 1
         yield sources, targets
+
+
+def _open_groups(
+    source: Sequence[Any], target: Sequence[Any]
+) -> Iterable[tuple[list[int], list[int]]]:
+    """`_groups` of sizes that a call decides: products are equal where they are one expression."""
+    ends: dict[Any, int] = {}
+    right: Any = 1
+    for count, size in enumerate(target, 1):
+        right = right * size
+        ends.setdefault(right, count)  # dims of size 1 behind it go to the next group
+    first, done, left = 0, 0, 1
+    for count, size in enumerate(source, 1):
+        left = left * size
+        end = len(target) if count == len(source) else ends.get(left, 0)
+        if end > done or (end == done and count == len(source)):
+            yield list(range(first, count)), list(range(done, end))
+            first, done = count, end

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 
+from ..hlo.deciding import at_hint, surely_at_most
 from ..hlo.graph import Op, Region, Value
 from ..hlo.offsets import Offset, Offsets
 from ..hlo.ops.tile import MEMORY_OPS
@@ -137,14 +138,14 @@ def _apart(kernel: Op, window: list[Offset], sizes: tuple[int, ...]) -> bool:
     told: set[int] = set()
     for offset, size in zip(window, sizes, strict=True):
         reach = size
-        for variable, factor in sorted(offset.terms, key=lambda term: term[1]):
+        for variable, factor in sorted(offset.terms, key=lambda term: at_hint(term[1])):
             known = variable.op is not None and variable.op.name == "tile_id"
             axis = variable.op.axis if variable.op is not None and known else len(kernel.grid)
-            if axis >= len(kernel.grid) or factor < reach:
+            if axis >= len(kernel.grid) or not surely_at_most(reach, factor):
                 return False
             told.add(axis)
             reach += factor * (kernel.grid[axis] - 1)
-    return told >= {axis for axis, count in enumerate(kernel.grid) if count > 1}
+    return told >= {axis for axis, count in enumerate(kernel.grid) if not surely_at_most(count, 1)}
 
 
 def hindrances(

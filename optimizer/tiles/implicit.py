@@ -23,7 +23,7 @@ from ...hlo.ops.tile_examples import INDEX
 from ...hlo.precision import operand_facts
 from ...hlo.types import F32, ElementType, TensorType
 from .access import Box, Propagation, Span, propagate, whole
-from .build import Group, root_box, tile_counts
+from .build import Group, grid_axes, root_box, tile_counts
 from .expressions import Expression, expression, variable
 from .write import TileWriter, Unwritable, inside, numbers
 
@@ -134,7 +134,7 @@ class _Writer:
         counts = tile_counts(main.result.dims, numbers(self.box))
         b = Builder(group.origin, check=False)
         memory = b.arguments([v.type for v in (*group.inputs, *group.roots)])
-        axes = [d for d, count in enumerate(counts) if count > 1]
+        axes = grid_axes(counts)
         ids = {f"t{d}": b("tile_id", axis=axis) for axis, d in enumerate(axes)}
         writer = TileWriter(b, dict(zip(group.inputs, memory, strict=False)), ids)
         own = Box(tuple(self.box.spans[d] for d in self.order))

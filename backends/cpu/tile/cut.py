@@ -170,7 +170,8 @@ class Cutter:
             return "control"
         if op.name in MEMORY_OPS:
             return "store" if op.name in STORES else "load"
-        return "scalar" if op.name == "tile_id" or self._native_op(op) else "tile"
+        plain = op.name in ("tile_bound", "tile_id") or self._native_op(op)
+        return "scalar" if plain else "tile"
 
     def _makes_again(self, user: Op | None, number: int) -> bool:
         """Whether a use of a constant is served by a copy of its operation."""
@@ -267,7 +268,7 @@ def _scalar(op: Op) -> bool:
         v.rank or v.element.is_complex for v in (*op.operands, op.result)
     ):
         return False
-    if op.name in ("constant", "tile_id", "reshape"):
+    if op.name in ("constant", "tile_bound", "tile_id", "reshape"):
         return True
     return not op.regions and bool(op.operands) and arithmetic.supports(op)
 

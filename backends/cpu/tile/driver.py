@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.errors import UserError
 from ....hlo.graph import Op, Value
 from ....hlo.offsets import Offset
+from ....hlo.symbols import Dim
 from ....optimizer.overwriting import may_overwrite, tiles_may_overwrite
 from ... import llvm
 from ...llvm import arithmetic, elements
@@ -22,7 +24,7 @@ from .control import CONTROL
 from .cut import Block, Cutter, Step
 from .layout import turned
 from .moves import Move, move_of
-from .nests import Nests, View
+from .nests import Nest, Nests, view_of
 from .scope import Finish, Place, Scope
 from .windows import Windows, contiguous, offsets_of
 
@@ -52,6 +54,7 @@ class Driver:
         self.notes: dict[str, None] = {}
         self.memory: dict[Value, llvm.Value] = {}
         self.ids: list[llvm.Value] = []
+        self.size_tables: dict[tuple[Dim, ...], llvm.Value] = {}
 
     def emit(self) -> KernelCode:
         f, op = self.f, self.kernel
@@ -60,7 +63,7 @@ class Driver:
         for number, value in enumerate(self.region.arguments):
             self.memory[value] = f.load("ptr", f.pointer(args, number, "ptr"))
         self.working = llvm.Value("ptr", "%working")
-        slot = f.slot()
+        self.begin = f.slot()
         tiles, serial = math.prod(op.grid), self._serial()
         if serial:
             with f.if_then(f.compare("slt", begin, end)):
@@ -71,8 +74,8 @@ class Driver:
             with f.for_range(begin, end) as loop:
                 self._tile(block, loop.index)
         f.ret()
-        slot.append(f"%working = getelementptr i8, {self.scratch}, i64 {self.arena.size}")
-        moved = float(sum(value.tensor.bytes for value in self.region.arguments))
+        self.begin.append(f"%working = getelementptr i8, {self.scratch}, i64 {self.arena.size}")
+        moved = float(sum(at_hint(value.tensor.bytes) for value in self.region.arguments))
         return KernelCode(
             self.nests.text(),
             SYMBOL,
@@ -80,8 +83,9 @@ class Driver:
             self.arena.size + self.nests.scratch,
             op.definition.flops(op),
             moved,
-            tiles > 1 and not serial,
+            not serial and not surely_at_most(tiles, 1),
             (*self.notes, *self.windows.notes, *self.nests.notes),
+            sizes=tuple(self.module.sizes),
         )
 
     def _serial(self) -> bool:
@@ -115,7 +119,7 @@ class Driver:
     def _inside(self, accesses: Sequence[Op], scope: Scope) -> llvm.Value:
         """Whether all these windows lie inside."""
         f = self.f
-        known: dict[tuple[Offset, str, int], llvm.Value] = {}
+        known: dict[tuple[Offset, str, Dim], llvm.Value] = {}
         for op in accesses:
             for d, value in enumerate(offsets_of(op)):
                 offset = self.windows.offsets.of(value)
@@ -135,7 +139,7 @@ class Driver:
     def _pointer(self, op: Op, scope: Scope) -> llvm.Value:
         """The address of the first element of a window that lies inside."""
         memory = op.operands[0]
-        at = llvm.constant("i64", 0)
+        at = self.f.constant("i64", 0)
         for d, offset in enumerate(offsets_of(op)):
             stride = math.prod(memory.dims[d + 1 :])
             at = self.f.add(
@@ -179,7 +183,7 @@ class Driver:
 
     def _affine(self, offset: Offset, scope: Scope) -> llvm.Value:
         f = self.f
-        total = llvm.constant("i64", offset.constant)
+        total = f.constant("i64", offset.constant)
         for variable, factor in offset.terms:
             wide = f.cast("sext", self.scalar(variable, scope), "i64")
             total = f.add(total, f.mul(wide, factor))
@@ -240,6 +244,8 @@ class Driver:
                     f"{op.place}tile_id: axis {op.axis} of a grid of {len(self.ids)} axes"
                 )
             register = self.ids[op.axis]
+        elif op.name == "tile_bound":
+            register = self.f.constant("i32", op.size)
         else:
             operands = [self.scalar(value, scope) for value in op.operands]
             if op.name == "reshape":
@@ -279,8 +285,7 @@ class Driver:
         if place.view is None:
             return place.pointer
         copy = self._slot(value, scope)
-        nest = self.nests.copy(value, place.view)
-        self._call(nest.name, nest.tiles, [place.pointer, copy.pointer])
+        self._call(self.nests.copy(value, place.view), [place.pointer, copy.pointer])
         scope.places[value] = copy
         return copy.pointer
 
@@ -306,15 +311,30 @@ class Driver:
             scope.places[value] = self._slot(value, scope)
         pointers = [place.pointer for place in places]
         pointers += [scope.places[value].pointer for value in step.outputs]
-        self._call(nest.name, nest.tiles, pointers)
+        self._call(nest, pointers)
 
-    def _call(self, name: str, tiles: int, pointers: Sequence[llvm.Value]) -> None:
+    def _call(self, nest: Nest, pointers: Sequence[llvm.Value]) -> None:
         f = self.f
-        table = f.alloca("ptr", max(1, len(pointers)))
+        if nest.sizes:  # the word before the arguments
+            table = f.pointer(f.alloca("ptr", 1 + len(pointers)), 1, "ptr")
+            f.store(self._sizes(nest), f.pointer(table, -1, "ptr"))
+        else:
+            table = f.alloca("ptr", max(1, len(pointers)))
         for number, pointer in enumerate(pointers):
             f.store(pointer, f.pointer(table, number, "ptr"))
-        zero, count = llvm.constant("i64", 0), llvm.constant("i64", tiles)
-        f.call(name, "void", table, zero, count, self.working)
+        zero, count = llvm.constant("i64", 0), f.constant("i64", nest.tiles)
+        f.call(nest.name, "void", table, zero, count, self.working)
+
+    def _sizes(self, nest: Nest) -> llvm.Value:
+        """A nest's table of sizes that the call decides, filled where the kernel begins."""
+        found = self.size_tables.get(nest.sizes)
+        if found is None:
+            f = self.f
+            found = self.size_tables[nest.sizes] = f.alloca("i64", len(nest.sizes))
+            with f.at(self.begin):
+                for number, size in enumerate(nest.sizes):
+                    f.store(f.constant("i64", size), f.pointer(found, number, "i64"))
+        return found
 
     # Memory.
 
@@ -322,7 +342,7 @@ class Driver:
         memory, value = op.operands[0], op.result
         if op.name == "tile_load" and (op in inside or self.windows.proven(op)):
             pointer = self._pointer(op, scope)
-            view = View((*op.sizes[:1], *memory.dims[1:]), op.sizes)
+            view = view_of(op.sizes, memory.dims)
             if contiguous(op.sizes, memory.dims):
                 view = None
             place = Place(pointer, view)
@@ -333,8 +353,7 @@ class Driver:
                 if view is None:
                     self.copy(copy.pointer, pointer, value)
                 else:
-                    nest = self.nests.copy(value, view)
-                    self._call(nest.name, nest.tiles, [pointer, copy.pointer])
+                    self._call(self.nests.copy(value, view), [pointer, copy.pointer])
                 scope.places[value] = copy
             return
         place = scope.places[value] = self._slot(value, scope)
@@ -370,4 +389,5 @@ class Driver:
             mask = self.dense(op.operands[-1], scope)
         offsets = [self._affine(self.windows.offsets.of(v), scope) for v in offsets_of(op)]
         memory = self.memory[op.operands[0]]
-        self.f.call(name, "void", tile, memory, rows, mask, *offsets)
+        table = [self.f.arguments[0]] if move_of(op).is_open else []
+        self.f.call(name, "void", *table, tile, memory, rows, mask, *offsets)

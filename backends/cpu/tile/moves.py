@@ -15,6 +15,7 @@ import numpy as np
 
 from ....hlo.build import make_op
 from ....hlo.graph import Op, arguments
+from ....hlo.symbols import Dim
 from ....hlo.types import TensorType
 from ... import llvm
 from ...llvm import arithmetic, elements
@@ -29,13 +30,18 @@ class Move:
     """`sizes` of the tile, `dims` of the memory; `axis` of indexed rows, or -1."""
 
     element: Any
-    dims: tuple[int, ...]
+    dims: tuple[Dim, ...]
     sizes: tuple[int, ...]
     store: bool
     axis: int = -1
     fill: float = 0.0
     combine: str = ""
     masked: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call decides a size of the memory."""
+        return not all(isinstance(dim, int) for dim in self.dims)
 
 
 def move_of(op: Op) -> Move:
@@ -51,10 +57,13 @@ def move_of(op: Op) -> Move:
 
 
 def emit_move(module: llvm.Module, name: str, move: Move, target: Target) -> None:
-    """Defines name(tile, memory, rows, mask, offset of each dim)."""
+    """Defines name(tile, memory, rows, mask, offset of each dim). If the move `is_open`, the table of
+    the kernel's arguments comes first."""
     rank = len(move.dims)
     parameters = [("ptr", "tile"), ("ptr", "memory"), ("ptr", "rows"), ("ptr", "mask")]
     parameters += [("i64", f"offset{d}") for d in range(rank)]
+    if move.is_open:
+        parameters.insert(0, ("ptr", "args"))
     f = module.helper(name, parameters, inline="noinline")
     if math.prod(move.sizes):
         _Mover(f, move, target).emit()
@@ -64,7 +73,8 @@ def emit_move(module: llvm.Module, name: str, move: Move, target: Target) -> Non
 class _Mover:
     def __init__(self, f: llvm.Function, move: Move, target: Target) -> None:
         self.f, self.move = f, move
-        self.tile, self.memory, self.rows, self.mask, *self.offsets = f.arguments
+        given = f.arguments[move.is_open :]
+        self.tile, self.memory, self.rows, self.mask, *self.offsets = given
         size = max(1, move.element.itemsize)
         self.parts = 2 if size > 8 else 1  # complex128 is moved in halves
         self.kind = f"i{8 * size // self.parts}"
@@ -93,7 +103,7 @@ class _Mover:
         if d == self.move.axis:
             return llvm.constant("i64", 0), llvm.constant("i64", size)
         first = f.max(f.sub(llvm.constant("i64", 0), offset), 0)
-        last = f.min(f.sub(llvm.constant("i64", self.move.dims[d]), offset), size)
+        last = f.min(f.sub(f.constant("i64", self.move.dims[d]), offset), size)
         return first, last
 
     def fill(self) -> None:

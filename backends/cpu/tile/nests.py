@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ....hlo.build import Builder, make_op
 from ....hlo.graph import Op, Value, arguments
+from ....hlo.symbols import Dim, SymbolicDim
 from ....optimizer.regions import inline
 from ... import llvm
 from ...plain.composite import merged, renamed
@@ -23,16 +24,30 @@ class View(NamedTuple):
     """How a value lies in memory: the first `sizes` elements of an array of dims `storage`, whose
     leading dim is as long as the window. Values have the same elements under other dims."""
 
-    storage: tuple[int, ...]
+    storage: tuple[Dim, ...]
     sizes: tuple[int, ...]
+
+
+def view_of(sizes: Sequence[int], dims: Sequence[Dim]) -> View:
+    """How a window of a row-major memory lies. What a call decides is left out where nothing depends
+    on it: a dim's size is in the steps of those before it alone."""
+    storage: list[Dim] = [*sizes[:1], *dims[1:]]
+    for d, size in enumerate(sizes):
+        if isinstance(storage[d], SymbolicDim):
+            storage[d] = size
+        if size != 1:
+            break
+    return View(tuple(storage), tuple(sizes))
 
 
 @dataclass(frozen=True)
 class Nest:
-    """A function (addresses, begin, end, scratch) of the module, and its number of tiles."""
+    """A function (addresses, begin, end, scratch) of the module, and its number of tiles. sizes:
+    what the call decides, in its table."""
 
     name: str
     tiles: int
+    sizes: tuple[Dim, ...] = ()
 
 
 class Nests:
@@ -94,7 +109,7 @@ class Nests:
         _, name = self._pieces.setdefault(code.ir_text, names)
         self.scratch = max(self.scratch, code.scratch_bytes)
         self.notes.update(dict.fromkeys(code.notes))
-        return Nest(name, code.tiles)
+        return Nest(name, code.tiles, code.sizes)
 
 
 def viewed(op: Op, views: Sequence[View | None]) -> Op:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....hlo.deciding import surely_at_most, surely_below
 from ....hlo.graph import Op, Region, Value
 from ....hlo.offsets import Offset, Offsets
 from ....hlo.ops.tile import MEMORY_OPS
+from ....hlo.symbols import Dim
 from .moves import move_of
 
 
@@ -64,7 +66,8 @@ class Windows:
         """Whether a window may reach outside below and above in dim d."""
         sizes = move_of(op).sizes
         low, high = self.offsets.range(self.offsets.of(offsets_of(op)[d]))
-        return low < 0, high + sizes[d] > op.operands[0].dims[d]
+        above = surely_at_most(high + sizes[d], op.operands[0].dims[d])
+        return not surely_at_most(0, low), not above
 
     def _direct(self) -> frozenset[Op]:
         touched: dict[Value, int] = {}
@@ -97,12 +100,14 @@ class Windows:
 
 
 def fits(op: Op) -> bool:
-    """Whether a window is no larger than its memory."""
+    """Whether a window may be no larger than its memory."""
     sizes = move_of(op).sizes
-    return all(size <= dim for size, dim in zip(sizes, op.operands[0].dims, strict=True))
+    return not any(
+        surely_below(dim, size) for size, dim in zip(sizes, op.operands[0].dims, strict=True)
+    )
 
 
-def contiguous(sizes: Sequence[int], dims: Sequence[int]) -> bool:
+def contiguous(sizes: Sequence[int], dims: Sequence[Dim]) -> bool:
     """Whether a window is one piece of a row-major memory."""
     first = next((d for d, size in enumerate(sizes) if size != 1), len(sizes))
     return tuple(sizes[first + 1 :]) == tuple(dims[first + 1 :])
