@@ -46,7 +46,7 @@ class Driver:
         kernel = kernel.with_operands(kernel.operands, [self.region, *kernel.regions[1:]])
         self.kernel, self.target = kernel, target
         self.windows = Windows(kernel)
-        self.cutter = Cutter(kernel)
+        self.cutter = Cutter(kernel, self.windows.masks, self.windows.idle)
         self.module = target.module()
         self.f = self.module.kernel(SYMBOL)
         self.nests = Nests(self.module, target)
@@ -116,8 +116,10 @@ class Driver:
 
     # Versions.
 
-    def _inside(self, accesses: Sequence[Op], scope: Scope) -> llvm.Value:
-        """Whether all these windows lie inside."""
+    def _inside(
+        self, accesses: Sequence[Op], scope: Scope, masks: Sequence[Op] = ()
+    ) -> llvm.Value:
+        """Whether all these windows lie inside, and all these masks hold in whole tiles."""
         f = self.f
         known: dict[tuple[Offset, str, Dim], llvm.Value] = {}
         for op in accesses:
@@ -130,6 +132,10 @@ class Driver:
                         at = self._affine(offset, scope)
                         test = f.compare(predicate, at, bound)
                         known[offset, predicate, bound] = test
+        for op in masks:
+            lowest = self.windows.least_of[op]
+            if (lowest, "sge", 0) not in known:
+                known[lowest, "sge", 0] = f.compare("sge", self._affine(lowest, scope), 0)
         tests = list(known.values())
         total = tests[0]
         for test in tests[1:]:
@@ -193,17 +199,19 @@ class Driver:
         self, block: Block, scope: Scope, inside: frozenset[Op], split: bool, finish: Finish
     ) -> None:
         """A block, in two versions if windows in it may reach outside; `finish` ends each."""
-        accesses = self.windows.tests.get(block.region)
-        if not split or not accesses:
+        accesses = self.windows.tests.get(block.region, [])
+        masks = self.windows.masks.get(block.region, [])
+        if not split or not (accesses or masks):
             self._steps(block, scope, inside, split, finish)
             return
-        branch = self.f.if_else(self._inside(accesses, scope))
+        branch = self.f.if_else(self._inside(accesses, scope, masks))
         with branch.then():
             version = scope.inner(scope.wanted)
-            self._steps(block, version, inside | frozenset(accesses), True, finish)
+            self._steps(block.whole, version, inside | frozenset(accesses), True, finish)
         with branch.otherwise():
             version = scope.inner(scope.wanted)
-            self._steps(block, version, inside, False, finish)
+            # Where the call decides sizes, loops inside still have turns that are whole.
+            self._steps(block, version, inside, bool(self.windows.masks), finish)
 
     # Steps.
 
