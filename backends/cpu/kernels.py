@@ -48,26 +48,11 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
 def _contraction(op: Op, region: Region, target: Target, blocking: Blocking | None) -> KernelCode:
     """Blocked products; complex ones are reductions, with what follows them one after another."""
     dots = [inner for inner in region.ops if inner.name == "dot_general"]
-    if any(_ragged(dot) for dot in dots):
-        if len(region.ops) > 1:
-            return composite.emit(region, target, op.definition.flops(op))
-        return reduce.emit(product.as_reduction(region), target, op.definition.flops(op))
     if not any(dot.result.element.is_complex for dot in dots):
         return contract.emit(op, target, blocking)
     if len(region.ops) > 1:
         return composite.emit(region, target, op.definition.flops(op))
     return reduce.emit(product.as_reduction(region), target, op.definition.flops(op))
-
-
-def _ragged(dot: Op) -> bool:
-    from ...hlo.ops.contraction import free_dims
-    from ...hlo.symbols import SymbolicDim
-
-    lhs, rhs = dot.operands
-    wanted = [lhs.dims[d] for d in dot.lhs_contracting_dimensions] + [
-        rhs.dims[d] for d in free_dims(dot, "rhs")
-    ]
-    return any(isinstance(d, SymbolicDim) for d in wanted)
 
 
 def is_contraction(op: Op) -> bool:

@@ -11,7 +11,7 @@ Values stand in values.py, instructions in instructions.py; here they become fun
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...hlo.deciding import surely_below
@@ -199,6 +199,17 @@ class Function(Instructions):
 
     def if_else(self, condition: Value) -> Branch:
         return Branch(self, condition)
+
+    def switch(self, value: Value, bodies: Mapping[int, Callable[[], None]]) -> None:
+        """The code of the body that stands at the value; none where none does."""
+        done, labels = self.label(), {number: self.label() for number in bodies}
+        cases = " ".join(f"{value.type} {n}, label %{label}" for n, label in labels.items())
+        self.line(f"switch {value}, label %{done} [ {cases} ]")
+        for number, emit in bodies.items():
+            self.start_block(labels[number])
+            emit()
+            self.jump(done)
+        self.start_block(done)
 
     def jump(self, label: str) -> None:
         """Ends the block with a jump to a label from `label()`; start another block afterwards."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...hlo.graph import Op
-from ...hlo.symbols import SymbolicDim
+from ...hlo.symbols import Dim, SymbolicDim
 from .places import mark
 from .values import (
     Operand,
@@ -340,10 +340,12 @@ class Instructions:
             return self.extract(a if mask[0] < a.lanes else other, mask[0] % a.lanes)
         return self.emit(result, f"shufflevector {a}, {other}, <{len(mask)} x i32> <{lanes}>")
 
-    def iota(self, lanes: int, element: str = "i64", step: int = 1) -> Value:
+    def iota(self, lanes: int, element: str = "i64", step: Dim = 1) -> Value:
         """<0, step, 2*step, ...>."""
         if lanes == 1:
             return self.constant(element, 0)
+        if isinstance(step, SymbolicDim):
+            return self.mul(self.iota(lanes, element), self.constant(vector(lanes, element), step))
         return vector_constant(element, [i * step for i in range(lanes)])
 
     def tail_mask(self, count: Value, lanes: int) -> Value:

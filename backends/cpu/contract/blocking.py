@@ -17,8 +17,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ....hlo.deciding import at_hint
-from ....hlo.symbols import SymbolicDim
+from ....hlo.deciding import at_hint, surely_at_most
+from ....hlo.symbols import Dim, SymbolicDim, maximum
 
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 3 << 18  # of a row block: what stays in an L2 cache of 2 MB beside other traffic
@@ -52,7 +52,7 @@ class Blocking:
 
     rows: int  # of a micro-kernel, at most
     vectors: int  # of a column group
-    depth: int  # steps summed in registers
+    depth: Dim  # steps summed in registers
     panels: int  # row panels of a row block
     blocks: int  # row blocks of a tile
     groups: int  # column groups of a tile
@@ -113,17 +113,32 @@ def largest_rows(registers: int, vectors: int) -> int:
     return max(1, (registers - 1 - vectors) // vectors)
 
 
-def row_panels(rows: int, most: int) -> tuple[int, int, int]:
+def row_panels(rows: Dim, most: int) -> tuple[Dim, Dim, Dim]:
     """(panels, size, larger): `larger` panels of size + 1 rows, then those of `size` rows."""
     panels = -(-rows // most)
-    size, larger = divmod(rows, panels)
+    size, larger = divmod(rows, panels if surely_at_most(1, panels) else maximum(panels, 1))
     return panels, size, larger
 
 
-def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[int, int, int]:
+def heights(most: int) -> list[int]:
+    """Rows of the micro-kernels of a product whose rows the call decides; panels of other heights
+    are computed in two parts."""
+    return list(range(1, most + 1))
+
+
+def parted(rows: int, most: int) -> tuple[int, int]:
+    """Two heights that are `rows` together; the second may be none."""
+    known = heights(most)
+    if rows in known:
+        return rows, 0
+    above = max(one for one in known if one < rows and rows - one in known)
+    return above, rows - above
+
+
+def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[Dim, Dim, Dim]:
     """Scratch bytes of the packed left side, the packed right side and partial sums of a tile."""
     _, size, larger = row_panels(shape.rows, cut.rows)
-    if isinstance(size, SymbolicDim):
+    if isinstance(shape.rows, SymbolicDim):
         rows = cut.panels * cut.rows
     else:
         rows = cut.panels * (size + (larger > 0))
@@ -131,7 +146,7 @@ def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[int, int, int]:
     left = rows * padded_depth(shape.depth, shape.element_bytes) if cut.pack_left else 0
     kept = cut.groups if panels_kept(shape, cut) else 1
     right = kept * width * shape.depth if cut.pack_right else 0
-    partial = cut.depth < shape.depth and rows * cut.groups * width or 0
+    partial = rows * cut.groups * width if cuts_depth(shape, cut) else 0
     first, second, third = (-(-part * shape.element_bytes // 64) * 64
                             for part in (left, right, partial))  # fmt: skip
     return first, second, third
@@ -139,13 +154,27 @@ def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[int, int, int]:
 
 def panels_kept(shape: ProductShape, cut: Blocking) -> bool:
     """Whether all packed panels of a tile are kept: for its other row or depth blocks."""
-    return cut.blocks > 1 or cut.depth < shape.depth
+    return cut.blocks > 1 or cuts_depth(shape, cut)
 
 
-def padded_depth(depth: int, element_bytes: int) -> int:
+def cuts_depth(shape: ProductShape, cut: Blocking) -> bool:
+    """Whether sums are formed in several parts of the depth."""
+    return cut.depth != shape.depth
+
+
+def opened(shape: ProductShape, cut: Blocking) -> Blocking:
+    """A blocking of the shape at its hints as one of the shape at all sizes: a depth that is not
+    cut there is cut nowhere; nor is one that may be none."""
+    whole = cut.depth == at_hint(shape.depth) or not surely_at_most(1, shape.depth)
+    return replace(cut, depth=shape.depth) if whole else cut
+
+
+def padded_depth(depth: Dim, element_bytes: int) -> Dim:
     """Elements from one packed row to the next: whole lines, never a large power of two apart."""
     line = max(1, 64 // element_bytes)
     lines = -(-depth // line)
+    if isinstance(lines, SymbolicDim):
+        return (lines // 2 * 2 + 1) * line
     return (lines | 1) * line if lines > 8 else lines * line
 
 

@@ -10,6 +10,7 @@ from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
+from ....hlo.symbols import Dim
 from ... import llvm
 from ...llvm import elements
 from ..codegen import Target
@@ -30,12 +31,12 @@ from .views import Segment, View, align, merge, view_of
 class _Form:
     """A dot_general as loops; strides in elements of the stored operands."""
 
-    outer: list[tuple[int, int, int, int]]  # size, left, right, result
+    outer: list[tuple[Dim, Dim, Dim, Dim]]  # size, left, right, result
     rows: tuple[Segment, ...]
-    row_count: int
+    row_count: Dim
     columns: tuple[Segment, ...]
-    column_count: int
-    depth: list[tuple[int, int, int]]  # size, left, right
+    column_count: Dim
+    depth: list[tuple[Dim, Dim, Dim]]  # size, left, right
     left: View
     right: View
 
@@ -112,7 +113,7 @@ def _product(
     if (
         plain
         and len(row_segments) == 1
-        and inner.applies(at_hint(form.row_count), form.columns, form.depth, lanes)
+        and inner.applies(form.row_count, form.columns, form.depth, lanes)
     ):
         return InnerProducts(
             lanes, tuple(size for size, *_ in form.outer), form.row_count, form.column_count,
@@ -174,7 +175,7 @@ def right_side(
     if columns is not None:
         side = DirectRight(source, depth, columns)
         return side if source.plain else side.copied()
-    contiguous = depth and depth[-1].stride == 1 and depth[-1].size >= lanes // 2
+    contiguous = depth and depth[-1].stride == 1 and at_hint(depth[-1].size) >= lanes // 2
     if contiguous and len(segments) == 1:
         return TransposedRight(source, depth, segments[0].stride)
     return GatheredRight(source, depth, segments, count)

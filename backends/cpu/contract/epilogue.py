@@ -22,7 +22,7 @@ from ...llvm.index import (
     of_axis,
 )
 from ...plain.frame import weight
-from .operands import Group, constant_mask
+from .operands import Group
 
 _SHORT = 8  # instructions that follow a sum
 
@@ -89,7 +89,7 @@ class Epilogue:
         emitter = self._emitter(f, args, scopes)
         width = 1 if self.columns[0] == 1 else group.lanes
         places = self._places(f, outer, column, group, width)
-        masks = self._masks(f, group, width)
+        masks = self._masks(f, column, group, width)
 
         def finish(line: llvm.Value, row_part: Affine) -> None:
             for position, place in enumerate(places):
@@ -127,7 +127,7 @@ class Epilogue:
         """Finishes sums in registers: row by row, the vectors of one column group."""
         emitter = self._emitter(f, args, Scopes(f))
         places = self._places(f, outer, column, group, group.lanes)
-        masks = self._masks(f, group, group.lanes)
+        masks = self._masks(f, column, group, group.lanes)
         rows, stride = self.rows
         first = of_axis(Axis(row, rows)) if rows != 1 else ZERO
         for place, total in enumerate(sums):
@@ -156,14 +156,16 @@ class Epilogue:
             places.append(base + of_axis(axis) * self.columns[1] if self.columns[0] != 1 else base)
         return places
 
-    def _masks(self, f: llvm.Function, group: Group, width: int) -> list[Mask | None]:
+    def _masks(
+        self, f: llvm.Function, column: llvm.Value, group: Group, width: int
+    ) -> list[Mask | None]:
         """The real lanes of each vector of a column group; None for all of them."""
         masks: list[Mask | None] = [None] * group.vectors
         if width > 1 and group.tail == 1:
             # Of a mask known to hold one lane LLVM stores too much, see `tail_mask`.
             masks[-1] = Mask(f.tail_mask(llvm.constant("i64", 1), width), 0)
-        elif width > 1 and group.tail:
-            masks[-1] = Mask(constant_mask(width, group.tail), 0)
+        elif width > 1 and group.partial:
+            masks[-1] = Mask(group.mask(f, column), 0)
         return masks
 
     def _emitter(self, f: llvm.Function, args: llvm.Value, scopes: Scopes) -> ElementEmitter:

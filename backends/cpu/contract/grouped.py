@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from ....hlo.deciding import at_hint
+from ....hlo.symbols import Dim, SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from . import pairs, tiles_amx
 from .group_sides import LeftRows, RightGroups, left_rows, right_groups
-from .operands import Group, unravel
+from .operands import Group, call_group, column_groups, unravel
 from .product import Product
 
 Value = llvm.Value
@@ -73,12 +76,15 @@ def engine_for(
     return None
 
 
-def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int, int] | None:
-    """Defines the kernel `name`; its tiles and scratch bytes. None where no engine fits."""
+def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[Dim, int] | None:
+    """Defines the kernel `name`; its tiles and scratch bytes. None where no engine fits, or the
+    call decides columns or depth."""
     elements = product.left.source.element, product.right.source.element
     engine = engine_for(product.target, *elements, product.accumulator)
     steps = math.prod(product.depth)
     if engine is None or not steps or not product.rows or not product.columns:
+        return None
+    if isinstance(steps, SymbolicDim) or isinstance(product.columns, SymbolicDim):
         return None
     depth = -(-steps * 4 // engine.group // engine.step) * engine.step
     left = left_rows(product.left, steps, engine.group, depth)
@@ -102,12 +108,12 @@ class _Emitter:
         self.module, self.name, self.product, self.engine = module, name, product, engine
         self.depth, self.left, self.right = depth, left, right  # depth: bytes, padded
         self.width = GROUP_COLUMNS
-        self.whole, rest = divmod(product.columns, self.width)
-        self.groups = self.whole + (rest > 0)
-        self.full = Group(_LANES, VECTORS) if self.whole else None
-        self.last = Group(_LANES, -(-rest // _LANES), rest % _LANES) if rest else None
+        self.groups = -(-product.columns // self.width)
+        self.whole, lasts = column_groups(_LANES, VECTORS, product.columns)
+        self.kinds = [("_full", Group(_LANES, VECTORS))] if self.whole else []
+        self.kinds += [("_last", group) for group in lasts]
         self.units, self.rest = divmod(product.rows, engine.unit)
-        self.panels = self.units + (self.rest > 0)
+        self.panels = -(-product.rows // engine.unit)
         self.outer = math.prod(product.outer)
         self.per_block = self._block_panels()
         self.blocks = -(-self.panels // self.per_block)
@@ -115,37 +121,37 @@ class _Emitter:
 
     def _block_panels(self) -> int:
         """Units of rows of a block."""
-        others = self.outer * self.groups
+        others, panels = max(1, at_hint(self.outer) * self.groups), max(1, at_hint(self.panels))
         if not self.right.stored:
             # Every block brings the right side into groups anew, which costs more than reading the
             # left side from beyond L2.
             blocks = -(-_LEAST_TILES // others)
             if self.left.packed:
                 # Unless that is little beside packing the block's rows, which then stay near.
-                blocks = max(blocks, self.product.rows // (_MANY_ROWS * self.product.columns))
-            return -(-self.panels // min(self.panels, blocks))
+                rows = at_hint(self.product.rows)
+                blocks = max(blocks, rows // (_MANY_ROWS * self.product.columns))
+            return -(-panels // min(panels, blocks))
         fits = max(1, _LEFT_BYTES // max(1, self.engine.unit * self.left.pitch))
-        blocks = -(-self.panels // fits)
+        blocks = -(-panels // fits)
         if others * blocks < _ENOUGH_TILES:
-            blocks = min(self.panels, -(-_ENOUGH_TILES // others))
-        return -(-self.panels // blocks)
+            blocks = min(panels, -(-_ENOUGH_TILES // others))
+        return -(-panels // blocks)
 
     def _column_parts(self) -> int:
         """Parts that the column groups are cut into; each packs the left side for itself."""
         if not self.left.packed:
             return self.groups
-        others = self.outer * self.blocks
+        others = max(1, at_hint(self.outer * self.blocks))
         return min(-(-_ENOUGH_TILES // others), max(1, self.groups // _LEAST_GROUPS))
 
-    def emit(self) -> tuple[int, int]:
-        for group, suffix in ((self.full, "_full"), (self.last, "_last")):
-            if group is not None:
-                self._emit_group(self.name + suffix, group)
+    def emit(self) -> tuple[Dim, int]:
+        for suffix, group in self.kinds:
+            self._emit_group(self.name + suffix, group)
         engine, product = self.engine, self.product
         f = self.module.kernel(self.name)
         args, begin, end, scratch = f.arguments
         if engine.tiles:
-            tiles_amx.configure(f, engine.unit if self.units else self.rest)
+            tiles_amx.configure(f, engine.unit if self.units != 0 else self.rest)
         per_part = -(-self.groups // self.parts)
         parts = -(-self.groups // per_part)
         with f.for_range(begin, end) as loop:
@@ -162,14 +168,10 @@ class _Emitter:
             with f.for_range(start, stop, at_least_once=True) as inner:
                 column = f.mul(inner.index, self.width)
                 operands = args, flat, first, final, column, scratch
-                if self.full and self.last:
-                    branch = f.if_else(f.compare("ult", inner.index, self.whole))
-                    with branch.then():
-                        f.call(self.name + "_full", "void", *operands)
-                    with branch.otherwise():
-                        f.call(self.name + "_last", "void", *operands)
-                else:
-                    f.call(self.name + ("_full" if self.full else "_last"), "void", *operands)
+                call_group(
+                    f, self.kinds, inner.index, self.whole,
+                    lambda kind, operands=operands: f.call(self.name + kind, "void", *operands),
+                )  # fmt: skip
         if engine.tiles:
             tiles_amx.release(f)
         f.ret()
@@ -177,7 +179,9 @@ class _Emitter:
 
     @property
     def _left_bytes(self) -> int:
-        rows = min(self.per_block * self.engine.unit, self.product.rows)
+        rows = self.per_block * self.engine.unit
+        if not isinstance(self.product.rows, SymbolicDim):
+            rows = min(rows, self.product.rows)
         return -(-self.left.scratch(rows) // 64) * 64
 
     def _micro(self, name: str, rows: int, group: Group, tile_pitch: int) -> None:
@@ -207,10 +211,16 @@ class _Emitter:
         product, engine, epilogue = self.product, self.engine, self.product.epilogue
         plain = epilogue.plain and not group.tail
         tile_pitch = 4 * (epilogue.rows[1] if plain else group.columns)
-        if self.units:
+        if self.units != 0:
             self._micro(name + "_rows", engine.unit, group, tile_pitch)
-        if self.rest:
-            self._micro(name + "_rest", self.rest, group, tile_pitch)
+        opened = isinstance(self.rest, SymbolicDim)
+        rests = {self.rest: name + "_rest"} if self.rest else {}
+        if opened:
+            # What is configured says how many rows a block in tiles has, but for the upper half.
+            counts = [tiles_amx.ROWS] if engine.tiles else range(1, engine.unit)
+            rests = {rows: f"{name}_rest{rows}" for rows in counts}
+        for rows, micro in rests.items():
+            self._micro(micro, rows, group, tile_pitch)
         f = self.module.helper(name, parameters, inline="noinline")
         args, flat, first, last, column, scratch = f.arguments
         coordinates = unravel(f, flat, product.outer)
@@ -218,7 +228,7 @@ class _Emitter:
         right = self.right.open(f, args, coordinates, column, group, panel)
         tile = f.alloca(product.accumulator, 0 if plain else engine.unit * group.columns)
 
-        def block(number: Value, rows: int, micro: str) -> None:
+        def block(number: Value, rows: int | Value, micro: str) -> None:
             row = f.mul(number, engine.unit)
             if self.left.packed:
                 start = f.mul(f.sub(row, f.mul(first, engine.unit)), self.left.pitch)
@@ -228,13 +238,29 @@ class _Emitter:
             target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile
             f.call(micro, "void", left, right, target)
             if not plain:
-                count = llvm.constant("i64", rows)
+                count = f.lift(rows, "i64")
                 epilogue.emit(f, args, coordinates, row, column, count, tile, group)
 
-        if self.units:
+        if self.units != 0:
             with f.for_range(first, f.min(last, self.units)) as loop:
                 block(loop.index, engine.unit, name + "_rows")
-        if self.rest:
+        if opened:
+            # Behind the units of the last block of rows, where there are rows left.
+            with f.if_then(f.compare("slt", self.units, last)):
+                units, rest = f.constant("i64", self.units), f.constant("i64", self.rest)
+                if engine.tiles:
+                    tiles_amx.configure(f, rest)
+                    branch = f.if_else(f.compare("sgt", rest, tiles_amx.ROWS))
+                    with branch.then():
+                        block(units, rest, name + "_rows")
+                    with branch.otherwise():
+                        block(units, rest, rests[tiles_amx.ROWS])
+                    tiles_amx.configure(f, engine.unit)
+                else:
+                    f.switch(rest, {
+                        rows: partial(block, units, rows, micro) for rows, micro in rests.items()
+                    })  # fmt: skip
+        elif self.rest:
             with f.if_then(f.compare("eq", last, self.panels)):
                 if engine.tiles and self.units:
                     tiles_amx.configure(f, self.rest)

@@ -7,12 +7,16 @@ keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
+from ....hlo.deciding import at_hint
+from ....hlo.symbols import Dim, SymbolicDim
 from ... import llvm
 from .epilogue import Epilogue
-from .operands import Group, Source, constant_mask, unravel
+from .operands import Group, Source, call_group, column_groups, constant_mask, unravel
 from .views import Segment
 
 Value = llvm.Value
@@ -28,77 +32,84 @@ class InnerProducts:
     right: where they are, and the stride of a row or column."""
 
     lanes: int
-    outer: tuple[int, ...]
-    rows: int
-    columns: int
-    depth: tuple[tuple[int, int, int], ...]
-    left: tuple[Source, int]
-    right: tuple[Source, int]
+    outer: tuple[Dim, ...]
+    rows: Dim
+    columns: Dim
+    depth: tuple[tuple[Dim, Dim, Dim], ...]
+    left: tuple[Source, Dim]
+    right: tuple[Source, Dim]
     epilogue: Epilogue
 
 
-def emit_inner_products(module: llvm.Module, name: str, work: InnerProducts) -> tuple[int, int]:
+def emit_inner_products(module: llvm.Module, name: str, work: InnerProducts) -> tuple[Dim, int]:
     """Defines the kernel; its tiles and scratch bytes."""
     lanes, outer, rows, columns = work.lanes, work.outer, work.rows, work.columns
     epilogue = work.epilogue
-    vectors = min(_VECTORS, -(-columns // lanes))
+    vectors = min(_VECTORS, -(-at_hint(columns) // lanes))
     width = vectors * lanes
-    whole, rest = divmod(columns, width)
-    groups = whole + (rest > 0)
-    body = _Body(lanes, rows, columns, list(work.depth), work.left, work.right, width)
+    whole, lasts = column_groups(lanes, vectors, columns)
+    groups = -(-columns // width)
+    # Lanes of the last group that do not exist are masked; the tile keeps its width.
+    kinds = {f"full{vectors}": Group(lanes, vectors)} if whole != 0 else {}
+    kinds |= {f"last{last.vectors}": replace(last, pitch=width) for last in lasts}
+    body = _Body(lanes, columns, list(work.depth), work.left, work.right, width)
+    most = MOST_ROWS if isinstance(rows, SymbolicDim) else rows
     f = module.kernel(name)
     args, begin, end, _ = f.arguments
-    tile = f.alloca(work.left[0].accumulator, rows * width)
-    count = llvm.constant("i64", rows)
-    zero = llvm.constant("i64", 0)
+    tile = f.alloca(work.left[0].accumulator, most * width)
     with f.for_range(begin, end) as loop:
         number, flat = f.urem(loop.index, groups), f.udiv(loop.index, groups)
         coordinates = unravel(f, flat, outer)
         column = f.mul(number, width)
-        body.emit(f, args, coordinates, column, tile)
 
-        def finish(group: Group) -> None:
-            epilogue.emit(f, args, coordinates, zero, column, count, tile, group)  # noqa: B023
+        def some_rows(row: Value, count: int) -> None:
+            body.emit(f, args, coordinates, row, count, column, tile)  # noqa: B023
+            finished = llvm.constant("i64", count)
 
-        full = Group(lanes, vectors)
-        # Lanes of the last group that do not exist are masked; the tile keeps its width.
-        last = Group(lanes, -(-rest // lanes), rest % lanes, width)
-        if whole and rest:
-            branch = f.if_else(f.compare("ult", number, whole))
-            with branch.then():
-                finish(full)
-            with branch.otherwise():
-                finish(last)
+            def finish(kind: str) -> None:
+                group = kinds[kind]
+                epilogue.emit(f, args, coordinates, row, column, finished, tile, group)  # noqa: B023
+
+            call_group(f, list(kinds.items()), number, whole, finish)  # noqa: B023
+
+        if isinstance(rows, SymbolicDim):
+            with f.for_range(0, rows, MOST_ROWS) as some:
+                bodies = {n: partial(some_rows, some.index, n) for n in range(1, MOST_ROWS + 1)}
+                f.switch(f.min(f.sub(rows, some.index), MOST_ROWS), bodies)
         else:
-            finish(full if whole else last)
+            some_rows(llvm.constant("i64", 0), rows)
     f.ret()
-    total = groups
-    for size in outer:
-        total *= size
-    return total, 0
+    return math.prod(outer) * groups, 0
 
 
 class _Body:
     def __init__(
         self,
         lanes: int,
-        rows: int,
-        columns: int,
-        depth: list[tuple[int, int, int]],
-        left: tuple[Source, int],
-        right: tuple[Source, int],
+        columns: Dim,
+        depth: list[tuple[Dim, Dim, Dim]],
+        left: tuple[Source, Dim],
+        right: tuple[Source, Dim],
         width: int,
     ) -> None:
-        self.lanes, self.rows, self.columns = lanes, rows, columns
+        self.lanes, self.columns = lanes, columns
         self.depth, self.width = depth, width
         self.left, self.row_stride = left
         self.right, self.column_stride = right
 
     def emit(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, tile: Value
+        self,
+        f: llvm.Function,
+        args: Value,
+        outer: Sequence[Value],
+        row: Value,
+        count: int,
+        column: Value,
+        tile: Value,
     ) -> None:
-        """tile[row, i] = sum over depth, for the `width` columns from `column` on."""
-        left = self.left.base(f, args, outer)
+        """tile[i, j] = sum over depth, for `count` rows from `row` on and the `width` columns from
+        `column` on."""
+        left = self.left.at(f, self.left.base(f, args, outer), f.mul(row, self.row_stride))
         right = self.right.base(f, args, outer)
         accumulator = self.left.accumulator
         with f.for_range(0, self.width, _COLUMNS) as loop:
@@ -111,7 +122,7 @@ class _Body:
                 for i in range(_COLUMNS)
             ]
             kind = llvm.vector(self.lanes, accumulator)
-            zeros = [llvm.constant(kind, 0)] * (self.rows * _COLUMNS)
+            zeros = [llvm.constant(kind, 0)] * (count * _COLUMNS)
             zero = llvm.constant("i64", 0)
             sums = self._nest(f, self.depth, left, places, zero, zero, zeros)
             for position, total in enumerate(sums):
@@ -122,7 +133,7 @@ class _Body:
     def _nest(
         self,
         f: llvm.Function,
-        depth: list[tuple[int, int, int]],
+        depth: list[tuple[Dim, Dim, Dim]],
         left: Value,
         right: Sequence[Value],
         left_at: Value,
@@ -141,7 +152,13 @@ class _Body:
             x, y = f.add(left_at, loop.index), f.add(right_at, loop.index)
             loop.carry(*self._step(f, left, right, x, y, loop.carried, None))
         sums = loop.results
-        if whole < size:
+        if isinstance(size, SymbolicDim):
+            with f.for_range(whole, size, self.lanes, sums) as loop:  # at most once
+                x, y = f.add(left_at, whole), f.add(right_at, whole)
+                mask = f.tail_mask(f.constant("i64", size - whole), self.lanes)
+                loop.carry(*self._step(f, left, right, x, y, loop.carried, mask))
+            sums = loop.results
+        elif whole < size:
             x, y = f.add(left_at, whole), f.add(right_at, whole)
             mask = constant_mask(self.lanes, size - whole)
             sums = self._step(f, left, right, x, y, sums, mask)
@@ -164,7 +181,8 @@ class _Body:
 
         columns = [load(self.right, place, right_at) for place in right]
         updated: list[Value] = []
-        for row in range(self.rows):
+        rows = len(sums) // _COLUMNS
+        for row in range(rows):
             value = load(self.left, left, f.add(left_at, row * self.row_stride))
             for i, column in enumerate(columns):
                 updated.append(f.fma(value, column, sums[row * _COLUMNS + i]))
@@ -183,14 +201,14 @@ def total_of(f: llvm.Function, vector: Value) -> Value:
 
 
 def applies(
-    rows: int, columns: Sequence[Segment], depth: Sequence[tuple[int, int, int]], lanes: int
+    rows: Dim, columns: Sequence[Segment], depth: Sequence[tuple[Dim, Dim, Dim]], lanes: int
 ) -> bool:
     """Whether inner products beat bringing the right side into panels."""
     return (
-        0 < rows <= MOST_ROWS
+        0 < at_hint(rows) <= MOST_ROWS
         and len(columns) == 1
         and columns[0].stride != 1
         and len(depth) > 0
         and depth[-1][1:] == (1, 1)
-        and depth[-1][0] >= 2 * lanes
+        and at_hint(depth[-1][0]) >= 2 * lanes
     )

@@ -2,16 +2,19 @@
 
     tile[i, v] = sum over k of left[i, k] * right[k, v]        rows i, vectors v of lanes
 
-All strides are constants of the kernel, so every address is one register plus a displacement.
-Accumulators never leave registers before the sum is complete.
+Strides are constants of the kernel where sizes are numbers, so every address is one register plus a
+displacement; those that the call decides are registers too. Accumulators never leave registers before
+the sum is complete.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ....hlo.deciding import at_hint, surely_below
+from ....hlo.symbols import Dim, SymbolicDim
 from ... import llvm
 
 Value = llvm.Value
@@ -26,9 +29,9 @@ PART = 512  # steps of depth whose products are summed by themselves
 class Depth:
     """One loop of the summed dimensions, with strides in elements."""
 
-    size: int
-    left: int
-    right: int
+    size: Dim
+    left: Dim
+    right: Dim
 
 
 @dataclass(frozen=True)
@@ -38,20 +41,28 @@ class Micro:
     element: str  # LLVM type of sources and accumulators
     lanes: int
     rows: int
-    row_stride: int
+    row_stride: Dim
     vectors: tuple[int, ...]
     depth: tuple[Depth, ...]  # outermost first
-    tile_stride: int  # elements from one row of the tile to the next
+    tile_stride: Dim  # elements from one row of the tile to the next
     tail_lanes: int = 0  # if not 0, lanes of the last vector that may be read
     ahead: int = 0  # lines of 64 bytes to bring into L2 per turn of the loop; a single loop only
     cut: bool = False  # sums only a part of the (one) depth loop, on top of what the tile holds
-    stream: int = 0  # if not 0, bytes ahead that the right side is brought into L1
+    stream: Dim = 0  # if not 0, bytes ahead that the right side is brought into L1
     copies: bool = False  # `ahead` is where the right side's vectors are stored, one after another
+    masked: bool = False  # the caller says how many lanes of the last vector may be read
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the call decides sizes that it computes with."""
+        loops = [size for loop in self.depth for size in (loop.size, loop.left, loop.right)]
+        every = (self.row_stride, self.tile_stride, self.stream, *loops)
+        return any(isinstance(size, SymbolicDim) for size in every)
 
     @property
     def unroll(self) -> int:
         """Steps of one turn of the innermost loop."""
-        size = self.depth[-1].size if self.depth else 1
+        size = at_hint(self.depth[-1].size) if self.depth else 1
         return Micro.turns(self.rows * len(self.vectors), size)
 
     @staticmethod
@@ -71,7 +82,8 @@ def emit_micro(
     number of the first one, tells whether the tile holds sums already.
 
     With `finish` the function takes (args, outer, row, column) too, and finish(function, these,
-    sums) does what follows in place of stores to the tile."""
+    sums) does what follows in place of stores to the tile. Where the call decides sizes it takes
+    args as well, and with `masked` the real lanes of the last vector at the end."""
     parameters = [
         ("ptr noalias readonly", "left"),
         ("ptr noalias readonly", "right"),
@@ -80,184 +92,247 @@ def emit_micro(
         ("i64", "step"),
         ("i64", "steps"),
     ]
-    if finish is not None:
+    if finish is not None or micro.is_open:
         parameters.append(("ptr noalias readonly", "args"))
+    if finish is not None:
         parameters += [("i64", "outer"), ("i64", "row"), ("i64", "column")]
+    if micro.masked:
+        parameters.append(("i64", "real"))
     f = module.helper(name, parameters, inline="noinline")
     left, right, tile, ahead, step, steps = f.arguments[:6]
+    emitter = _Emitter(f, micro, f.arguments[-1] if micro.masked else None)
     vector = llvm.vector(micro.lanes, micro.element)
-    places = [
-        row * micro.tile_stride + number * micro.lanes
-        for row in range(micro.rows)
-        for number in range(len(micro.vectors))
-    ]
-    zeros: Sequence[Value] = [llvm.constant(vector, 0)] * len(places)
+    zeros: Sequence[Value] = [llvm.constant(vector, 0)] * (micro.rows * len(micro.vectors))
     if micro.cut:
         # Each part is summed by itself: rounding grows with the length of what is summed at once.
-        sums = _emit_part(f, micro, left, right, ahead, steps, zeros)
+        state = emitter.steps(micro.depth[0], [], steps, [left, right, ahead, *zeros])
+        sums: Sequence[Value] = state[3:]
         branch = f.if_else(f.compare("eq", step, 0))
         with branch.then():
             branch.give(*sums)
         with branch.otherwise():
-            before = [f.load(vector, f.pointer(tile, p, micro.element)) for p in places]
+            before = [f.load(vector, place) for place in emitter.places(tile)]
             branch.give(*map(f.add, before, sums))
         sums = branch.results
     else:
-        sums = _emit_parts(f, micro, left, right, ahead, zeros)
+        sums = emitter.parts(left, right, ahead, zeros)
     if finish is not None:
-        finish(f, f.arguments[6:], sums)
-        places, sums = [], []
-    for place, value in zip(places, sums, strict=True):
-        f.store(value, f.pointer(tile, place, micro.element))
+        finish(f, f.arguments[6:10], sums)
+    else:
+        emitter.store(tile, sums)
     f.ret()
 
 
-def _emit_part(
-    f: llvm.Function,
-    micro: Micro,
-    left: Value,
-    right: Value,
-    ahead: Value,
-    steps: Value,
-    sums: Sequence[Value],
-) -> Sequence[Value]:
-    """`steps` steps of the one depth loop."""
-    unroll = micro.unroll
-    whole = f.mul(f.udiv(steps, unroll), unroll)
-    first = [left, right, ahead, *sums]
-    with f.for_range(0, whole, unroll, first) as body:
-        body.carry(*_emit_turn(f, micro, micro.depth[0], [], unroll, body.carried))
-    with f.for_range(whole, steps, 1, body.results) as rest:
-        a, b, c, *carried = rest.carried
-        carried = _emit_step(f, micro, a, b, c, carried)
-        loop = micro.depth[0]
-        a, b = f.pointer(a, loop.left, micro.element), f.pointer(b, loop.right, micro.element)
-        rest.carry(a, b, c, *carried)
-    return rest.results[3:]
+class _Emitter:
+    """The body of one micro-kernel. The state of its loops are three pointers, then the sums."""
 
+    def __init__(self, f: llvm.Function, micro: Micro, real: Value | None) -> None:
+        self.f, self.micro = f, micro
+        self.vector = llvm.vector(micro.lanes, micro.element)
+        self.mask: Value | None = None
+        if real is not None:
+            self.mask = f.tail_mask(real, micro.lanes)
+        elif micro.tail_lanes:
+            kept = [lane < micro.tail_lanes for lane in range(micro.lanes)]
+            self.mask = llvm.vector_constant("i1", kept)
+        self.rows = self._multiples(micro.row_stride)
 
-def _emit_parts(
-    f: llvm.Function,
-    micro: Micro,
-    left: Value,
-    right: Value,
-    ahead: Value,
-    zeros: Sequence[Value],
-) -> Sequence[Value]:
-    """The whole depth; a long one in parts of about `PART` steps, each summed by itself."""
-    loop, *inner = micro.depth or (Depth(1, 0, 0),)
-    within = max(1, math.prod(one.size for one in inner))
-    unroll = 1 if inner else max(1, micro.unroll)
-    part = max(unroll, PART // within // unroll * unroll)
-    whole = loop.size // part
-    if whole < 2 or not llvm.is_float(micro.element):
-        return _emit_depth(f, micro, list(micro.depth), left, right, ahead, zeros)
-    vector = llvm.vector(micro.lanes, micro.element)
-    totals = f.alloca(vector, len(zeros))
-    for number, zero in enumerate(zeros):
-        f.store(zero, f.pointer(totals, number, vector))
-    with f.for_range(0, whole, 1, [left, right, ahead], at_least_once=True) as parts:
-        start = [*parts.carried, *zeros]
-        with f.for_range(0, part, unroll, start, at_least_once=True) as body:
-            body.carry(*_emit_turn(f, micro, loop, inner, unroll, body.carried))
-        left, right, ahead, *sums = body.results
-        for number, value in enumerate(sums):
-            place = f.pointer(totals, number, vector)
-            f.store(f.add(f.load(vector, place), value), place)
-        parts.carry(left, right, ahead)
-    left, right, ahead = parts.results
-    rest = replace(loop, size=loop.size - whole * part)
-    sums = zeros
-    if rest.size:
-        sums = _emit_depth(f, micro, [rest, *inner], left, right, ahead, zeros)
-    kept = [f.load(vector, f.pointer(totals, number, vector)) for number in range(len(zeros))]
-    return kept if sums is zeros else [f.add(a, b) for a, b in zip(kept, sums, strict=True)]
+    def _multiples(self, stride: Dim) -> list[llvm.Operand]:
+        """The offsets of all rows."""
+        if not isinstance(stride, SymbolicDim):
+            return [row * stride for row in range(self.micro.rows)]
+        f = self.f
+        one = f.constant("i64", stride)
+        found = [llvm.constant("i64", 0)]
+        for _ in range(1, self.micro.rows):
+            # Not as sizes: each of them would be one more load where the function begins.
+            found.append(f.binary("add", found[-1], one) if len(found) > 1 else one)
+        return list(found)
 
+    def _next(self, pointer: Value, stride: Dim) -> Value:
+        return self.f.pointer(pointer, stride, self.micro.element)
 
-def _emit_turn(
-    f: llvm.Function,
-    micro: Micro,
-    loop: Depth,
-    inner: list[Depth],
-    unroll: int,
-    state: Sequence[Value],
-) -> list[Value]:
-    """`unroll` steps of a loop; the state are the three pointers, then the sums."""
-    left, right, ahead, *sums = state
-    for line in range(micro.ahead):
-        f.prefetch(f.pointer(ahead, line * LINE, "i8"), locality=2)
-    copied = len(micro.vectors) * micro.lanes if micro.copies else 0  # elements per step
-    for turn in range(unroll):
-        at = f.pointer(left, turn * loop.left, micro.element)
-        bt = f.pointer(right, turn * loop.right, micro.element)
-        ct = f.pointer(ahead, turn * copied, micro.element)
-        sums = _emit_depth(f, micro, inner, at, bt, ct, sums)
-    ahead = f.pointer(ahead, micro.ahead * LINE, "i8")
-    return [
-        f.pointer(left, unroll * loop.left, micro.element),
-        f.pointer(right, unroll * loop.right, micro.element),
-        f.pointer(ahead, unroll * copied, micro.element),
-        *sums,
-    ]
+    def _after(self, pointer: Value, stride: Dim, count: int) -> Value:
+        """`count` strides behind a pointer."""
+        if not isinstance(stride, SymbolicDim):
+            return self._next(pointer, count * stride)
+        for _ in range(count):
+            pointer = self._next(pointer, stride)
+        return pointer
 
+    def places(self, tile: Value) -> Iterator[Value]:
+        """Where the sums stand in the tile."""
+        micro = self.micro
+        stride = micro.tile_stride
+        for row in range(micro.rows):
+            for number in range(len(micro.vectors)):
+                at = number * micro.lanes
+                if isinstance(stride, SymbolicDim):
+                    yield self._next(tile, at)
+                else:
+                    yield self._next(tile, row * stride + at)
+            if isinstance(stride, SymbolicDim):
+                tile = self._next(tile, stride)
 
-def _emit_depth(
-    f: llvm.Function,
-    micro: Micro,
-    depth: list[Depth],
-    left: Value,
-    right: Value,
-    ahead: Value,
-    sums: Sequence[Value],
-) -> Sequence[Value]:
-    """The loops over `depth`, with the accumulators carried through them."""
-    if not depth:
-        return _emit_step(f, micro, left, right, ahead, sums)
-    loop, inner = depth[0], depth[1:]
-    unroll = 1 if inner else micro.unroll
-    whole = loop.size // unroll * unroll if unroll else 0
-    if whole:
-        start = [left, right, ahead, *sums]
-        with f.for_range(0, whole, unroll, start, at_least_once=True) as body:
-            body.carry(*_emit_turn(f, micro, loop, inner, unroll, body.carried))
-        left, right, ahead, *sums = body.results
-    for _ in range(loop.size - whole):
-        left, right, ahead, *sums = _emit_turn(
-            f, replace(micro, ahead=0), loop, inner, 1, [left, right, ahead, *sums]
-        )
-    return sums
+    def store(self, tile: Value, sums: Sequence[Value]) -> None:
+        for place, value in zip(self.places(tile), sums, strict=True):
+            self.f.store(value, place)
 
+    def steps(
+        self, loop: Depth, inner: Sequence[Depth], steps: Value, state: Sequence[Value]
+    ) -> Sequence[Value]:
+        """`steps` steps of a loop, a number that is known when the code runs."""
+        f = self.f
+        unroll = 1 if inner else max(1, self.micro.unroll)
+        whole = f.mul(f.udiv(steps, unroll), unroll)
+        with f.for_range(0, whole, unroll, state) as body:
+            body.carry(*self.turn(loop, inner, unroll, body.carried))
+        if unroll == 1:
+            return body.results
+        with f.for_range(whole, steps, 1, body.results) as rest:
+            a, b, c, *carried = rest.carried
+            carried = self.step(a, b, c, carried)
+            a, b = self._next(a, loop.left), self._next(b, loop.right)
+            rest.carry(a, b, self._next(c, self._copied), *carried)
+        return rest.results
 
-def _emit_step(
-    f: llvm.Function,
-    micro: Micro,
-    left: Value,
-    right: Value,
-    ahead: Value,
-    sums: Sequence[Value],
-) -> list[Value]:
-    """One rank-1 update of all accumulators."""
-    vector = llvm.vector(micro.lanes, micro.element)
-    loaded = []
-    for number, offset in enumerate(micro.vectors):
-        pointer = f.pointer(right, offset, micro.element)
-        if micro.stream:
-            f.prefetch(f.pointer(pointer, micro.stream, "i8"))
-        if micro.tail_lanes and number == len(micro.vectors) - 1:
-            mask = llvm.vector_constant("i1", [i < micro.tail_lanes for i in range(micro.lanes)])
-            loaded.append(f.masked_load(vector, pointer, mask))
-        else:
-            loaded.append(f.load(vector, pointer))
-        if micro.copies:
-            f.store(loaded[-1], f.pointer(ahead, number * micro.lanes, micro.element))
-    updated = []
-    for row in range(micro.rows):
-        scalar = f.load(micro.element, f.pointer(left, row * micro.row_stride, micro.element))
-        spread = f.splat(scalar, micro.lanes)
-        for number, value in enumerate(loaded):
-            total = sums[row * len(loaded) + number]
-            if llvm.is_float(micro.element):
-                updated.append(f.fma(spread, value, total))
+    def parts(
+        self, left: Value, right: Value, ahead: Value, zeros: Sequence[Value]
+    ) -> Sequence[Value]:
+        """The whole depth; a long one in parts of about `PART` steps, each summed by itself."""
+        micro, f = self.micro, self.f
+        loop, *inner = micro.depth or (Depth(1, 0, 0),)
+        within = max(1, at_hint(math.prod(one.size for one in inner)))
+        unroll = 1 if inner else max(1, micro.unroll)
+        part = max(unroll, PART // within // unroll * unroll)
+        state = [left, right, ahead, *zeros]
+        if not llvm.is_float(micro.element) or surely_below(loop.size, 2 * part):
+            return self.depth(list(micro.depth), state)[3:]
+        if isinstance(loop.size, SymbolicDim):
+            return self._open_parts(loop, inner, part, state)
+        whole = loop.size // part
+        vector = self.vector
+        totals = f.alloca(vector, len(zeros))
+        for number, zero in enumerate(zeros):
+            f.store(zero, f.pointer(totals, number, vector))
+        with f.for_range(0, whole, 1, [left, right, ahead], at_least_once=True) as parts:
+            start = [*parts.carried, *zeros]
+            with f.for_range(0, part, unroll, start, at_least_once=True) as body:
+                body.carry(*self.turn(loop, inner, unroll, body.carried))
+            left, right, ahead, *sums = body.results
+            for number, value in enumerate(sums):
+                place = f.pointer(totals, number, vector)
+                f.store(f.add(f.load(vector, place), value), place)
+            parts.carry(left, right, ahead)
+        rest = replace(loop, size=loop.size - whole * part)
+        found = zeros
+        if rest.size:
+            found = self.depth([rest, *inner], [*parts.results, *zeros])[3:]
+        kept = [f.load(vector, f.pointer(totals, number, vector)) for number in range(len(zeros))]
+        return kept if found is zeros else [f.add(a, b) for a, b in zip(kept, found, strict=True)]
+
+    def _open_parts(
+        self, loop: Depth, inner: Sequence[Depth], part: int, state: Sequence[Value]
+    ) -> Sequence[Value]:
+        """The same where the call decides how long it is: one loop over all parts, the sums of the
+        last one in registers. What is no longer than two parts is one."""
+        f, vector, zeros = self.f, self.vector, state[3:]
+        count = f.constant("i64", loop.size)
+        length = f.select(f.compare("slt", count, 2 * part), count, part)
+        several = f.compare("slt", length, count)
+        totals = f.alloca(vector, len(zeros))
+        places = [f.pointer(totals, number, vector) for number in range(len(zeros))]
+        with f.if_then(several):
+            for zero, place in zip(zeros, places, strict=True):
+                f.store(zero, place)
+        with f.for_range(0, count, length, state) as parts:
+            steps = f.min(f.sub(count, parts.index), length)
+            found = self.steps(loop, inner, steps, [*parts.carried[:3], *zeros])
+            with f.if_then(f.compare("slt", f.add(parts.index, steps), count)):
+                for value, place in zip(found[3:], places, strict=True):
+                    f.store(f.add(f.load(vector, place), value), place)
+            parts.carry(*found)
+        sums = parts.results[3:]
+        branch = f.if_else(several)
+        with branch.then():
+            branch.give(*(f.add(f.load(vector, p), s) for p, s in zip(places, sums, strict=True)))
+        with branch.otherwise():
+            branch.give(*sums)
+        return branch.results
+
+    @property
+    def _copied(self) -> int:
+        """Elements that a step copies."""
+        return len(self.micro.vectors) * self.micro.lanes if self.micro.copies else 0
+
+    def turn(
+        self,
+        loop: Depth,
+        inner: Sequence[Depth],
+        unroll: int,
+        state: Sequence[Value],
+        fetches: bool = True,
+    ) -> list[Value]:
+        """`unroll` steps of a loop."""
+        f, micro = self.f, self.micro
+        left, right, ahead, *sums = state
+        lines = micro.ahead if fetches else 0
+        for line in range(lines):
+            f.prefetch(f.pointer(ahead, line * LINE, "i8"), locality=2)
+        for turn in range(unroll):
+            at = self._after(left, loop.left, turn)
+            bt = self._after(right, loop.right, turn)
+            ct = f.pointer(ahead, turn * self._copied, micro.element)
+            sums = self.depth(inner, [at, bt, ct, *sums])[3:]
+        ahead = f.pointer(ahead, lines * LINE, "i8")
+        return [
+            self._after(left, loop.left, unroll),
+            self._after(right, loop.right, unroll),
+            f.pointer(ahead, unroll * self._copied, micro.element),
+            *sums,
+        ]
+
+    def depth(self, loops: Sequence[Depth], state: Sequence[Value]) -> Sequence[Value]:
+        """The loops over the depth, with the accumulators carried through them."""
+        f = self.f
+        if not loops:
+            left, right, ahead, *sums = state
+            return [left, right, ahead, *self.step(left, right, ahead, sums)]
+        loop, inner = loops[0], loops[1:]
+        if isinstance(loop.size, SymbolicDim):
+            return self.steps(loop, inner, f.constant("i64", loop.size), state)
+        unroll = 1 if inner else self.micro.unroll
+        whole = loop.size // unroll * unroll if unroll else 0
+        if whole:
+            with f.for_range(0, whole, unroll, state, at_least_once=True) as body:
+                body.carry(*self.turn(loop, inner, unroll, body.carried))
+            state = body.results
+        for _ in range(loop.size - whole):
+            state = self.turn(loop, inner, 1, state, fetches=False)
+        return state
+
+    def step(self, left: Value, right: Value, ahead: Value, sums: Sequence[Value]) -> list[Value]:
+        """One rank-1 update of all accumulators."""
+        f, micro = self.f, self.micro
+        loaded = []
+        for number, offset in enumerate(micro.vectors):
+            pointer = self._next(right, offset)
+            if micro.stream:
+                f.prefetch(f.pointer(pointer, micro.stream, "i8"))
+            if self.mask is not None and number == len(micro.vectors) - 1:
+                loaded.append(f.masked_load(self.vector, pointer, self.mask))
             else:
-                updated.append(f.add(f.mul(spread, value), total))
-    return updated
+                loaded.append(f.load(self.vector, pointer))
+            if micro.copies:
+                f.store(loaded[-1], f.pointer(ahead, number * micro.lanes, micro.element))
+        updated = []
+        for row in range(micro.rows):
+            place = f.pointer(left, self.rows[row], micro.element)
+            spread = f.splat(f.load(micro.element, place), micro.lanes)
+            for number, value in enumerate(loaded):
+                total = sums[row * len(loaded) + number]
+                if llvm.is_float(micro.element):
+                    updated.append(f.fma(spread, value, total))
+                else:
+                    updated.append(f.add(f.mul(spread, value), total))
+        return updated

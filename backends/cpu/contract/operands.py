@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from ....hlo.symbols import Dim, SymbolicDim
 from ... import llvm
 from ...llvm import elements
 from .micro import Depth
@@ -107,12 +109,19 @@ def segment_offset(f: llvm.Function, index: Value, segments: Sequence[Segment]) 
 @dataclass(frozen=True)
 class Group:
     """A column group: `vectors` registers wide; in the last one `tail` lanes are real (0: all).
-    In a tile of sums, rows are `pitch` elements apart (0: no gap)."""
+    With `end`, the columns that the call decides, those are real that lie before it: at least one,
+    at most all. In a tile of sums, rows are `pitch` elements apart (0: no gap)."""
 
     lanes: int
     vectors: int
     tail: int = 0
     pitch: int = 0
+    end: SymbolicDim | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether lanes of the last vector may be no columns."""
+        return self.tail > 0 or self.end is not None
 
     @property
     def columns(self) -> int:
@@ -122,9 +131,58 @@ class Group:
     def tile_stride(self) -> int:
         return self.pitch or self.columns
 
-    @property
-    def valid(self) -> int:
+    def valid(self, f: llvm.Function, column: Value) -> llvm.Operand:
+        """The real columns of the group that begins at `column`."""
+        if self.end is not None:
+            return f.sub(self.end, column)
         return self.columns - (self.lanes - self.tail if self.tail else 0)
+
+    def real(self, f: llvm.Function, column: Value) -> llvm.Operand:
+        """The real lanes of its last vector."""
+        if self.end is not None:
+            return f.sub(f.sub(self.end, column), self.columns - self.lanes)
+        return self.tail or self.lanes
+
+    def mask(self, f: llvm.Function, column: Value) -> Value:
+        """The same as a mask."""
+        if self.end is not None:
+            return f.tail_mask(f.lift(self.real(f, column), "i64"), self.lanes)
+        return constant_mask(self.lanes, self.tail)
+
+
+def column_groups(lanes: int, vectors: int, columns: Dim) -> tuple[Dim, list[Group]]:
+    """How many whole groups of `vectors` registers there are, and which groups may follow them: of
+    a number of columns that the call decides, one of each width."""
+    if isinstance(columns, SymbolicDim):
+        lasts = [Group(lanes, v, end=columns) for v in range(1, vectors + 1)]
+        return columns // (vectors * lanes), lasts
+    whole, rest = divmod(columns, vectors * lanes)
+    return whole, [Group(lanes, -(-rest // lanes), rest % lanes)] if rest else []
+
+
+def call_group(
+    f: llvm.Function,
+    kinds: Sequence[tuple[str, Group]],
+    number: Value,
+    whole: llvm.Operand,
+    call: Callable[[str], None],
+) -> None:
+    """Emits call(kind) for the kind of column group `number`: the first of several is that of the
+    `whole` full groups."""
+    if len(kinds) == 1:
+        call(kinds[0][0])
+        return
+    (full, group), *lasts = kinds
+    branch = f.if_else(f.compare("ult", number, whole))
+    with branch.then():
+        call(full)
+    with branch.otherwise():
+        if len(lasts) == 1:
+            call(lasts[0][0])
+        else:
+            columns = f.sub(f.lift(lasts[0][1].end, "i64"), f.mul(number, group.columns))
+            vectors = f.udiv(f.add(columns, group.lanes - 1), group.lanes)
+            f.switch(vectors, {one.vectors: partial(call, kind) for kind, one in lasts})
 
 
 def linear_strides(depth: Sequence[Segment | Depth], unit: int) -> tuple[int, ...]:

@@ -10,13 +10,14 @@ formed in the same order, so any split of the tiles over workers gives the same 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug
-from ....hlo.symbols import SymbolicDim
+from ....hlo.symbols import Dim, SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from ..machines import machine_of
@@ -26,7 +27,7 @@ from .choose import choose
 from .epilogue import Epilogue
 from .left import LeftSide
 from .micro import LINE, Depth, Micro, emit_micro
-from .operands import Group, unravel
+from .operands import Group, call_group, column_groups, unravel
 from .right import STEPS_AHEAD, RightSide
 
 Value = llvm.Value
@@ -42,10 +43,10 @@ class Product:
 
     target: Target
     accumulator: str
-    outer: tuple[int, ...]
-    rows: int
-    columns: int
-    depth: tuple[int, ...]  # sizes
+    outer: tuple[Dim, ...]
+    rows: Dim
+    columns: Dim
+    depth: tuple[Dim, ...]  # sizes
     left: LeftSide
     right: RightSide
     epilogue: Epilogue
@@ -87,9 +88,9 @@ def emit_product(
     if cut is None:
         usual = blocking.at_hints(shape)
         cut = blocking.streaming(usual) or choose(usual, machine_of(product.target))
-    elif reason := blocking.problem(shape, cut):
+    elif reason := blocking.problem(blocking.at_hints(shape), cut):
         raise CompilerBug(f"{cut} is no blocking of {shape}: {reason}")
-    return _Emitter(module, name, product, cut).emit()
+    return _Emitter(module, name, product, blocking.opened(shape, cut)).emit()
 
 
 class _Emitter:
@@ -110,12 +111,14 @@ class _Emitter:
             self.right = self.right.copied()
         self.parts = blocking.scratch_parts(shape, cut)
         self.width = cut.vectors * product.lanes
-        whole, rest = divmod(product.columns, self.width)
-        self.whole, self.groups = whole, whole + (rest > 0)
-        lanes = product.lanes
-        self.full = Group(lanes, cut.vectors) if whole else None
-        self.last = Group(lanes, -(-rest // lanes), rest % lanes) if rest else None
-        self.cut_depth = cut.depth < self.steps
+        self.groups = -(-product.columns // self.width)
+        self.whole, lasts = column_groups(product.lanes, cut.vectors, product.columns)
+        open_columns = isinstance(product.columns, SymbolicDim)
+        self.kinds = [("full", Group(product.lanes, cut.vectors))] if self.whole != 0 else []
+        self.kinds += [
+            (f"last{group.vectors}" if open_columns else "last", group) for group in lasts
+        ]
+        self.cut_depth = blocking.cuts_depth(shape, cut)
         # Panels that only one row block reads are packed when it needs them, all in one place.
         kept = blocking.panels_kept(shape, cut)
         # The first row panel packs columns while it is computed, if vectors can be copied so.
@@ -127,9 +130,8 @@ class _Emitter:
     def emit(self) -> tuple[int, int]:
         """Defines the kernel; its tiles and scratch bytes."""
         cut, outer = self.cut, math.prod(self.product.outer)
-        for group, suffix in ((self.full, "_full"), (self.last, "_last")):
-            if group is not None:
-                _GroupEmitter(self, group, self.name + suffix).emit()
+        for kind, group in self.kinds:
+            _GroupEmitter(self, group, f"{self.name}_{kind}").emit()
         row_parts, column_parts = -(-self.blocks // cut.blocks), -(-self.groups // cut.groups)
         f = self.module.kernel(self.name)
         args, begin, end, scratch = f.arguments
@@ -174,7 +176,7 @@ class _Emitter:
             self.left.pack(f, args, coordinates, *rows, place)
         operands = args, flat, first, final
         if not self.cut_depth:
-            steps = number, llvm.constant("i64", self.steps)
+            steps = number, f.constant("i64", self.steps)
             self._each_group(f, start, stop, "", (*operands, *steps), scratch)
             return
         with f.for_range(0, self.steps, self.cut.depth) as loop:
@@ -195,15 +197,10 @@ class _Emitter:
             number = loop.index
             place = f.sub(number, start)
             every = *operands, f.mul(number, self.width), place, scratch
-            if self.full and self.last:
-                branch = f.if_else(f.compare("ult", number, self.whole))
-                with branch.then():
-                    f.call(f"{self.name}_full{suffix}", "void", *every)
-                with branch.otherwise():
-                    f.call(f"{self.name}_last{suffix}", "void", *every)
-            else:
-                kind = "full" if self.full else "last"
-                f.call(f"{self.name}_{kind}{suffix}", "void", *every)
+            call_group(
+                f, self.kinds, number, self.whole,
+                lambda kind, every=every: f.call(f"{self.name}_{kind}{suffix}", "void", *every),
+            )  # fmt: skip
 
     def first_row(self, f: llvm.Function, panel: Value) -> Value:
         """The first row of a panel."""
@@ -217,7 +214,7 @@ class _GroupEmitter:
         self.whole, self.group, self.name = whole, group, name
         self.product, self.cut = whole.product, whole.cut
         self.epilogue = self.product.epilogue
-        self.plain = self.epilogue.plain and not group.tail
+        self.plain = self.epilogue.plain and not group.partial
         self.tile_stride = self.epilogue.rows[1] if self.plain else group.columns
         self.finishes = not (self.plain or whole.cut_depth) and self.epilogue.short
         self.depth = _merged(self.product.depth, whole.left, whole.right, group)
@@ -230,8 +227,7 @@ class _GroupEmitter:
         whole = self.whole
         if whole.pack_first:
             self._emit_open()
-        micros = self._emit_micros("", whole.right, copies=False)
-        copying: dict[int, str] = {}
+        micros = copying = self._emit_micros("", whole.right, copies=False)
         if whole.packs_along:
             copying = self._emit_micros("_copy", self.product.right, copies=True)
         numbers = ("outer", "first", "last", "step", "steps", "column", "place")
@@ -280,19 +276,19 @@ class _GroupEmitter:
             else:
                 target = tile
             ahead = self.fetch.pointer(f, right, f.sub(loop.index, first))
-            rest: tuple[Value, ...] = step, steps
-            if self.finishes:
-                rest = *rest, args, flat, row, column
+            place = args, flat, row, column
             count = self._count(f, loop.index)
+            operands = left, right, target, ahead, step, steps
             if fresh is None or direct is None:
-                self._call(f, micros, loop.index, (left, right, target, ahead, *rest))
+                self._call(f, micros, loop.index, operands, place)
             else:
                 copies = f.land(fresh, f.compare("eq", loop.index, first))
                 branch = f.if_else(copies)
                 with branch.then():
-                    self._call(f, copying, loop.index, (left, direct, target, right, *rest))
+                    copied = left, direct, target, right, step, steps
+                    self._call(f, copying, loop.index, copied, place, operands)
                 with branch.otherwise():
-                    self._call(f, micros, loop.index, (left, right, target, ahead, *rest))
+                    self._call(f, micros, loop.index, operands, place)
             if not (self.plain or self.finishes):
                 if final is None:
                     self.epilogue.emit(f, args, coordinates, row, column, count, target, self.group)
@@ -340,21 +336,24 @@ class _GroupEmitter:
         self.whole.right.open(f, args, coordinates, column, self.group, panel)
         f.ret()
 
-    def _emit_micros(self, suffix: str, right: RightSide, *, copies: bool) -> dict[int, str]:
-        """The micro-kernels of both panel sizes, by rows."""
+    def _emit_micros(self, suffix: str, right: RightSide, *, copies: bool) -> _Micros:
+        """The micro-kernels of all panel sizes."""
         whole = self.whole
         if whole.open:
-            counts = range(1, whole.most + 1)
-            names = {count: f"{self.name}_rows{count}{suffix}" for count in counts}
+            names = {
+                count: f"{self.name}_rows{count}{suffix}" for count in blocking.heights(whole.most)
+            }
         else:
             names = {whole.size: f"{self.name}_rows{suffix}"}
             if whole.larger:
                 names[whole.size + 1] = f"{self.name}_rows1{suffix}"
-        masked = self.group.tail if right.mask_tail(self.group) else 0
+        masked = right.mask_tail(self.group)
+        open_tail = masked and self.group.end is not None
         depth = _merged(self.product.depth, whole.left, right, self.group)
         stream = self._stream()
         if copies:
             stream = STEPS_AHEAD * depth[0].right * whole.shape.element_bytes
+        is_open = False
         for rows, name in names.items():
             micro = Micro(
                 self.product.accumulator,
@@ -364,14 +363,16 @@ class _GroupEmitter:
                 right.offsets(self.group),
                 depth,
                 self.tile_stride,
-                masked,
+                self.group.tail if masked else 0,
                 0 if copies else self.fetch.lines,
                 whole.cut_depth,
                 stream,
                 copies,
+                open_tail,
             )
+            is_open = micro.is_open
             emit_micro(self.module, name, micro, self._finish if self.finishes else None)
-        return names
+        return _Micros(names, is_open, open_tail)
 
     def _finish(self, f: llvm.Function, place: Sequence[Value], sums: Sequence[Value]) -> None:
         """What follows the sums of one micro-kernel, while they are in registers."""
@@ -387,57 +388,90 @@ class _GroupEmitter:
         return f.add(f.cast("zext", f.compare("ult", panel, whole.larger), "i64"), whole.size)
 
     def _call(
-        self, f: llvm.Function, micros: dict[int, str], panel: Value, operands: tuple[Value, ...]
+        self,
+        f: llvm.Function,
+        micros: _Micros,
+        panel: Value,
+        operands: tuple[Value, ...],
+        place: tuple[Value, ...],
+        others: tuple[Value, ...] | None = None,
     ) -> None:
-        """Calls the micro-kernel of a panel."""
+        """Calls the micro-kernel of a panel, which is at `place`: (args, outer, row, column).
+        Heights that have none are computed in two parts; `others`: the operands of the second."""
         whole = self.whole
+
+        def call(rows: int, operands: tuple[Value, ...] = operands, above: int = 0) -> None:
+            left, right, target, *rest = operands
+            args, flat, row, column = place
+            if above:
+                left = f.pointer(left, whole.left.row_stride * above, self.product.accumulator)
+                target = f.pointer(target, self.tile_stride * above, self.product.accumulator)
+                row = f.add(row, above)
+            every = [left, right, target, *rest]
+            if self.finishes or micros.is_open:
+                every.append(args)
+            if self.finishes:
+                every += flat, row, column
+            if micros.masked:
+                every.append(f.lift(self.group.real(f, column), "i64"))
+            f.call(micros.names[rows], "void", *every)
+
+        def part(rows: int) -> None:
+            above, below = blocking.parted(rows, whole.most)
+            call(above)
+            if below:
+                call(below, others or operands, above)
+
         if whole.open:
-            done, labels = f.label(), {count: f.label() for count in micros}
-            cases = " ".join(f"i64 {count}, label %{label}" for count, label in labels.items())
-            f.line(f"switch {self._count(f, panel)}, label %{done} [ {cases} ]")
-            for count, label in labels.items():
-                f.start_block(label)
-                f.call(micros[count], "void", *operands)
-                f.jump(done)
-            f.start_block(done)
-            return
-        if not whole.larger:
-            f.call(micros[whole.size], "void", *operands)
-            return
-        branch = f.if_else(f.compare("ult", panel, whole.larger))
-        with branch.then():
-            f.call(micros[whole.size + 1], "void", *operands)
-        with branch.otherwise():
-            f.call(micros[whole.size], "void", *operands)
+            counts = range(1, whole.most + 1)
+            f.switch(self._count(f, panel), {n: functools.partial(part, n) for n in counts})
+        elif whole.larger:
+            branch = f.if_else(f.compare("ult", panel, whole.larger))
+            with branch.then():
+                call(whole.size + 1)
+            with branch.otherwise():
+                call(whole.size)
+        else:
+            call(whole.size)
 
     def _fetch(self) -> _Fetch:
         """How panels that lie one behind the other are fetched ahead."""
         group, right = self.group, self.whole.right
+        depth, steps = at_hint(self.cut.depth), at_hint(self.whole.steps)
         bytes_of_step = group.columns * llvm.bits_of(self.product.accumulator) // 8
         follows = not right.packed or (self.whole.kept and self.cut.groups > 1)
         in_place = follows and len(self.depth) == 1 and self.depth[0].right == group.columns
-        size = self.whole.steps * bytes_of_step
-        useful = size >= _STREAMED_PANEL and self.cut.panels > 1 and not group.tail
+        size = steps * bytes_of_step
+        useful = size >= _STREAMED_PANEL and self.cut.panels > 1 and not group.partial
         if not (in_place and useful):
             return _Fetch(0, 0, 0)
-        unroll = Micro.turns(self.whole.most * group.vectors, self.cut.depth)
-        turns = max(1, self.cut.depth // unroll)
-        part = self.cut.depth * bytes_of_step
+        unroll = Micro.turns(self.whole.most * group.vectors, depth)
+        turns = max(1, depth // unroll)
+        part = depth * bytes_of_step
         lines = min(_MOST_LINES, -(-part // (LINE * turns * self.cut.panels)))
         # After a depth block of the only group comes the next depth block.
         following = part if self.whole.cut_depth and self.cut.groups == 1 else size
         return _Fetch(following, lines, lines * turns * LINE, part)
 
-    def _stream(self) -> int:
+    def _stream(self) -> Dim:
         """Bytes ahead that a right side is fetched of which every element is used once."""
         whole = self.whole
-        once = at_hint(whole.panels) <= 2 and not self.cut.pack_right and not self.group.tail
+        once = at_hint(whole.panels) <= 2 and not self.cut.pack_right and not self.group.partial
         if not once or not blocking.streamed(blocking.at_hints(whole.shape)):
             return 0
         if whole.cut_depth and self.depth[0].right > self.group.columns:
             # Rows of the right side, read side by side: the next ones, where this group is.
             return self.cut.depth * self.depth[0].right * whole.shape.element_bytes
         return _STREAM_AHEAD
+
+
+@dataclass(frozen=True)
+class _Micros:
+    """Micro-kernels by the rows of their panels, and what they take beside the usual."""
+
+    names: dict[int, str]
+    is_open: bool
+    masked: bool
 
 
 @dataclass(frozen=True)

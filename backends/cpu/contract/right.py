@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ....hlo.deciding import at_hint, surely_at_most
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .operands import Group, Source, constant_mask, each_index, linear_strides, segment_offset
 from .views import Segment
@@ -29,7 +31,7 @@ class RightSide:
     @property
     def depth_stride(self) -> int:
         """Elements from one step of the innermost loop to the next, where the operand lies."""
-        steps = [loop.stride for loop in self._loops if loop.size > 1]
+        steps = [loop.stride for loop in self._loops if loop.size != 1]
         return steps[-1] if steps else 0
 
     def copied(self) -> RightSide:
@@ -87,7 +89,7 @@ class DirectRight(RightSide):
     def __init__(self, source: Source, depth: Sequence[Segment], columns: Columns) -> None:
         super().__init__(source, depth)
         self._columns = columns
-        self.block = columns.inner if columns.inner < columns.stored else 0
+        self.block = columns.inner if columns.inner != columns.stored else 0
 
     def copied(self) -> RightSide:
         return CopiedRight(self.source, self._loops, self._columns)
@@ -98,12 +100,14 @@ class DirectRight(RightSide):
     def offsets(self, group: Group) -> tuple[int, ...]:
         inner, stride = self._columns.inner, self._columns.block_stride
         starts = super().offsets(group)
-        if inner >= group.columns:
+        if inner == self._columns.stored or surely_at_most(group.columns, inner):
             return starts
         return tuple(s // inner * stride + s % inner for s in starts)
 
     def mask_tail(self, group: Group) -> bool:
-        first = self._columns.count - group.valid
+        if group.end is not None:
+            return True
+        first = self._columns.count - (group.columns - group.lanes + group.tail)
         return group.tail > 0 and first + group.columns > self._columns.stored
 
     def open(
@@ -111,7 +115,7 @@ class DirectRight(RightSide):
         scratch: Value,
     ) -> Value:  # fmt: skip
         base = self.source.base(f, args, outer)
-        if self._columns.inner < self._columns.stored:
+        if self.block:
             block = f.mul(f.udiv(column, self._columns.inner), self._columns.block_stride)
             column = f.add(block, f.urem(column, self._columns.inner))
         return self.source.at(f, base, column)
@@ -134,7 +138,8 @@ class CopiedRight(RightSide):
         accumulator = self.source.accumulator
         starts = self._direct.offsets(group)
         apart = self._loops[-1].stride if self._loops else 0
-        ahead = STEPS_AHEAD * apart if abs(apart) > group.columns else 0
+        ahead = STEPS_AHEAD * apart if abs(at_hint(apart)) > group.columns else 0
+        mask = group.mask(f, column) if masked else None
 
         def copy(offset: Value, position: Value) -> None:
             for start in starts if ahead else ():
@@ -142,8 +147,7 @@ class CopiedRight(RightSide):
                 f.prefetch(self.source.at(f, base, f.add(offset, start + ahead)))
             for number, start in enumerate(starts):
                 at = f.add(offset, start)
-                if masked and number == group.vectors - 1:
-                    mask = constant_mask(group.lanes, group.tail)
+                if mask is not None and number == group.vectors - 1:
                     value = self.source.masked_load(f, base, at, mask)
                 else:
                     value = self.source.load(f, base, at, group.lanes)
@@ -169,18 +173,25 @@ class TransposedRight(RightSide):
         strides = self.strides(group)
         inner = self._loops[-1].size
         lanes = group.lanes
+        whole = group.vectors - group.partial
+        apart = self._multiples(f, lanes)
+        ends = self._ends(f, column, group, apart)
 
-        def blocks(offset: Value, position: Value, steps: int) -> None:
-            whole = group.vectors - (1 if group.tail else 0)
+        def blocks(offset: Value, position: Value, steps: int | Value) -> None:
             with f.for_range(0, whole) as loop:
                 first = f.mul(loop.index, lanes)
-                self._block(
-                    f, base, offset, f.add(position, first), first, lanes, group, steps, scratch
-                )
-            if group.tail:
+                place = f.add(position, first)
+                start = f.add(offset, f.mul(first, self._stride))
+                places = (f.add(start, one) for one in apart)
+                vectors = self._rows(f, base, places, lanes, lanes, steps)
+                self._store(f, vectors, place, group, steps, scratch)
+            if group.partial:
                 first = llvm.constant("i64", whole * lanes)
                 place = f.add(position, first)
-                self._block(f, base, offset, place, first, group.tail, group, steps, scratch)
+                start = f.add(offset, f.mul(first, self._stride))
+                places = (f.add(start, one) for one in ends)
+                vectors = self._rows(f, base, places, lanes, group.tail or lanes, steps)
+                self._store(f, vectors, place, group, steps, scratch)
 
         each_index(f, self._loops, strides, lambda o, p: blocks(o, p, lanes), lanes)
         rest = inner % lanes
@@ -188,38 +199,82 @@ class TransposedRight(RightSide):
             start = inner - rest
 
             def remainder(offset: Value, position: Value) -> None:
-                blocks(f.add(offset, start), f.add(position, start * group.columns), rest)
+                steps = f.constant("i64", rest) if isinstance(rest, SymbolicDim) else rest
+                blocks(f.add(offset, start), f.add(position, start * group.columns), steps)
 
             each_index(f, self._loops[:-1], strides[:-1], remainder)
         return scratch
 
-    def _block(
+    def _multiples(self, f: llvm.Function, count: int) -> list[llvm.Operand]:
+        """Where columns begin, from the first one on."""
+        if not isinstance(self._stride, SymbolicDim):
+            return [number * self._stride for number in range(count)]
+        one = f.constant("i64", self._stride)
+        found = [llvm.constant("i64", 0), one]
+        while len(found) < count:
+            found.append(f.binary("add", found[-1], one))
+        return list(found[:count])
+
+    def _ends(
+        self, f: llvm.Function, column: Value, group: Group, apart: Sequence[llvm.Operand]
+    ) -> Sequence[llvm.Operand]:
+        """The same for the last vector of a group: columns behind the last real one repeat it, as
+        what they hold is never stored."""
+        if group.end is None:
+            return apart
+        most = f.sub(group.real(f, column), 1)
+        return [f.mul(f.min(most, number), self._stride) for number in range(group.lanes)]
+
+    def _rows(
         self,
         f: llvm.Function,
         base: Value,
-        offset: Value,
-        position: Value,
-        first: Value,
+        places: Iterable[Value],
+        lanes: int,
         columns: int,
-        group: Group,
-        steps: int,
-        scratch: Value,
-    ) -> None:
-        """`steps` depth steps of `columns` columns, from column `first` of the group on."""
-        lanes, accumulator = group.lanes, self.source.accumulator
-        start = f.add(offset, f.mul(first, self._stride))
+        steps: int | Value,
+    ) -> list[Value]:
+        """`steps` depth steps of each of `columns` columns, zeros behind."""
+        accumulator = self.source.accumulator
+        mask = None
+        if isinstance(steps, Value):
+            mask = f.tail_mask(steps, lanes)
+        elif steps < lanes:
+            mask = constant_mask(lanes, steps)
         vectors = []
-        for column in range(lanes):
-            at = f.add(start, column * self._stride)
+        for column, at in enumerate(places):
             if column >= columns:
                 vectors.append(llvm.constant(llvm.vector(lanes, accumulator), 0))
-            elif steps < lanes:
-                mask = constant_mask(lanes, steps)
+            elif mask is not None:
                 vectors.append(self.source.masked_load(f, base, at, mask))
             else:
                 vectors.append(self.source.load(f, base, at, lanes))
-        for step, vector in enumerate(transpose(f, vectors)[:steps]):
-            place = f.add(position, step * group.columns)
+        return vectors
+
+    def _store(
+        self,
+        f: llvm.Function,
+        vectors: Sequence[Value],
+        position: Value,
+        group: Group,
+        steps: int | Value,
+        scratch: Value,
+    ) -> None:
+        """The first `steps` columns of the block, step by step."""
+        accumulator = self.source.accumulator
+        turned = transpose(f, vectors)
+        if isinstance(steps, int):
+            for step, vector in enumerate(turned[:steps]):
+                place = f.add(position, step * group.columns)
+                f.store(vector, f.pointer(scratch, place, accumulator))
+            return
+        kind = turned[0].type
+        kept = f.alloca(kind, len(turned))
+        for number, vector in enumerate(turned):
+            f.store(vector, f.pointer(kept, number, kind))
+        with f.for_range(0, steps) as loop:
+            place = f.add(position, f.mul(loop.index, group.columns))
+            vector = f.load(kind, f.pointer(kept, loop.index, kind))
             f.store(vector, f.pointer(scratch, place, accumulator))
 
 

@@ -7,12 +7,15 @@ are formed in f32. This is what one-token steps do with bf16, f16 and 8-bit weig
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
+from ....hlo.deciding import at_hint
+from ....hlo.symbols import Dim, SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from .left import LeftSide, PackedLeftSide
-from .operands import Group, constant_mask, unravel
+from .operands import Group, call_group, column_groups, constant_mask, unravel
 from .product import Product
 from .right import CopiedRight, DirectRight
 from .views import merge
@@ -26,15 +29,21 @@ _TURN = 512  # bytes of the weight in one turn of the loop
 _AHEAD = 1024  # bytes
 
 
-def fits(target: Target, element: Any, accumulator: str, rows: int) -> bool:
+def most_rows(target: Target) -> int:
+    """Rows whose sums leave registers for what is read."""
+    return min(ROWS, target.vector_registers // 2 // (WIDTH // target.lanes("float")))
+
+
+def fits(target: Target, element: Any, accumulator: str, rows: Dim) -> bool:
     """Whether a right side of such elements is streamed for so many rows."""
-    registers = rows * (WIDTH // target.lanes(accumulator)) <= target.vector_registers // 2
-    return element.name in _NARROW and accumulator == "float" and 0 < rows <= ROWS and registers
+    if element.name not in _NARROW or accumulator != "float":
+        return False
+    return 0 < at_hint(rows) <= most_rows(target)
 
 
-def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[int, int] | None:
+def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[Dim, int] | None:
     """Defines the kernel `name`; its tiles and scratch bytes. None where the weight does not lie in
-    whole vectors of columns, or rows are many."""
+    whole vectors of columns, or the call decides its sizes, or rows are many."""
     right = product.right
     side = right if isinstance(right, DirectRight) else getattr(right, "_direct", None)
     if not isinstance(side, DirectRight):
@@ -44,53 +53,64 @@ def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[int, 
     if not isinstance(right, DirectRight | CopiedRight) or not product.columns:
         return None
     steps = math.prod(product.depth)
+    if isinstance(steps, SymbolicDim) or isinstance(product.columns, SymbolicDim):
+        return None
     lanes = product.lanes
-    loops = [loop for loop in side._loops if loop.size > 1]
+    loops = [loop for loop in side._loops if loop.size != 1]
     if len(merge(loops)) > 1 or not steps:
         return None
     stride = loops[-1].stride if loops else 0
     if side.block and side.block % WIDTH:
         return None
     left = _contiguous(product.left, product.depth)
-    whole, rest = divmod(product.columns, WIDTH)
-    groups = whole + (rest > 0)
+    rows = product.rows
+    groups = -(-product.columns // WIDTH)
+    whole, lasts = column_groups(lanes, WIDTH // lanes, product.columns)
+    kinds = [("_full", Group(lanes, WIDTH // lanes))] if whole else []
+    kinds += [("_last", last) for last in lasts]
+    # Of rows that the call decides, as many at a time as there are registers for.
+    opened = isinstance(rows, SymbolicDim)
+    most = most_rows(product.target) if opened else rows
+    names = {n: f"{name}_rows{n}" for n in range(1, most + 1)} if opened else {rows: name}
     row_bytes = -(-left.row_stride * 4 // 64) * 64
-    scratch_bytes = product.rows * row_bytes if left.packed else 0
+    scratch_bytes = most * row_bytes if left.packed else 0
     f = module.kernel(name)
     args, begin, end, scratch = f.arguments
-    for group, suffix in (
-        (Group(lanes, WIDTH // lanes) if whole else None, "_full"),
-        (Group(lanes, -(-rest // lanes), rest % lanes) if rest else None, "_last"),
-    ):
-        if group is not None:
-            _emit_group(module, name + suffix, product, left, side, group, steps, stride)
+    for kind, group in kinds:
+        for count, helper in names.items():
+            _emit_group(module, helper + kind, product, left, side, group, steps, stride, count)
     with f.for_range(begin, end) as loop:
         number, flat = f.urem(loop.index, groups), f.udiv(loop.index, groups)
         coordinates = unravel(f, flat, product.outer)
-        if left.packed:
-            rows = llvm.constant("i64", product.rows)
-            left.pack(f, args, coordinates, llvm.constant("i64", 0), rows, scratch)
-            start = scratch
+
+        def some_rows(row: Value, count: int) -> None:
+            if left.packed:
+                left.pack(f, args, coordinates, row, f.add(row, count), scratch)  # noqa: B023
+                start = scratch
+            else:
+                start = left.rows(f, args, coordinates, row)  # noqa: B023
+            column = f.mul(number, WIDTH)  # noqa: B023
+            operands = args, flat, start, column, *([row] if opened else [])  # noqa: B023
+            call_group(
+                f, kinds, number, whole,  # noqa: B023
+                lambda kind: f.call(names[count] + kind, "void", *operands),
+            )  # fmt: skip
+
+        if opened:
+            with f.for_range(0, rows, most) as some:
+                bodies = {n: partial(some_rows, some.index, n) for n in range(1, most + 1)}
+                f.switch(f.min(f.sub(rows, some.index), most), bodies)
         else:
-            start = left.rows(f, args, coordinates, llvm.constant("i64", 0))
-        operands = args, flat, start, f.mul(number, WIDTH)
-        if whole and rest:
-            branch = f.if_else(f.compare("ult", number, whole))
-            with branch.then():
-                f.call(name + "_full", "void", *operands)
-            with branch.otherwise():
-                f.call(name + "_last", "void", *operands)
-        else:
-            f.call(name + ("_full" if whole else "_last"), "void", *operands)
+            some_rows(llvm.constant("i64", 0), rows)
     f.ret()
     return math.prod(product.outer) * groups, scratch_bytes
 
 
-def _contiguous(left: LeftSide, depth: tuple[int, ...]) -> LeftSide:
+def _contiguous(left: LeftSide, depth: tuple[Dim, ...]) -> LeftSide:
     """The left side with plain elements along one loop of the depth."""
     if left.packed:
         return left
-    loops = [(size, step) for size, step in zip(depth, left.depth, strict=True) if size > 1]
+    loops = [(size, step) for size, step in zip(depth, left.depth, strict=True) if size != 1]
     if len(loops) <= 1:
         return left
     return left.copied(depth, ROWS, 1)
@@ -105,24 +125,28 @@ def _emit_group(
     group: Group,
     steps: int,
     stride: int,
+    rows: int,
 ) -> None:
-    """Defines name(args, outer, left, column): the sums of a column group, and what follows."""
+    """Defines name(args, outer, left, column): the sums of a column group, and what follows. Where
+    the call decides how many rows there are, it takes the first one, too."""
     parameters = [
         ("ptr noalias readonly", "args"),
         ("i64", "outer"),
         ("ptr", "left"),
         ("i64", "column"),
     ]
+    if isinstance(product.rows, SymbolicDim):
+        parameters.append(("i64", "row"))
     f = module.helper(name, parameters, inline="noinline")
-    args, flat, rows_at, column = f.arguments
+    args, flat, rows_at, column, *first = f.arguments
     coordinates = unravel(f, flat, product.outer)
     source, accumulator, lanes = side.source, product.accumulator, group.lanes
     base = side.open(f, args, coordinates, column, group, rows_at)
     masked = side.mask_tail(group)
-    along = [step for size, step in zip(product.depth, left.depth, strict=True) if size > 1]
+    along = [step for size, step in zip(product.depth, left.depth, strict=True) if size != 1]
     step_left = 1 if isinstance(left, PackedLeftSide) or not along else along[-1]
     kind = llvm.vector(lanes, accumulator)
-    zeros = [llvm.constant(kind, 0)] * (product.rows * group.vectors)
+    zeros = [llvm.constant(kind, 0)] * (rows * group.vectors)
     line = source.element.bits // 8 * group.columns
 
     def step(at: Value, totals: list[Value]) -> list[Value]:
@@ -135,7 +159,7 @@ def _emit_group(
             else:
                 columns.append(source.load(f, base, f.add(place, start), lanes))
         updated = []
-        for row in range(product.rows):
+        for row in range(rows):
             offset = f.add(f.mul(at, step_left), row * left.row_stride)
             value = f.splat(f.load(accumulator, f.pointer(rows_at, offset, accumulator)), lanes)
             for number, right in enumerate(columns):
@@ -157,11 +181,12 @@ def _emit_group(
         totals = list(loop.results)
     for turn in range(steps - whole):
         totals = step(llvm.constant("i64", whole + turn), totals)
-    tile = f.alloca(accumulator, product.rows * group.columns)
+    tile = f.alloca(accumulator, rows * group.columns)
     for number, total in enumerate(totals):
         row, vector = divmod(number, group.vectors)
         place = f.pointer(tile, row * group.columns + vector * lanes, accumulator)
         f.store(total, place)
-    zero, count = llvm.constant("i64", 0), llvm.constant("i64", product.rows)
-    product.epilogue.emit(f, args, coordinates, zero, column, count, tile, group)
+    count = llvm.constant("i64", rows)
+    row_at = first[0] if first else llvm.constant("i64", 0)
+    product.epilogue.emit(f, args, coordinates, row_at, column, count, tile, group)
     f.ret()

@@ -34,8 +34,18 @@ def product_name(left: str, right: str) -> str:
     return f"llvm.x86.tdpb{sign[left]}{sign[right]}d"
 
 
-def configure(f: llvm.Function, rows: int) -> None:
+def configure(f: llvm.Function, rows: int | Value) -> None:
     """Sizes the tile registers for blocks of `rows` rows (1 to 32)."""
+    if isinstance(rows, int):
+        place = f.module.data(_configuration(rows))
+    else:
+        every = f.module.data(b"".join(map(_configuration, range(1, UNIT + 1))))
+        place = f.pointer(every, f.mul(f.sub(rows, 1), 64), "i8")
+    f.call("llvm.x86.ldtilecfg", "void", place, declare=True)
+
+
+def _configuration(rows: int) -> bytes:
+    """What sizes the tile registers."""
     config = bytearray(64)
     config[0] = 1
     upper, lower = min(rows, ROWS), max(rows - ROWS, 0)
@@ -44,7 +54,7 @@ def configure(f: llvm.Function, rows: int) -> None:
         if height:
             config[16 + 2 * number] = BYTES
             config[48 + number] = height
-    f.call("llvm.x86.ldtilecfg", "void", f.module.data(bytes(config)), declare=True)
+    return bytes(config)
 
 
 def release(f: llvm.Function) -> None:

@@ -12,20 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ....hlo.deciding import surely_at_most
 from ....hlo.graph import Op, Value
+from ....hlo.symbols import Dim
 from ....optimizer.fusable import widens
 
 
 class Segment(NamedTuple):
-    size: int
-    stride: int  # in elements
+    size: Dim
+    stride: Dim  # in elements
 
 
 @dataclass(frozen=True)
 class Dimension:
     """`extent` indices; index i is i unravelled over the segments, whose product may be larger."""
 
-    extent: int
+    extent: Dim
     segments: tuple[Segment, ...]
 
     @property
@@ -43,7 +45,7 @@ class View:
     """What a value is, in terms of the stored array `source`."""
 
     source: Value
-    offset: int
+    offset: Dim
     dims: tuple[Dimension, ...]
 
 
@@ -105,9 +107,8 @@ def _broadcast(op: Op, view: View) -> View:
 
 def _slice(op: Op, view: View) -> View | None:
     dims, offset = [], view.offset
-    bounds = zip(view.dims, op.start_indices, op.limit_indices, op.strides, strict=True)
-    for dim, start, limit, step in bounds:
-        extent = max(0, -(-(limit - start) // step))
+    bounds = zip(view.dims, op.type.dims, op.start_indices, op.strides, strict=True)
+    for dim, extent, start, step in bounds:
         if start == 0 and step == 1:
             dims.append(_clipped(dim, extent))
         elif len(dim.segments) <= 1:
@@ -125,7 +126,7 @@ def _clipped(dim: Dimension, extent: int) -> Dimension:
         # A plain dimension is stored to its new end only: what lies behind may not be there.
         return Dimension(extent, tuple(Segment(extent, s.stride) for s in dim.segments))
     segments = list(dim.segments)
-    while len(segments) > 1 and extent <= math.prod(s.size for s in segments[1:]):
+    while len(segments) > 1 and surely_at_most(extent, math.prod(s.size for s in segments[1:])):
         segments.pop(0)
     return Dimension(extent, tuple(segments))
 
@@ -149,7 +150,7 @@ def _reshape(op: Op, view: View) -> View | None:
             continue
         taken: list[Segment] = []
         wanted = size
-        while wanted > 1:
+        while wanted != 1:
             if not pending or not pending[0].exact:
                 return None
             outer, rest = _outermost(pending.pop(0), wanted)
@@ -177,7 +178,7 @@ def _outermost(dim: Dimension, wanted: int) -> tuple[Segment | None, Dimension |
     else:
         return None, None
     rest = math.prod(s.size for s in left)
-    return taken, Dimension(rest, tuple(left)) if rest > 1 else None
+    return taken, Dimension(rest, tuple(left)) if rest != 1 else None
 
 
 def _convert(op: Op, view: View) -> View | None:
@@ -203,12 +204,12 @@ def align(left: Dimension, right: Dimension) -> list[tuple[int, int, int]] | Non
     a, b = list(left.segments), list(right.segments)
     while a and b:
         (m, x), (n, y) = a.pop(), b.pop()
-        size = m if n % m == 0 else n if m % n == 0 else None
+        size = m if m == n or n % m == 0 else n if m % n == 0 else None
         if size is None:
             return None
         loops.insert(0, (size, x, y))
-        if m > size:
+        if m != size:
             a.append(Segment(m // size, x * size))
-        if n > size:
+        if n != size:
             b.append(Segment(n // size, y * size))
     return loops

@@ -148,7 +148,7 @@ class WindowRight(RightSide):
         if group.tail:
             self._clear_tail(f, group, scratch)
         # Every turn copies the longest run of columns that is in one row and one vector.
-        with f.while_below(column, f.add(column, group.valid)) as loop:
+        with f.while_below(column, f.add(column, group.valid(f, column))) as loop:
             run = self._copy_one(f, base, outer, column, loop.index, group, scratch)
             loop.carry(f.add(loop.index, run))
 
@@ -165,7 +165,7 @@ class WindowRight(RightSide):
         """Copies the windows of the columns from `at` on, as many as it returns."""
         lanes, accumulator = group.lanes, self.source.accumulator
         line = self._walk[-1][0]
-        end = f.add(column, group.valid)
+        end = f.add(column, group.valid(f, column))
         row, x = f.udiv(at, line), f.urem(at, line)
         run = f.min(f.min(f.sub(line, x), lanes), f.sub(end, at))
         sizes = [size for size, _ in self._walk[:-1]]

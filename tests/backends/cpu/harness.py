@@ -57,13 +57,13 @@ class Kernel:
         self.code = code or kernels.emit(op, self.target)
         self.function = compiled(self.code, self.target)
         self._blocks: list[np.ndarray] = []
-        self.scratch = _aligned(self.code.scratch_bytes + 64)
+        self.scratch = aligned(self.code.scratch_bytes + 64)
 
     def outputs(self) -> list[np.ndarray]:
         """Results full of a pattern that no kernel may leave behind."""
         made = []
         for result in self.op.results:
-            block = _aligned(result.tensor.bytes + GUARD)
+            block = aligned(result.tensor.bytes + GUARD)
             block[:] = 0xA5
             self._blocks.append(block)
             flat = block[: result.tensor.bytes].view(result.tensor.dtype)
@@ -93,7 +93,7 @@ class Kernel:
         return results
 
 
-def _aligned(size: int) -> np.ndarray:
+def aligned(size: int) -> np.ndarray:
     block = np.empty(size + 64, np.uint8)
     offset = -block.ctypes.data % 64
     return block[offset : offset + size]

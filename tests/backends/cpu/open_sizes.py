@@ -79,7 +79,7 @@ class OpenCode:
         with deciding(Assumptions(module.symbols, module.constraints), hints) as decisions:
             self.simple, self.fused = passes.run(module)
             steps = schedule(self.fused, backend.in_tiles)
-            self.plan, self.image = backend.build(steps, ())
+            (self.plan,), self.image = backend.build([(steps, ())])
         self.guards = list(decisions.guards)
         self.weights = {name: dense.array for name, dense in steps.constants.items()}
         self.weights |= {name: self.fused.weights[name].array for name in steps.weights}
