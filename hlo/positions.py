@@ -37,7 +37,7 @@ def linear(offsets: Offsets, value: Value) -> Position | None:
         narrower = op.operands[0].element.bits > value.element.bits
         return None if narrower else known[0]
     if op.name == "broadcast_in_dim":
-        steps = [0] * value.rank
+        steps: list[Dim] = [0] * value.rank
         for number, dim in enumerate(op.broadcast_dimensions):
             steps[dim] = known[0][1][number] if op.operands[0].dims[number] != 1 else 0
         return known[0][0], tuple(steps)

@@ -1,7 +1,8 @@
 """Integer expressions over tile ids, tile sizes, run-time values and sizes that a call decides, in
 one canonical form.
 
-    const | t_i | s_i | r_j | n:size | a + b | a * b | a // c | a % c | min | max | gcd | a if x <= y else b
+    const | t_i | s_i | r_j | n:size
+    | a + b | a * b | a // c | a % c | min | max | gcd | a if x <= y else b
 
 An expression is a polynomial with integer coefficients over atoms; an atom is a variable or one of
 the functions, applied to expressions. Equal polynomials are one object, so `==` is `is`. Functions

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...hlo.build import Builder, make_op
+from ...hlo.deciding import at_hint
 from ...hlo.graph import Op, Value
 from ...hlo.ops.convolution import window_attributes
 from ...hlo.ops.tile_examples import INDEX
@@ -71,7 +72,7 @@ def boxes(dims: Sequence[int], rows: int) -> Iterator[tuple[int, ...]]:
     powers = [[1 << b for b in range(n.bit_length())] for n in limits]
     for sizes in itertools.product(*powers):
         if math.prod(sizes) == rows:
-            tiles = math.prod(tile_counts(dims, sizes))
+            tiles = at_hint(math.prod(tile_counts(dims, sizes)))
             found.append((tiles, tuple(-n for n in reversed(sizes)), sizes))
     least = min((tiles for tiles, _, _ in found), default=0)
     for tiles, _, sizes in sorted(found):

@@ -34,7 +34,8 @@ SYMBOL = "kernel"
 
 
 class Driver:
-    """Emits one kernel_call. parted: whether tiles at the ends of open dims are computed in part."""
+    """Emits one kernel_call. parted: whether tiles at the ends of open dims are computed as far as
+    they lie inside."""
 
     def __init__(self, kernel: Op, target: Target, parted: bool = True) -> None:
         self.region = memory = turned(kernel.regions[0], target)
@@ -119,9 +120,7 @@ class Driver:
 
     # Versions.
 
-    def _inside(
-        self, accesses: Sequence[Op], scope: Scope, masks: Sequence[Op] = ()
-    ) -> llvm.Value:
+    def _inside(self, accesses: Sequence[Op], scope: Scope, masks: Sequence[Op] = ()) -> llvm.Value:
         """Whether all these windows lie inside, and all these masks hold in whole tiles."""
         f = self.f
         known: dict[tuple[Offset, str, Dim], llvm.Value] = {}
@@ -195,7 +194,7 @@ class Driver:
         total = f.constant("i64", offset.constant)
         for variable, factor in offset.terms:
             wide = f.cast("sext", self.scalar(variable, scope), "i64")
-            total = f.add(total, f.mul(wide, factor))
+            total = f.add(total, f.mul(wide, f.constant("i64", factor)))
         return total
 
     def block(
@@ -342,7 +341,7 @@ class Driver:
         f.call(nest.name, "void", table, zero, count, self.working)
 
     def _sizes(self, nest: Nest) -> llvm.Value:
-        """A nest's table of sizes; those that the call decides are there from the kernel's begin."""
+        """A nest's table of sizes; those of the call are there from the kernel's begin on."""
         f = self.f
         found = self.size_tables.get(nest.sizes)
         if found is None:

@@ -30,8 +30,8 @@ class View(NamedTuple):
 
 
 def view_of(sizes: Sequence[int], dims: Sequence[Dim]) -> View:
-    """How a window of a row-major memory lies. What a call decides is left out where nothing depends
-    on it: a dim's size is in the steps of those before it alone."""
+    """How a window of a row-major memory lies. What a call decides is left out where nothing
+    depends on it: a dim's size is in the steps of those before it alone."""
     storage: list[Dim] = [*sizes[:1], *dims[1:]]
     for d, size in enumerate(sizes):
         if isinstance(storage[d], SymbolicDim):

@@ -1,4 +1,4 @@
-"""Tiles that reach over the end of a dim whose size a call decides, computed as far as they lie inside.
+"""Tiles that reach over the end of a dim whose size a call decides, as far as they lie inside.
 
 A tile function pads such tiles: what lies outside is a window's fill, masked where it would count.
 Here the same function is written for the parts that lie inside: the dims of tiles that are windows
