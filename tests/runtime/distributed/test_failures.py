@@ -27,7 +27,7 @@ SOON = (
 PATIENT = "500"  # a deadline that no test waits for
 
 RANK = """
-import os, sys, time
+import os, signal, sys, time
 import numpy as np
 import girih
 from girih.runtime.distributed.world import the_world
@@ -51,18 +51,27 @@ def event():
         sys.exit(3)
     if what == "sleep":
         time.sleep(400)
+    if what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if what == "work":
+        time.sleep(5 * wait)
+        print("worked")
 
+
+wait = float(os.environ["WAIT"])
 
 if when == "before":
     event()
 the_world()
-wait = float(os.environ["WAIT"])
 program = girih.load(bundles[rank % len(bundles)], threads=1, comm_timeout=wait)
 if when == "loaded":
     event()
 program(x)
-event()
+if when not in ("loaded", "at the end"):
+    event()
 program(x)
+if when == "at the end":
+    event()
 """
 
 
@@ -83,7 +92,7 @@ def ran(
     return launched(count, *names, timeout=SOON, GIRIH_COMM_TIMEOUT=start, WAIT=wait)
 
 
-@pytest.mark.parametrize("when", ["loaded", "after a call"])
+@pytest.mark.parametrize("when", ["before", "loaded", "after a call", "at the end"])
 def test_an_exception_of_one_ends_all(bundle, when):
     done = ran("raise", when, bundle)
     assert done.returncode != 0
@@ -106,6 +115,19 @@ def test_who_does_not_answer_in_time_is_named(bundle, when):
         assert "all_reduce: process 0 waited" in done.stderr
     else:
         assert "the comparison of plans before the first step" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs SIGSTOP")
+def test_who_stops_when_the_others_have_ended_ends_all(bundle):
+    done = ran("stop", "at the end", bundle, wait="1")
+    assert done.returncode != 0
+    assert "process 0 waited 1 s for a word from process 1" in done.stderr
+
+
+def test_who_has_something_to_do_at_the_end_is_waited_for(bundle):
+    done = ran("work", "at the end", bundle, wait="1")
+    assert done.returncode == 0, done.stderr
+    assert "worked" in done.stdout
 
 
 def test_who_does_not_start_in_time_ends_all(bundle):
