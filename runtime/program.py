@@ -259,13 +259,27 @@ class Program:
     @property
     def initial_state(self) -> list[Array]:
         """What the model was exported with, one array for each of `signature.buffers`: parts of the
-        bundle, which nobody may write."""
+        bundle, which nobody may write; of a program of several processes, this one's blocks."""
         self._settle()
         first = len(self._leaves) - self._buffers
         found = [array for array in self._defaults[first:] if array is not None]
         if len(found) < self._buffers:
             raise UserError("the bundle lacks the values that its state begins with")
-        return found
+        if self._layout is None:
+            return found
+        return [leaf.accept(x)[0] for leaf, x in zip(self.state_leaves, found, strict=True)]
+
+    @property
+    def state_leaves(self) -> Sequence[Leaf]:
+        """What is taken for each of `signature.buffers`."""
+        return self._leaves[len(self._leaves) - self._buffers :]
+
+    def as_state(self, buffers: Sequence[Array]) -> Sequence[Array]:
+        """Values of all of `signature.buffers`; those of one process of several know of what they
+        are a block."""
+        if self._layout is None:
+            return buffers
+        return self._layout.buffers(buffers, self._signature.arguments)
 
     @property
     def own_session(self) -> Session:

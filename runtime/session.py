@@ -15,7 +15,6 @@ import numpy as np
 
 from ..hlo.errors import UserError
 from ..hlo.signature import describe
-from .inputs import Leaf
 from .parts import ALIGNMENT, aligned
 
 if TYPE_CHECKING:
@@ -55,15 +54,16 @@ class Session:
 
     @property
     def state(self) -> dict[str, Array]:
-        """A copy of each buffer by its name in the model. Values by name may be assigned: buffers
-        that they do not name stay as they are."""
+        """A copy of each buffer by its name in the model; a block of it, which can be gathered,
+        where several processes run the program. Values by name may be assigned: buffers that they
+        do not name stay as they are."""
         with _Alone(self._lock):
-            return dict(zip(self._names, map(_host, self._whole()), strict=True))
+            found = self._program.as_state(list(map(_host, self._whole())))
+            return dict(zip(self._names, found, strict=True))
 
     @state.setter
     def state(self, values: Mapping[str, Any]) -> None:
-        signature = self._program.signature
-        declared = {a.state: Leaf(a) for a in signature.arguments if a.state is not None}
+        declared = dict(zip(self._names, self._program.state_leaves, strict=True))
         given = named_state(values, self._names)
         arrays = {name: _copy(declared[name].accept(x)[0]) for name, x in given.items()}
         with _Alone(self._lock):
