@@ -3,6 +3,7 @@ each process, state, and bundles with code for several meshes."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,34 @@ def test_whole_and_local_arrays(mesh, tmp_path):
     count = program.mesh.devices
     said = printed(count, tmp_path, CALLS, tmp_path / "p.girih", tmp_path / "data.npz")
     assert said.count("equal") == count
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+import numpy as np
+import girih
+program = girih.load(sys.argv[1], threads=1)
+program(np.ones((4, 512), np.float32))
+for line in Path("/proc/self/smaps").read_text().splitlines():
+    words = line.split()
+    if words[0].count("-") == 1:  # a range of addresses
+        is_bundle = words[-1] == sys.argv[1]
+    elif is_bundle and words[0] == "Rss:":
+        print(f"resident {words[1]}\\n", end="")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_keeps_its_blocks_alone_in_memory(tmp_path):
+    """Although it has compared the digest of all weights."""
+    module = network(4, 512, 8192)
+    total = sum(weight.array.nbytes for weight in module.weights.values())
+    said = {"up": (None, "model"), "down": ("model",)}
+    girih.compile(module, mesh={"model": 4}, shardings=said).save(tmp_path / "p.girih")
+    words = printed(4, tmp_path, MEMORY, tmp_path / "p.girih").split()
+    found = [int(size) << 10 for size in words[1::2]]
+    assert len(found) == 4 and max(found) < total / 4 + (4 << 20), (found, total)
 
 
 def test_packed_weights_are_those_of_each_process(tmp_path):
