@@ -33,7 +33,8 @@ Message = tuple[int, Array]  # the other process, C-contiguous bytes
 DEFAULT_TIMEOUT = 300.0  # seconds
 TIMEOUT = "GIRIH_COMM_TIMEOUT"
 _REMEDY = (
-    "; look at what they wrote, or wait longer: --comm-timeout SECONDS, "
+    "; look at what they wrote, and whether all make the same calls in the same order, or wait "
+    "longer: --comm-timeout SECONDS, "
     f"girih.load(..., comm_timeout=) or {TIMEOUT}"
 )
 _PATIENCE, _SLOWEST = 2e-3, 1e8  # seconds without a pause, and bytes a second
@@ -44,7 +45,8 @@ _LONGEST_AT_END = 20e-3  # seconds: the others may have much to do before they e
 _ENDING = 10.0  # seconds in which the others start MPI, where this process fails before it has
 _FORWARDED = 0.5  # seconds in which a launcher reads what was written: it drops the rest at the end
 _LARGEST = 1 << 30  # bytes of one message: MPI counts in 32 bits
-_DATA, _MEETING = 0, 29431  # tags; the last on the communicator of all programs
+_DATA, _FIRST, _MEETING = 0, 2, 29431  # tags; the last on the communicator of all programs
+_TAGS = 32767 - _FIRST  # for messages of programs: every library has so many
 
 
 class _Waiting(NamedTuple):
@@ -70,6 +72,7 @@ class World:
         self._status = mpi.Status()
         self._communicators: dict[tuple[tuple[int, ...], ...], MPI.Comm] = {}
         self._words: Words | None = None
+        self._programs = 0
         self._abandoned: list[_Waiting] = []  # MPI may still write to what they refer to
 
     @property
@@ -97,12 +100,19 @@ class World:
         incoming: Sequence[Message],
         what: str,
         seconds: float | None = None,
+        tag: int = _DATA,
     ) -> None:
         """Send and receive, at most one message for each other process. `what`: the operation and
         its line, for the UserError that says who did not answer in so many seconds, or sent
-        another number of bytes."""
+        another number of bytes. `tag`: only messages with the same one are received."""
         limit = self.seconds if seconds is None else seconds
-        self._wait(self._requests(outgoing, incoming, _DATA), what, limit)
+        self._wait(self._requests(outgoing, incoming, tag), what, limit)
+
+    def next_tag(self) -> int:
+        """Of a program's messages, so that those of another are not taken for them where processes
+        call programs in different orders. All processes ask for it in the same order."""
+        self._programs += 1
+        return _FIRST + self._programs % _TAGS
 
     def communicator_of(self, groups: Sequence[Sequence[int]]) -> MPI.Comm:
         """Of this process's one of the groups, which all processes ask for together."""

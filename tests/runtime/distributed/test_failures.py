@@ -171,6 +171,25 @@ def test_a_wrong_number_of_processes_is_refused_with_the_command(bundle):
     assert "is for 2 processes, and 3 run it; start it as: mpiexec -n 2" in done.stderr
 
 
+def test_another_order_of_calls_is_no_result(bundle, tmp_path):
+    """Although the messages of both programs have the same sizes."""
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import sys\n"
+        "import numpy as np\n"
+        "import girih\n"
+        "programs = [girih.load(path, threads=1, comm_timeout=20) for path in sys.argv[1:]]\n"
+        "x = np.ones((3, 24), np.float32)\n"
+        "for program in programs:\n"
+        "    program(x)\n"
+        "for program in programs[:: 1 - 2 * programs[0].rank]:\n"
+        "    program(x)\n"
+    )
+    done = launched(2, script, bundle, bundle, timeout=SOON)
+    assert done.returncode != 0
+    assert "waited 20 s for process" in done.stderr
+
+
 def test_another_size_of_a_message_is_refused(tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(
