@@ -478,9 +478,9 @@ def add_variant(
     progress: Progress | None = None,
 ) -> Parts:
     """A program's parts with code for `target` ("cpu", "cpu@data=2,model=4" for a mesh) added,
-    compiled from the modules of its entry points; code that is there already is made anew. Without options, the
-    numerics are those of the first compilation. Choices that were measured for the program are
-    taken again."""
+    compiled from the modules of its entry points; code that is there already is made anew. Without
+    options, the numerics are those of the first compilation. Choices that were measured for the
+    program are taken again."""
     from .runtime.parts import copied_parts, same_bytes
 
     options = options or options_of(parts)

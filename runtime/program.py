@@ -19,7 +19,7 @@ from ..hlo.signature import Argument, Signature, StructureError
 from . import devices
 from .aliases import Aliases, find_aliases, like
 from .bundle import MAIN, Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
-from .entries import Loaded, unknown_entry, unnamed
+from .entries import Loaded, default_entry, unknown_entry, unnamed
 from .inputs import Leaf, as_keys, check_donations
 from .parts import (
     ALIGNMENT,
@@ -109,12 +109,13 @@ class Program:
         `pending`: a check of the weights that has to end well before the first result is given.
         `driver`: the GPU of a program for one; None looks for it at the first call. `reason`: why
         this target was chosen. `opened`: False leaves the device, which takes all weights, to the
-        first use. `comm_timeout`: as for `girih.load`. `entry`: the entry point that a call runs; `plan`
-        and `module` are its. `loaded`: what it has in common with the other entry points.
+        first use. `comm_timeout`: as for `girih.load`. `entry`: the entry point that a call runs,
+        whose `plan` and `module` are given. `loaded`: what it shares with other entry points.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
         self._pending = pending
+        self._layout = _layout_of(parts.variants[target])
         self._driver, self._reason = driver, reason
         self._workers: dict[str, Any] = {
             "threads": threads, "pin": pin, "comm_timeout": comm_timeout,
@@ -122,9 +123,7 @@ class Program:
         names = tuple(parts.signatures)
         if not names:
             raise UserError("the program has no entry point")
-        if entry is None:
-            entry = MAIN if MAIN in names else names[0] if len(names) == 1 else None
-        self._entry = entry
+        self._entry = entry = default_entry(names) if entry is None else entry
         self._loaded = Loaded() if loaded is None else loaded
         if entry is not None:
             self._bind(entry, module, plan)
@@ -149,7 +148,7 @@ class Program:
         self._plan = parse_plan(variant, entry=entry) if plan is None else plan
         self._signature = signature = parts.signatures[entry]
         self._module = module
-        self._layout = layout = _layout_of(variant)
+        layout = self._layout
         local = signature if layout is None else layout.signature(signature)
         results = tuple(Leaf(result) for result in local.results)
         self._check_plan(local.arguments, results)
@@ -863,7 +862,7 @@ class Program:
 # What an entry point gives a program; missing where none is named.
 _OF_AN_ENTRY = frozenset(
     {
-        "_plan", "_signature", "_module", "_layout", "_aliases", "_can_be_given", "_leaves",
+        "_plan", "_signature", "_module", "_aliases", "_can_be_given", "_leaves",
         "_buffers", "overwrites_state", "_contexts", "_copies", "_lock", "_weights", "_defaults",
         "_quick", "_accepts", "_results", "_gives", "_flatten", "_keys", "_unflatten",
         "_outputs_are_flat_list", "_device",
