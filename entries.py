@@ -16,7 +16,7 @@ import numpy as np
 
 from .frontends.source import read_all, read_source
 from .hlo.build import Builder
-from .hlo.errors import CompilerBug, UserError
+from .hlo.errors import CompilerBug, SeveralEntries, UserError
 from .hlo.graph import Module, Op, Value, Weight
 from .optimizer.fusable import CONTRACTIONS
 from .optimizer.regions import rewritten
@@ -76,7 +76,7 @@ def _read(name: str, value: Any) -> Module:
     try:
         return read_source(source, *inputs, **keywords)
     except UserError as error:
-        if type(error) is not UserError:  # it has more to say than its text
+        if type(error) not in (UserError, SeveralEntries):  # it has more to say than its text
             error.add_note(f"in entry point '{name}'")
             raise
         raise UserError(f"entry point '{name}': {error}") from error
