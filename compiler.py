@@ -18,6 +18,7 @@ from .options import Options
 
 if TYPE_CHECKING:
     from .backends import Backend
+    from .hlo.stated_sizes import Stated
     from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .programs import Made
@@ -29,17 +30,23 @@ FITTED = 4  # plans that are made for a limit before it is given up
 Progress = Callable[[str], None]
 
 
-def import_model(source: Any, *example_inputs: Any, **keywords: Any) -> Module:
+def import_model(
+    source: Any,
+    *example_inputs: Any,
+    sizes: Mapping[str, Stated] | None = None,
+    **keywords: Any,
+) -> Module:
     """The module of a JAX or PyTorch export.
 
     source: a path (.mlir, .mlirbc, .hlo, .hlo.pb, .pt2, a jax.export file, .girih), StableHLO or
         HLO as text or bytes, a `jax.export.Exported`, a `torch.export.ExportedProgram`, or a torch
         module or traceable function with `example_inputs`.
+    sizes: what its open sizes are, as in `compile`.
     Raises ImportBlockers, which lists every reason at once, if it cannot be imported.
     """
     from .frontends.source import read_source
 
-    module = read_source(source, *example_inputs, **keywords)
+    module = _sized(read_source(source, *example_inputs, **keywords), sizes)
     verify(module)
     return module
 
@@ -79,6 +86,7 @@ def compile(  # noqa: A001 - the public name of the API
     progress: Progress | None = None,
     mesh: Mapping[str, int | None] | None = None,
     shardings: Mapping[str, Iterable[Any]] | str | None = None,
+    sizes: Mapping[str, Stated] | None = None,
     **keywords: Any,
 ) -> Program:
     """A program for `target` from any source.
@@ -94,6 +102,10 @@ def compile(  # noqa: A001 - the public name of the API
     shardings: how arguments and weights lie on them, by name (`annotate.py`); without them, as the
         source says it (`girih.shard`, JAX's and XLA's annotations). "auto": what nobody said is
         found, as costs least where a device holds at most `Options.max_memory`, estimated.
+
+    sizes: what the open sizes of the source are: {"batch": (1, 64), "seq": range(16, 513, 16)}
+        narrows them, a number fixes one, a name gives it another name. A key is a symbol of the
+        source ("batch") or a dimension of an argument ("tokens.0").
 
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not
@@ -111,7 +123,7 @@ def compile(  # noqa: A001 - the public name of the API
         from .spmd import compile_on
 
         say("import")
-        module = read_source(source, *example_inputs, **keywords)
+        module = _sized(read_source(source, *example_inputs, **keywords), sizes)
         return compile_on(module, mesh, shardings, [first, *others], options, say, tuner)
     if others:  # what is wrong with them is said before anything is compiled
         from .backends import find
@@ -121,10 +133,18 @@ def compile(  # noqa: A001 - the public name of the API
 
     def read() -> Module:
         say("import")
-        return read_source(source, *example_inputs, **keywords)
+        return _sized(read_source(source, *example_inputs, **keywords), sizes)
 
     program = compile_module(read, first, options, say, tuner).program
     return with_targets(program, others, options, progress) if others else program
+
+
+def _sized(module: Module, sizes: Mapping[str, Stated] | None) -> Module:
+    if sizes is None:
+        return module
+    from .hlo.stated_sizes import with_stated_sizes
+
+    return with_stated_sizes(module, sizes)
 
 
 def _targets(given: Any) -> list[str]:

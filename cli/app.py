@@ -179,6 +179,16 @@ def compile_command(
             "several (data+model), or - for none, such as 'layers.*.w1=-,model'. May be repeated.",
         ),
     ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="NAME=SIZE",
+            help="What an open size is: batch=1..64, seq=16..512:16 (in steps of 16), batch=8, or "
+            "tokens.0=batch, another name; of a symbol, or of a dimension of an argument. May be "
+            "repeated.",
+        ),
+    ] = None,
     checks: Annotated[
         int,
         typer.Option(
@@ -205,6 +215,8 @@ def compile_command(
       girih compile model.pt2 -o model.girih --target nvidia:sm_90a --target cpu
 
       girih compile model.pt2 -o model.girih --target cpu:avx2 --target cpu:avx512 --target cpu:neon
+
+      girih compile model.pt2 -o model.girih --size batch=8 --size seq=128
     """
     from .compiling import compile_source
 
@@ -216,7 +228,7 @@ def compile_command(
     chosen += ["locked=true"] if locked else []
     settings = [*(settings or []), *chosen]
     lying = mesh, shard or []
-    compile_source(source, output, targets or ["cpu"], settings, checks, as_json, lying)
+    compile_source(source, output, targets or ["cpu"], settings, checks, as_json, lying, size or [])
 
 
 @app.command()

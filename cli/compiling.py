@@ -27,18 +27,22 @@ def compile_source(
     checks: int,
     as_json: bool,
     lying: tuple[str | None, Sequence[str]] = (None, ()),
+    sizes: Sequence[str] = (),
 ) -> None:
     """Import, compile, write the bundle; stages and their times are shown on stderr.
 
+    sizes: what open sizes are, as `--size` says it.
     lying: a mesh, and how arguments and weights lie on it, as `--mesh` and `--shard` say it.
     """
     from ..compiler import compile as compile_program
+    from ..hlo.stated_sizes import read_stated_sizes, with_stated_sizes
 
     options = _with_tuning(read_options(settings), source)
     mesh, shardings = _lying(*lying)
     times: dict[str, float] = {}
+    stated = read_stated_sizes(sizes)
     with _Stage("import", times):
-        module = import_source(source)
+        module = with_stated_sizes(import_source(source), stated)
     with _Stage("compile", times) as stage:
         program = compile_program(
             module, target=targets, options=options, progress=stage.update, mesh=mesh,
