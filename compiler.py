@@ -510,12 +510,19 @@ def _refuse_notes(plan: Any) -> None:
 
 
 def signature_of(module: Module) -> Signature:
-    """The module's signature; a flat one where the source had none."""
+    """The module's signature, with what is known of its sizes; a flat one where the source had
+    none."""
+    known = {"symbols": tuple(module.symbols.items()), "constraints": module.constraints}
     if module.signature is not None:
-        return module.signature
+        return replace(module.signature, **known) if module.symbols else module.signature
     body = module.body
     arguments, results = (
-        [(value.tensor.dims, value.element.name) for value in values]
+        [(_stated(value.dims), value.element.name) for value in values]
         for values in (body.arguments, body.results)
     )
-    return Signature.plain(arguments, results)
+    return replace(Signature.plain(arguments, results), **known)
+
+
+def _stated(dims: Sequence[Any]) -> list[int | str]:
+    """Sizes as signatures have them."""
+    return [dim if isinstance(dim, int) else str(dim) for dim in dims]

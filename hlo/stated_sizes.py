@@ -27,8 +27,8 @@ def with_stated_sizes(module: Module, sizes: Mapping[str, Stated]) -> Module:
     does not have, for values that are no sizes, and for sizes that it does not admit."""
     if not isinstance(sizes, Mapping):
         raise UserError(f"sizes: a dict such as {{'batch': (1, 64)}}, not {sizes!r}")
-    names = {_symbol(module, key): _name(key, v) for key, v in sizes.items() if isinstance(v, str)}
-    module = specialized(module, {old: new for old, new in names.items() if old != new})
+    named = {key: _name(key, value) for key, value in sizes.items() if isinstance(value, str)}
+    module = specialized(module, {_symbol(module, key) or key: new for key, new in named.items()})
     symbols, fixed = dict(module.symbols), dict[str, int | str]()
     for key, value in sizes.items():
         if isinstance(value, str):
