@@ -85,6 +85,9 @@ class Assumptions:
     ) -> None:
         self.symbols = dict(symbols or {})
         self.constraints = tuple(constraints)
+        for name, symbol in self.symbols.items():
+            if symbol.is_empty:
+                raise UserError(f"no sizes are admitted: {name} has none")
         self._said = dict(self.symbols)
         self._solved: dict[str, Dim] = {}  # symbols that equalities express by others
         self._positive: list[Dim] = []  # not negative

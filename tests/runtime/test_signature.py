@@ -185,11 +185,11 @@ def test_a_call_is_checked_against_what_is_said_of_sizes():
     for shapes, reason in (
         (
             [(65, 32), (64, 4)],
-            r"tokens: dimension 0 is 65, but the size batch must be from 1 to 64 \(",
+            r"tokens: dimension 0 is 65, but the size batch must be from 1 to",
         ),
         (
             [(8, 40), (80, 4)],
-            "tokens: dimension 1 is 40, but the size seq must be .* in steps of 16",
+            "tokens: dimension 1 is 40, but .* seq must be .* in steps of 16",
         ),
         ([(8, 32), (66, 4)], r"table: dimension 0 = 2\*seq is 66, but must be 64"),
         ([(64, 128), (256, 4)], r"batch\*seq <= 4096 does not hold .* \(model.py:9\)"),
