@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .classes import children_of, dict_of, made
+from .size_text import parse_dim
 from .sizes import SizeConstraint, SizeSolver, Symbol, parse_constraint
-from .symbols import parse_dim
 
 Dim = int | str  # an open size is written as its expression, "batch" or "2*n"
 Key = str | int

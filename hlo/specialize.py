@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary
 from .errors import GirihError, UserError
 from .graph import Function, Module, Op, Region, Value, arguments
 from .signature import Signature
+from .size_text import parse_dim
 from .sizes import Symbol
-from .symbols import Dim, SymbolicDim, parse_dim, substituted, symbols_of
+from .symbols import Dim, SymbolicDim, substituted, symbols_of
 from .types import FutureType, TensorType, TupleType, Type
 
 KEPT = 16  # specialised modules of one module

@@ -20,7 +20,8 @@ from girih.hlo.ops import DEFINITIONS, find
 from girih.hlo.ops.convolution import numbers
 from girih.hlo.ops.examples import binary_body, f32
 from girih.hlo.room import Case, OpDefinition
-from girih.hlo.symbols import bound, parse_dim
+from girih.hlo.size_text import parse_dim
+from girih.hlo.symbols import bound
 from girih.hlo.types import F32, TensorType
 from girih.optimizer.tiles.access import Box, Span, access_of, box, compose, inner_spans
 from girih.optimizer.tiles.expressions import Expression, evaluate, expression
