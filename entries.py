@@ -16,11 +16,14 @@ import numpy as np
 
 from .frontends.source import read_all, read_source
 from .hlo.build import Builder
-from .hlo.errors import CompilerBug, UserError
+from .hlo.errors import CompilerBug, SeveralEntries, UserError
 from .hlo.graph import Module, Op, Value, Weight
+from .hlo.specialize import names_of
+from .hlo.stated_sizes import Stated, dims_of_arguments, with_stated_sizes
 from .optimizer.fusable import CONTRACTIONS
 from .optimizer.regions import rewritten
 from .runtime.bundle import ENTRY_NAME
+from .runtime.entries import nearest
 from .runtime.parts import same_bytes, sample
 from .runtime.session import Session
 from .states import as_state, with_states
@@ -53,6 +56,25 @@ def read_entries(
     return _united(modules) if len(modules) > 1 else modules
 
 
+def with_sizes(modules: Modules, sizes: Mapping[str, Stated] | None) -> Modules:
+    """The entry points with what a user says of their open sizes (`hlo/stated_sizes.py`); of
+    several, each that has such a size. UserError for one that none has."""
+    if not sizes:
+        return modules
+    if len(modules) == 1:
+        return {name: with_stated_sizes(module, sizes) for name, module in modules.items()}
+    known = {name: {*names_of(m), *dims_of_arguments(m)} for name, m in modules.items()}
+    every = set().union(*known.values())
+    for key in sizes:
+        if key not in every:
+            near = nearest(key, sorted(every))
+            raise UserError(f"sizes: no entry point has a size '{key}'{near}")
+    return {
+        name: with_stated_sizes(module, {k: v for k, v in sizes.items() if k in known[name]})
+        for name, module in modules.items()
+    }
+
+
 def _checked(name: Any) -> str:
     """The name of an entry point; UserError where it cannot be one."""
     if not isinstance(name, str) or not ENTRY_NAME.fullmatch(name):
@@ -76,7 +98,7 @@ def _read(name: str, value: Any) -> Module:
     try:
         return read_source(source, *inputs, **keywords)
     except UserError as error:
-        if type(error) is not UserError:  # it has more to say than its text
+        if type(error) not in (UserError, SeveralEntries):  # it has more to say than its text
             error.add_note(f"in entry point '{name}'")
             raise
         raise UserError(f"entry point '{name}': {error}") from error
@@ -156,10 +178,8 @@ class _Pool:
         """The weight of the pool that holds this one's data."""
         array, place = weight.array, _place(weight.array)
         known = self.by_name.get(weight.name)
-        same = known is not None and known.type is weight.type
-        if known is not None and same:
-            if _place(known.array) == place or same_bytes(known.array, array):
-                return known
+        if known is not None and _equal(known, weight):
+            return known
         if place in self.by_place:
             return self.by_place[place]
         alike = self.by_content.setdefault(sample(array), [])
@@ -177,12 +197,11 @@ class _Pool:
         first = self.of_state.get(state)
         if first is not None:
             other, known = first
-            if _place(known.array) != _place(weight.array):
-                if not same_bytes(known.array, weight.array):
-                    raise UserError(
-                        f"state '{state}' begins with other values in the entry point '{entry}' "
-                        f"than in '{other}'; export both of the same model"
-                    )
+            if not _equal(known, weight):
+                raise UserError(
+                    f"state '{state}' begins with other values in the entry point '{entry}' than "
+                    f"in '{other}'; export both of the same model"
+                )
             return known
         if weight.name in self.by_name:
             weight = Weight(self.free(f"{entry}.{weight.name}"), weight.array, weight.type)
@@ -198,6 +217,13 @@ class _Pool:
         while tried in self.by_name:
             tried, number = f"{name}.{number}", number + 1
         return tried
+
+
+def _equal(one: Weight, other: Weight) -> bool:
+    """Whether two weights have the same data."""
+    if one.type is not other.type:
+        return False
+    return _place(one.array) == _place(other.array) or same_bytes(one.array, other.array)
 
 
 def _place(array: np.ndarray[Any, Any]) -> Any:
@@ -237,8 +263,8 @@ def _with_read_state(modules: Modules) -> Modules:
     states: dict[str, str] = {}  # all names of what a state begins with -> the state
     for module in modules.values():
         for argument in module.signature.arguments if module.signature is not None else ():
-            if argument.state is not None and argument.default in module.weights:
-                weight = module.weights[argument.default]
+            weight = module.weights.get(argument.default or "")
+            if argument.state is not None and weight is not None:
                 states |= dict.fromkeys((weight.name, *weight.aliases), argument.state)
     found: Modules = {}
     for entry, module in modules.items():

@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary
 from .errors import GirihError, UserError
 from .graph import Function, Module, Op, Region, Value, arguments
 from .signature import Signature
+from .size_text import parse_dim
 from .sizes import Symbol
-from .symbols import Dim, SymbolicDim, parse_dim, substituted, symbols_of
+from .symbols import Dim, SymbolicDim, substituted, symbols_of
 from .types import FutureType, TensorType, TupleType, Type
 
 KEPT = 16  # specialised modules of one module
@@ -110,14 +111,23 @@ class _Specializer:
         return tuple(kept)
 
     def signature(self, old: Signature) -> Signature:
-        def dims(sizes: Sequence[int | str]) -> tuple[int | str, ...]:
+        body = self.functions[self.old.entry].body
+
+        def dims(sizes: Sequence[int | str], kind: Type) -> tuple[int | str, ...]:
             changed = [substituted(parse_dim(str(size)), self.sizes) for size in sizes]
+            if isinstance(kind, TensorType) and kind.rank == len(changed):
+                # what only operands told is known by now
+                changed = [
+                    b if isinstance(b, int) else a for a, b in zip(changed, kind.dims, strict=True)
+                ]
             return tuple(dim if isinstance(dim, int) else str(dim) for dim in changed)
 
+        arguments_of = zip(old.arguments, body.argument_types, strict=True)
+        results_of = zip(old.results, body.result_types, strict=True)
         return replace(
             old,
-            arguments=tuple(replace(a, dims=dims(a.dims)) for a in old.arguments),
-            results=tuple(replace(r, dims=dims(r.dims)) for r in old.results),
+            arguments=tuple(replace(a, dims=dims(a.dims, kind)) for a, kind in arguments_of),
+            results=tuple(replace(r, dims=dims(r.dims, kind)) for r, kind in results_of),
         )
 
     def function(self, name: str, given: Sequence[Type]) -> str:

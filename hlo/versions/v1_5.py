@@ -13,7 +13,9 @@ VERSION = "1.5"
 OPERATIONS = frozenset({"tile_bound"})
 TYPES = frozenset({"size-attribute", "size-expression", "size-facts"})
 ATTRIBUTES: frozenset[str] = frozenset()
-REMEDIES = dict.fromkeys(sorted(OPERATIONS | TYPES), "fix the sizes of the program (sizes={...}, --size)")
+REMEDIES = dict.fromkeys(
+    sorted(OPERATIONS | TYPES), "fix the sizes of the program (sizes={...}, --size)"
+)
 
 
 def upgrade(message: Any) -> None:

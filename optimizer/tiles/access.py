@@ -286,7 +286,9 @@ def _added(values: Iterable[Expression]) -> Expression:
     return total
 
 
-def _filled(parts: list[tuple[Any, Expression]], offset: Expression, bound: Dim, exact: bool) -> Span:
+def _filled(
+    parts: list[tuple[Any, Expression]], offset: Expression, bound: Dim, exact: bool
+) -> Span:
     """The hull from an offset of steps in numbers."""
     parts.sort(key=lambda part: part[0])
     stride, reach = parts[0]

@@ -118,7 +118,9 @@ def _bound(b: Builder, edge: Edge, offsets: Offsets, mapping: dict[Value, Value]
     above = edge.rest.plus(Offset(step)) if edge.slope < 0 else Offset(step - 1).plus(edge.rest, -1)
     whole = all(factor % step == 0 for _, factor in above.terms)
     constant, divide = above.constant, True
-    if whole and surely_at_most(0, offsets.range(above)[0]):  # each term by itself: the sum stays linear
+    if whole and surely_at_most(
+        0, offsets.range(above)[0]
+    ):  # each term by itself: the sum stays linear
         constant, divide = above.constant // step, False
     total = _scalar(b, constant)
     for variable, factor in above.terms:

@@ -202,9 +202,7 @@ class Cutter:
     def _native_op(self, op: Op) -> bool:
         return bool(op.results) and op.results[0] in self.native
 
-    def _nests(
-        self, region: Region, ops: Sequence[Op], holding: frozenset[Op]
-    ) -> list[Step]:
+    def _nests(self, region: Region, ops: Sequence[Op], holding: frozenset[Op]) -> list[Step]:
         """Fused operations between two boundaries. Constants are made again wherever they are
         used, so none is read from scratch because it stands outside of a loop."""
         own = set(ops)

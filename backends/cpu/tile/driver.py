@@ -116,9 +116,7 @@ class Driver:
 
     # Versions.
 
-    def _inside(
-        self, accesses: Sequence[Op], scope: Scope, masks: Sequence[Op] = ()
-    ) -> llvm.Value:
+    def _inside(self, accesses: Sequence[Op], scope: Scope, masks: Sequence[Op] = ()) -> llvm.Value:
         """Whether all these windows lie inside, and all these masks hold in whole tiles."""
         f = self.f
         known: dict[tuple[Offset, str, Dim], llvm.Value] = {}

@@ -1,7 +1,7 @@
 """Kernels of operations whose sizes a call decides: compiled once, run at many sizes.
 
-    kernel = OpenKernel(op, {"s": Symbol(1, 300)}, {"s": 128})
-    kernel.check({"s": 37}, inputs)
+kernel = OpenKernel(op, {"s": Symbol(1, 300)}, {"s": 128})
+kernel.check({"s": 37}, inputs)
 """
 
 from __future__ import annotations
