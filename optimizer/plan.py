@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..hlo.assumptions import Assumptions
 from ..hlo.build import make_op
 from ..hlo.deciding import at_hint, decided_by, largest
 from ..hlo.errors import CompilerBug, UnsupportedError
@@ -126,7 +125,6 @@ class Planner:
         plan.arena_alignment = ALIGNMENT
         if self.schedule.decisions is not None:
             self.above()
-            self.state_sizes(self.schedule.decisions.assumptions)
             self.require(WITH_SIZES)
         for entry in self.kernels.values():
             self.describe(entry)
@@ -238,16 +236,6 @@ class Planner:
         placement = place([Interval(largest(b.bytes), *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
-
-    def state_sizes(self, assumptions: Assumptions) -> None:
-        """What calls may decide."""
-        for name, said in assumptions.symbols.items():
-            self.plan.symbols.add(
-                name=name, minimum=said.first, maximum=said.last, modulus=said.modulus,
-                residue=said.residue, origin=said.origin,
-            )  # fmt: skip
-        for one in assumptions.constraints:
-            self.plan.constraints.add(text=str(one), origin=one.origin)
 
     def above(self) -> None:
         """Which buffers lie above which: what lives at the same time keeps its order at all sizes."""

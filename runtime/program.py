@@ -37,7 +37,7 @@ from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
 from .session import Session, named_state
-from .sizes import OpenSizes
+from .sizes import OpenSizes, is_open
 from .structure import Differs, flattener, unflattener
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Program:
         signature = parts.signatures[entry]
         self._formulas: tuple[int, ...] = ()
         self._sizes: OpenSizes | None = None
-        if plan is not None and plan.symbols:
+        if plan is not None and is_open(signature):
             self._sizes = sizes = OpenSizes(plan, signature, "the program")
         if sizes is not None:
             values = sizes.largest if call is None else call

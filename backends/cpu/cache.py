@@ -29,7 +29,8 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from ...hlo.sizes import SizeConstraint
-from ...hlo.symbols import SymbolicDim, parse_dim
+from ...hlo.size_text import parse_dim
+from ...hlo.symbols import SymbolicDim
 from ...optimizer.plan import KernelFacts
 from .machines import cache_folder
 

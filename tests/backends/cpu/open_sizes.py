@@ -24,7 +24,8 @@ from girih.hlo.errors import GirihError
 from girih.hlo.graph import Function, Module
 from girih.hlo.interpret import interpret
 from girih.hlo.sizes import SizeSolver, Symbol
-from girih.hlo.symbols import SymbolicDim, bound, parse_dim
+from girih.hlo.size_text import parse_dim
+from girih.hlo.symbols import SymbolicDim, bound
 from girih.hlo.types import TensorType, element_type
 from girih.hlo.verify import verify
 from girih.optimizer.licence import Ledger
