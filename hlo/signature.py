@@ -419,9 +419,6 @@ class Signature:
             f"the input trees have {leaves} leaves, but there are {sum(given)} arguments, or state "
             "does not come last",
         )
-        _expect(
-            set(self.buffers) <= set(self.state), "a buffer that is state has no result of its name"
-        )
         plain = [result.state is None for result in self.results]
         _expect(
             plain == [True] * self.outputs.leaf_count + [False] * len(self.state),
