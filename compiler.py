@@ -123,7 +123,7 @@ def compile(  # noqa: A001 - the public name of the API
     weights at the first call or when it is saved: until then, as in any program those that are not
     packed, they are the source's arrays, so do not write into these.
     """
-    from .entries import read_entries, with_sizes
+    from .entries import read_entries
 
     if mesh is None and shardings is not None:
         raise UserError("shardings: need mesh={'data': 2, ...}, the axes on which they lie")
