@@ -309,12 +309,16 @@ def _lowered(
     """An entry point after all passes, and within the user's limit of memory. call: the sizes that
     its code is tuned for, where calls decide them; None: likely ones."""
     from .hlo.deciding import decided_by
+    from .hlo.specialize import with_inferred_sizes
     from .optimizer.coverage import decisions_about
     from .optimizer.licence import Ledger
     from .optimizer.pipeline import blamed_on, pipeline_for
 
     passes = pipeline_for(backend, options, ledger, alike=alike)
-    decisions = decisions_about(module, call) if backend.open_sizes else None
+    decisions = None
+    if backend.open_sizes:
+        module = with_inferred_sizes(module)
+        decisions = decisions_about(module, call)
     with decided_by(decisions):
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
     limit = options.memory_limit

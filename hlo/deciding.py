@@ -70,7 +70,7 @@ class Decisions(Order):
             for name in sorted(names)
         ]
         known = [c for c in self.assumptions.constraints if not set(names).isdisjoint(c.symbols)]
-        return "\n".join([*lines, *map(str, known)])
+        return "\n".join(["", *lines, *map(str, known)])
 
     def estimate(self, size: SymbolicDim) -> int:
         if not self.estimates:
@@ -94,7 +94,7 @@ def decided_by(decisions: Decisions | None) -> Iterator[None]:
     """Go on with decisions that were begun before; None: all sizes are fixed."""
     before = _CURRENT.set(decisions)
     try:
-        known = nullcontext() if decisions is None else assuming(decisions.assumptions, proven=True)
+        known = nullcontext() if decisions is None else assuming(decisions.assumptions)
         with ordered_by(decisions), known:
             yield
     finally:

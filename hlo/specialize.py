@@ -255,3 +255,33 @@ def _attribute(value: Any, scope: Mapping[str, Dim]) -> Any:
     if isinstance(value, dict):
         return {key: _attribute(member, scope) for key, member in value.items()}
     return value
+
+
+def with_inferred_sizes(module: Module) -> Module:
+    """The module in which results have the sizes that their operations infer, where the source has
+    left them open: every `?` of StableHLO is a symbol of its own at first."""
+    known = {
+        name
+        for argument in module.body.arguments
+        if isinstance(argument.type, TensorType)
+        for dim in argument.type.dims
+        for name in symbols_of(dim)
+    }
+    names: dict[str, int | str] = {}
+    for op in module.body.ops:
+        kinds = [k for k in op.result_types if isinstance(k, TensorType) and not k.is_static]
+        inferred = op.definition.infer(op) if kinds else None
+        if not inferred:
+            continue
+        for declared, found in zip(op.result_types, inferred, strict=True):
+            if not isinstance(declared, TensorType) or not isinstance(found, TensorType):
+                continue
+            for dim, size in zip(declared.dims, found.dims, strict=False):
+                own, other = symbols_of(dim), symbols_of(size)
+                if dim is size or len(own) != 1 or repr(dim) != own[0] or own[0] in known:
+                    continue
+                if isinstance(size, int):
+                    names.setdefault(own[0], size)
+                elif repr(size) == other[0] and other[0] != own[0]:
+                    names.setdefault(own[0], names.get(other[0], other[0]))
+    return specialized(module, names) if names else module

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..hlo.build import make_op
 from ..hlo.deciding import at_hint, decided_by, largest
 from ..hlo.errors import CompilerBug, UnsupportedError
-from ..hlo.graph import Op, Origin, Region, arguments
+from ..hlo.graph import Op, Origin, Region, arguments, symbols_in
 from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
 from ..hlo.ops.tile import TILE_OPS
@@ -157,6 +157,8 @@ class Planner:
 
     def kernel(self, op: Op) -> KernelEntry:
         key = canonical_op(op)
+        if self.schedule.decisions is not None:  # code is made by what is known of its sizes
+            key += self.schedule.decisions.said_of(symbols_in(op))
         entry = self.kernels.get(key)
         if entry is None:
             facts = self.facts(key, op)

@@ -167,9 +167,9 @@ class Program:
         if plan is not None and is_open(signature):
             self._sizes = sizes = OpenSizes(plan, signature, "the program")
         if sizes is not None:
-            values = sizes.largest if call is None else call
-            plan, self._formulas = sizes.at(values)
-            signature = sizes.signature_at(values)
+            found = sizes.at_largest() if call is None else sizes.at(call)
+            plan, self._formulas = found
+            signature = sizes.signature_at(sizes.largest if call is None else call)
         assert plan is not None
         self._plan, self._signature = plan, signature
         self._module = module

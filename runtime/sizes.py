@@ -17,8 +17,8 @@ import numpy as np
 
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature
-from ..hlo.sizes import SizeConstraint, parse_constraint
 from ..hlo.size_text import parse_dim
+from ..hlo.sizes import SizeConstraint, parse_constraint
 from ..hlo.symbols import Dim, SymbolicDim, bound, symbols_of
 from ..specs.generated import plan_pb2
 
@@ -66,6 +66,11 @@ class OpenSizes:
     def check(self, values: Mapping[str, int]) -> None:
         """UserError unless the program has such sizes."""
         self._solver.solve([[bound(d, values) for d in dims] for dims in self._arguments])
+
+    def at_largest(self) -> Sized:
+        """The plan at the largest sizes, in which calls of all sizes have room."""
+        fitting = (p for p in self._plans if all(g.holds(self.largest) for g in p.guards))
+        return next(fitting, self._plans[0]).at(self.largest)
 
     def at(self, values: Mapping[str, int]) -> Sized:
         """The plan at these sizes; UserError where the program has none."""
