@@ -247,6 +247,13 @@ def _compiler() -> str | None:
 @functools.cache
 def _own_sources() -> str | None:
     return sources_digest(
-        "runtime", "specs", "compiler.py", "entries.py", "programs.py", "recipes.py", "options.py",
-        "states.py", "__init__.py"
+        "runtime",
+        "specs",
+        "compiler.py",
+        "entries.py",
+        "programs.py",
+        "recipes.py",
+        "options.py",
+        "states.py",
+        "__init__.py",
     )

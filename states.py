@@ -331,7 +331,9 @@ def _with_state(
             return replace(argument, donated=False, aliases=None) if argument.donated else argument
         return replace(argument, aliases=place[argument.aliases])
 
-    found = [plain(signature.arguments[n]) for n in taken[: len(taken) - len(kept)] if n is not None]
+    found = [
+        plain(signature.arguments[n]) for n in taken[: len(taken) - len(kept)] if n is not None
+    ]
     for one in kept:
         typed = signature.arguments[one.argument] if one.argument is not None else None
         if typed is None:
@@ -370,15 +372,14 @@ def _without(tree: Tree, is_state: Callable[[], bool], drop: bool) -> Tree:
     nothing is left are no children any more."""
     if tree.kind == "leaf":
         return Tree.none() if is_state() else tree
-    children = [_without(child, is_state, drop and tree.kind != "namedtuple") for child in tree.children]
+    children = [
+        _without(child, is_state, drop and tree.kind != "namedtuple") for child in tree.children
+    ]
     pairs = list(zip(tree.children, children, strict=True))
     kept = [
         number
         for number, (old, new) in enumerate(pairs)
-        if not drop
-        or tree.kind in ("namedtuple", "custom")
-        or new.leaf_count
-        or not old.leaf_count
+        if not drop or tree.kind in ("namedtuple", "custom") or new.leaf_count or not old.leaf_count
     ]
     keys = tuple(tree.keys[n] for n in kept) if tree.keys else ()
     return replace(tree, children=tuple(children[n] for n in kept), keys=keys)

@@ -135,7 +135,9 @@ def write(path: str | os.PathLike[str], parts: MemoryParts | Bundle, seal: bool 
     features = {"program.hlo", "signatures.trees"}
     if any(signature.buffers for signature in parts.signatures.values()):
         features.add("signatures.state")
-    if any(set(signature.buffers) - set(signature.state) for signature in parts.signatures.values()):
+    if any(
+        set(signature.buffers) - set(signature.state) for signature in parts.signatures.values()
+    ):
         features.add("signatures.state.read")
     manifest: dict[str, Any] = {"format": FORMAT, "version": "{}.{}".format(*VERSION)}
     several = list(parts.signatures) != [MAIN]
@@ -363,7 +365,9 @@ class Bundle:
         if missing := [name for name in self._programs if name not in found]:
             raise self._archive.damaged(f"its signatures have no entry point '{missing[0]}'")
         if len(found) > len(self._programs):
-            raise self._archive.damaged("its signatures have entry points that it has no program of")
+            raise self._archive.damaged(
+                "its signatures have entry points that it has no program of"
+            )
         return {name: found[name] for name in self._programs}
 
     @functools.cached_property

@@ -51,6 +51,6 @@ def unknown_entry(name: object, entries: Sequence[str]) -> UserError:
 
 
 def nearest(name: object, known: Sequence[str]) -> str:
-    """" (did you mean 'decode'?)" in an error, or nothing."""
+    """ " (did you mean 'decode'?)" in an error, or nothing."""
     found = difflib.get_close_matches(str(name), known, 1)
     return f" (did you mean '{found[0]}'?)" if found else ""

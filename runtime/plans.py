@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 NEWEST = (1, 5)  # format of plans that this runtime executes, and all before it
 
 
-def parse_plan(
-    variant: Variant, label: str = "the program", entry: str = MAIN
-) -> plan_pb2.Plan:
+def parse_plan(variant: Variant, label: str = "the program", entry: str = MAIN) -> plan_pb2.Plan:
     """The variant's plan of an entry point; UserError if its bytes are not one."""
     from google.protobuf.message import DecodeError
 

@@ -69,7 +69,6 @@ class Encode:
         ]
         return changed.with_weights(weights).with_notes(*notes)
 
-
     def chosen(self, op: Op, weight: str) -> Packing | None:
         """How a contraction gets that weight."""
         own, agreed = self.packing(op), self.alike.get(weight)
