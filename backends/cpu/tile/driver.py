@@ -2,7 +2,8 @@
 
 A tile is a value in scratch, or a window of memory that is read where it lies. Windows that are not
 proven to lie inside their memory are tested: once per tile, or once per turn of the loop whose
-variable decides. Where a test fails, another version of the body copies such windows to scratch.
+variable decides. Where a test fails, another version of the body copies such windows to scratch, or
+computes the part that lies inside, where a call decides sizes (parts.py).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....hlo.deciding import at_hint, surely_at_most
+from ....hlo.deciding import at_hint, largest, surely_at_most
 from ....hlo.errors import UserError
 from ....hlo.graph import Op, Value
 from ....hlo.offsets import Offset
@@ -25,6 +26,7 @@ from .cut import Block, Cutter, Step
 from .layout import turned
 from .moves import Move, move_of
 from .nests import Nest, Nests, view_of
+from .parting import Parting
 from .scope import Finish, Place, Scope
 from .windows import Windows, contiguous, offsets_of
 
@@ -32,9 +34,9 @@ SYMBOL = "kernel"
 
 
 class Driver:
-    """Emits one kernel_call."""
+    """Emits one kernel_call. parted: whether tiles at the ends of open dims are computed in part."""
 
-    def __init__(self, kernel: Op, target: Target) -> None:
+    def __init__(self, kernel: Op, target: Target, parted: bool = True) -> None:
         self.region = memory = turned(kernel.regions[0], target)
         inputs = len(kernel.operands)
         self.shared = {  # memories that may be one: an input and a result
@@ -55,6 +57,7 @@ class Driver:
         self.memory: dict[Value, llvm.Value] = {}
         self.ids: list[llvm.Value] = []
         self.size_tables: dict[tuple[Dim, ...], llvm.Value] = {}
+        self.parts = Parting(self) if parted else None
 
     def emit(self) -> KernelCode:
         f, op = self.f, self.kernel
@@ -127,13 +130,13 @@ class Driver:
                 limit = op.operands[0].dims[d] - move_of(op).sizes[d]
                 for wanted, predicate, bound in ((below, "sge", 0), (above, "sle", limit)):
                     if wanted and (offset, predicate, bound) not in known:
-                        at = self._affine(offset, scope)
+                        at = self.affine(offset, scope)
                         test = f.compare(predicate, at, bound)
                         known[offset, predicate, bound] = test
         for op in masks:
             lowest = self.windows.least_of[op]
             if (lowest, "sge", 0) not in known:
-                known[lowest, "sge", 0] = f.compare("sge", self._affine(lowest, scope), 0)
+                known[lowest, "sge", 0] = f.compare("sge", self.affine(lowest, scope), 0)
         tests = list(known.values())
         total = tests[0]
         for test in tests[1:]:
@@ -147,7 +150,7 @@ class Driver:
         for d, offset in enumerate(offsets_of(op)):
             stride = math.prod(memory.dims[d + 1 :])
             at = self.f.add(
-                at, self.f.mul(self._affine(self.windows.offsets.of(offset), scope), stride)
+                at, self.f.mul(self.affine(self.windows.offsets.of(offset), scope), stride)
             )
         return self.f.pointer(self.memory[memory], at, f"i{8 * memory.element.itemsize}")
 
@@ -185,7 +188,7 @@ class Driver:
                     return False
         return True
 
-    def _affine(self, offset: Offset, scope: Scope) -> llvm.Value:
+    def affine(self, offset: Offset, scope: Scope) -> llvm.Value:
         f = self.f
         total = f.constant("i64", offset.constant)
         for variable, factor in offset.terms:
@@ -197,23 +200,28 @@ class Driver:
         self, block: Block, scope: Scope, inside: frozenset[Op], split: bool, finish: Finish
     ) -> None:
         """A block, in two versions if windows in it may reach outside; `finish` ends each."""
+        if self.parts is not None:
+            self.parts.enter(block.region, scope)
         accesses = self.windows.tests.get(block.region, [])
         masks = self.windows.masks.get(block.region, [])
         if not split or not (accesses or masks):
-            self._steps(block, scope, inside, split, finish)
+            self.steps(block, scope, inside, split, finish)
             return
         branch = self.f.if_else(self._inside(accesses, scope, masks))
         with branch.then():
             version = scope.inner(scope.wanted)
-            self._steps(block.whole, version, inside | frozenset(accesses), True, finish)
+            self.steps(block.whole, version, inside | frozenset(accesses), True, finish)
         with branch.otherwise():
             version = scope.inner(scope.wanted)
-            # Where the call decides sizes, loops inside still have turns that are whole.
-            self._steps(block, version, inside, bool(self.windows.masks), finish)
+            if self.parts is not None and self.parts.has(block.region):
+                self.parts.run(block, version, finish)
+            else:
+                # Where the call decides sizes, loops inside still have turns that are whole.
+                self.steps(block, version, inside, bool(self.windows.masks), finish)
 
     # Steps.
 
-    def _steps(
+    def steps(
         self, block: Block, scope: Scope, inside: frozenset[Op], split: bool, finish: Finish
     ) -> None:
         self._want(block, scope, inside)
@@ -303,7 +311,7 @@ class Driver:
         return Place(self.take(value, scope), None, True)
 
     def take(self, value: Value, scope: Scope) -> llvm.Value:
-        offset = self.arena.take(value.tensor.bytes)
+        offset = self.arena.take(largest(value.tensor.bytes))
         scope.owned.setdefault(value, []).append(offset)
         return self.f.pointer(self.scratch, offset, "i8")
 
@@ -321,26 +329,39 @@ class Driver:
 
     def _call(self, nest: Nest, pointers: Sequence[llvm.Value]) -> None:
         f = self.f
-        if nest.sizes:  # the word before the arguments
+        if nest.sizes:  # their table stands in the word before the arguments
             table = f.pointer(f.alloca("ptr", 1 + len(pointers)), 1, "ptr")
             f.store(self._sizes(nest), f.pointer(table, -1, "ptr"))
         else:
             table = f.alloca("ptr", max(1, len(pointers)))
         for number, pointer in enumerate(pointers):
             f.store(pointer, f.pointer(table, number, "ptr"))
-        zero, count = llvm.constant("i64", 0), f.constant("i64", nest.tiles)
+        zero, count = llvm.constant("i64", 0), self.size(nest.tiles)
         f.call(nest.name, "void", table, zero, count, self.working)
 
     def _sizes(self, nest: Nest) -> llvm.Value:
-        """A nest's table of sizes that the call decides, filled where the kernel begins."""
+        """A nest's table of sizes; those that the call decides are there from the kernel's begin."""
+        f = self.f
         found = self.size_tables.get(nest.sizes)
         if found is None:
-            f = self.f
             found = self.size_tables[nest.sizes] = f.alloca("i64", len(nest.sizes))
             with f.at(self.begin):
                 for number, size in enumerate(nest.sizes):
-                    f.store(f.constant("i64", size), f.pointer(found, number, "i64"))
+                    if not self._is_partial(size):
+                        f.store(f.constant("i64", size), f.pointer(found, number, "i64"))
+        for number, size in enumerate(nest.sizes):
+            if self._is_partial(size):
+                f.store(self.size(size), f.pointer(found, number, "i64"))
         return found
+
+    def _is_partial(self, size: Dim) -> bool:
+        return self.parts is not None and self.parts.decides(size)
+
+    def size(self, size: Dim) -> llvm.Value:
+        """A size as i64, also of parts of tiles."""
+        if self.parts is None or not self.parts.decides(size):
+            return self.f.constant("i64", size)
+        return self.parts.size(size)
 
     # Memory.
 
@@ -382,18 +403,21 @@ class Driver:
     def copy(self, target: llvm.Value, source: llvm.Value, value: Value) -> None:
         """A value that lies row-major, copied as it is."""
         sizes = (value.tensor.size,)
-        name = self.nests.move(Move(value.element, sizes, sizes, store=False))
         null = llvm.Value("ptr", "null")
-        self.f.call(name, "void", target, source, null, null, llvm.constant("i64", 0))
+        move = Move(value.element, sizes, sizes, store=False)
+        self._moved(move, target, source, null, null, llvm.constant("i64", 0))
+
+    def _moved(self, move: Move, *operands: llvm.Value) -> None:
+        """A move, with the sizes that its function does not know."""
+        sizes = [self.size(size) for size in move.sizes_to_give]
+        self.f.call(self.nests.move(move), "void", *operands, *sizes)
 
     def _move(self, op: Op, tile: llvm.Value, scope: Scope) -> None:
-        name = self.nests.move(move_of(op))
         rows = mask = llvm.Value("ptr", "null")
         if op.name in ("tile_gather", "tile_scatter"):
             rows = self.dense(op.operands[1 if op.name == "tile_gather" else 2], scope)
         if op.name == "tile_store" and op.masked:
             mask = self.dense(op.operands[-1], scope)
-        offsets = [self._affine(self.windows.offsets.of(v), scope) for v in offsets_of(op)]
+        offsets = [self.affine(self.windows.offsets.of(v), scope) for v in offsets_of(op)]
         memory = self.memory[op.operands[0]]
-        table = [self.f.arguments[0]] if move_of(op).is_open else []
-        self.f.call(name, "void", *table, tile, memory, rows, mask, *offsets)
+        self._moved(move_of(op), tile, memory, rows, mask, *offsets)

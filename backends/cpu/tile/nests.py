@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ....hlo.build import Builder, make_op
+from ....hlo.deciding import largest
 from ....hlo.graph import Op, Value, arguments
 from ....hlo.symbols import Dim, SymbolicDim
 from ....optimizer.regions import inline
@@ -95,6 +96,8 @@ class Nests:
         """The kernel of a contraction, cut for one worker; None for other operations."""
         if op.name != "dot_general" and op.attributes.get("kind") != "contract":
             return None
+        if not all(value.tensor.is_static for value in (*op.operands, *op.results)):
+            return None  # cut as usual; its worker computes all of its tiles
         shape = contract.shape_of(op, self.target)
         return None if shape is None else contract.emit(op, self.target, one_tile(shape))
 
@@ -107,7 +110,7 @@ class Nests:
             code = self._product(op) or kernels.emit(op, self.target)
         names = code.symbol, f"nest{len(self._pieces)}"
         _, name = self._pieces.setdefault(code.ir_text, names)
-        self.scratch = max(self.scratch, code.scratch_bytes)
+        self.scratch = max(self.scratch, largest(code.scratch_bytes))
         self.notes.update(dict.fromkeys(code.notes))
         return Nest(name, code.tiles, code.sizes)
 

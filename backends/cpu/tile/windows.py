@@ -47,7 +47,7 @@ class Windows:
                 if op.name == "compare" and op.result.rank:
                     self._mask(op, chains[region])
                 if op.name in ("tile_load", "tile_store") and not self.proven(op):
-                    home = self._decided(map(self.offsets.of, offsets_of(op)), chains[region])
+                    home = self.decided(map(self.offsets.of, offsets_of(op)), chains[region])
                     if home is not None and fits(op):
                         tests.setdefault(home, []).append(op)
                     elif home is None and not self.asked(op):
@@ -65,12 +65,12 @@ class Windows:
         if surely_at_most(0, self.offsets.range(lowest)[0]):
             self.idle.add(op)
             return
-        home = self._decided([lowest], chain)
+        home = self.decided([lowest], chain)
         if home is not None:
             self.least_of[op] = lowest
             self.masks.setdefault(home, []).append(op)
 
-    def _decided(self, offsets: Iterable[Offset], chain: tuple[Region, ...]) -> Region | None:
+    def decided(self, offsets: Iterable[Offset], chain: tuple[Region, ...]) -> Region | None:
         """The region at whose start all offsets are known; None if there is none."""
         depth = 0
         for offset in offsets:
