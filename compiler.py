@@ -20,6 +20,7 @@ from .runtime.bundle import MAIN
 if TYPE_CHECKING:
     from .backends import Backend
     from .hlo.deciding import Decisions
+    from .hlo.stated_sizes import Stated
     from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .programs import Made, Modules
@@ -31,17 +32,26 @@ FITTED = 4  # plans that are made for a limit before it is given up
 Progress = Callable[[str], None]
 
 
-def import_model(source: Any, *example_inputs: Any, **keywords: Any) -> Module:
+def import_model(
+    source: Any,
+    *example_inputs: Any,
+    sizes: Mapping[str, Stated] | None = None,
+    **keywords: Any,
+) -> Module:
     """The module of a JAX or PyTorch export.
 
     source: a path (.mlir, .mlirbc, .hlo, .hlo.pb, .pt2, a jax.export file, .girih), StableHLO or
         HLO as text or bytes, a `jax.export.Exported`, a `torch.export.ExportedProgram`, or a torch
         module or traceable function with `example_inputs`.
+    sizes: what its open sizes are, as in `compile`.
     Raises ImportBlockers, which lists every reason at once, if it cannot be imported.
     """
     from .frontends.source import read_source
+    from .hlo.stated_sizes import with_stated_sizes
 
     module = read_source(source, *example_inputs, **keywords)
+    if sizes is not None:
+        module = with_stated_sizes(module, sizes)
     verify(module)
     return module
 
@@ -82,6 +92,7 @@ def compile(  # noqa: A001 - the public name of the API
     mesh: Mapping[str, int | None] | None = None,
     shardings: Mapping[str, Iterable[Any]] | str | None = None,
     state: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Stated] | None = None,
     **keywords: Any,
 ) -> Program:
     """A program for `target` from any source.
@@ -104,6 +115,9 @@ def compile(  # noqa: A001 - the public name of the API
     state: arguments that live between calls, by name or pattern, each with the result that replaces
         it: {"cache": "output[1]"} (`states.py`); `program.session()` keeps them. Buffers of a torch
         model that it changes are state without being named.
+    sizes: what the open sizes of the source are: {"batch": (1, 64), "seq": range(16, 513, 16)}
+        narrows them, a number fixes one, a name gives it another name. A key is a symbol of the
+        source ("batch") or a dimension of an argument ("tokens.0").
 
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not
@@ -121,7 +135,7 @@ def compile(  # noqa: A001 - the public name of the API
         from .spmd import compile_on
 
         say("import")
-        modules = read_entries(source, example_inputs, keywords, state)
+        modules = read_entries(source, example_inputs, keywords, state, sizes)
         if len(modules) > 1:
             raise UserError(
                 f"mesh: a program of several entry points ({', '.join(modules)}) is compiled for "
@@ -137,7 +151,7 @@ def compile(  # noqa: A001 - the public name of the API
 
     def read() -> dict[str, Module]:
         say("import")
-        return read_entries(source, example_inputs, keywords, state)
+        return read_entries(source, example_inputs, keywords, state, sizes)
 
     program = compile_entries(read, first, options, say, tuner).program
     return with_targets(program, others, options, progress) if others else program
@@ -295,12 +309,16 @@ def _lowered(
     """An entry point after all passes, and within the user's limit of memory. call: the sizes that
     its code is tuned for, where calls decide them; None: likely ones."""
     from .hlo.deciding import decided_by
+    from .hlo.specialize import with_inferred_sizes
     from .optimizer.coverage import decisions_about
     from .optimizer.licence import Ledger
     from .optimizer.pipeline import blamed_on, pipeline_for
 
     passes = pipeline_for(backend, options, ledger, alike=alike)
-    decisions = decisions_about(module, call) if backend.open_sizes else None
+    decisions = None
+    if backend.open_sizes:
+        module = with_inferred_sizes(module)
+        decisions = decisions_about(module, call)
     with decided_by(decisions):
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
     limit = options.memory_limit
@@ -547,9 +565,9 @@ def add_variant(
     progress: Progress | None = None,
 ) -> Parts:
     """A program's parts with code for `target` ("cpu", "cpu@data=2,model=4" for a mesh) added,
-    compiled from the modules of its entry points; code that is there already is made anew. Without options, the
-    numerics are those of the first compilation. Choices that were measured for the program are
-    taken again."""
+    compiled from the modules of its entry points; code that is there already is made anew. Without
+    options, the numerics are those of the first compilation. Choices that were measured for the
+    program are taken again."""
     from .runtime.parts import copied_parts, same_bytes
 
     options = options or options_of(parts)
@@ -623,12 +641,21 @@ def _refuse_notes(plan: Any) -> None:
 
 
 def signature_of(module: Module) -> Signature:
-    """The module's signature; a flat one where the source had none."""
+    """The module's signature, with what is known of its sizes; a flat one where the source had
+    none."""
+    known = {"symbols": tuple(module.symbols.items()), "constraints": module.constraints}
     if module.signature is not None:
-        return module.signature
+        said = module.signature.symbols, module.signature.constraints
+        same = said == tuple(known.values())
+        return module.signature if same else replace(module.signature, **known)
     body = module.body
     arguments, results = (
-        [(value.tensor.dims, value.element.name) for value in values]
+        [(_stated(value.dims), value.element.name) for value in values]
         for values in (body.arguments, body.results)
     )
-    return Signature.plain(arguments, results)
+    return replace(Signature.plain(arguments, results), **known)
+
+
+def _stated(dims: Sequence[Any]) -> list[int | str]:
+    """Sizes as signatures have them."""
+    return [dim if isinstance(dim, int) else str(dim) for dim in dims]

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from .assumptions import assumed
 from .deciding import common_divisor, current, surely_at_most
-from .symbols import SymbolicDim
+from .symbols import SizeTooLong
 
 
 class Kind(Enum):
@@ -62,7 +63,8 @@ class Start(NamedTuple):
 class Index(NamedTuple):
     """(offset + start + sum of terms) // divisor % modulus: the index along one operand dim.
 
-    An index outside the operand is not read. `dilated`: the quotient is read only where the
+    Coefficients, divisors and moduli are sizes (`symbols.Dim`): numbers where dims are fixed. An
+    index outside the operand is not read. `dilated`: the quotient is read only where the
     division leaves no rest. A modulus of 0 takes none.
     """
 
@@ -184,12 +186,14 @@ def reshaped(source: Sequence[Any], target: Sequence[Any]) -> tuple[Index, ...]:
     """For each dim of `source`, its index in terms of the indices of `target` (same size).
 
     Dims are matched in the smallest groups of equal size, so that a dim that stays, or that is
-    split or merged with its neighbours alone, is not mixed with the others.
+    split or merged with its neighbours alone, is not mixed with the others. Sizes are equal where
+    that is known (`assumptions.assuming`).
     """
     if 0 in source:  # nothing is read
         return (Index(),) * len(source)
     indices: list[Index] = []
-    for sources, targets in _groups(source, target):
+    is_open = not all(isinstance(dim, int) for dim in (*source, *target))
+    for sources, targets in (_open_groups if is_open else _groups)(source, target):
         strides = [math.prod(target[t] for t in targets[n + 1 :]) for n in range(len(targets))]
         terms = [
             (Term(t, stride), target[t])
@@ -200,6 +204,9 @@ def reshaped(source: Sequence[Any], target: Sequence[Any]) -> tuple[Index, ...]:
             divisor = math.prod(source[k] for k in sources[number + 1 :])
             if source[s] == 1:
                 indices.append(Index())
+            elif is_open:
+                modulus = source[s] if number else 0
+                indices.append(Index(tuple(t for t, _ in terms), divisor=divisor, modulus=modulus))
             else:
                 indices.append(_digit(terms, divisor, source[s]))
     return tuple(indices)
@@ -241,9 +248,6 @@ def _at_most(left: Any, right: Any) -> bool:
 
 def _groups(source: Sequence[Any], target: Sequence[Any]) -> Iterable[tuple[list[int], list[int]]]:
     """The smallest runs of dims of both sides with equal products, in order."""
-    if any(isinstance(size, SymbolicDim) for size in (*source, *target)):
-        yield from _open_groups(source, target)
-        return
     s = t = 0
     while s < len(source):
         sources, targets = [s], []
@@ -264,16 +268,22 @@ def _groups(source: Sequence[Any], target: Sequence[Any]) -> Iterable[tuple[list
 def _open_groups(
     source: Sequence[Any], target: Sequence[Any]
 ) -> Iterable[tuple[list[int], list[int]]]:
-    """`_groups` of sizes that a call decides: products are equal where they are one expression."""
-    ends: dict[Any, int] = {}
-    right: Any = 1
-    for count, size in enumerate(target, 1):
-        right = right * size
-        ends.setdefault(right, count)  # dims of size 1 behind it go to the next group
-    first, done, left = 0, 0, 1
-    for count, size in enumerate(source, 1):
-        left = left * size
-        end = len(target) if count == len(source) else ends.get(left, 0)
-        if end > done or (end == done and count == len(source)):
-            yield list(range(first, count)), list(range(done, end))
-            first, done = count, end
+    """The same where sizes are open: runs whose products are equal at all sizes; what has no such
+    run is one group."""
+    s = t = 0
+    while s < len(source):
+        ends = [(i, j) for i in range(s + 1, len(source) + 1) for j in range(t, len(target) + 1)]
+        for i, j in sorted(ends, key=sum):
+            if _equal_products(source[s:i], target[t:j]):
+                break
+        else:
+            i, j = len(source), len(target)
+        yield list(range(s, i)), list(range(t, j))
+        s, t = i, j
+
+
+def _equal_products(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    try:
+        return assumed().facts.is_equal(math.prod(left), math.prod(right)) is True
+    except SizeTooLong:
+        return False

@@ -85,6 +85,9 @@ class Assumptions:
     ) -> None:
         self.symbols = dict(symbols or {})
         self.constraints = tuple(constraints)
+        for name, symbol in self.symbols.items():
+            if symbol.is_empty:
+                raise UserError(f"no sizes are admitted: {name} has none")
         self._said = dict(self.symbols)
         self._solved: dict[str, Dim] = {}  # symbols that equalities express by others
         self._positive: list[Dim] = []  # not negative
@@ -98,6 +101,10 @@ class Assumptions:
         unequal = [self._normal_fact(fact) for fact in self._unequal]
         congruent = [(self._normal_fact(e), m, r) for e, m, r in self._congruent]
         facts = dict.fromkeys(fact for fact in normals if isinstance(fact, SymbolicDim))
+        for fact in facts:
+            high = self._bounds.range(fact).high
+            if high is not None and high < 0:
+                raise UserError(f"no sizes are admitted: {self._constraint_of(fact)} never holds")
         self._bounds.facts = list(facts)  # normal forms are made without them
         self._unequal = [fact for fact in unequal if isinstance(fact, SymbolicDim)]
         self._congruent = [(e, m, r) for e, m, r in congruent if isinstance(e, SymbolicDim)]
@@ -324,6 +331,16 @@ class Assumptions:
             found = self._rebuilt(found, self._bounds.range, self._bounds.at_most)
             self._normal[size] = self._normal[found] = found
         return found
+
+    def _constraint_of(self, fact: Dim) -> str:
+        """Which constraint says that a normal form is not negative."""
+        for constraint in self.constraints:
+            normal = self._normal_fact(constraint.right - constraint.left)
+            if normal is not None and fact in (normal, -normal):
+                return (
+                    f"{constraint} ({constraint.origin})" if constraint.origin else str(constraint)
+                )
+        return "what they are equal to"
 
     def _normal_fact(self, fact: Dim) -> Dim | None:
         try:

@@ -15,12 +15,12 @@ and `surely_at_most`. None of these leaves a guard.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from traceback import extract_stack
 from typing import Any
 
-from .assumptions import Assumptions
+from .assumptions import Assumptions, assuming
 from .errors import CompilerBug
 from .sizes import SizeConstraint
 from .symbols import Dim, Order, SymbolicDim, bound, ordered_by
@@ -70,7 +70,7 @@ class Decisions(Order):
             for name in sorted(names)
         ]
         known = [c for c in self.assumptions.constraints if not set(names).isdisjoint(c.symbols)]
-        return "\n".join([*lines, *map(str, known)])
+        return "\n".join(["", *lines, *map(str, known)])
 
     def estimate(self, size: SymbolicDim) -> int:
         if not self.estimates:
@@ -94,7 +94,8 @@ def decided_by(decisions: Decisions | None) -> Iterator[None]:
     """Go on with decisions that were begun before; None: all sizes are fixed."""
     before = _CURRENT.set(decisions)
     try:
-        with ordered_by(decisions):
+        known = nullcontext() if decisions is None else assuming(decisions.assumptions)
+        with ordered_by(decisions), known:
             yield
     finally:
         _CURRENT.reset(before)

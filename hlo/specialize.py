@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary
 from .errors import GirihError, UserError
 from .graph import Function, Module, Op, Region, Value, arguments
 from .signature import Signature
+from .size_text import parse_dim
 from .sizes import Symbol
-from .symbols import Dim, SymbolicDim, parse_dim, substituted, symbols_of
+from .symbols import Dim, SymbolicDim, substituted, symbols_of
 from .types import FutureType, TensorType, TupleType, Type
 
 KEPT = 16  # specialised modules of one module
@@ -110,14 +111,25 @@ class _Specializer:
         return tuple(kept)
 
     def signature(self, old: Signature) -> Signature:
-        def dims(sizes: Sequence[int | str]) -> tuple[int | str, ...]:
+        body = self.functions[self.old.entry].body
+
+        def dims(sizes: Sequence[int | str], kind: Type) -> tuple[int | str, ...]:
             changed = [substituted(parse_dim(str(size)), self.sizes) for size in sizes]
+            if isinstance(kind, TensorType) and kind.rank == len(changed):
+                # what only operands told is known by now
+                changed = [
+                    b if isinstance(b, int) else a for a, b in zip(changed, kind.dims, strict=True)
+                ]
             return tuple(dim if isinstance(dim, int) else str(dim) for dim in changed)
 
+        arguments_of = zip(old.arguments, body.argument_types, strict=True)
+        results_of = zip(old.results, body.result_types, strict=True)
         return replace(
             old,
-            arguments=tuple(replace(a, dims=dims(a.dims)) for a in old.arguments),
-            results=tuple(replace(r, dims=dims(r.dims)) for r in old.results),
+            arguments=tuple(replace(a, dims=dims(a.dims, kind)) for a, kind in arguments_of),
+            results=tuple(replace(r, dims=dims(r.dims, kind)) for r, kind in results_of),
+            symbols=(),  # the module's are others now
+            constraints=(),
         )
 
     def function(self, name: str, given: Sequence[Type]) -> str:
@@ -243,3 +255,33 @@ def _attribute(value: Any, scope: Mapping[str, Dim]) -> Any:
     if isinstance(value, dict):
         return {key: _attribute(member, scope) for key, member in value.items()}
     return value
+
+
+def with_inferred_sizes(module: Module) -> Module:
+    """The module in which results have the sizes that their operations infer, where the source has
+    left them open: every `?` of StableHLO is a symbol of its own at first."""
+    known = {
+        name
+        for argument in module.body.arguments
+        if isinstance(argument.type, TensorType)
+        for dim in argument.type.dims
+        for name in symbols_of(dim)
+    }
+    names: dict[str, int | str] = {}
+    for op in module.body.ops:
+        kinds = [k for k in op.result_types if isinstance(k, TensorType) and not k.is_static]
+        inferred = op.definition.infer(op) if kinds else None
+        if not inferred:
+            continue
+        for declared, found in zip(op.result_types, inferred, strict=True):
+            if not isinstance(declared, TensorType) or not isinstance(found, TensorType):
+                continue
+            for dim, size in zip(declared.dims, found.dims, strict=False):
+                own, other = symbols_of(dim), symbols_of(size)
+                if dim is size or len(own) != 1 or repr(dim) != own[0] or own[0] in known:
+                    continue
+                if isinstance(size, int):
+                    names.setdefault(own[0], size)
+                elif repr(size) == other[0] and other[0] != own[0]:
+                    names.setdefault(own[0], names.get(other[0], other[0]))
+    return specialized(module, names) if names else module

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .errors import UserError
-from .graph import Function, Module, Op, Region, Value
+from .graph import Function, Module, Op, Region
 from .interpret import Environment, Interpreter
 from .offsets import EVERYTHING, Offsets
 from .ops.tile import MEMORY_OPS, TILE_OPS, window_parts

@@ -21,8 +21,9 @@ from .graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, a
 from .ops import find, known
 from .sharding import parse_mesh, parse_sharding
 from .signature import Signature
+from .size_text import parse_dim
 from .sizes import Symbol, parse_constraint
-from .symbols import SymbolicDim, parse_dim
+from .symbols import SymbolicDim
 from .types import (
     TOKEN,
     FutureType,

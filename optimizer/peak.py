@@ -1,6 +1,6 @@
 """What a region's kernels need in memory, in an order that is found quickly: how passes before
-`order` know whether what they do costs memory where most of it is needed. Bytes of sizes that a call
-decides are the most that they can be."""
+`order` know whether what they do costs memory where most of it is needed. Bytes that a call decides
+are the most that they can be."""
 
 from __future__ import annotations
 

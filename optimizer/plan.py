@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..hlo.assumptions import Assumptions
 from ..hlo.build import make_op
 from ..hlo.deciding import at_hint, decided_by, largest
 from ..hlo.errors import CompilerBug, UnsupportedError
-from ..hlo.graph import Op, Origin, Region, arguments
+from ..hlo.graph import Op, Origin, Region, arguments, symbols_in
 from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
 from ..hlo.ops.tile import TILE_OPS
@@ -48,6 +47,7 @@ WITH_SIZES = "1.6"  # calls decide sizes
 WITH_PROCESSES = "1.5"  # several processes run it, and exchange
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
+UPDATED_BY = {"dynamic_update_slice": 1, "scatter": 2}  # the operand that says what is written
 FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
 
 
@@ -125,7 +125,6 @@ class Planner:
         plan.arena_alignment = ALIGNMENT
         if self.schedule.decisions is not None:
             self.above()
-            self.state_sizes(self.schedule.decisions.assumptions)
             self.require(WITH_SIZES)
         for entry in self.kernels.values():
             self.describe(entry)
@@ -158,6 +157,8 @@ class Planner:
 
     def kernel(self, op: Op) -> KernelEntry:
         key = canonical_op(op)
+        if self.schedule.decisions is not None:  # code is made by what is known of its sizes
+            key += self.schedule.decisions.said_of(symbols_in(op))
         entry = self.kernels.get(key)
         if entry is None:
             facts = self.facts(key, op)
@@ -238,16 +239,6 @@ class Planner:
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
 
-    def state_sizes(self, assumptions: Assumptions) -> None:
-        """What calls may decide."""
-        for name, said in assumptions.symbols.items():
-            self.plan.symbols.add(
-                name=name, minimum=said.first, maximum=said.last, modulus=said.modulus,
-                residue=said.residue, origin=said.origin,
-            )  # fmt: skip
-        for one in assumptions.constraints:
-            self.plan.constraints.add(text=str(one), origin=one.origin)
-
     def above(self) -> None:
         """Which buffers lie above which: what lives at the same time keeps its order at all sizes."""
         placed = sorted(self.offsets, key=lambda b: self.offsets[b])
@@ -327,11 +318,13 @@ class Planner:
             raise CompilerBug(f"{step} runs no kernel")
         facts = entry.facts
         moved = facts.bytes
-        updates = isinstance(step, RunStep) and step.op.name == "dynamic_update_slice"
-        if updates and reads[0] is writes[0]:  # the rest of what is updated stays where it is
-            moved += reads[1].bytes - reads[0].bytes - writes[0].bytes
-        moved = float(moved)
         time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
+        update = UPDATED_BY.get(step.op.name) if isinstance(step, RunStep) else None
+        if update is not None and len(writes) == 1 and reads[0] in (writes[0], writes[0].replaces):
+            # The rest of what is updated stays where it is; of a donated argument, if it is given.
+            moved += at_hint(reads[update].bytes - reads[0].bytes - writes[0].bytes)
+            if reads[0] is writes[0]:
+                time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
         parallel = facts.parallel and at_hint(facts.tiles) > 1 and time > SERIAL_MICROSECONDS
         run.kernel = entry.index
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])

@@ -20,7 +20,7 @@ from ..hlo.sizes import Symbol
 from . import devices
 from .aliases import Aliases, find_aliases, like
 from .bundle import MAIN, Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
-from .entries import Loaded, unknown_entry, unnamed
+from .entries import Loaded, default_entry, unknown_entry, unnamed
 from .inputs import Leaf, as_keys, check_donations
 from .parts import (
     ALIGNMENT,
@@ -37,7 +37,7 @@ from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
 from .session import Session, named_state
-from .sizes import OpenSizes
+from .sizes import OpenSizes, is_open
 from .structure import Differs, flattener, unflattener
 
 if TYPE_CHECKING:
@@ -113,13 +113,15 @@ class Program:
         `pending`: a check of the weights that has to end well before the first result is given.
         `driver`: the GPU of a program for one; None looks for it at the first call. `reason`: why
         this target was chosen. `opened`: False leaves the device, which takes all weights, to the
-        first use. `comm_timeout`: as for `girih.load`. `entry`: the entry point that a call runs; `plan`
-        and `module` are its. `loaded`: what it has in common with the other entry points. `call`: the
-        sizes of one call, of a program whose calls decide them, and which `sizes` describes.
+        first use. `comm_timeout`: as for `girih.load`. `entry`: the entry point that a call runs,
+        whose `plan` and `module` are given. `loaded`: what it shares with other entry points.
+        `call`: the sizes of one call, of a program whose calls decide them, and which `sizes`
+        describes.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
         self._pending = pending
+        self._layout = _layout_of(parts.variants[target])
         self._driver, self._reason = driver, reason
         self._workers: dict[str, Any] = {
             "threads": threads, "pin": pin, "comm_timeout": comm_timeout,
@@ -127,9 +129,7 @@ class Program:
         names = tuple(parts.signatures)
         if not names:
             raise UserError("the program has no entry point")
-        if entry is None:
-            entry = MAIN if MAIN in names else names[0] if len(names) == 1 else None
-        self._entry = entry
+        self._entry = entry = default_entry(names) if entry is None else entry
         self._loaded = Loaded() if loaded is None else loaded
         if entry is not None:
             self._bind(entry, module, plan, sizes, call)
@@ -164,16 +164,16 @@ class Program:
         signature = parts.signatures[entry]
         self._formulas: tuple[int, ...] = ()
         self._sizes: OpenSizes | None = None
-        if plan is not None and plan.symbols:
+        if plan is not None and is_open(signature):
             self._sizes = sizes = OpenSizes(plan, signature, "the program")
         if sizes is not None:
-            values = sizes.largest if call is None else call
-            plan, self._formulas = sizes.at(values)
-            signature = sizes.signature_at(values)
+            found = sizes.at_largest() if call is None else sizes.at(call)
+            plan, self._formulas = found
+            signature = sizes.signature_at(sizes.largest if call is None else call)
         assert plan is not None
         self._plan, self._signature = plan, signature
         self._module = module
-        self._layout = layout = _layout_of(variant)
+        layout = self._layout
         local = signature if layout is None else layout.signature(signature)
         results = tuple(Leaf(result) for result in local.results)
         self._check_plan(local.arguments, results)
@@ -403,7 +403,7 @@ class Program:
     @property
     def initial_state(self) -> dict[str, Array]:
         """What the model was exported with, by the names of its state: parts of the bundle, which
-        nobody may write."""
+        nobody may write; of a program of several processes, this one's blocks."""
         self._settle()
         one = self if self._entry is not None else next(iter(self._loaded.programs.values()))
         state = self.state_arguments
@@ -411,7 +411,27 @@ class Program:
         whole = {name: array for name, array in found.items() if array is not None}
         if len(whole) < len(found):
             raise UserError("the bundle lacks the values that its state begins with")
-        return whole
+        if one._layout is None:
+            return whole
+        return {name: leaf.accept(whole[name])[0] for name, leaf in self.state_leaves.items()}
+
+    @property
+    def state_leaves(self) -> dict[str, Leaf]:
+        """What is taken for each state, by its name."""
+        one = self if self._entry is not None else next(iter(self._loaded.programs.values()))
+        if one._layout is None:
+            return {name: Leaf(argument) for name, argument in self.state_arguments.items()}
+        names = one._signature.buffers
+        return dict(zip(names, one._leaves[len(one._leaves) - len(names) :], strict=True))
+
+    def as_state(self, buffers: Mapping[str, Array]) -> dict[str, Array]:
+        """Values of all states by name; those of one process of several know of what they are a
+        block."""
+        if self._entry is None or self._layout is None:
+            return dict(buffers)
+        names = self._signature.buffers
+        found = self._layout.buffers([buffers[name] for name in names], self._signature.arguments)
+        return dict(zip(names, found, strict=True))
 
     @property
     def own_session(self) -> Session:
@@ -937,7 +957,7 @@ class Program:
 # What an entry point gives a program; missing where none is named.
 _OF_AN_ENTRY = frozenset(
     {
-        "_plan", "_signature", "_module", "_layout", "_aliases", "_can_be_given", "_leaves",
+        "_plan", "_signature", "_module", "_aliases", "_can_be_given", "_leaves",
         "_buffers", "overwrites_state", "_contexts", "_copies", "_lock", "_weights", "_defaults",
         "_quick", "_accepts", "_results", "_gives", "_flatten", "_keys", "_unflatten",
         "_outputs_are_flat_list", "_device",

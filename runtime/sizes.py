@@ -17,8 +17,9 @@ import numpy as np
 
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature
-from ..hlo.sizes import SizeConstraint, SizeSolver, Symbol, parse_constraint
-from ..hlo.symbols import Dim, SymbolicDim, bound, parse_dim
+from ..hlo.size_text import parse_dim
+from ..hlo.sizes import SizeConstraint, parse_constraint
+from ..hlo.symbols import Dim, SymbolicDim, bound, symbols_of
 from ..specs.generated import plan_pb2
 
 if TYPE_CHECKING:
@@ -40,19 +41,15 @@ class OpenSizes:
     def __init__(self, plan: plan_pb2.Plan, signature: Signature, label: str) -> None:
         self.declared = signature
         try:
-            self.symbols = {
-                one.name: Symbol(one.minimum, one.maximum, one.modulus, one.residue, one.origin)
-                for one in plan.symbols
-            }
-            constraints = [parse_constraint(one.text, one.origin) for one in plan.constraints]
-            arguments = [(a.path, _dims(a.dims)) for a in signature.arguments]
+            self._solver = signature.sizes
             self._plans = [_OpenPlan(one) for one in (plan, *plan.others)]
         except (ValueError, ZeroDivisionError) as error:
-            raise UserError(
-                f"{label}: its sizes are malformed ({error}); compile it again"
-            ) from None
-        self._arguments = [dims for _, dims in arguments]
-        self._solver = SizeSolver(arguments, self.symbols, constraints)
+            raise UserError(f"{label}: its sizes are malformed ({error}); compile again") from None
+        self._arguments = [_dims(argument.dims) for argument in signature.arguments]
+        used = {name for dims in self._arguments for dim in dims for name in symbols_of(dim)}
+        self.symbols = {name: said for name, said in signature.symbols if name in used}
+        if used != self.symbols.keys() or any(s.last is None for s in self.symbols.values()):
+            raise UserError(f"{label}: it does not say what its sizes may be; compile it again")
         self.largest = {name: said.last or 0 for name, said in self.symbols.items()}
         self._programs: OrderedDict[tuple[int, ...], Program] = OrderedDict()
         self._lock = threading.Lock()
@@ -69,6 +66,11 @@ class OpenSizes:
     def check(self, values: Mapping[str, int]) -> None:
         """UserError unless the program has such sizes."""
         self._solver.solve([[bound(d, values) for d in dims] for dims in self._arguments])
+
+    def at_largest(self) -> Sized:
+        """The plan at the largest sizes, in which calls of all sizes have room."""
+        fitting = (p for p in self._plans if all(g.holds(self.largest) for g in p.guards))
+        return next(fitting, self._plans[0]).at(self.largest)
 
     def at(self, values: Mapping[str, int]) -> Sized:
         """The plan at these sizes; UserError where the program has none."""
@@ -126,7 +128,7 @@ class _OpenPlan:
         sizes = [bound(formula, values) for formula in self.formulas]
         made = plan_pb2.Plan()
         made.CopyFrom(self.plan)
-        del made.others[:], made.symbols[:], made.guards[:], made.constraints[:]
+        del made.others[:], made.guards[:]
         for buffer in made.buffers:
             if buffer.bytes_formula:
                 buffer.bytes = sizes[buffer.bytes_formula - 1]

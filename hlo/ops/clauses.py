@@ -25,6 +25,13 @@ def same_dims(left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(map(same_dim, left, right))
 
 
+def is_same(left: Any, right: Any) -> bool:
+    """Whether two sizes are known to be equal."""
+    if left is right or (isinstance(left, int) and isinstance(right, int)):
+        return left == right
+    return assumed().facts.is_equal(left, right) is True
+
+
 def at_most(left: Any, right: Any) -> bool:
     """Whether left <= right, as far as it is known."""
     if isinstance(left, int) and isinstance(right, int):

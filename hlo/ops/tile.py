@@ -432,5 +432,6 @@ class TileFor(OpDefinition, name="tile_for"):
 
 
 ROOMS = (
-    KernelCall(), TileId(), TileBound(), TileLoad(), TileGather(), TileStore(), TileScatter(), TileFor(),
+    KernelCall(), TileId(), TileBound(), TileLoad(), TileGather(), TileStore(), TileScatter(),
+    TileFor(),
 )  # fmt: skip

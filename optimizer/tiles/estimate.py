@@ -59,7 +59,8 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Every combination of sizes as columns, one per root dim, then the step. dims: at the hints."""
+    """Every combination of sizes as columns, one per root dim, then the step. dims: where a call
+    decides them those at the hints."""
 
     columns: tuple[Any, ...]
     dims: tuple[int, ...]

@@ -22,6 +22,7 @@ import numpy as np
 
 from ...hlo import symbols
 from ...hlo.deciding import current, surely_at_most
+from ...hlo.size_text import parse_dim
 from ...hlo.symbols import Dim, SymbolicDim
 
 Array = np.ndarray[Any, Any]
@@ -250,7 +251,7 @@ def ends_of(size: Dim) -> Range:
 
 @functools.lru_cache(4096)
 def _named_size(key: str) -> Dim:
-    return symbols.parse_dim(key.removeprefix(_SIZE))
+    return parse_dim(key.removeprefix(_SIZE))
 
 
 def size_of(atom: Atom) -> Dim | None:

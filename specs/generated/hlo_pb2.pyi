@@ -1,4 +1,4 @@
-# Generated from specs/hlo.proto (sha256 5f83d3067da5c2510d01add9f01412b9b7e3fecfd7f05fa702f8522e3dce3a62); do not edit.
+# Generated from specs/hlo.proto (sha256 a4f927192ec4cda0b3a9fd7f5df2dad1afd4c9410802cb159fa2aa976aaf4eda); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

@@ -285,12 +285,14 @@ def test_symbols_get_other_names():
 def test_a_signature_has_the_sizes_of_its_module():
     module = text(ADD)
     kinds = [(("b", "s"), "f32"), (("b", "t"), "f32")]
-    signature = Signature.plain(kinds, [(("b*s", 4), "f32")])
+    signature = Signature.plain(kinds, [(("b*s",), "f32")])
     module = Module(module.functions, signature=signature)
     fixed = specialized(module, {"b": 3, "s": "length"}).signature
     assert fixed is not None
     assert [a.dims for a in fixed.arguments] == [(3, "length"), (3, "t")]
-    assert fixed.results[0].dims == ("3*length", 4)
+    assert fixed.results[0].dims == ("3*length",)
+    whole = specialized(module, {"b": 3, "s": 4, "t": 4}).signature
+    assert whole is not None and whole.results[0].dims == (12,)
 
 
 def test_sizes_that_only_operands_tell():

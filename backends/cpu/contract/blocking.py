@@ -43,6 +43,7 @@ _FEW_ROWS = 6  # for which a column group is as wide as registers allow
 _WIDE = 3  # vectors of a column group of a right side from far, read for more rows than a few
 _SCATTERED = 1 << 10  # bytes between depth steps of the left side
 _SAME_SETS = 1 << 13  # bytes between rows that then share the sets of a first-level cache
+_NEAR_PANEL = 1 << 14  # bytes of the right side that stay in a first-level cache
 _LARGEST_SCRATCH = 1 << 27  # bytes
 
 
@@ -120,19 +121,23 @@ def row_panels(rows: Dim, most: int) -> tuple[Dim, Dim, Dim]:
     return panels, size, larger
 
 
-def heights(most: int) -> list[int]:
-    """Rows of the micro-kernels of a product whose rows the call decides; panels of other heights
-    are computed in two parts."""
-    return list(range(1, most + 1))
-
-
-def parted(rows: int, most: int) -> tuple[int, int]:
-    """Two heights that are `rows` together; the second may be none."""
-    known = heights(most)
-    if rows in known:
-        return rows, 0
-    above = max(one for one in known if one < rows and rows - one in known)
-    return above, rows - above
+def heights(shape: ProductShape, cut: Blocking) -> dict[int, tuple[int, ...]]:
+    """Which micro-kernels compute a panel of so many rows where the call decides rows: one, or
+    several where the others find the right side in the first-level cache. Panels are of equal
+    height, so those of many rows are nearly the highest."""
+    every = range(1, cut.rows + 1)
+    panel = at_hint(cut.depth) * cut.vectors * shape.lanes * shape.element_bytes
+    found: dict[int, tuple[int, ...]] = {0: ()}
+    own: list[int] = []
+    for rows in every:
+        usual = rows <= _FEW_ROWS or rows % (_FEW_ROWS + 1) == 0 or rows >= cut.rows - 1
+        if usual or panel > _NEAR_PANEL:
+            own.append(rows)
+        # Few parts, none of them much lower than the others.
+        parts = [(one, *found[rows - one]) for one in own]
+        found[rows] = min(parts, key=lambda some: (len(some), -min(some)))
+    del found[0]
+    return found
 
 
 def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[Dim, Dim, Dim]:

@@ -23,7 +23,7 @@ from ... import llvm
 from ..codegen import Target
 from . import pairs, tiles_amx
 from .group_sides import LeftRows, RightGroups, left_rows, right_groups
-from .operands import Group, call_group, column_groups, unravel
+from .operands import ColumnGroups, Group, unravel
 from .product import Product
 
 Value = llvm.Value
@@ -108,10 +108,8 @@ class _Emitter:
         self.module, self.name, self.product, self.engine = module, name, product, engine
         self.depth, self.left, self.right = depth, left, right  # depth: bytes, padded
         self.width = GROUP_COLUMNS
-        self.groups = -(-product.columns // self.width)
-        self.whole, lasts = column_groups(_LANES, VECTORS, product.columns)
-        self.kinds = [("_full", Group(_LANES, VECTORS))] if self.whole else []
-        self.kinds += [("_last", group) for group in lasts]
+        self.columns = ColumnGroups(Group(_LANES, VECTORS), product.columns)
+        self.groups = self.columns.count
         self.units, self.rest = divmod(product.rows, engine.unit)
         self.panels = -(-product.rows // engine.unit)
         self.outer = math.prod(product.outer)
@@ -145,8 +143,8 @@ class _Emitter:
         return min(-(-_ENOUGH_TILES // others), max(1, self.groups // _LEAST_GROUPS))
 
     def emit(self) -> tuple[Dim, int]:
-        for suffix, group in self.kinds:
-            self._emit_group(self.name + suffix, group)
+        for kind, group in self.columns.kinds:
+            self._emit_group(f"{self.name}_{kind}", group)
         engine, product = self.engine, self.product
         f = self.module.kernel(self.name)
         args, begin, end, scratch = f.arguments
@@ -166,12 +164,13 @@ class _Emitter:
             start = f.mul(part, per_part)
             stop = f.min(f.add(start, per_part), self.groups)
             with f.for_range(start, stop, at_least_once=True) as inner:
-                column = f.mul(inner.index, self.width)
+                column = self.columns.first_column(f, inner.index)
                 operands = args, flat, first, final, column, scratch
-                call_group(
-                    f, self.kinds, inner.index, self.whole,
-                    lambda kind, operands=operands: f.call(self.name + kind, "void", *operands),
-                )  # fmt: skip
+
+                def call(kind: str, _: Group, operands: tuple[Value, ...] = operands) -> None:
+                    f.call(f"{self.name}_{kind}", "void", *operands)
+
+                self.columns.each_kind(f, inner.index, call)
         if engine.tiles:
             tiles_amx.release(f)
         f.ret()

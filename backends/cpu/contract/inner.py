@@ -16,7 +16,7 @@ from ....hlo.deciding import at_hint
 from ....hlo.symbols import Dim, SymbolicDim
 from ... import llvm
 from .epilogue import Epilogue
-from .operands import Group, Source, call_group, column_groups, constant_mask, unravel
+from .operands import ColumnGroups, Group, Source, constant_mask, unravel
 from .views import Segment
 
 Value = llvm.Value
@@ -45,13 +45,10 @@ def emit_inner_products(module: llvm.Module, name: str, work: InnerProducts) -> 
     """Defines the kernel; its tiles and scratch bytes."""
     lanes, outer, rows, columns = work.lanes, work.outer, work.rows, work.columns
     epilogue = work.epilogue
-    vectors = min(_VECTORS, -(-at_hint(columns) // lanes))
+    vectors = 1 if isinstance(columns, SymbolicDim) else min(_VECTORS, -(-columns // lanes))
     width = vectors * lanes
-    whole, lasts = column_groups(lanes, vectors, columns)
-    groups = -(-columns // width)
-    # Lanes of the last group that do not exist are masked; the tile keeps its width.
-    kinds = {f"full{vectors}": Group(lanes, vectors)} if whole != 0 else {}
-    kinds |= {f"last{last.vectors}": replace(last, pitch=width) for last in lasts}
+    parts = ColumnGroups(Group(lanes, vectors), columns)
+    groups = parts.count
     body = _Body(lanes, columns, list(work.depth), work.left, work.right, width)
     most = MOST_ROWS if isinstance(rows, SymbolicDim) else rows
     f = module.kernel(name)
@@ -60,17 +57,18 @@ def emit_inner_products(module: llvm.Module, name: str, work: InnerProducts) -> 
     with f.for_range(begin, end) as loop:
         number, flat = f.urem(loop.index, groups), f.udiv(loop.index, groups)
         coordinates = unravel(f, flat, outer)
-        column = f.mul(number, width)
+        column = parts.first_column(f, number)
 
         def some_rows(row: Value, count: int) -> None:
             body.emit(f, args, coordinates, row, count, column, tile)  # noqa: B023
             finished = llvm.constant("i64", count)
 
-            def finish(kind: str) -> None:
-                group = kinds[kind]
+            def finish(_: str, group: Group) -> None:
+                # Lanes of the last group that do not exist are masked; the tile keeps its width.
+                group = replace(group, pitch=width)
                 epilogue.emit(f, args, coordinates, row, column, finished, tile, group)  # noqa: B023
 
-            call_group(f, list(kinds.items()), number, whole, finish)  # noqa: B023
+            parts.each_kind(f, number, finish)  # noqa: B023
 
         if isinstance(rows, SymbolicDim):
             with f.for_range(0, rows, MOST_ROWS) as some:

@@ -20,7 +20,8 @@ from ... import llvm
 Value = llvm.Value
 
 # Copies of a step in one loop turn, so that the loop's own instructions weigh little.
-_STEP_PRODUCTS = 48
+STEP_PRODUCTS = 48
+FEW_PRODUCTS = 24  # the same where there are many micro-kernels
 LINE = 64
 PART = 512  # steps of depth whose products are summed by themselves
 
@@ -51,6 +52,7 @@ class Micro:
     stream: Dim = 0  # if not 0, bytes ahead that the right side is brought into L1
     copies: bool = False  # `ahead` is where the right side's vectors are stored, one after another
     masked: bool = False  # the caller says how many lanes of the last vector may be read
+    most_products: int = STEP_PRODUCTS  # of a loop turn, about
 
     @property
     def is_open(self) -> bool:
@@ -63,12 +65,13 @@ class Micro:
     def unroll(self) -> int:
         """Steps of one turn of the innermost loop."""
         size = at_hint(self.depth[-1].size) if self.depth else 1
-        return Micro.turns(self.rows * len(self.vectors), size)
+        return Micro.turns(self.rows * len(self.vectors), size, self.most_products)
 
     @staticmethod
-    def turns(products: int, size: int) -> int:
+    def turns(products: int, size: int, most: int = STEP_PRODUCTS) -> int:
         """Steps of one turn of a loop of `size` steps, each of so many products of vectors."""
-        return min(max(2, _STEP_PRODUCTS // products), 8, size)
+        least = 2 if most >= STEP_PRODUCTS else 1
+        return min(max(least, most // products), 8, size)
 
 
 def emit_micro(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ....hlo.symbols import Dim, SymbolicDim
@@ -109,8 +108,8 @@ def segment_offset(f: llvm.Function, index: Value, segments: Sequence[Segment]) 
 @dataclass(frozen=True)
 class Group:
     """A column group: `vectors` registers wide; in the last one `tail` lanes are real (0: all).
-    With `end`, the columns that the call decides, those are real that lie before it: at least one,
-    at most all. In a tile of sums, rows are `pitch` elements apart (0: no gap)."""
+    With `end`, the columns that the call decides, it is one register, of which those lanes are real
+    that lie before it: at least one. In a tile of sums, rows are `pitch` elements apart (0: no gap)."""
 
     lanes: int
     vectors: int
@@ -134,55 +133,70 @@ class Group:
     def valid(self, f: llvm.Function, column: Value) -> llvm.Operand:
         """The real columns of the group that begins at `column`."""
         if self.end is not None:
-            return f.sub(self.end, column)
+            return f.min(f.sub(self.end, column), self.lanes)
         return self.columns - (self.lanes - self.tail if self.tail else 0)
 
-    def real(self, f: llvm.Function, column: Value) -> llvm.Operand:
+    def mask(self, f: llvm.Function, column: Value) -> Value:
         """The real lanes of its last vector."""
         if self.end is not None:
-            return f.sub(f.sub(self.end, column), self.columns - self.lanes)
-        return self.tail or self.lanes
-
-    def mask(self, f: llvm.Function, column: Value) -> Value:
-        """The same as a mask."""
-        if self.end is not None:
-            return f.tail_mask(f.lift(self.real(f, column), "i64"), self.lanes)
+            return f.tail_mask(f.sub(self.end, column), self.lanes)
         return constant_mask(self.lanes, self.tail)
 
 
-def column_groups(lanes: int, vectors: int, columns: Dim) -> tuple[Dim, list[Group]]:
-    """How many whole groups of `vectors` registers there are, and which groups may follow them: of
-    a number of columns that the call decides, one of each width."""
-    if isinstance(columns, SymbolicDim):
-        lasts = [Group(lanes, v, end=columns) for v in range(1, vectors + 1)]
-        return columns // (vectors * lanes), lasts
-    whole, rest = divmod(columns, vectors * lanes)
-    return whole, [Group(lanes, -(-rest // lanes), rest % lanes)] if rest else []
+@dataclass(frozen=True)
+class ColumnGroups:
+    """How columns are cut: `whole` groups as wide as `full`, then the rest. Of a number that the call
+    decides, the rest are groups of one vector."""
 
+    full: Group
+    columns: Dim
 
-def call_group(
-    f: llvm.Function,
-    kinds: Sequence[tuple[str, Group]],
-    number: Value,
-    whole: llvm.Operand,
-    call: Callable[[str], None],
-) -> None:
-    """Emits call(kind) for the kind of column group `number`: the first of several is that of the
-    `whole` full groups."""
-    if len(kinds) == 1:
-        call(kinds[0][0])
-        return
-    (full, group), *lasts = kinds
-    branch = f.if_else(f.compare("ult", number, whole))
-    with branch.then():
-        call(full)
-    with branch.otherwise():
-        if len(lasts) == 1:
-            call(lasts[0][0])
-        else:
-            columns = f.sub(f.lift(lasts[0][1].end, "i64"), f.mul(number, group.columns))
-            vectors = f.udiv(f.add(columns, group.lanes - 1), group.lanes)
-            f.switch(vectors, {one.vectors: partial(call, kind) for kind, one in lasts})
+    @property
+    def whole(self) -> Dim:
+        return self.columns // self.full.columns
+
+    @property
+    def last(self) -> Group | None:
+        """A group of the rest."""
+        lanes, columns = self.full.lanes, self.columns
+        if isinstance(columns, SymbolicDim):
+            return Group(lanes, 1, end=columns)
+        rest = columns % self.full.columns
+        return Group(lanes, -(-rest // lanes), rest % lanes) if rest else None
+
+    @property
+    def count(self) -> Dim:
+        if isinstance(self.columns, SymbolicDim):
+            rest = self.columns - self.whole * self.full.columns
+            return self.whole - -rest // self.full.lanes
+        return -(-self.columns // self.full.columns)
+
+    @property
+    def kinds(self) -> list[tuple[str, Group]]:
+        """The groups that there are, with a name for each."""
+        found = [("full", self.full)] if self.whole != 0 else []
+        return [*found, ("last", self.last)] if self.last is not None else found
+
+    def first_column(self, f: llvm.Function, number: Value) -> Value:
+        """Where group `number` begins."""
+        if not isinstance(self.columns, SymbolicDim):
+            return f.mul(number, self.full.columns)
+        wider = f.mul(f.min(number, self.whole), self.full.columns - self.full.lanes)
+        return f.add(f.mul(number, self.full.lanes), wider)
+
+    def each_kind(
+        self, f: llvm.Function, number: Value, emit: Callable[[str, Group], None]
+    ) -> None:
+        """Emits the code of the kind that group `number` has."""
+        first, *others = self.kinds
+        if not others:
+            emit(*first)
+            return
+        branch = f.if_else(f.compare("ult", number, self.whole))
+        with branch.then():
+            emit(*first)
+        with branch.otherwise():
+            emit(*others[0])
 
 
 def linear_strides(depth: Sequence[Segment | Depth], unit: int) -> tuple[int, ...]:

@@ -26,8 +26,8 @@ from .blocking import Blocking, ProductShape
 from .choose import choose
 from .epilogue import Epilogue
 from .left import LeftSide
-from .micro import LINE, Depth, Micro, emit_micro
-from .operands import Group, call_group, column_groups, unravel
+from .micro import FEW_PRODUCTS, LINE, STEP_PRODUCTS, Depth, Micro, emit_micro
+from .operands import ColumnGroups, Group, unravel
 from .right import STEPS_AHEAD, RightSide
 
 Value = llvm.Value
@@ -103,6 +103,7 @@ class _Emitter:
         self.panels, self.size, self.larger = blocking.row_panels(product.rows, cut.rows)
         self.open = isinstance(product.rows, SymbolicDim)
         self.most = cut.rows if self.open else self.size + (self.larger > 0)
+        self.heights = blocking.heights(shape, cut) if self.open else {}
         self.blocks = -(-self.panels // cut.panels)
         self.left, self.right = product.left, product.right
         if cut.pack_left and not self.left.packed:
@@ -111,13 +112,8 @@ class _Emitter:
             self.right = self.right.copied()
         self.parts = blocking.scratch_parts(shape, cut)
         self.width = cut.vectors * product.lanes
-        self.groups = -(-product.columns // self.width)
-        self.whole, lasts = column_groups(product.lanes, cut.vectors, product.columns)
-        open_columns = isinstance(product.columns, SymbolicDim)
-        self.kinds = [("full", Group(product.lanes, cut.vectors))] if self.whole != 0 else []
-        self.kinds += [
-            (f"last{group.vectors}" if open_columns else "last", group) for group in lasts
-        ]
+        self.columns = ColumnGroups(Group(product.lanes, cut.vectors), product.columns)
+        self.groups = self.columns.count
         self.cut_depth = blocking.cuts_depth(shape, cut)
         # Panels that only one row block reads are packed when it needs them, all in one place.
         kept = blocking.panels_kept(shape, cut)
@@ -130,7 +126,7 @@ class _Emitter:
     def emit(self) -> tuple[int, int]:
         """Defines the kernel; its tiles and scratch bytes."""
         cut, outer = self.cut, math.prod(self.product.outer)
-        for kind, group in self.kinds:
+        for kind, group in self.columns.kinds:
             _GroupEmitter(self, group, f"{self.name}_{kind}").emit()
         row_parts, column_parts = -(-self.blocks // cut.blocks), -(-self.groups // cut.groups)
         f = self.module.kernel(self.name)
@@ -196,11 +192,12 @@ class _Emitter:
         with f.for_range(start, stop, at_least_once=True) as loop:
             number = loop.index
             place = f.sub(number, start)
-            every = *operands, f.mul(number, self.width), place, scratch
-            call_group(
-                f, self.kinds, number, self.whole,
-                lambda kind, every=every: f.call(f"{self.name}_{kind}{suffix}", "void", *every),
-            )  # fmt: skip
+            every = *operands, self.columns.first_column(f, number), place, scratch
+
+            def call(kind: str, _: Group, every: tuple[Value, ...] = every) -> None:
+                f.call(f"{self.name}_{kind}{suffix}", "void", *every)
+
+            self.columns.each_kind(f, number, call)
 
     def first_row(self, f: llvm.Function, panel: Value) -> Value:
         """The first row of a panel."""
@@ -216,7 +213,9 @@ class _GroupEmitter:
         self.epilogue = self.product.epilogue
         self.plain = self.epilogue.plain and not group.partial
         self.tile_stride = self.epilogue.rows[1] if self.plain else group.columns
-        self.finishes = not (self.plain or whole.cut_depth) and self.epilogue.short
+        # What the call decides is finished once for all heights.
+        in_registers = self.epilogue.short and group.end is None
+        self.finishes = in_registers and not (self.plain or whole.cut_depth)
         self.depth = _merged(self.product.depth, whole.left, whole.right, group)
         self.fetch = self._fetch()
 
@@ -340,9 +339,8 @@ class _GroupEmitter:
         """The micro-kernels of all panel sizes."""
         whole = self.whole
         if whole.open:
-            names = {
-                count: f"{self.name}_rows{count}{suffix}" for count in blocking.heights(whole.most)
-            }
+            own = sorted({n for parts in whole.heights.values() for n in parts})
+            names = {count: f"{self.name}_rows{count}{suffix}" for count in own}
         else:
             names = {whole.size: f"{self.name}_rows{suffix}"}
             if whole.larger:
@@ -369,6 +367,7 @@ class _GroupEmitter:
                 stream,
                 copies,
                 open_tail,
+                FEW_PRODUCTS if whole.open else STEP_PRODUCTS,
             )
             is_open = micro.is_open
             emit_micro(self.module, name, micro, self._finish if self.finishes else None)
@@ -413,18 +412,19 @@ class _GroupEmitter:
             if self.finishes:
                 every += flat, row, column
             if micros.masked:
-                every.append(f.lift(self.group.real(f, column), "i64"))
+                every.append(f.lift(self.group.valid(f, column), "i64"))
             f.call(micros.names[rows], "void", *every)
 
-        def part(rows: int) -> None:
-            above, below = blocking.parted(rows, whole.most)
-            call(above)
-            if below:
-                call(below, others or operands, above)
+        def parts(first: int, *below: int) -> None:
+            call(first)
+            above = first
+            for rows in below:
+                call(rows, others or operands, above)
+                above += rows
 
         if whole.open:
-            counts = range(1, whole.most + 1)
-            f.switch(self._count(f, panel), {n: functools.partial(part, n) for n in counts})
+            bodies = {n: functools.partial(parts, *own) for n, own in whole.heights.items()}
+            f.switch(self._count(f, panel), bodies)
         elif whole.larger:
             branch = f.if_else(f.compare("ult", panel, whole.larger))
             with branch.then():

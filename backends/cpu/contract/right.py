@@ -178,13 +178,14 @@ class TransposedRight(RightSide):
         ends = self._ends(f, column, group, apart)
 
         def blocks(offset: Value, position: Value, steps: int | Value) -> None:
-            with f.for_range(0, whole) as loop:
-                first = f.mul(loop.index, lanes)
-                place = f.add(position, first)
-                start = f.add(offset, f.mul(first, self._stride))
-                places = (f.add(start, one) for one in apart)
-                vectors = self._rows(f, base, places, lanes, lanes, steps)
-                self._store(f, vectors, place, group, steps, scratch)
+            if group.end is None:
+                with f.for_range(0, whole) as loop:
+                    first = f.mul(loop.index, lanes)
+                    place = f.add(position, first)
+                    start = f.add(offset, f.mul(first, self._stride))
+                    places = (f.add(start, one) for one in apart)
+                    vectors = self._rows(f, base, places, lanes, lanes, steps)
+                    self._store(f, vectors, place, group, steps, scratch)
             if group.partial:
                 first = llvm.constant("i64", whole * lanes)
                 place = f.add(position, first)
@@ -222,7 +223,7 @@ class TransposedRight(RightSide):
         what they hold is never stored."""
         if group.end is None:
             return apart
-        most = f.sub(group.real(f, column), 1)
+        most = f.sub(group.valid(f, column), 1)
         return [f.mul(f.min(most, number), self._stride) for number in range(group.lanes)]
 
     def _rows(

@@ -15,7 +15,7 @@ from ....hlo.symbols import Dim, SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from .left import LeftSide, PackedLeftSide
-from .operands import Group, call_group, column_groups, constant_mask, unravel
+from .operands import ColumnGroups, Group, constant_mask, unravel
 from .product import Product
 from .right import CopiedRight, DirectRight
 from .views import merge
@@ -64,10 +64,8 @@ def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[Dim, 
         return None
     left = _contiguous(product.left, product.depth)
     rows = product.rows
-    groups = -(-product.columns // WIDTH)
-    whole, lasts = column_groups(lanes, WIDTH // lanes, product.columns)
-    kinds = [("_full", Group(lanes, WIDTH // lanes))] if whole else []
-    kinds += [("_last", last) for last in lasts]
+    parts = ColumnGroups(Group(lanes, WIDTH // lanes), product.columns)
+    groups = parts.count
     # Of rows that the call decides, as many at a time as there are registers for.
     opened = isinstance(rows, SymbolicDim)
     most = most_rows(product.target) if opened else rows
@@ -76,9 +74,10 @@ def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[Dim, 
     scratch_bytes = most * row_bytes if left.packed else 0
     f = module.kernel(name)
     args, begin, end, scratch = f.arguments
-    for kind, group in kinds:
-        for count, helper in names.items():
-            _emit_group(module, helper + kind, product, left, side, group, steps, stride, count)
+    for kind, group in parts.kinds:
+        for count, own in names.items():
+            helper = f"{own}_{kind}"
+            _emit_group(module, helper, product, left, side, group, steps, stride, count)
     with f.for_range(begin, end) as loop:
         number, flat = f.urem(loop.index, groups), f.udiv(loop.index, groups)
         coordinates = unravel(f, flat, product.outer)
@@ -89,11 +88,11 @@ def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[Dim, 
                 start = scratch
             else:
                 start = left.rows(f, args, coordinates, row)  # noqa: B023
-            column = f.mul(number, WIDTH)  # noqa: B023
+            column = parts.first_column(f, number)  # noqa: B023
             operands = args, flat, start, column, *([row] if opened else [])  # noqa: B023
-            call_group(
-                f, kinds, number, whole,  # noqa: B023
-                lambda kind: f.call(names[count] + kind, "void", *operands),
+            parts.each_kind(
+                f, number,  # noqa: B023
+                lambda kind, _: f.call(f"{names[count]}_{kind}", "void", *operands),
             )  # fmt: skip
 
         if opened:

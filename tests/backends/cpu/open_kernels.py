@@ -1,7 +1,7 @@
 """Kernels of operations whose sizes a call decides: compiled once, run at many sizes.
 
-    kernel = OpenKernel(op, {"s": Symbol(1, 300)}, {"s": 128})
-    kernel.check({"s": 37}, inputs)
+kernel = OpenKernel(op, {"s": Symbol(1, 300)}, {"s": 128})
+kernel.check({"s": 37}, inputs)
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 
 from girih.backends.cpu import codegen, kernels
 from girih.hlo.assumptions import Assumptions
+from girih.hlo.build import Builder
 from girih.hlo.deciding import deciding, largest
-from girih.hlo.graph import Function, Module, Op, Region, arguments
+from girih.hlo.graph import Function, Module, Op, Region, Value, arguments
 from girih.hlo.interpret import interpret
 from girih.hlo.sizes import SizeConstraint, Symbol
 from girih.hlo.symbols import bound
@@ -44,13 +45,6 @@ class OpenKernel:
             self.most = int(largest(self.code.scratch_bytes))
         self.guards = list(decisions.guards)
         self.function = compiled(self.code, target)
-
-    def at(self, values: Mapping[str, int]) -> Op:
-        """The operation at these sizes."""
-        own = arguments([_at(value.type, values) for value in self.op.operands])
-        types = [_at(value.type, values) for value in self.op.results]
-        op = self.op
-        return Op(op.definition, own, op.attributes, op.regions, types, op.origin)
 
     def __call__(
         self, values: Mapping[str, int], inputs: Sequence[Array], splits: int = 1
@@ -87,8 +81,7 @@ class OpenKernel:
         self, values: Mapping[str, int], inputs: Sequence[Array], tolerance: float = 1e-5
     ) -> None:
         """At these sizes the kernel gives what the interpreter does, however tiles are split."""
-        op = self.at(values)
-        wanted = interpreted(op, inputs)
+        wanted = interpreted(at(self.op, values), inputs)
         got = self(values, inputs)
         for one, other, again in zip(got, wanted, self(values, inputs, 3), strict=True):
             assert one.tobytes() == again.tobytes(), "another split gives other bits"
@@ -110,6 +103,27 @@ def _guarded(array: Array) -> Array:
     block[:] = 0xFF
     block[: array.nbytes] = array.reshape(-1).view(np.uint8)
     return block[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+def at(op: Op, values: Mapping[str, int]) -> Op:
+    """The operation at these sizes, on arguments of its own."""
+    own = arguments([_at(value.type, values) for value in op.operands])
+    return _fixed(op, values, dict(zip(op.operands, own, strict=True)))
+
+
+def _fixed(op: Op, values: Mapping[str, int], known: Mapping[Value, Value]) -> Op:
+    regions = []
+    for region in op.regions:
+        b = Builder()
+        fresh = b.arguments([_at(kind, values) for kind in region.argument_types])
+        inner = {**known, **dict(zip(region.arguments, fresh, strict=True))}
+        ops = []
+        for one in region.ops:
+            ops.append(_fixed(one, values, inner))
+            inner.update(zip(one.results, ops[-1].results, strict=True))
+        regions.append(Region(fresh, ops, [inner[result] for result in region.results]))
+    types = [_at(kind, values) for kind in op.result_types]
+    return Op(op.definition, [known[v] for v in op.operands], op.attributes, regions, types)
 
 
 def interpreted(op: Op, inputs: Sequence[Array]) -> list[Array]:

@@ -1,0 +1,183 @@
+"""Contractions whose sizes a call decides, against the interpreter at the edges of what they take."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from girih.backends.cpu import codegen
+from girih.hlo.build import Builder, build_region
+from girih.hlo.graph import Op
+from girih.hlo.sizes import Symbol
+from girih.hlo.symbols import SymbolicDim
+from girih.hlo.types import F32, ElementType, TensorType, element_type
+
+from ..support import fusion
+from .open_kernels import OpenKernel
+from .test_contract import dims
+
+pytestmark = pytest.mark.usefixtures("each_level")
+MOST = 150
+RANDOM = np.random.default_rng(11)
+S, T, N, B = (SymbolicDim(name) for name in "stnb")
+TOLERANCE = {"f64": 1e-12, "bf16": 2e-2, "f16": 4e-3}
+
+
+def arrays(kinds: list[TensorType], values: dict[str, int]) -> list[Any]:
+    made = []
+    for kind in kinds:
+        shape = [d if isinstance(d, int) else d.bind(values) for d in kind.dims]
+        if kind.element.is_integer:
+            made.append(RANDOM.integers(-100, 100, shape).astype(kind.dtype))
+        else:
+            made.append((RANDOM.standard_normal(shape) * 2).astype(kind.dtype))
+    return made
+
+
+def product(
+    left: tuple[Any, ...], right: tuple[Any, ...], numbers: dict[str, Any],
+    element: ElementType = F32, result: ElementType | None = None,
+) -> Op:  # fmt: skip
+    b = Builder()
+    x, y = b.arguments([TensorType(left, element), TensorType(right, element)])
+    made = b.op("dot_general", [x, y], numbers)
+    if result is not None:
+        made = b.op("dot_general", [x, y], numbers, types=[made.type.with_element(result)])
+    return made
+
+
+def kernel(op: Op, hint: int = 64, most: int = MOST) -> OpenKernel:
+    names = sorted({n for v in op.operands for d in v.type.dims if not isinstance(d, int)
+                    for n in d.symbols})  # fmt: skip
+    made = OpenKernel(op, {n: Symbol(1, most) for n in names}, dict.fromkeys(names, hint))
+    assert not made.guards
+    return made
+
+
+def edges(lanes: int) -> list[int]:
+    return sorted({1, 2, lanes - 1, lanes, lanes + 1, 2 * lanes + 3, 37, MOST})
+
+
+def check(made: OpenKernel, values: dict[str, int], tolerance: float = 1e-5) -> None:
+    made.check(values, arrays([v.type for v in made.op.operands], values), tolerance)
+
+
+PLAIN, TURNED = dims([1], [0]), dims([1], [1])
+HEADS = dims([3], [3], ([0, 1], [0, 1]))
+VALUES = dims([3], [2], ([0, 1], [0, 1]))
+FORMS = {
+    "rows": ((S, 40), (40, 70), PLAIN),
+    "columns": ((21, 40), (40, S), PLAIN),
+    "columns, turned": ((21, 40), (S, 40), TURNED),
+    "few rows, columns": ((2, 40), (S, 40), TURNED),
+    "one row, columns": ((1, 40), (40, S), PLAIN),
+    "depth": ((21, S), (S, 70), PLAIN),
+    "depth, turned": ((21, S), (70, S), TURNED),
+    "left turned": ((S, 21), (S, 70), dims([0], [0])),
+    "all": ((S, T), (T, N), PLAIN),
+    "all, turned": ((S, T), (N, T), TURNED),
+    "all, left turned": ((T, S), (T, N), dims([0], [0])),
+    "vector": ((S, T), (T,), PLAIN),
+    "rows and depth": ((S, T), (T, 33), PLAIN),
+    "scores": ((B, 2, S, 16), (B, 2, S, 16), HEADS),
+    "values": ((B, 2, S, S), (B, 2, S, 16), VALUES),
+    "one query": ((B, 2, 1, 16), (B, 2, S, 16), HEADS),
+    "one query's values": ((B, 2, 1, S), (B, 2, S, 16), VALUES),
+    "heads side by side": ((B, S, 2, 16), (B, S, 2, 16), dims([3], [3], ([0, 2], [0, 2]))),
+    "two summed": ((S, 5, T), (5, T, 20), dims([1, 2], [0, 1])),
+    "two summed, crossing": ((S, T, 5), (5, T, 20), dims([1, 2], [1, 0])),
+    "two of columns": ((9, T), (T, S, 3), PLAIN),
+    "outer": ((S,), (T,), dims([], [])),
+}
+
+
+@functools.cache
+def form_kernel(form: str, hint: int, element: str, target: codegen.Target) -> OpenKernel:
+    left, right, numbers = FORMS[form]
+    return kernel(product(left, right, numbers, element_type(element)), hint)
+
+
+@pytest.mark.parametrize("hint", [3, 120])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_sizes_at_the_edges(form: str, hint: int) -> None:
+    made = form_kernel(form, hint, "f32", codegen.host_target())
+    lanes = codegen.host_target().lanes("float")
+    for number, size in enumerate(edges(lanes)):
+        every = edges(lanes)
+        values = {"s": size, "b": 1 + number % 3}
+        values |= {"t": every[(number * 3 + 1) % len(every)], "n": every[number * 5 % len(every)]}
+        check(made, values)
+
+
+@pytest.mark.parametrize("element", ["f64", "bf16", "f16", "i8", "i32"])
+@pytest.mark.parametrize(
+    "form", ["rows", "all", "all, turned", "scores", "values", "depth, turned"]
+)
+def test_elements(form: str, element: str) -> None:
+    made = form_kernel(form, 64, element, codegen.host_target())
+    for size in (1, 5, 16, 33, MOST):
+        values = {"s": size, "t": size // 2 + 1, "n": size * 7 % MOST + 1, "b": 2}
+        check(made, values, TOLERANCE.get(element, 1e-5))
+
+
+@pytest.mark.parametrize("hint", [1, 3, 64])
+@pytest.mark.parametrize("pair", ["bf16 f32", "i8 i32", "ui8 i32"], ids=str)
+def test_rows_of_narrow_numbers(pair: str, hint: int) -> None:
+    element, result = map(element_type, pair.split())
+    for right, numbers in (((96, 80), PLAIN), ((80, 96), TURNED)):
+        made = kernel(product((S, 96), right, numbers, element, result), hint)
+        for size in (1, 2, 3, 4, 5, 11, 12, 13, 16, 17, 31, 32, 33, 64, 101, MOST):
+            check(made, {"s": size})
+
+
+@pytest.mark.parametrize("hint", [5, 1500])
+def test_long_depths_are_summed_in_parts(hint: int) -> None:
+    left, right, numbers = FORMS["rows and depth"]
+    made = kernel(product(left, right, numbers), hint, most=2500)
+    for depth in (1, 511, 512, 513, 1007, 1008, 1024, 1025, 1531, 2500):
+        check(made, {"s": 9, "t": depth}, 5e-6)
+
+
+def followed(what: str) -> Op:
+    """A product with what follows it in one kernel."""
+    types = {
+        "bias": [TensorType((B, S, 24), F32), TensorType((24, 50), F32), TensorType((50,), F32)],
+        "mask": [TensorType((B, S, 16), F32), TensorType((B, S, 16), F32), TensorType((B, S), F32)],
+    }[what]
+
+    def body(b: Builder, x: Any, y: Any, z: Any) -> Any:
+        if what == "bias":
+            made = b.op("dot_general", [x, y], dims([2], [0])).result
+            return [b("tanh", b("add", made, b.broadcast(z, made.dims, (2,))))]
+        made = b.op("dot_general", [x, y], dims([2], [2], ([0], [0]))).result
+        scaled = b("multiply", made, b.broadcast(b.constant(0.25, z.tensor.with_dims(())),
+                                                 made.dims, ()))  # fmt: skip
+        return [b("add", scaled, b.broadcast(z, made.dims, (0, 2)))]
+
+    return fusion("contract", build_region(types, body))
+
+
+@pytest.mark.parametrize("what", ["bias", "mask"])
+def test_what_follows(what: str) -> None:
+    made = kernel(followed(what))
+    for size in edges(codegen.host_target().lanes("float")):
+        check(made, {"s": size, "b": size % 3 + 1})
+
+
+@settings(max_examples=40)
+@given(
+    form=st.sampled_from(sorted(FORMS)),
+    hint=st.sampled_from([3, 120]),
+    sizes=st.lists(
+        st.tuples(*[st.integers(1, MOST)] * 3, st.integers(1, 4)), min_size=1, max_size=3
+    ),
+)
+def test_any_sizes(form: str, hint: int, sizes: list[tuple[int, ...]]) -> None:
+    made = form_kernel(form, hint, "f32", codegen.host_target())
+    for some in sizes:
+        check(made, dict(zip("stnb", some, strict=True)))
