@@ -19,6 +19,7 @@ from .runtime.bundle import MAIN
 
 if TYPE_CHECKING:
     from .backends import Backend
+    from .hlo.stated_sizes import Stated
     from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .programs import Made, Modules
@@ -30,17 +31,23 @@ FITTED = 4  # plans that are made for a limit before it is given up
 Progress = Callable[[str], None]
 
 
-def import_model(source: Any, *example_inputs: Any, **keywords: Any) -> Module:
+def import_model(
+    source: Any,
+    *example_inputs: Any,
+    sizes: Mapping[str, Stated] | None = None,
+    **keywords: Any,
+) -> Module:
     """The module of a JAX or PyTorch export.
 
     source: a path (.mlir, .mlirbc, .hlo, .hlo.pb, .pt2, a jax.export file, .girih), StableHLO or
         HLO as text or bytes, a `jax.export.Exported`, a `torch.export.ExportedProgram`, or a torch
         module or traceable function with `example_inputs`.
+    sizes: what its open sizes are, as in `compile`.
     Raises ImportBlockers, which lists every reason at once, if it cannot be imported.
     """
     from .frontends.source import read_source
 
-    module = read_source(source, *example_inputs, **keywords)
+    module = _sized(read_source(source, *example_inputs, **keywords), sizes)
     verify(module)
     return module
 
@@ -81,6 +88,7 @@ def compile(  # noqa: A001 - the public name of the API
     mesh: Mapping[str, int | None] | None = None,
     shardings: Mapping[str, Iterable[Any]] | str | None = None,
     state: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Stated] | None = None,
     **keywords: Any,
 ) -> Program:
     """A program for `target` from any source.
@@ -104,11 +112,15 @@ def compile(  # noqa: A001 - the public name of the API
         it: {"cache": "output[1]"} (`states.py`); `program.session()` keeps them. Buffers of a torch
         model that it changes are state without being named.
 
+    sizes: what the open sizes of the source are: {"batch": (1, 64), "seq": range(16, 513, 16)}
+        narrows them, a number fixes one, a name gives it another name. A key is a symbol of the
+        source ("batch") or a dimension of an argument ("tokens.0").
+
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not
     packed, they are the source's arrays, so do not write into these.
     """
-    from .entries import read_entries
+    from .entries import read_entries, with_sizes
 
     if mesh is None and shardings is not None:
         raise UserError("shardings: need mesh={'data': 2, ...}, the axes on which they lie")
@@ -120,7 +132,7 @@ def compile(  # noqa: A001 - the public name of the API
         from .spmd import compile_on
 
         say("import")
-        modules = read_entries(source, example_inputs, keywords, state)
+        modules = with_sizes(read_entries(source, example_inputs, keywords, state), sizes)
         if len(modules) > 1:
             raise UserError(
                 f"mesh: a program of several entry points ({', '.join(modules)}) is compiled for "
@@ -136,7 +148,7 @@ def compile(  # noqa: A001 - the public name of the API
 
     def read() -> dict[str, Module]:
         say("import")
-        return read_entries(source, example_inputs, keywords, state)
+        return with_sizes(read_entries(source, example_inputs, keywords, state), sizes)
 
     program = compile_entries(read, first, options, say, tuner).program
     return with_targets(program, others, options, progress) if others else program
@@ -554,12 +566,19 @@ def _refuse_notes(plan: Any) -> None:
 
 
 def signature_of(module: Module) -> Signature:
-    """The module's signature; a flat one where the source had none."""
+    """The module's signature, with what is known of its sizes; a flat one where the source had
+    none."""
+    known = {"symbols": tuple(module.symbols.items()), "constraints": module.constraints}
     if module.signature is not None:
-        return module.signature
+        return replace(module.signature, **known) if module.symbols else module.signature
     body = module.body
     arguments, results = (
-        [(value.tensor.dims, value.element.name) for value in values]
+        [(_stated(value.dims), value.element.name) for value in values]
         for values in (body.arguments, body.results)
     )
-    return Signature.plain(arguments, results)
+    return replace(Signature.plain(arguments, results), **known)
+
+
+def _stated(dims: Sequence[Any]) -> list[int | str]:
+    """Sizes as signatures have them."""
+    return [dim if isinstance(dim, int) else str(dim) for dim in dims]

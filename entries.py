@@ -18,9 +18,12 @@ from .frontends.source import read_all, read_source
 from .hlo.build import Builder
 from .hlo.errors import CompilerBug, SeveralEntries, UserError
 from .hlo.graph import Module, Op, Value, Weight
+from .hlo.specialize import names_of
+from .hlo.stated_sizes import Stated, dims_of_arguments, with_stated_sizes
 from .optimizer.fusable import CONTRACTIONS
 from .optimizer.regions import rewritten
 from .runtime.bundle import ENTRY_NAME
+from .runtime.entries import nearest
 from .runtime.parts import same_bytes, sample
 from .runtime.session import Session
 from .states import as_state, with_states
@@ -51,6 +54,26 @@ def read_entries(
     if state is not None:
         modules = with_states(modules, state)
     return _united(modules) if len(modules) > 1 else modules
+
+
+def with_sizes(modules: Modules, sizes: Mapping[str, Stated] | None) -> Modules:
+    """The entry points with what a user says of their open sizes (`hlo/stated_sizes.py`); of
+    several, each that has such a size. UserError for one that none has."""
+    if not sizes:
+        return modules
+    if len(modules) == 1:
+        return {name: with_stated_sizes(module, sizes) for name, module in modules.items()}
+    known = {name: {*names_of(m), *dims_of_arguments(m)} for name, m in modules.items()}
+    every = set().union(*known.values())
+    for key in sizes:
+        if key not in every:
+            raise UserError(
+                f"sizes: no entry point has a size '{key}'{nearest(key, sorted(every))}"
+            )
+    return {
+        name: with_stated_sizes(module, {k: v for k, v in sizes.items() if k in known[name]})
+        for name, module in modules.items()
+    }
 
 
 def _checked(name: Any) -> str:

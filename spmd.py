@@ -150,6 +150,13 @@ def _local(partitioned: Partitioned) -> tuple[Layout, Module]:
     )
     functions = {**local.functions, local.entry: function}
     signature = layout.signature(whole)
+    given = [
+        replace(one, aliases=None)  # another block has other memory
+        if one.aliases is not None and signature.results[one.aliases].dims != one.dims
+        else one
+        for one in signature.arguments
+    ]
+    signature = replace(signature, arguments=tuple(given))
     return layout, replace(local, functions=functions, signature=signature)
 
 
@@ -161,7 +168,7 @@ def _weights_of(local: Module, module: Module, layout: Layout, device: int) -> d
         dims = sharding.local_dims(layout.mesh, weight.type.dims)
 
         def block(weight: Weight = weight, sharding: Sharding = sharding) -> Array:
-            return np.ascontiguousarray(cut_for(weight.array, sharding, layout.mesh, device))
+            return np.asarray(cut_for(weight.array, sharding, layout.mesh, device), order="C")
 
         found[name] = Weight(name, block, TensorType(dims, weight.type.element))
     return found

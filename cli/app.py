@@ -205,6 +205,16 @@ def compile_command(
             "several (data+model), or - for none, such as 'layers.*.w1=-,model'. May be repeated.",
         ),
     ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="NAME=SIZE",
+            help="What an open size is: batch=1..64, seq=16..512:16 (in steps of 16), batch=8, or "
+            "tokens.0=batch, another name; of a symbol, or of a dimension of an argument. May be "
+            "repeated.",
+        ),
+    ] = None,
     checks: Annotated[
         int,
         typer.Option(
@@ -233,6 +243,8 @@ def compile_command(
       girih compile model.pt2 -o model.girih --target cpu:avx2 --target cpu:avx512 --target cpu:neon
 
       girih compile --entry prefill=prefill.pt2 --entry decode=decode.pt2 -o llama.girih
+
+      girih compile model.pt2 -o model.girih --size batch=8 --size seq=128
     """
     from .compiling import compile_source
 
@@ -246,7 +258,7 @@ def compile_command(
     lying = mesh, shard or []
     compile_source(
         source, output, targets or ["cpu"], settings, checks, as_json, lying, entries or [],
-        state or [],
+        state or [], size or [],
     )  # fmt: skip
 
 

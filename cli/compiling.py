@@ -30,20 +30,25 @@ def compile_source(
     lying: tuple[str | None, Sequence[str]] = (None, ()),
     entries: Sequence[str] = (),
     state: Sequence[str] = (),
+    sizes: Sequence[str] = (),
 ) -> None:
     """Import, compile, write the bundle; stages and their times are shown on stderr.
 
+    sizes: what open sizes are, as `--size` says it.
     lying: a mesh, and how arguments and weights lie on it, as `--mesh` and `--shard` say it.
     entries: NAME=SOURCE of each entry point, instead of one source. state: as `--state` says it.
     """
     from ..compiler import compile as compile_program
+    from ..entries import with_sizes
+    from ..hlo.stated_sizes import read_stated_sizes
 
     options = read_options(settings)
     options = options if source is None else _with_tuning(options, source)
     mesh, shardings = _lying(*lying)
     times: dict[str, float] = {}
+    stated = read_stated_sizes(sizes)
     with _Stage("import", times):
-        modules = import_entries(source, entries, read_state(state))
+        modules = with_sizes(import_entries(source, entries, read_state(state)), stated)
     with _Stage("compile", times) as stage:
         program = compile_program(
             modules, target=targets, options=options, progress=stage.update, mesh=mesh,

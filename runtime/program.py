@@ -336,7 +336,7 @@ class Program:
     @property
     def initial_state(self) -> dict[str, Array]:
         """What the model was exported with, by the names of its state: parts of the bundle, which
-        nobody may write."""
+        nobody may write; of a program of several processes, this one's blocks."""
         self._settle()
         one = self if self._entry is not None else next(iter(self._loaded.programs.values()))
         state = self.state_arguments
@@ -344,7 +344,27 @@ class Program:
         whole = {name: array for name, array in found.items() if array is not None}
         if len(whole) < len(found):
             raise UserError("the bundle lacks the values that its state begins with")
-        return whole
+        if one._layout is None:
+            return whole
+        return {name: leaf.accept(whole[name])[0] for name, leaf in self.state_leaves.items()}
+
+    @property
+    def state_leaves(self) -> dict[str, Leaf]:
+        """What is taken for each state, by its name."""
+        one = self if self._entry is not None else next(iter(self._loaded.programs.values()))
+        if one._layout is None:
+            return {name: Leaf(argument) for name, argument in self.state_arguments.items()}
+        names = one._signature.buffers
+        return dict(zip(names, one._leaves[len(one._leaves) - len(names) :], strict=True))
+
+    def as_state(self, buffers: Mapping[str, Array]) -> dict[str, Array]:
+        """Values of all states by name; those of one process of several know of what they are a
+        block."""
+        if self._entry is None or self._layout is None:
+            return dict(buffers)
+        names = self._signature.buffers
+        found = self._layout.buffers([buffers[name] for name in names], self._signature.arguments)
+        return dict(zip(names, found, strict=True))
 
     @property
     def own_session(self) -> Session:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
+from ...hlo.sizes import Symbol
 from ...hlo.types import ElementType, TensorType, element_type
 from .attributes import watched
 from .caches import register_caches
@@ -146,7 +147,7 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
         output_tree=tree_of_spec(exported.call_spec.out_spec),
         names=tuple(getattr(call, "forward_arg_names", None) or ()),
         symbols={
-            str(symbol): (_bound(limits.lower) or 0, _bound(limits.upper))
+            str(symbol): Symbol(_bound(limits.lower) or 0, _bound(limits.upper))
             for symbol, limits in exported.range_constraints.items()
         },
         name=name,
