@@ -46,8 +46,11 @@ def import_model(
     Raises ImportBlockers, which lists every reason at once, if it cannot be imported.
     """
     from .frontends.source import read_source
+    from .hlo.stated_sizes import with_stated_sizes
 
-    module = _sized(read_source(source, *example_inputs, **keywords), sizes)
+    module = read_source(source, *example_inputs, **keywords)
+    if sizes is not None:
+        module = with_stated_sizes(module, sizes)
     verify(module)
     return module
 
@@ -111,7 +114,6 @@ def compile(  # noqa: A001 - the public name of the API
     state: arguments that live between calls, by name or pattern, each with the result that replaces
         it: {"cache": "output[1]"} (`states.py`); `program.session()` keeps them. Buffers of a torch
         model that it changes are state without being named.
-
     sizes: what the open sizes of the source are: {"batch": (1, 64), "seq": range(16, 513, 16)}
         narrows them, a number fixes one, a name gives it another name. A key is a symbol of the
         source ("batch") or a dimension of an argument ("tokens.0").
@@ -120,7 +122,7 @@ def compile(  # noqa: A001 - the public name of the API
     weights at the first call or when it is saved: until then, as in any program those that are not
     packed, they are the source's arrays, so do not write into these.
     """
-    from .entries import read_entries, with_sizes
+    from .entries import read_entries
 
     if mesh is None and shardings is not None:
         raise UserError("shardings: need mesh={'data': 2, ...}, the axes on which they lie")
@@ -132,7 +134,7 @@ def compile(  # noqa: A001 - the public name of the API
         from .spmd import compile_on
 
         say("import")
-        modules = with_sizes(read_entries(source, example_inputs, keywords, state), sizes)
+        modules = read_entries(source, example_inputs, keywords, state, sizes)
         if len(modules) > 1:
             raise UserError(
                 f"mesh: a program of several entry points ({', '.join(modules)}) is compiled for "
@@ -148,7 +150,7 @@ def compile(  # noqa: A001 - the public name of the API
 
     def read() -> dict[str, Module]:
         say("import")
-        return with_sizes(read_entries(source, example_inputs, keywords, state), sizes)
+        return read_entries(source, example_inputs, keywords, state, sizes)
 
     program = compile_entries(read, first, options, say, tuner).program
     return with_targets(program, others, options, progress) if others else program
@@ -570,7 +572,9 @@ def signature_of(module: Module) -> Signature:
     none."""
     known = {"symbols": tuple(module.symbols.items()), "constraints": module.constraints}
     if module.signature is not None:
-        return replace(module.signature, **known) if module.symbols else module.signature
+        said = module.signature.symbols, module.signature.constraints
+        same = said == tuple(known.values())
+        return module.signature if same else replace(module.signature, **known)
     body = module.body
     arguments, results = (
         [(_stated(value.dims), value.element.name) for value in values]

@@ -18,12 +18,10 @@ from .frontends.source import read_all, read_source
 from .hlo.build import Builder
 from .hlo.errors import CompilerBug, SeveralEntries, UserError
 from .hlo.graph import Module, Op, Value, Weight
-from .hlo.specialize import names_of
-from .hlo.stated_sizes import Stated, dims_of_arguments, with_stated_sizes
+from .hlo.stated_sizes import Stated, entries_with_stated_sizes
 from .optimizer.fusable import CONTRACTIONS
 from .optimizer.regions import rewritten
 from .runtime.bundle import ENTRY_NAME
-from .runtime.entries import nearest
 from .runtime.parts import same_bytes, sample
 from .runtime.session import Session
 from .states import as_state, with_states
@@ -40,9 +38,10 @@ def read_entries(
     examples: Sequence[Any],
     keywords: Mapping[str, Any],
     state: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Stated] | None = None,
 ) -> Modules:
     """The modules of a program's entry points by name: of a dict of sources, or of all that one
-    source has; equal weights are one. state: as for `compile`."""
+    source has; equal weights are one. state, sizes: as for `compile`."""
     if isinstance(source, Mapping):
         if examples or keywords:
             raise UserError(f"example inputs stand at each entry point: {_FORMS}")
@@ -51,29 +50,11 @@ def read_entries(
             raise UserError(f"there are no entry points: give {{name: source}}; {_FORMS}")
     else:
         modules = read_all(source, examples, keywords)
+    if sizes is not None:
+        modules = entries_with_stated_sizes(modules, sizes)
     if state is not None:
         modules = with_states(modules, state)
     return _united(modules) if len(modules) > 1 else modules
-
-
-def with_sizes(modules: Modules, sizes: Mapping[str, Stated] | None) -> Modules:
-    """The entry points with what a user says of their open sizes (`hlo/stated_sizes.py`); of
-    several, each that has such a size. UserError for one that none has."""
-    if not sizes:
-        return modules
-    if len(modules) == 1:
-        return {name: with_stated_sizes(module, sizes) for name, module in modules.items()}
-    known = {name: {*names_of(m), *dims_of_arguments(m)} for name, m in modules.items()}
-    every = set().union(*known.values())
-    for key in sizes:
-        if key not in every:
-            raise UserError(
-                f"sizes: no entry point has a size '{key}'{nearest(key, sorted(every))}"
-            )
-    return {
-        name: with_stated_sizes(module, {k: v for k, v in sizes.items() if k in known[name]})
-        for name, module in modules.items()
-    }
 
 
 def _checked(name: Any) -> str:

@@ -242,9 +242,9 @@ def compile_command(
 
       girih compile model.pt2 -o model.girih --target cpu:avx2 --target cpu:avx512 --target cpu:neon
 
-      girih compile --entry prefill=prefill.pt2 --entry decode=decode.pt2 -o llama.girih
-
       girih compile model.pt2 -o model.girih --size batch=8 --size seq=128
+
+      girih compile --entry prefill=prefill.pt2 --entry decode=decode.pt2 -o llama.girih
     """
     from .compiling import compile_source
 

@@ -16,6 +16,7 @@ from . import arrays, show
 if TYPE_CHECKING:
     from ..backends import Backend
     from ..hlo.graph import Module
+    from ..hlo.stated_sizes import Stated
     from ..optimizer.pipeline import Pipeline
     from ..options import Options
 
@@ -39,7 +40,6 @@ def compile_source(
     entries: NAME=SOURCE of each entry point, instead of one source. state: as `--state` says it.
     """
     from ..compiler import compile as compile_program
-    from ..entries import with_sizes
     from ..hlo.stated_sizes import read_stated_sizes
 
     options = read_options(settings)
@@ -48,7 +48,7 @@ def compile_source(
     times: dict[str, float] = {}
     stated = read_stated_sizes(sizes)
     with _Stage("import", times):
-        modules = with_sizes(import_entries(source, entries, read_state(state)), stated)
+        modules = import_entries(source, entries, read_state(state), stated)
     with _Stage("compile", times) as stage:
         program = compile_program(
             modules, target=targets, options=options, progress=stage.update, mesh=mesh,
@@ -180,6 +180,7 @@ def import_entries(
     source: str | None,
     entries: Sequence[str] = (),
     state: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Stated] | None = None,
 ) -> dict[str, Module]:
     """The modules of all entry points: of a source, or of NAME=SOURCE each."""
     from ..entries import read_entries
@@ -188,7 +189,7 @@ def import_entries(
         raise UserError("give one SOURCE, or --entry NAME=SOURCE for each entry point")
     if source is not None:
         given, *inputs = _call(source)
-        return read_entries(given, inputs, {}, state)
+        return read_entries(given, inputs, {}, state, sizes)
     named: dict[str, Any] = {}
     for text in entries:
         name, equals, one = text.partition("=")
@@ -198,7 +199,7 @@ def import_entries(
         if isinstance(given, Mapping):
             raise UserError(f"--entry {text}: it gives several entry points; give it as SOURCE")
         named[name] = (given, tuple(inputs))
-    return read_entries(named, (), {}, state)
+    return read_entries(named, (), {}, state, sizes)
 
 
 def _call(source: str) -> tuple[Any, ...]:

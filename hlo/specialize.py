@@ -128,6 +128,8 @@ class _Specializer:
             old,
             arguments=tuple(replace(a, dims=dims(a.dims, kind)) for a, kind in arguments_of),
             results=tuple(replace(r, dims=dims(r.dims, kind)) for r, kind in results_of),
+            symbols=(),  # the module's are others now
+            constraints=(),
         )
 
     def function(self, name: str, given: Sequence[Type]) -> str:

@@ -55,6 +55,27 @@ def with_stated_sizes(module: Module, sizes: Mapping[str, Stated]) -> Module:
     return specialized(module, fixed)
 
 
+def entries_with_stated_sizes(
+    modules: Mapping[str, Module], sizes: Mapping[str, Stated]
+) -> dict[str, Module]:
+    """The entry points of a program with these sizes, each with those that it has; UserError for
+    one that none has, and otherwise as `with_stated_sizes`."""
+    if not isinstance(sizes, Mapping):
+        raise UserError(f"sizes: a dict such as {{'batch': (1, 64)}}, not {sizes!r}")
+    found: dict[str, Module] = {}
+    used: set[Any] = set()
+    for name, module in modules.items():
+        known = {*names_of(module), *dims_of_arguments(module)}
+        known |= {value for key, value in sizes.items() if key in known and isinstance(value, str)}
+        used |= known
+        own = {key: value for key, value in sizes.items() if key in known}
+        found[name] = with_stated_sizes(module, own)
+    for key in sizes:
+        if key not in used:
+            _symbol(next(iter(modules.values())), key)
+    return found
+
+
 def _symbol(module: Module, key: Any, said: Symbol | None = None) -> str | None:
     """The symbol that a key means; None where it is a size that is fixed to what is said."""
     names = names_of(module)

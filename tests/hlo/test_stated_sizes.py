@@ -14,7 +14,11 @@ from girih.hlo.parse import parse_module
 from girih.hlo.signature import Signature
 from girih.hlo.sizes import Symbol
 from girih.hlo.specialize import names_of
-from girih.hlo.stated_sizes import read_stated_sizes, with_stated_sizes
+from girih.hlo.stated_sizes import (
+    entries_with_stated_sizes,
+    read_stated_sizes,
+    with_stated_sizes,
+)
 
 TEXT = """girih 1.0 module "" entry @main {
   symbol s0 1 64 by "model.py:3"
@@ -79,6 +83,16 @@ def test_sizes_are_narrowed_named_and_fixed():
 def test_what_cannot_be_said(sizes: Any, reason: str):
     with pytest.raises(UserError, match=reason):
         with_stated_sizes(program(), sizes)
+
+
+def test_entry_points_have_the_sizes_that_they_know():
+    other = parse_module(TEXT.replace("seq", "past"))
+    sizes = {"s0": "batch", "batch": 4, "seq": 16, "past": (2, 64)}
+    found = entries_with_stated_sizes({"prefill": program(), "decode": other}, sizes)
+    assert not names_of(found["prefill"])
+    assert found["decode"].symbols == {"past": Symbol(2, 64, origin="sizes")}
+    with pytest.raises(UserError, match="no size 'length'"):
+        entries_with_stated_sizes({"prefill": program(), "decode": other}, {"length": 8})
 
 
 def test_texts():
