@@ -20,7 +20,7 @@ from math import inf, isfinite
 from ...hlo import ops
 from ...hlo.build import Builder
 from ...hlo.errors import UserError
-from ...hlo.graph import Module, Op, Region, Value, arguments
+from ...hlo.graph import Module, Op, Origin, Region, Value, arguments
 from ...hlo.sharding import Sharding
 from ...hlo.types import TensorType, Type
 from ..counters import counters, turns
@@ -84,7 +84,8 @@ def fill(found: Propagated, memory: int | None = None) -> Filled:
         answer = search.cheapest(limit)
         if answer is None:
             break
-        module = annotated(found.module, graph.shardings(search.states(answer)))
+        states = search.states(answer)
+        module = annotated(found.module, graph.shardings(states), graph.results(states))
         choice = choose(propagate(module))
         held = memory_of(choice.module).total
         filled = Filled(module, choice.price, held, partial(search.bound, memory))
@@ -112,8 +113,11 @@ def fill(found: Propagated, memory: int | None = None) -> Filled:
     )
 
 
-def annotated(module: Module, shardings: Mapping[Value, Sharding]) -> Module:
-    """The module with these shardings of arguments, and of results of operations."""
+def annotated(
+    module: Module, shardings: Mapping[Value, Sharding], results: Mapping[int, Sharding]
+) -> Module:
+    """The module with these shardings of arguments and of results of operations, and of the
+    program's results, by number."""
     body = module.body
 
     def typed(value: Value) -> Type:
@@ -126,18 +130,34 @@ def annotated(module: Module, shardings: Mapping[Value, Sharding]) -> Module:
             return False
         new = b.append(op.with_operands([mapping.get(v, v) for v in op.operands]))
         for value, made in zip(op.results, new.results, strict=True):
-            kinds = (typed(value),)
-            constraint = Op(ops.find("sharding_constraint"), (made,), {}, (), kinds, op.origin)
-            mapping[value] = b.append(constraint).result
+            mapping[value] = b.append(_constrained(made, typed(value), op.origin)).result
         return True
 
     own = arguments([typed(value) for value in body.arguments])
     renamed = dict(zip(body.arguments, own, strict=True))
-    return module.with_main(rewritten(body, renamed, change, own))
+    new = rewritten(body, renamed, change, own)
+    ops, ends = list(new.ops), list(new.results)
+    for number, sharding in results.items():
+        value = ends[number]
+        kind = value.tensor.with_sharding(sharding)
+        if value.type != kind:
+            origin = () if value.op is None else value.op.origin
+            ops.append(_constrained(value, kind, origin))
+            ends[number] = ops[-1].result
+    return module.with_main(Region(own, ops, ends))
+
+
+def _constrained(value: Value, kind: Type, origin: tuple[Origin, ...]) -> Op:
+    return Op(ops.find("sharding_constraint"), (value,), {}, (), (kind,), origin)
 
 
 class _OpenGraph(Graph):
-    """The graph of `choice.py`, in which what is not said is open."""
+    """The graph of `choice.py`, in which what is not said is open. `ends`: the nodes of results of
+    which nothing is said, by their numbers."""
+
+    def __init__(self, found: Propagated) -> None:
+        self.ends: dict[int, Node] = {}
+        super().__init__(found)
 
     def argument(self, value: Value) -> None:
         if isinstance(value.type, TensorType) and value.type.sharding is None:
@@ -151,8 +171,8 @@ class _OpenGraph(Graph):
         if argument in self.made:
             node, _ = self.made[argument]
             self.uses.setdefault(value, []).append(OperandUse(node, 0, None, 1.0))
-        elif isinstance(value.type, TensorType) and argument is None:
-            self._place((), [(value, 1.0)], value.type)
+        elif argument is None and isinstance(value.type, TensorType) and not value.type.sharding:
+            self.ends[number] = self._place((), [(value, 1.0)], value.type)
         else:
             super().result(region, number)
 
@@ -161,7 +181,7 @@ class _OpenGraph(Graph):
         made: Sequence[Value],
         taken: Sequence[tuple[Value, float]],
         kind: TensorType | None = None,
-    ) -> None:
+    ) -> Node:
         """A node for values that lie alike: those that it makes, and those that come to it."""
         states = self.candidates.placed(kind or made[0].tensor)
         node = Node(None, 1.0, len(self.nodes), (), states)
@@ -169,6 +189,7 @@ class _OpenGraph(Graph):
         self.made.update((value, (node, 0)) for value in made)
         for value, times in taken:
             self.uses.setdefault(value, []).append(OperandUse(node, 0, None, times))
+        return node
 
     def loop(self, op: Op, times: float) -> None:
         cond, body = op.regions
@@ -212,6 +233,15 @@ class _OpenGraph(Graph):
                 wanted = [self._nothing] * len(node.op.results)
                 every = self.candidates.of(node.op, node.said, arriving, wanted)
             node.states = every
+
+    def results(self, states: Sequence[int]) -> dict[int, Sharding]:
+        """Of the program's results, by number, from each node's state."""
+        found: dict[int, Sharding] = {}
+        for number, node in self.ends.items():
+            (lying,) = node.known.states[states[node.number]].results
+            assert lying is not None
+            found[number] = lying
+        return found
 
     @property
     def _nothing(self) -> Ways:

@@ -30,7 +30,7 @@ MOMENTS = 6  # of a program that get a price for memory
 ROUNDS = 2  # of linear programs
 NEAREST = 8  # answers whose states these begin with
 EXACT = 8_000  # columns of programs over all states that are solved with whole numbers
-WHOLE = 60_000  # columns of those that are solved without
+WHOLE = 80_000  # columns of those that are solved without
 HELD = (
     1 / 1024
 )  # price of a byte of an argument: of ways equal in the rest, the one that holds less
