@@ -160,12 +160,11 @@ def _print(
         ("a device receives", show.size(told.bytes)),
     ]
     if (found := parts.automatic) is not None:
-        bound = f"{show.size(found.bound)}: within {100 * found.gap:.2g} %"
-        sent += [
-            ("cost, work and memory as bytes", show.size(found.price)),
-            ("no choice costs less than", bound),
-            ("a device holds", show.size(found.memory)),
-        ]
+        sent.append(("cost, work and memory as bytes", show.size(found.price)))
+        if found.bound > 0:
+            bound = f"{show.size(found.bound)}: within {100 * found.gap:.2g} %"
+            sent.append(("no choice costs less than", bound))
+        sent.append(("a device holds", show.size(found.memory)))
     show.facts(sent, title=f"{source} on {parts.mesh}")
     show.table(
         ("argument", "how it lies"),
