@@ -17,6 +17,7 @@ from girih.optimizer.schedule import (
     Buffer,
     CopyStep,
     JumpStep,
+    Label,
     Schedule,
     live_ranges,
     schedule,
@@ -108,7 +109,8 @@ def test_of_equal_values_those_are_lent_that_leave_least():
 
     product, terms, received, part = (buffer(n, k) for n, k in enumerate((4, 8, 8, 1)))
     output = buffer(0, 8, "output")
-    steps = Schedule([*[JumpStep("end")] * 4, CopyStep(part, output)], {"end": 5}, outputs=[output])
+    end = Label()
+    steps = Schedule([*[JumpStep(end)] * 4, CopyStep(part, output)], {end: 5}, outputs=[output])
     ranges = {product: (0, 1), terms: (1, 2), received: (2, 3), part: (3, 4)}
     lent = lend(steps, ranges)
     assert lent == {received: (output, 0), product: (output, 0)}
