@@ -193,60 +193,71 @@ def _read_tuning(path: str) -> Tuning:
 
 
 class Compiled(NamedTuple):
-    """A program, and what gives the arrays that its plan names where the module's weights hold
-    other data; None where their data has decided its code."""
+    """A program, and what `remade()` finds: what gives the arrays that its plan names where the
+    module's weights hold other data; None where their data has decided its code."""
 
     program: Program
-    remade: Callable[[Module], Mapping[str, Any]] | None
+    remade: Callable[[], Callable[[Module], Mapping[str, Any]] | None]
 
 
 def compile_module(
     read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
 ) -> Compiled:
     """A program for one target; `read` gives the module after the backend has begun to start."""
-    from .backends import SIMULATED, find
-    from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
+
+    with collection_paused():  # also while the compiler is loaded: a program may be large already
+        from .backends import find
+
+        backend = find(target, options, tuner)
+        backend.begin()
+    module = read()
+    with collection_paused():
+        return _compiled(module, backend, target, options, say)
+
+
+def _compiled(
+    module: Module, backend: Backend, target: str, options: Options, say: Progress
+) -> Compiled:
+    """The program of a module, from the cache or made."""
+    from .backends import SIMULATED
+    from .optimizer.licence import Ledger
     from .optimizer.pipeline import blamed_on, pipeline_for
     from .programs import Watched, digest_of, open_programs
 
-    backend = find(target, options, tuner)
-    backend.begin()
-    module = read()
-    simulate = target.partition(":")[0] == SIMULATED
+    simulate, name = target.partition(":")[0] == SIMULATED, backend.name
     cache = open_programs(options.cache)
     digest = None if cache is None else digest_of(module, backend, options)
     if cache is not None and digest is not None:
         parts = cache.load(digest, module)
-        if parts is not None and backend.name in parts.variants:
+        if parts is not None and name in parts.variants:
             say("package")
-            program = _program(parts, backend.name, options, simulate)
-            return Compiled(program, lambda other: cache.arrays(digest, other, backend.name))
+            program = _program(parts, name, options, simulate)
+            return Compiled(program, lambda: lambda other: cache.arrays(digest, other, name))
     verify(module)
     watched = Watched(module)
-    with collection_paused():
-        ledger = Ledger()
-        passes = pipeline_for(backend, options, ledger)
-        simple, fused = passes.run(watched.module, on_pass=say, disable=options.disable)
-        depends_on_data = watched.asked
+    ledger = Ledger()
+    passes = pipeline_for(backend, options, ledger)
+    simple, fused = passes.run(watched.module, on_pass=say, disable=options.disable)
+    depends_on_data = watched.asked
 
-        def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Made:
-            return _packed(simple, lowered, backend, options, say, simulate, ledger, own_notes)
+    def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Made:
+        return _packed(simple, lowered, backend, options, say, simulate, ledger, own_notes)
 
-        with blamed_on(options.disable):
-            limit = options.memory_limit
-            if limit is None:
-                made = pack(fused)
-            else:
-                try:
-                    made = _within(limit, fused, backend, pack, say)
-                except MemoryLimitError as error:  # kernels made for memory hide what is in them
-                    apart = pipeline_for(backend, options, Ledger(), spare=False)
-                    _, fused = apart.run(watched.module, on_pass=say, disable=options.disable)
-                    made = _within(limit, fused, backend, pack, say, error)
+    with blamed_on(options.disable):
+        limit = options.memory_limit
+        if limit is None:
+            made = pack(fused)
+        else:
+            try:
+                made = _within(limit, fused, backend, pack, say)
+            except MemoryLimitError as error:  # kernels made for memory hide what is in them
+                apart = pipeline_for(backend, options, Ledger(), spare=False)
+                _, fused = apart.run(watched.module, on_pass=say, disable=options.disable)
+                made = _within(limit, fused, backend, pack, say, error)
     if cache is not None and digest is not None and not depends_on_data:
         cache.store(digest, module, made)
-    return Compiled(made.program, None if depends_on_data else made.remade(module))
+    return Compiled(made.program, lambda: None if depends_on_data else made.remade(module))
 
 
 def _within(
@@ -318,14 +329,14 @@ def _packed(
     does not refuse."""
     from .hlo.derivation import constant_weight
     from .optimizer.meanwhile import computed
-    from .optimizer.passes.encode import stored_module, used_weights
+    from .optimizer.passes.encode import stored_module, stored_weights, used_weights
     from .optimizer.schedule import schedule
     from .programs import Made
-    from .runtime.parts import weights_by_name
+    from .runtime.parts import arrays_by_name, weights_by_name
     from .runtime.program import Program
 
     target = backend.name
-    stored = stored_module(simple, fused)
+    stored = stored_weights(simple, fused)
     read_by_kernels = [
         fused.weights[name] for name in sorted(used_weights(fused.functions.values()))
     ]
@@ -336,7 +347,7 @@ def _packed(
         tuner = backend.choices.tuner
     notes = [*fused.notes, *([] if tuner is None else tuner.notes), *_slow(simple, backend)]
     say("emit")
-    with computed([*stored.weights.values(), *read_by_kernels]):
+    with computed([*stored.values(), *read_by_kernels]):
         steps = schedule(fused, backend.in_tiles)
         plan, image = backend.build(steps, (*notes, *steps.notes))
     if options.strict:
@@ -345,15 +356,17 @@ def _packed(
     cubins = backend.assemble(image) if backend.assemble is not None else {}
     say("package")
     own = {name: constant_weight(name, dense) for name, dense in steps.constants.items()}
-    own |= {name: fused.weights[name] for name in steps.weights if name not in stored.weights}
+    own |= {name: fused.weights[name] for name in steps.weights if name not in stored}
     plain = {
         name: Weight(name, one.array, one.type, one.aliases, one.inverse)
-        for name, one in stored.weights.items()
+        for name, one in stored.items()
     }  # a program does not hold what its weights were made of
+    bare = simple.with_weights({})
     program = Program.from_parts(
-        stored.with_weights(plain),
-        signature_of(stored),
+        lambda: stored_module(bare, plain),
+        signature_of(simple),
         {target: (plan, image, {name: one.array for name, one in own.items()}, cubins)},
+        arrays_by_name(plain),
         target=target,
         driver=simulated_gpu(target) if simulate else None,
         threads=options.threads,

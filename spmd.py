@@ -37,7 +37,7 @@ from .runtime.bundle import MemoryParts, Parts
 from .runtime.devices import family
 from .runtime.distributed.launch import target_on
 from .runtime.distributed.layout import Layout
-from .runtime.parts import copied_parts, encoded, module_weights
+from .runtime.parts import arrays_by_name, copied_parts, encoded
 from .runtime.program import Program
 
 if TYPE_CHECKING:
@@ -60,15 +60,15 @@ def compile_on(
     parts: Parts = MemoryParts(
         source=lambda: encoded(module),
         signatures={"main": signature_of(module)},
-        weights=module_weights(module),
+        weights=arrays_by_name(module.weights),
     )
     names = []
     for target in targets:
         parts, name = with_mesh(parts, module, sizes, target, options, say, tuner)
         names.append(name)
     return Program(
-        parts, names[0], module=module, threads=options.threads, pin=options.pin, opened=False,
-        comm_timeout=options.comm_timeout,
+        parts, names[0], module=lambda: module, threads=options.threads, pin=options.pin,
+        opened=False, comm_timeout=options.comm_timeout,
     )  # fmt: skip
 
 
@@ -172,7 +172,8 @@ def _of_each(names: Sequence[str], made: Compiled, modules: Sequence[Module]) ->
     are the same on all. Equal arrays are one."""
     if not names:
         return {}
-    if made.remade is None:
+    remade = made.remade()
+    if remade is None:
         raise UnsupportedError(
             "the data of the weights decides the code of this program, so that devices which hold "
             "different blocks cannot run one plan; leave the weights whole (shardings of arguments "
@@ -181,7 +182,7 @@ def _of_each(names: Sequence[str], made: Compiled, modules: Sequence[Module]) ->
     known: dict[bytes, Array] = {}
     found: dict[str, list[Array]] = {name: [] for name in names}
     for module in modules:
-        arrays = made.remade(module)
+        arrays = remade(module)
         for name in names:
             array = arrays[name]
             state = hashlib.sha256(f"{array.dtype}{array.shape}".encode())

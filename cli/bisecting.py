@@ -199,9 +199,9 @@ def _write(path: Path, module: Module, inputs: Sequence[Array], tolerance: float
     interpreter gives for them, without code."""
     from ..hlo.wire import encode
     from ..runtime.bundle import Check, MemoryParts, write
-    from ..runtime.parts import module_weights
+    from ..runtime.parts import arrays_by_name
 
     case = Check(tuple(inputs), tuple(interpret(module, inputs)), tolerance)
     signatures = {"main": signature_of(module)}
-    parts = MemoryParts(encode(module), signatures, module_weights(module), checks=[case])
+    parts = MemoryParts(encode(module), signatures, arrays_by_name(module.weights), checks=[case])
     write(path, parts, seal=False)

@@ -13,13 +13,14 @@ from .conflicts import conflict, sharding_of
 from .errors import UnsupportedError, UserError, VerifyError
 from .graph import Module, Op, Region, Value
 from .ops.tile import TILE_OPS
+from .room import OpDefinition
 from .text import print_op
 from .types import Element, QuantizedType, TensorType, Type
 
 
 @dataclass(frozen=True)
 class Level:
-    """Which operations may stand in a module; `holds` sees operations outside fusions only.
+    """Which operations may stand in a module; `holds` is asked of those outside fusions only.
 
     sharded: every tensor has a sharding without open dims; otherwise only those have one that the
     user annotated: arguments of the entry, results of `sharding_constraint`. agreeing: those of
@@ -28,7 +29,7 @@ class Level:
 
     name: str
     meaning: str
-    holds: Callable[[Op], bool] = lambda op: True
+    holds: Callable[[OpDefinition], bool] = lambda op: True
     sharded: bool = False
     agreeing: bool = False
 
@@ -68,7 +69,7 @@ TILED = Level(
     "TILED",
     "what stands in a tile function: tile operations, and operations that have tiles",
     lambda op: (
-        op.definition.pattern in _TILE_PATTERNS
+        op.pattern in _TILE_PATTERNS
         and op.name not in _CALLS
         and op.name not in ("weight", "fusion")
     ),
@@ -120,7 +121,7 @@ class _Verifier:
             for number, value in enumerate(op.operands):
                 if value not in defined:
                     raise _fault(op, f"operand {number} is used before it is defined")
-            if self.level is not None and not self.level.holds(op):
+            if self.level is not None and not self.level.holds(op.definition):
                 raise _fault(op, f"is not legal at level {self.level.name} ({self.level.meaning})")
             self.op(op)
             inner = set() if op.definition.isolated else defined

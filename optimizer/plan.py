@@ -23,6 +23,7 @@ from .certify import LentPlace, check_plan
 from .lending import Lent, lend
 from .library import BETWEEN, able
 from .memory import ALIGNMENT, Interval, Placement, place
+from .regions import shared_parts
 from .schedule import (
     BranchStep,
     Buffer,
@@ -82,6 +83,7 @@ class Planner:
     ) -> None:
         self.schedule, self.facts = schedule, facts
         self.kernels: dict[str, KernelEntry] = {}
+        self.same: dict[Any, tuple[KernelEntry, Op]] = {}  # by what copies of a kernel share
         self.numbers: dict[Buffer, int] = {}
         self.offsets: dict[Buffer, int] = {}
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
@@ -136,11 +138,18 @@ class Planner:
         return runs
 
     def kernel(self, op: Op) -> KernelEntry:
-        key = canonical_op(op)
-        entry = self.kernels.get(key)
-        if entry is None:
-            facts = self.facts(key, op)
-            entry = self.kernels[key] = KernelEntry(key, op, facts, len(self.kernels))
+        shared = shared_parts(op)
+        known = self.same.get(shared) if shared else None
+        if known is not None:
+            entry = known[0]
+        else:
+            key = canonical_op(op)
+            entry = self.kernels.get(key)
+            if entry is None:
+                facts = self.facts(key, op)
+                entry = self.kernels[key] = KernelEntry(key, op, facts, len(self.kernels))
+            if shared:
+                self.same[shared] = entry, op
         entry.origins.update(dict.fromkeys(op.origin))
         return entry
 

@@ -62,16 +62,17 @@ def encoded(module: Module) -> bytes:
     return encode(module)
 
 
-def weights_by_name(module: Module) -> dict[str, Weight]:
-    """The module's weights by all of their names."""
+def weights_by_name(weights: Mapping[str, Weight]) -> dict[str, Weight]:
+    """Weights by all of their names."""
     found: dict[str, Weight] = {}
-    for name, weight in module.weights.items():
+    for name, weight in weights.items():
         found |= dict.fromkeys((name, *weight.aliases), weight)
     return found
 
 
-def module_weights(module: Module) -> dict[str, Array]:
-    return {name: weight.array for name, weight in weights_by_name(module).items()}
+def arrays_by_name(weights: Mapping[str, Weight]) -> dict[str, Array]:
+    """The data of weights by all of their names."""
+    return {name: weight.array for name, weight in weights_by_name(weights).items()}
 
 
 def used_weights(plan: plan_pb2.Plan, weights: Mapping[str, Array]) -> dict[str, Array]:

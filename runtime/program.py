@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from collections import ChainMap, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,7 +26,6 @@ from .parts import (
     copied_parts,
     decode_module,
     encoded,
-    module_weights,
     relative_error,
     used_weights,
     variant_of,
@@ -89,7 +88,7 @@ class Program:
         *,
         threads: int | None = None,
         pin: bool = False,
-        module: Module | None = None,
+        module: Callable[[], Module] | None = None,
         plan: plan_pb2.Plan | None = None,
         pending: PendingCheck | None = None,
         driver: Any = None,
@@ -182,7 +181,7 @@ class Program:
 
     @staticmethod
     def from_parts(
-        program: bytes | Module,
+        program: bytes | Callable[[], Module],
         signature: Signature,
         variants: Mapping[str, tuple[Any, ...]],
         weights: Mapping[str, Array] | None = None,
@@ -199,18 +198,20 @@ class Program:
     ) -> Program:
         """The program that a compiler has just made; `save` and `load` give an equal one.
 
+        program: its wire form, or what makes the module when somebody first asks for it.
         variants: target -> (plan_pb2.Plan, image), with the weights of this variant alone, and its
         cubins by architecture, behind them where there are some. driver: the GPU; None finds it.
-        weights: name -> array; for a Module, by default all of its weights and their aliases.
-        Arrays in the same memory are stored once.
+        weights: name -> array, also by aliases. Arrays in the same memory are stored once.
         """
-        module = None if isinstance(program, bytes) else program
-        if weights is None:
-            weights = {} if module is None else module_weights(module)
+        if isinstance(program, bytes):
+            module, source = None, program
+        else:
+            module = functools.cache(program)
+            source = lambda: encoded(module())  # noqa: E731
         parts = MemoryParts(
-            source=program if isinstance(program, bytes) else functools.partial(encoded, program),
+            source=source,
             signatures={"main": signature},
-            weights=dict(weights),
+            weights=dict(weights or {}),
             variants={name: variant_of(*made) for name, made in variants.items()},
             checks=tuple(checks),
             provenance=dict(provenance or {}),
@@ -503,8 +504,8 @@ class Program:
         """The program as it came into the compiler: to read, interpret or compile anew."""
         if self._module is None:
             self._settle()
-            self._module = decode_module(self._parts)
-        return self._module
+            self._module = functools.cache(lambda: decode_module(self._parts))
+        return self._module()
 
     @property
     def parts(self) -> Parts:
