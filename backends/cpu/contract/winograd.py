@@ -42,13 +42,13 @@ _MOST_TRANSFORMED = 1 << 20  # bytes of a line of tiles
 _SCRATCH = 19 << 15  # bytes, if sums of more than one column group are kept
 _ENOUGH_TILES = 8
 _LEAST_GROUPS = 2  # column groups that share the transformed tiles of a block, if there are
-_FEATURES = int(__import__('os').environ.get('CUTV','8,64').split(',')[1])  # inputs that are transformed and multiplied at a time
+_FEATURES = 64  # inputs that are transformed and multiplied at a time
 _MOST_LINES = 4  # fetched in a turn of the micro-kernel's loop
 
 Place = tuple[int, int]  # line and column of a transformed tile
 _CORNERS: tuple[Place, ...] = ((0, 0), (0, 3), (3, 0), (3, 3))
-_LINES = ((0,), (3,), (1, 2)) if __import__('os').environ.get('CUTV','8').split(',')[0]=='8' else ((0,),(1,),(2,),(3,))  # of places: those whose weights are transformed together
-_PLANES = int(__import__('os').environ.get('CUTV','8,64').split(',')[0])  # of transformed weights, at most
+_LINES = ((0,), (3,), (1, 2))  # of places: those whose weights are transformed together
+_PLANES = 8  # of transformed weights, at most
 
 
 def applies(op: Op, lanes: int) -> bool:
