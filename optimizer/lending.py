@@ -13,10 +13,18 @@ from typing import Any
 import numpy as np
 
 from .memory import ALIGNMENT, rounded
-from .schedule import Buffer, JumpStep, Schedule, touched
+from .schedule import Buffer, JumpStep, Schedule, live_ranges, touched
 
 Lent = tuple[Buffer, int]  # the output, and bytes from its start
 Range = tuple[int, int]  # first and last step
+
+
+def lives(schedule: Schedule) -> tuple[Mapping[Buffer, Range], Mapping[Buffer, Lent]]:
+    """The lives of a schedule's arena buffers, and where those stand that outputs lend memory."""
+    if schedule.lives is None:
+        ranges = live_ranges(schedule)
+        schedule.lives = ranges, lend(schedule, ranges)
+    return schedule.lives
 
 
 def lend(schedule: Schedule, ranges: Mapping[Buffer, Range]) -> dict[Buffer, Lent]:

@@ -178,7 +178,7 @@ def _compile_anew(
         target,
         threads=threads,
         pin=pin,
-        module=next(iter(modules.values())) if len(modules) == 1 else None,
+        module=(lambda: next(iter(modules.values()))) if len(modules) == 1 else None,
         driver=driver,
         reason="it was compiled anew",
         comm_timeout=comm_timeout,
