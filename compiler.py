@@ -362,8 +362,8 @@ def _left_out(lowered: Mapping[str, Lowered]) -> tuple[str, Mapping[str, int]] |
         if call is not None and len(every) >= MOST_PLANS:
             guards = dict.fromkeys(guard for d in every if d is not None for guard in d.guards)
             raise UserError(
-                f"{name}: no {MOST_PLANS} plans serve all sizes, such as {dict(call)}; narrow their "
-                f"ranges (sizes=). They depend on {'; '.join(map(str, list(guards)[:8]))}"
+                f"{name}: no {MOST_PLANS} plans serve all sizes, such as {dict(call)}; narrow "
+                f"their ranges (sizes=). They depend on {'; '.join(map(str, list(guards)[:8]))}"
             )
         if call is not None:
             return name, call

@@ -248,7 +248,7 @@ class Planner:
         return placement
 
     def above(self) -> None:
-        """Which buffers lie above which: what lives at the same time keeps its order at all sizes."""
+        """Which buffers lie above which: those that live together keep their order at all sizes."""
         placed = sorted(self.offsets, key=lambda b: self.offsets[b])
         for number, buffer in enumerate(placed):
             first, last = self.ranges[buffer]

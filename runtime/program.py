@@ -327,8 +327,8 @@ class Program:
         return self.at(**self._sizes.of_call([_shape(d if v is None else v) for v, d in given]))
 
     def at(self, **sizes: int) -> Program:
-        """The program at fixed sizes, by the names of `sizes`: what calls of them run, with its plan
-        and memory. It is kept for later calls, with those of the last 63 other sizes."""
+        """The program at fixed sizes, by the names of `sizes`: what calls of them run, with its
+        plan and memory. It is kept for later calls, with those of the last 63 other sizes."""
         known = self._sizes
         if known is None:
             if sizes:
@@ -350,7 +350,7 @@ class Program:
 
     @property
     def sizes(self) -> dict[str, Symbol]:
-        """The sizes that calls decide, by name, with what they may be; empty where there are none."""
+        """The sizes that calls decide, by name, with what they may be."""
         return {} if self._sizes is None else dict(self._sizes.symbols)
 
     @property
