@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 MAXIMUM_TERMS = 256  # of one expression
 
@@ -271,7 +271,12 @@ class SymbolicDim:
         return _from_items, (self.terms,)
 
 
-Dim = int | SymbolicDim
+if TYPE_CHECKING:
+    # Code that computes with sizes takes numbers and expressions alike, and most of it was written
+    # for numbers; that an expression is no number is found when it is taken for one, not by types.
+    Dim = Any
+else:
+    Dim = int | SymbolicDim
 
 
 class Order:
