@@ -96,7 +96,9 @@ __all__ = [
     "shardings_of",
 ]
 
-if os.environ.keys() & {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}:  # a launcher of MPI started it
+# MPICH's launcher leaves the others waiting where one fails before MPI starts; Open MPI's ends
+# them, but may hang where they are just starting it.
+if os.environ.keys() & {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}:
     from .runtime.distributed.launch import end_together
 
     end_together()

@@ -5,6 +5,7 @@ source -> import_model -> Module -> passes (optimizer/pipeline.py) -> schedule -
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -223,11 +224,11 @@ def _read_tuning(path: str) -> Tuning:
 
 
 class Compiled(NamedTuple):
-    """A program, and what gives the arrays that its plan names where the module's weights hold
-    other data; None where their data has decided its code."""
+    """A program, and what `remade()` finds: what gives the arrays that its plan names where the
+    modules' weights hold other data; None where their data has decided its code."""
 
     program: Program
-    remade: Callable[[Modules], Mapping[str, Any]] | None
+    remade: Callable[[], Callable[[Modules], Mapping[str, Any]] | None]
 
 
 class Lowered(NamedTuple):
@@ -246,54 +247,63 @@ def compile_entries(
 ) -> Compiled:
     """A program for one target; `read` gives the modules of its entry points, whose equal weights
     are one, after the backend has begun to start."""
-    from .backends import SIMULATED, find
+    from .optimizer.meanwhile import collection_paused
+
+    with collection_paused():  # also while the compiler is loaded: a program may be large already
+        from .backends import find
+
+        backend = find(target, options, tuner)
+        backend.begin()
+    modules = read()
+    with collection_paused():
+        return _compiled(modules, backend, target, options, say)
+
+
+def _compiled(
+    modules: Modules, backend: Backend, target: str, options: Options, say: Progress
+) -> Compiled:
+    """The program of the modules of its entry points, from the cache or made."""
+    from .backends import SIMULATED
     from .entries import hardest_first
     from .optimizer.licence import Ledger
-    from .optimizer.meanwhile import collection_paused
     from .optimizer.passes.encode import packings
     from .programs import Watched, digest_of, open_programs
 
-    backend = find(target, options, tuner)
-    backend.begin()
-    modules = read()
-    simulate = target.partition(":")[0] == SIMULATED
+    simulate, own_name = target.partition(":")[0] == SIMULATED, backend.name
     cache = open_programs(options.cache)
     digest = None if cache is None else digest_of(modules, backend, options)
     if cache is not None and digest is not None:
         parts = cache.load(digest, modules)
-        if parts is not None and backend.name in parts.variants:
+        if parts is not None and own_name in parts.variants:
             say("package")
-            program = _program(parts, backend.name, options, simulate)
-            return Compiled(program, lambda other: cache.arrays(digest, other, backend.name))
+            program = _program(parts, own_name, options, simulate)
+            return Compiled(program, lambda: lambda other: cache.arrays(digest, other, own_name))
     for module in modules.values():
         verify(module)
     watched = Watched(modules)
-    with collection_paused():
-        ledger = Ledger()
+    ledger = Ledger()
 
-        def pack(entries: Mapping[str, Lowered]) -> Made:
-            return _packed(entries, backend, options, say, simulate, ledger)
+    def pack(entries: Mapping[str, Lowered]) -> Made:
+        return _packed(entries, backend, options, say, simulate, ledger)
 
-        lowered: dict[str, Lowered] = {}
-        alike: dict[str, str] = {}  # how weights lie that several entries read
-        for name in hardest_first(modules):
-            module = watched.modules[name]
-            lowered[name] = _lowered(module, backend, options, say, ledger, alike, pack)
-            alike = {**packings(lowered[name].fused), **alike}
+    lowered: dict[str, Lowered] = {}
+    alike: dict[str, str] = {}  # how weights lie that several entries read
+    for name in hardest_first(modules):
+        module = watched.modules[name]
+        lowered[name] = _lowered(module, backend, options, say, ledger, alike, pack)
+        alike = {**packings(lowered[name].fused), **alike}
+    made = pack({name: lowered[name] for name in modules})
+    while (left := _left_out(lowered)) is not None:
+        name, call = left
+        other = _lowered(watched.modules[name], backend, options, say, ledger, alike, pack, call)
+        lowered[name] = lowered[name]._replace(others=(*lowered[name].others, other))
         made = pack({name: lowered[name] for name in modules})
-        while (left := _left_out(lowered)) is not None:
-            name, call = left
-            other = _lowered(
-                watched.modules[name], backend, options, say, ledger, alike, pack, call
-            )
-            lowered[name] = lowered[name]._replace(others=(*lowered[name].others, other))
-            made = pack({name: lowered[name] for name in modules})
-        if options.memory_limit is not None:
-            _check_limit(made.program, lowered, options.memory_limit)
-        depends_on_data = watched.asked
+    if options.memory_limit is not None:
+        _check_limit(made.program, lowered, options.memory_limit)
+    depends_on_data = watched.asked
     if cache is not None and digest is not None and not depends_on_data:
         cache.store(digest, modules, made)
-    return Compiled(made.program, None if depends_on_data else made.remade(modules))
+    return Compiled(made.program, lambda: None if depends_on_data else made.remade(modules))
 
 
 def _lowered(
@@ -352,8 +362,8 @@ def _left_out(lowered: Mapping[str, Lowered]) -> tuple[str, Mapping[str, int]] |
         if call is not None and len(every) >= MOST_PLANS:
             guards = dict.fromkeys(guard for d in every if d is not None for guard in d.guards)
             raise UserError(
-                f"{name}: no {MOST_PLANS} plans serve all sizes, such as {dict(call)}; narrow their "
-                f"ranges (sizes=). They depend on {'; '.join(map(str, list(guards)[:8]))}"
+                f"{name}: no {MOST_PLANS} plans serve all sizes, such as {dict(call)}; narrow "
+                f"their ranges (sizes=). They depend on {'; '.join(map(str, list(guards)[:8]))}"
             )
         if call is not None:
             return name, call
@@ -439,16 +449,19 @@ def _packed(
     from .hlo.deciding import decided_by
     from .hlo.derivation import constant_weight
     from .optimizer.meanwhile import computed
-    from .optimizer.passes.encode import stored_module, used_weights
+    from .optimizer.passes.encode import stored_module, stored_weights, used_weights
     from .optimizer.schedule import schedule
     from .programs import Made, all_weights
-    from .runtime.parts import weights_by_name
+    from .runtime.parts import module_weights, weights_by_name
     from .runtime.program import Program
 
     target = backend.name
     entries = _with_others(entries)
     fused = {name: one.fused for name, one in entries.items()}
-    stored = {name: stored_module(one.simple, one.fused) for name, one in entries.items()}
+    stored = {  # whose functions still read weights as they were
+        name: one.simple.with_weights(stored_weights(one.simple, one.fused))
+        for name, one in entries.items()
+    }
     if len(entries) > 1:
         fused, stored = with_equal_weights(fused, stored)
     of_kernels, of_bundle = all_weights(fused), all_weights(stored)
@@ -500,9 +513,10 @@ def _packed(
         for name, module in stored.items()
     }
     program = Program.from_parts(
-        kept,
+        {name: functools.partial(stored_module, module) for name, module in kept.items()},
         {name: signature_of(module) for name, module in kept.items()},
         {target: (plans, image, own_arrays, cubins)},
+        module_weights(*kept.values()),
         target=target,
         driver=simulated_gpu(target) if simulate else None,
         threads=options.threads,

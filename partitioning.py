@@ -31,6 +31,7 @@ from .optimizer.passes.legalize_quantized import LegalizeQuantized
 from .optimizer.passes.mask_bounded import MaskBounded
 from .optimizer.passes.require_static import RequireStatic
 from .optimizer.sharding.ahead import gathered_ahead
+from .optimizer.sharding.automatic import Filled, fill
 from .optimizer.sharding.budgets import Budget, require_within
 from .optimizer.sharding.choice import Choice, choose
 from .optimizer.sharding.combine import combined
@@ -64,13 +65,14 @@ class Partitioned:
 
     propagated: the program as imported, and how annotations let its tensors lie. choice: how each
     operation is computed. local: the program of one device, plain HLO with collectives, on its
-    blocks; small collectives are joined.
+    blocks; small collectives are joined. automatic: what was found, where shardings are "auto".
     """
 
     propagated: Propagated
     choice: Choice
     local: Module
     interconnect: Interconnect
+    automatic: Filled | None = None
 
     @property
     def decided(self) -> Module:
@@ -192,10 +194,11 @@ def partition(
     MemoryLimitError where all of that does not make it fit.
     """
     module = import_model(source, *example_inputs, **keywords)
+    if mesh is not None and isinstance(shardings, str):
+        filled = _filled(module, mesh, shardings, memory)
+        return replace(partition_module(filled.module, None, interconnect), automatic=filled)
     if mesh is not None:
         module, mesh = annotated_for(module, mesh, shardings, memory)
-    if isinstance(shardings, str):
-        memory = None
     return partition_module(module, mesh, interconnect, memory)
 
 
@@ -211,9 +214,7 @@ def annotated_for(
     if shardings is None and _sized(module):
         return module, mesh
     if isinstance(shardings, str):
-        if shardings != AUTO:
-            raise UserError(f"shardings: a mapping of patterns, or '{AUTO}', not '{shardings}'")
-        return _filled(module, mesh, None if memory is None else bytes_of(memory)), None
+        return _filled(module, mesh, shardings, memory).module, None
     from .annotate import annotated
 
     return annotated(module, mesh, shardings), None
@@ -307,11 +308,14 @@ def _propagated(module: Module, mesh: Mapping[str, int | None] | None = None) ->
     return propagate(module)
 
 
-def _filled(module: Module, mesh: Mapping[str, int | None], memory: int | None) -> Module:
+def _filled(
+    module: Module, mesh: Mapping[str, int | None], shardings: str, memory: int | str | None
+) -> Filled:
     """The module, prepared, with shardings of what it leaves open."""
     from .annotate import on_mesh
-    from .optimizer.sharding import automatic
 
+    if shardings != AUTO:
+        raise UserError(f"shardings: a mapping of patterns, or '{AUTO}', not '{shardings}'")
     devices = Mesh(tuple(mesh.items()))
     module = on_mesh(module, devices)
     if not devices.static:
@@ -321,7 +325,7 @@ def _filled(module: Module, mesh: Mapping[str, int | None], memory: int | None) 
             own = ", ".join(map(str, module.meshes.values()))
             raise UserError(f"shardings: '{AUTO}' fills the program's own mesh, {own}")
         module = replace(module, meshes={**module.meshes, "mesh": devices})
-    return automatic.fill(_propagated(module), memory).module
+    return fill(_propagated(module), None if memory is None else bytes_of(memory))
 
 
 def _sized(module: Module) -> bool:

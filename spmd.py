@@ -67,8 +67,8 @@ def compile_on(
         parts, name = with_mesh(parts, module, sizes, target, options, say, tuner)
         names.append(name)
     return Program(
-        parts, names[0], module=module, threads=options.threads, pin=options.pin, opened=False,
-        comm_timeout=options.comm_timeout,
+        parts, names[0], module=lambda: module, threads=options.threads, pin=options.pin,
+        opened=False, comm_timeout=options.comm_timeout,
     )  # fmt: skip
 
 
@@ -179,7 +179,8 @@ def _of_each(names: Sequence[str], made: Compiled, modules: Sequence[Module]) ->
     are the same on all. Equal arrays are one."""
     if not names:
         return {}
-    if made.remade is None:
+    remade = made.remade()
+    if remade is None:
         raise UnsupportedError(
             "the data of the weights decides the code of this program, so that devices which hold "
             "different blocks cannot run one plan; leave the weights whole (shardings of arguments "
@@ -188,7 +189,7 @@ def _of_each(names: Sequence[str], made: Compiled, modules: Sequence[Module]) ->
     known: dict[bytes, Array] = {}
     found: dict[str, list[Array]] = {name: [] for name in names}
     for module in modules:
-        arrays = made.remade({MAIN: module})
+        arrays = remade({MAIN: module})
         for name in names:
             array = arrays[name]
             state = hashlib.sha256(f"{array.dtype}{array.shape}".encode())

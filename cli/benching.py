@@ -122,11 +122,12 @@ def _program(
     else:
         from ..compiler import compile as compile_program
 
-        program = compile_program(
+        program = compiled = compile_program(
             import_source(source, entry), target=target, options=read_options(settings)
         )
         if threads is not None:
-            program = Program(program.parts, target, threads=threads, module=program.module)
+            parts, module = compiled.parts, lambda: compiled.module
+            program = Program(parts, target, threads=threads, module=module)
     return program, perf_counter() - begin
 
 

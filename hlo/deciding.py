@@ -1,11 +1,11 @@
 """Decisions about sizes that a call fixes, while code is made that serves all of them.
 
-Passes and emitters compute with sizes as with numbers. Where they ask whether one is below another,
-the answer is proven from what the program says of its symbols; where that cannot be, it is the one at
-the *hints*, sizes of a likely call, and becomes a *guard*: the code that is made is for calls of
-which all guards hold. What only makes code faster asks `at_hint`, or computes inside of `estimating`,
-where sizes are the numbers that they are at the hints; what is right either way asks `surely_below`
-and `surely_at_most`. None of these leaves a guard.
+Passes and emitters compute with sizes as with numbers. Where they ask whether one is below
+another, the answer is proven from what the program says of its symbols; where that cannot be, it is
+the one at the *hints*, sizes of a likely call, and becomes a *guard*: the code that is made is for
+calls of which all guards hold. What only makes code faster asks `at_hint`, or computes inside of
+`estimating`, where sizes are the numbers that they are at the hints; what is right either way asks
+`surely_below` and `surely_at_most`. None of these leaves a guard.
 
     with deciding(assumptions, {"batch": 4}) as decisions:
         plan = ...
@@ -62,7 +62,7 @@ class Decisions(Order):
             self.guards = before
 
     def said_of(self, names: Sequence[str]) -> str:
-        """All that decides what is made of sizes with these symbols, as text: "" without symbols."""
+        """All that decides what is made of sizes with these symbols: "" without symbols."""
         if not names:
             return ""
         lines = [

@@ -275,7 +275,7 @@ Dim = int | SymbolicDim
 
 
 class Order:
-    """What comparisons of sizes give while code is made that serves all of them: see deciding.py."""
+    """What comparisons of sizes give while code is made for all of them: see deciding.py."""
 
     def at_most(self, left: Dim, right: Dim) -> bool:
         """left <= right"""

@@ -75,6 +75,7 @@ class _Printer:
     def __init__(self, origins: bool) -> None:
         self.origins = origins
         self.names: dict[Value, str] = {}
+        self.printed: set[Region] = set()
         self.count = 0
 
     def name(self, value: Value) -> str:
@@ -120,6 +121,10 @@ class _Printer:
         return lines
 
     def region(self, region: Region, indent: str) -> list[str]:
+        if region in self.printed:  # several operations share it: it has names of its own in each
+            for value in (*region.arguments, *(v for op in region.ops for v in op.results)):
+                self.names.pop(value, None)
+        self.printed.add(region)
         parts = [f"{self.name(a)}: {type_text(a.type)}" for a in region.arguments]
         return [
             f"{indent}region({', '.join(parts)}) {{",

@@ -15,6 +15,7 @@ from .errors import UserError, VerifyError
 from .graph import Module, Op, Region, Value
 from .ops.clauses import same_dim
 from .ops.tile import TILE_OPS
+from .room import OpDefinition
 from .specialize import names_of, symbols_of_type, with_sizes
 from .symbols import Dim, SymbolicDim, substituted, symbols_of
 from .text import print_op
@@ -23,7 +24,7 @@ from .types import Element, QuantizedType, TensorType, Type
 
 @dataclass(frozen=True)
 class Level:
-    """Which operations may stand in a module; `holds` sees operations outside fusions only.
+    """Which operations may stand in a module; `holds` is asked of those outside fusions only.
 
     sharded: every tensor has a sharding without open dims; otherwise only those have one that the
     user annotated: arguments of the entry, results of `sharding_constraint`. agreeing: those of
@@ -32,7 +33,7 @@ class Level:
 
     name: str
     meaning: str
-    holds: Callable[[Op], bool] = lambda op: True
+    holds: Callable[[OpDefinition], bool] = lambda op: True
     sharded: bool = False
     agreeing: bool = False
 
@@ -72,7 +73,7 @@ TILED = Level(
     "TILED",
     "what stands in a tile function: tile operations, and operations that have tiles",
     lambda op: (
-        op.definition.pattern in _TILE_PATTERNS
+        op.pattern in _TILE_PATTERNS
         and op.name not in _CALLS
         and op.name not in ("weight", "fusion")
     ),
@@ -136,7 +137,7 @@ class _Verifier:
             for number, value in enumerate(op.operands):
                 if value not in defined:
                     raise _fault(op, f"operand {number} is used before it is defined")
-            if self.level is not None and not self.level.holds(op):
+            if self.level is not None and not self.level.holds(op.definition):
                 raise _fault(op, f"is not legal at level {self.level.name} ({self.level.meaning})")
             self.op(op)
             inner = set() if op.definition.isolated else defined

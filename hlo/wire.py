@@ -8,8 +8,9 @@ is written in that version's form; `versions` has the steps between forms.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -180,16 +181,19 @@ class _Encoder:
 
     def function(self, out: Any, function: Function) -> None:
         out.name = function.name
-        self.region(out.body, function.body, {})
+        self.region(out.body, function.body, {}, itertools.count())
         for attributes in function.argument_attributes:
             self.map(out.argument_attributes.add().entries, attributes)
         for attributes in function.result_attributes:
             self.map(out.result_attributes.add().entries, attributes)
         self.map(out.attributes, function.attributes)
 
-    def region(self, out: Any, region: Region, numbers: dict[Value, int]) -> None:
+    def region(
+        self, out: Any, region: Region, numbers: dict[Value, int], count: Iterator[int]
+    ) -> None:
+        """`count`: a region that several operations share has numbers of its own in each."""
         for argument in region.arguments:
-            numbers[argument] = len(numbers)
+            numbers[argument] = next(count)
             out.argument_types.append(self.type(argument.type))
         for op in region.ops:
             entry = out.ops.add()
@@ -200,9 +204,9 @@ class _Encoder:
                     self.features[f"attribute:{op.name}.{key}"] = spec.since
             entry.operands.extend([numbers[value] for value in op.operands])
             for nested in op.regions:
-                self.region(entry.regions.add(), nested, numbers)
+                self.region(entry.regions.add(), nested, numbers, count)
             for result in op.results:
-                numbers[result] = len(numbers)
+                numbers[result] = next(count)
                 entry.result_types.append(self.type(result.type))
             self.map(entry.attributes, op.attributes)
             if op.origin:

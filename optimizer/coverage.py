@@ -1,7 +1,7 @@
-"""For which sizes of its symbols a program is made: a likely call, and whether guards leave any out.
+"""For which sizes of its symbols a program is made: a likely call, and what guards leave out.
 
-Code is made for the *hints* (`hlo/deciding.py`) and is right where its guards hold. Where they do not
-hold everywhere, another plan is made with hints among the sizes that are left, and so on.
+Code is made for the *hints* (`hlo/deciding.py`) and is right where its guards hold. Where they do
+not hold everywhere, another plan is made with hints among the sizes that are left, and so on.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cache
+from typing import Any
 
 from ..hlo.deciding import at_hint, surely_at_most
 from ..hlo.graph import Op, Region, Value
 from ..hlo.offsets import Offset, Offsets
 from ..hlo.ops.tile import MEMORY_OPS
 from .fusable import CONTRACTIONS, trailing_reduction
-from .regions import CONTROL_BODIES, alias_roots, aliases
+from .regions import CONTROL_BODIES, alias_roots, aliases, shared_parts
 from .windows import opened, updated
 
 Hinders = Callable[[Op, int, int], str]  # why a result may not lie where an operand does, or ""
@@ -21,10 +21,17 @@ SOURCES = frozenset({"constant", "weight"})
 
 def hinders_of(in_tiles: bool) -> Hinders:
     """Why a result may not lie where an operand does, on a target whose tile functions write there
-    or do not; each answer is computed once."""
+    or do not; each answer is computed once for all copies of a kernel."""
+    known: dict[Any, tuple[str, Op]] = {}
 
-    @cache
     def hinders(op: Op, operand: int, result: int) -> str:
+        key = shared_parts(op) or op, operand, result
+        found = known.get(key)
+        if found is None:
+            found = known[key] = computed(op, operand, result), op
+        return found[0]
+
+    def computed(op: Op, operand: int, result: int) -> str:
         if op.name == "kernel_call" and not in_tiles:
             return "whose results lie apart from what it reads on this target"
         if op.name == "kernel_call":

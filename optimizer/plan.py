@@ -6,7 +6,7 @@ Generic over targets: what a kernel costs and how it may be split comes from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,9 +23,10 @@ from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from .certify import LentPlace, check_plan
-from .lending import Lent, lend
+from .lending import Lent, lives
 from .library import BETWEEN, able
 from .memory import ALIGNMENT, Interval, Placement, place
+from .regions import shared_parts
 from .schedule import (
     BranchStep,
     Buffer,
@@ -35,7 +36,6 @@ from .schedule import (
     Schedule,
     Step,
     SwitchStep,
-    live_ranges,
 )
 from .windows import updated
 
@@ -89,10 +89,11 @@ class Planner:
     ) -> None:
         self.schedule, self.facts = schedule, facts
         self.kernels: dict[str, KernelEntry] = {}
+        self.same: dict[Any, tuple[KernelEntry, Op]] = {}  # by what copies of a kernel share
         self.numbers: dict[Buffer, int] = {}
         self.offsets: dict[Buffer, int] = {}
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
-        self.lent: dict[Buffer, Lent] = {}
+        self.lent: Mapping[Buffer, Lent] = {}
         self.scratch: dict[int, Buffer] = {}  # by step
         self.formulas: dict[str, int] = {}
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
@@ -156,13 +157,20 @@ class Planner:
         return runs
 
     def kernel(self, op: Op) -> KernelEntry:
-        key = canonical_op(op)
-        if self.schedule.decisions is not None:  # code is made by what is known of its sizes
-            key += self.schedule.decisions.said_of(symbols_in(op))
-        entry = self.kernels.get(key)
-        if entry is None:
-            facts = self.facts(key, op)
-            entry = self.kernels[key] = KernelEntry(key, op, facts, len(self.kernels))
+        shared = shared_parts(op)
+        known = self.same.get(shared) if shared else None
+        if known is not None:
+            entry = known[0]
+        else:
+            key = canonical_op(op)
+            if self.schedule.decisions is not None:  # code is made by what is known of its sizes
+                key += self.schedule.decisions.said_of(symbols_in(op))
+            entry = self.kernels.get(key)
+            if entry is None:
+                facts = self.facts(key, op)
+                entry = self.kernels[key] = KernelEntry(key, op, facts, len(self.kernels))
+            if shared:
+                self.same[shared] = entry, op
         entry.origins.update(dict.fromkeys(op.origin))
         return entry
 
@@ -228,8 +236,8 @@ class Planner:
         return known
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
-        self.ranges = live_ranges(self.schedule)
-        self.lent = {} if self.schedule.decisions else lend(self.schedule, self.ranges)
+        ranges, self.lent = lives(self.schedule)
+        self.ranges = dict(ranges)
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
@@ -240,7 +248,7 @@ class Planner:
         return placement
 
     def above(self) -> None:
-        """Which buffers lie above which: what lives at the same time keeps its order at all sizes."""
+        """Which buffers lie above which: those that live together keep their order at all sizes."""
         placed = sorted(self.offsets, key=lambda b: self.offsets[b])
         for number, buffer in enumerate(placed):
             first, last = self.ranges[buffer]
@@ -389,7 +397,7 @@ class _Hazards:
     """Tells which steps have to wait: those that touch what an unfinished step touches. Any worker
     may run any step, so that holds between steps that one worker runs alone as well."""
 
-    def __init__(self, offsets: dict[Buffer, int], lent: dict[Buffer, Lent]) -> None:
+    def __init__(self, offsets: dict[Buffer, int], lent: Mapping[Buffer, Lent]) -> None:
         self.offsets, self.lent = offsets, lent
         self.pending: list[tuple[tuple[object, int, int], bool]] = []
         self.forced = False

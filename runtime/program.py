@@ -28,7 +28,6 @@ from .parts import (
     copied_parts,
     decode_module,
     encoded,
-    module_weights,
     relative_error,
     used_weights,
     variant_of,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from .distributed.layout import Layout
 
 Array = np.ndarray[Any, Any]
+Made = Callable[[], "Module"]  # makes a module when it is first asked for
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Program:
         *,
         threads: int | None = None,
         pin: bool = False,
-        module: Module | None = None,
+        module: Made | None = None,
         plan: plan_pb2.Plan | None = None,
         pending: PendingCheck | None = None,
         driver: Any = None,
@@ -150,7 +150,7 @@ class Program:
     def _bind(
         self,
         entry: str,
-        module: Module | None,
+        module: Made | None,
         plan: plan_pb2.Plan | None,
         sizes: OpenSizes | None,
         call: Mapping[str, int] | None,
@@ -244,7 +244,7 @@ class Program:
 
     @staticmethod
     def from_parts(
-        program: bytes | Module | Mapping[str, Module],
+        program: bytes | Made | Mapping[str, Made],
         signature: Signature | Mapping[str, Signature],
         variants: Mapping[str, tuple[Any, ...]],
         weights: Mapping[str, Array] | None = None,
@@ -261,21 +261,22 @@ class Program:
     ) -> Program:
         """The program that a compiler has just made; `save` and `load` give an equal one.
 
-        program, signature: of the entry point "main", or of each by name. variants: target ->
+        program, signature: of the entry point "main", or of each by name; a program is its wire
+        form, or what makes the module when somebody first asks for it. variants: target ->
         (plan_pb2.Plan, or one for each entry point, image), with the weights of this variant alone,
         and its cubins by architecture, behind them where there are some. driver: the GPU; None
-        finds it. weights: name -> array; for modules, by default all of their weights and their
-        aliases. Arrays in the same memory are stored once.
+        finds it. weights: name -> array, also by aliases. Arrays in the same memory are stored
+        once.
         """
         programs = program if isinstance(program, Mapping) else {MAIN: program}
-        modules = {n: one for n, one in programs.items() if not isinstance(one, bytes)}
+        modules = {
+            n: functools.cache(one) for n, one in programs.items() if not isinstance(one, bytes)
+        }
         sources = {
-            name: one if isinstance(one, bytes) else functools.partial(encoded, one)
+            name: one if isinstance(one, bytes) else _encoder(modules[name])
             for name, one in programs.items()
         }
         first, *others = sources
-        if weights is None:
-            weights = module_weights(*modules.values())
         plans = {
             name: plan if isinstance(plan, Mapping) else {MAIN: plan}
             for name, (plan, *_) in variants.items()
@@ -284,7 +285,7 @@ class Program:
             source=sources[first],
             further={name: sources[name] for name in others},
             signatures=signature if isinstance(signature, Mapping) else {MAIN: signature},
-            weights=dict(weights),
+            weights=dict(weights or {}),
             variants={name: variant_of(plans[name], *made[1:]) for name, made in variants.items()},
             checks=tuple(checks),
             provenance=dict(provenance or {}),
@@ -326,8 +327,8 @@ class Program:
         return self.at(**self._sizes.of_call([_shape(d if v is None else v) for v, d in given]))
 
     def at(self, **sizes: int) -> Program:
-        """The program at fixed sizes, by the names of `sizes`: what calls of them run, with its plan
-        and memory. It is kept for later calls, with those of the last 63 other sizes."""
+        """The program at fixed sizes, by the names of `sizes`: what calls of them run, with its
+        plan and memory. It is kept for later calls, with those of the last 63 other sizes."""
         known = self._sizes
         if known is None:
             if sizes:
@@ -349,7 +350,7 @@ class Program:
 
     @property
     def sizes(self) -> dict[str, Symbol]:
-        """The sizes that calls decide, by name, with what they may be; empty where there are none."""
+        """The sizes that calls decide, by name, with what they may be."""
         return {} if self._sizes is None else dict(self._sizes.symbols)
 
     @property
@@ -690,8 +691,8 @@ class Program:
         """The program as it came into the compiler: to read, interpret or compile anew."""
         if self._module is None:
             self._settle()
-            self._module = decode_module(self._parts, self._entry)
-        return self._module
+            self._module = functools.cache(lambda: decode_module(self._parts, self._entry))
+        return self._module()
 
     @property
     def parts(self) -> Parts:
@@ -969,6 +970,11 @@ def _facts(parts: Parts) -> dict[str, bytes]:
     """What all processes that run a program have to have equal, beside its plan."""
     digest = parts.digest if isinstance(parts, Bundle) else "compiled by each process"
     return {"version of girih": __version__.encode(), "bundle": digest.encode()}
+
+
+def _encoder(made: Made) -> Callable[[], bytes]:
+    """What gives the wire form of a module that is made when it is first asked for."""
+    return lambda: encoded(made())
 
 
 def _layout_of(variant: Variant) -> Layout | None:

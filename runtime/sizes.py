@@ -1,8 +1,8 @@
 """Programs whose sizes a call decides: what a call's sizes are, and the plan at these.
 
-A plan names sizes by formulas of symbols. At given values of the symbols it is a plan of fixed sizes:
-tiles and bytes are numbers, and buffers of the arena lie as low as what lives beside them allows,
-in the order that the compiler has found for the largest sizes.
+A plan names sizes by formulas of symbols. At given values of the symbols it is a plan of fixed
+sizes: tiles and bytes are numbers, and buffers of the arena lie as low as what lives beside them
+allows, in the order that the compiler has found for the largest sizes.
 """
 
 from __future__ import annotations

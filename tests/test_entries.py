@@ -53,6 +53,19 @@ def test_a_model_generates_as_in_its_framework(target):
         close(session.decode(token(number)), eager(model, "decode", token(number)))
 
 
+def test_sampling_is_part_of_the_program():
+    model, random = small_llama(), np.random.default_rng(5)
+    program = girih.compile(sources(model, "prefill", "sample"), options=OFF)
+    session, last = program.session(), token(3)
+    session.prefill(*prompt())
+    eager(model, "prefill", *prompt())
+    for _ in range(8):
+        uniform = random.uniform(1e-6, 1 - 1e-6, (1, 64)).astype(np.float32)
+        given = last, uniform, np.array([0.7], np.float32)
+        last = session.sample(*given)
+        assert np.array_equal(last, eager(model, "sample", *given))
+
+
 def test_decode_before_prefill_begins_with_the_exported_state():
     model, program = small_llama(), llama_program()
     close(program.session().decode(token(4)), eager(model, "decode", token(4)))
@@ -170,7 +183,7 @@ class Scaled(torch.nn.Module):
         self.name = name
         self.register_parameter(name, torch.nn.Parameter(torch.full((64, 64), value)))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Any) -> Any:
         return x @ getattr(self, self.name)
 
 
@@ -192,7 +205,7 @@ def test_what_one_source_keeps_apart_stays_apart():
             self.a = torch.nn.Parameter(torch.ones(64, 64))
             self.b = torch.nn.Parameter(torch.ones(64, 64))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: Any) -> Any:
             return x @ self.a + x @ self.b
 
     model, x = Two(), torch.ones(1, 64)

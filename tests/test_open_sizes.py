@@ -134,7 +134,7 @@ def test_prepared_and_profiled_calls(made: Any) -> None:
     plain, _ = program(ids, mask)
     call = program.prepare(ids, mask)
     np.testing.assert_array_equal(call()[0], plain)
-    np.testing.assert_array_equal(program.profile(ids, mask).result[0], plain)
+    np.testing.assert_array_equal(program.profile(ids, mask).outputs[0], plain)
     others = [x.numpy() for x in inputs(7, 50)]
     program(*others)  # the prepared call keeps its memory
     np.testing.assert_array_equal(call()[0], plain)

@@ -9,6 +9,7 @@ import pytest
 
 import girih
 from girih.hlo.errors import UserError
+from girih.runtime.bundle import Bundle
 from girih.states import with_states
 
 jax = pytest.importorskip("jax")
@@ -81,7 +82,7 @@ def test_a_bundle_keeps_it(program, tmp_path):
     session = loaded.session()
     session.decode(ROW)
     assert session.peek() == 4
-    features = [one["name"] for one in loaded.parts.manifest["features"]]
+    features = [one["name"] for one in Bundle(tmp_path / "x.girih").manifest["features"]]
     assert "signatures.state.read" in features
     again = girih.compile(tmp_path / "x.girih", options=OFF).session()
     again.decode(ROW)
@@ -106,7 +107,7 @@ def test_initial_values_are_stored_once(tmp_path):
         state={"a": "output[0]", "b": "output[1]"}, options=OFF,
     )  # fmt: skip
     program.save(tmp_path / "x.girih")
-    weights = girih.load(tmp_path / "x.girih").parts.members["weights/weights.safetensors"]
+    weights = Bundle(tmp_path / "x.girih").members["weights/weights.safetensors"]
     assert weights < 2 * zeros.nbytes
 
 

@@ -54,6 +54,8 @@ def require_static(module: Module) -> None:
                 f"fixed ones: say what {_names(module)} are (sizes={{...}}, --size NAME=8), give "
                 "example inputs with them, export with fixed shapes, or interpret it"
             )
+    if all(kind.is_static for kind in module.types if isinstance(kind, TensorType)):
+        return
     for op in module.walk():
         for result in op.results:
             if not isinstance(result.type, TensorType):

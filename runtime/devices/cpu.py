@@ -294,7 +294,7 @@ class CpuVariant:
 
 
 class _Blocks:
-    """Memory of calls, each block as large as any size needs; `free` are those that no call is in."""
+    """Memory of calls, each block as large as any size needs; no call is in those of `free`."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -109,7 +109,8 @@ def segment_offset(f: llvm.Function, index: Value, segments: Sequence[Segment]) 
 class Group:
     """A column group: `vectors` registers wide; in the last one `tail` lanes are real (0: all).
     With `end`, the columns that the call decides, it is one register, of which those lanes are real
-    that lie before it: at least one. In a tile of sums, rows are `pitch` elements apart (0: no gap)."""
+    that lie before it: at least one. In a tile of sums, rows are `pitch` elements apart (0: no
+    gap)."""
 
     lanes: int
     vectors: int
@@ -145,8 +146,8 @@ class Group:
 
 @dataclass(frozen=True)
 class ColumnGroups:
-    """How columns are cut: `whole` groups as wide as `full`, then the rest. Of a number that the call
-    decides, the rest are groups of one vector."""
+    """How columns are cut: `whole` groups as wide as `full`, then the rest. Of a number that the
+    call decides, the rest are groups of one vector."""
 
     full: Group
     columns: Dim

@@ -1,4 +1,4 @@
-"""Contractions whose sizes a call decides, against the interpreter at the edges of what they take."""
+"""Contractions whose sizes a call decides, against the interpreter at edges of their ranges."""
 
 from __future__ import annotations
 
