@@ -152,6 +152,17 @@ class _Fact(NamedTuple):
 _NOTHING = _Fact()
 
 
+def _is_end(test: Op | None) -> bool:
+    """Whether a comparison is one with a bound of an open dim."""
+    if test is None or test.name != "compare":
+        return False
+    spread = test.operands[1].op
+    if spread is None or spread.name != "broadcast_in_dim":
+        return False
+    bound = spread.operands[0].op
+    return bound is not None and bound.name == "tile_bound"
+
+
 def _is_idle(body: Region, mask: Op) -> bool:
     """Whether the body gives what it takes where the mask holds nowhere."""
     if any(op.definition.effects or op.name == "tile_for" for op in body.ops):
@@ -226,8 +237,11 @@ class _Known:
         return _NOTHING
 
     def guarded(self, op: Op, facts: list[_Fact]) -> _Fact:
-        """select(x = -inf, a, x), which is never -inf."""
+        """select(x = -inf, a, x), which is never -inf; one number on both sides of an end that a
+        call decides."""
         test, tile = op.operands[0].op, op.operands[2]
+        if facts[1].number is not None and facts[1] == facts[2] and _is_end(test):
+            return facts[1]
         if test is None or test.name != "compare" or test.comparison_direction != "EQ":
             return _NOTHING
         limit = self.of(test.operands[1]).number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....hlo.graph import Op
+from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ..frame import Parameter, Unfit, Unit, barrier
 from ..launch import Argument, KernelCode, Memory
@@ -24,7 +25,7 @@ from .work import tensor_map
 
 def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a kernel_call; Unfit, with the reason, where it is none for the pipeline."""
-    return code_of(plan_of(op, target), target)
+    return code_of(plan_of(with_numbers(op), target), target)
 
 
 def code_of(plan: Schedule, target: Target) -> KernelCode:

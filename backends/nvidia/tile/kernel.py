@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ....hlo.graph import Op, Region, Value
+from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import elements
 from ..frame import Parameter, Unfit, Unit, blocks
@@ -40,6 +41,7 @@ def lowered(
 ) -> Emitter:
     """The entry of a kernel_call, not finished yet. `places`: where its operands and results lie,
     if not each in its own slot; `unit`: what it belongs to."""
+    op = with_numbers(op)
     largest = max((words(value) for value in values_of(op.regions[0])), default=0)
     if largest > MOST_WORDS:
         raise Unfit(f"a tile of {largest} words")

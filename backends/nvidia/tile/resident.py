@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.tile import MEMORY_OPS
+from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
@@ -60,6 +61,7 @@ class Room:
 
 def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
     """The kernel of a kernel_call. `shares`: a result may lie in the memory of an operand."""
+    op = with_numbers(op)
     found = _Resident(op, target, shares, 0)
     if found.room.scratch.size:
         found = _Resident(op, target, shares, found.room.scratch.size)
