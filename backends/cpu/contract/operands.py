@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ...llvm import elements
 from .micro import Depth
@@ -109,13 +109,14 @@ def segment_offset(f: llvm.Function, index: Value, segments: Sequence[Segment]) 
 class Group:
     """A column group: `vectors` registers wide; in the last one `tail` lanes are real (0: all).
     With `end`, the columns that the call decides, it is one register, of which those lanes are real
-    that lie before it: at least one. In a tile of sums, rows are `pitch` elements apart (0: no gap)."""
+    that lie before it: at least one. In a tile of sums, rows are `pitch` elements apart (0: no
+    gap)."""
 
     lanes: int
     vectors: int
     tail: int = 0
     pitch: int = 0
-    end: SymbolicDim | None = None
+    end: Any = None
 
     @property
     def partial(self) -> bool:
@@ -145,14 +146,14 @@ class Group:
 
 @dataclass(frozen=True)
 class ColumnGroups:
-    """How columns are cut: `whole` groups as wide as `full`, then the rest. Of a number that the call
-    decides, the rest are groups of one vector."""
+    """How columns are cut: `whole` groups as wide as `full`, then the rest. Of a number that the
+    call decides, the rest are groups of one vector."""
 
     full: Group
-    columns: Dim
+    columns: int
 
     @property
-    def whole(self) -> Dim:
+    def whole(self) -> int:
         return self.columns // self.full.columns
 
     @property
@@ -165,7 +166,7 @@ class ColumnGroups:
         return Group(lanes, -(-rest // lanes), rest % lanes) if rest else None
 
     @property
-    def count(self) -> Dim:
+    def count(self) -> int:
         if isinstance(self.columns, SymbolicDim):
             rest = self.columns - self.whole * self.full.columns
             return self.whole - -rest // self.full.lanes
@@ -184,9 +185,7 @@ class ColumnGroups:
         wider = f.mul(f.min(number, self.whole), self.full.columns - self.full.lanes)
         return f.add(f.mul(number, self.full.lanes), wider)
 
-    def each_kind(
-        self, f: llvm.Function, number: Value, emit: Callable[[str, Group], None]
-    ) -> None:
+    def each_kind(self, f: llvm.Function, number: Value, emit: Callable[[str, Group], Any]) -> None:
         """Emits the code of the kind that group `number` has."""
         first, *others = self.kinds
         if not others:

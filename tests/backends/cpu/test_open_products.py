@@ -1,4 +1,4 @@
-"""Contractions whose sizes a call decides, against the interpreter at the edges of what they take."""
+"""Contractions whose sizes a call decides, against the interpreter at edges of what they take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from girih.backends.cpu import codegen
 from girih.hlo.build import Builder, build_region
 from girih.hlo.graph import Op
 from girih.hlo.sizes import Symbol
-from girih.hlo.symbols import SymbolicDim
+from girih.hlo.symbols import SymbolicDim, bound, symbols_of
 from girih.hlo.types import F32, ElementType, TensorType, element_type
 
 from ..support import fusion
@@ -31,7 +31,7 @@ TOLERANCE = {"f64": 1e-12, "bf16": 2e-2, "f16": 4e-3}
 def arrays(kinds: list[TensorType], values: dict[str, int]) -> list[Any]:
     made = []
     for kind in kinds:
-        shape = [d if isinstance(d, int) else d.bind(values) for d in kind.dims]
+        shape = [bound(d, values) for d in kind.dims]
         if kind.element.is_integer:
             made.append(RANDOM.integers(-100, 100, shape).astype(kind.dtype))
         else:
@@ -52,8 +52,7 @@ def product(
 
 
 def kernel(op: Op, hint: int = 64, most: int = MOST) -> OpenKernel:
-    names = sorted({n for v in op.operands for d in v.type.dims if not isinstance(d, int)
-                    for n in d.symbols})  # fmt: skip
+    names = sorted({n for value in op.operands for d in value.dims for n in symbols_of(d)})
     made = OpenKernel(op, {n: Symbol(1, most) for n in names}, dict.fromkeys(names, hint))
     assert not made.guards
     return made
@@ -64,7 +63,7 @@ def edges(lanes: int) -> list[int]:
 
 
 def check(made: OpenKernel, values: dict[str, int], tolerance: float = 1e-5) -> None:
-    made.check(values, arrays([v.type for v in made.op.operands], values), tolerance)
+    made.check(values, arrays([value.tensor for value in made.op.operands], values), tolerance)
 
 
 PLAIN, TURNED = dims([1], [0]), dims([1], [1])
