@@ -5,6 +5,7 @@ source -> import_model -> Module -> passes (optimizer/pipeline.py) -> schedule -
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from .runtime.bundle import MAIN
 
 if TYPE_CHECKING:
     from .backends import Backend
+    from .hlo.deciding import Decisions
+    from .hlo.stated_sizes import Stated
     from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .programs import Made, Modules
@@ -30,17 +33,26 @@ FITTED = 4  # plans that are made for a limit before it is given up
 Progress = Callable[[str], None]
 
 
-def import_model(source: Any, *example_inputs: Any, **keywords: Any) -> Module:
+def import_model(
+    source: Any,
+    *example_inputs: Any,
+    sizes: Mapping[str, Stated] | None = None,
+    **keywords: Any,
+) -> Module:
     """The module of a JAX or PyTorch export.
 
     source: a path (.mlir, .mlirbc, .hlo, .hlo.pb, .pt2, a jax.export file, .girih), StableHLO or
         HLO as text or bytes, a `jax.export.Exported`, a `torch.export.ExportedProgram`, or a torch
         module or traceable function with `example_inputs`.
+    sizes: what its open sizes are, as in `compile`.
     Raises ImportBlockers, which lists every reason at once, if it cannot be imported.
     """
     from .frontends.source import read_source
+    from .hlo.stated_sizes import with_stated_sizes
 
     module = read_source(source, *example_inputs, **keywords)
+    if sizes is not None:
+        module = with_stated_sizes(module, sizes)
     verify(module)
     return module
 
@@ -81,6 +93,7 @@ def compile(  # noqa: A001 - the public name of the API
     mesh: Mapping[str, int | None] | None = None,
     shardings: Mapping[str, Iterable[Any]] | str | None = None,
     state: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Stated] | None = None,
     **keywords: Any,
 ) -> Program:
     """A program for `target` from any source.
@@ -103,6 +116,9 @@ def compile(  # noqa: A001 - the public name of the API
     state: arguments that live between calls, by name or pattern, each with the result that replaces
         it: {"cache": "output[1]"} (`states.py`); `program.session()` keeps them. Buffers of a torch
         model that it changes are state without being named.
+    sizes: what the open sizes of the source are: {"batch": (1, 64), "seq": range(16, 513, 16)}
+        narrows them, a number fixes one, a name gives it another name. A key is a symbol of the
+        source ("batch") or a dimension of an argument ("tokens.0").
 
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not
@@ -120,7 +136,7 @@ def compile(  # noqa: A001 - the public name of the API
         from .spmd import compile_on
 
         say("import")
-        modules = read_entries(source, example_inputs, keywords, state)
+        modules = read_entries(source, example_inputs, keywords, state, sizes)
         if len(modules) > 1:
             raise UserError(
                 f"mesh: a program of several entry points ({', '.join(modules)}) is compiled for "
@@ -136,7 +152,7 @@ def compile(  # noqa: A001 - the public name of the API
 
     def read() -> dict[str, Module]:
         say("import")
-        return read_entries(source, example_inputs, keywords, state)
+        return read_entries(source, example_inputs, keywords, state, sizes)
 
     program = compile_entries(read, first, options, say, tuner).program
     return with_targets(program, others, options, progress) if others else program
@@ -208,11 +224,11 @@ def _read_tuning(path: str) -> Tuning:
 
 
 class Compiled(NamedTuple):
-    """A program, and what gives the arrays that its plan names where the module's weights hold
-    other data; None where their data has decided its code."""
+    """A program, and what `remade()` finds: what gives the arrays that its plan names where the
+    modules' weights hold other data; None where their data has decided its code."""
 
     program: Program
-    remade: Callable[[Modules], Mapping[str, Any]] | None
+    remade: Callable[[], Callable[[Modules], Mapping[str, Any]] | None]
 
 
 class Lowered(NamedTuple):
@@ -222,6 +238,8 @@ class Lowered(NamedTuple):
     simple: Module
     fused: Module
     own_notes: Sequence[str] = ()
+    decisions: Decisions | None = None  # about sizes that calls decide
+    others: tuple[Lowered, ...] = ()  # for calls that the guards of these leave out
 
 
 def compile_entries(
@@ -229,45 +247,63 @@ def compile_entries(
 ) -> Compiled:
     """A program for one target; `read` gives the modules of its entry points, whose equal weights
     are one, after the backend has begun to start."""
-    from .backends import SIMULATED, find
+    from .optimizer.meanwhile import collection_paused
+
+    with collection_paused():  # also while the compiler is loaded: a program may be large already
+        from .backends import find
+
+        backend = find(target, options, tuner)
+        backend.begin()
+    modules = read()
+    with collection_paused():
+        return _compiled(modules, backend, target, options, say)
+
+
+def _compiled(
+    modules: Modules, backend: Backend, target: str, options: Options, say: Progress
+) -> Compiled:
+    """The program of the modules of its entry points, from the cache or made."""
+    from .backends import SIMULATED
     from .entries import hardest_first
     from .optimizer.licence import Ledger
-    from .optimizer.meanwhile import collection_paused
     from .optimizer.passes.encode import packings
     from .programs import Watched, digest_of, open_programs
 
-    backend = find(target, options, tuner)
-    backend.begin()
-    modules = read()
-    simulate = target.partition(":")[0] == SIMULATED
+    simulate, own_name = target.partition(":")[0] == SIMULATED, backend.name
     cache = open_programs(options.cache)
     digest = None if cache is None else digest_of(modules, backend, options)
     if cache is not None and digest is not None:
         parts = cache.load(digest, modules)
-        if parts is not None and backend.name in parts.variants:
+        if parts is not None and own_name in parts.variants:
             say("package")
-            program = _program(parts, backend.name, options, simulate)
-            return Compiled(program, lambda other: cache.arrays(digest, other, backend.name))
+            program = _program(parts, own_name, options, simulate)
+            return Compiled(program, lambda: lambda other: cache.arrays(digest, other, own_name))
     for module in modules.values():
         verify(module)
     watched = Watched(modules)
-    with collection_paused():
-        ledger = Ledger()
+    ledger = Ledger()
 
-        def pack(entries: Mapping[str, Lowered]) -> Made:
-            return _packed(entries, backend, options, say, simulate, ledger)
+    def pack(entries: Mapping[str, Lowered]) -> Made:
+        return _packed(entries, backend, options, say, simulate, ledger)
 
-        lowered: dict[str, Lowered] = {}
-        alike: dict[str, str] = {}  # how weights lie that several entries read
-        for name in hardest_first(modules):
-            module = watched.modules[name]
-            lowered[name] = _lowered(module, backend, options, say, ledger, alike, pack)
-            alike = {**packings(lowered[name].fused), **alike}
-        depends_on_data = watched.asked
+    lowered: dict[str, Lowered] = {}
+    alike: dict[str, str] = {}  # how weights lie that several entries read
+    for name in hardest_first(modules):
+        module = watched.modules[name]
+        lowered[name] = _lowered(module, backend, options, say, ledger, alike, pack)
+        alike = {**packings(lowered[name].fused), **alike}
+    made = pack({name: lowered[name] for name in modules})
+    while (left := _left_out(lowered)) is not None:
+        name, call = left
+        other = _lowered(watched.modules[name], backend, options, say, ledger, alike, pack, call)
+        lowered[name] = lowered[name]._replace(others=(*lowered[name].others, other))
         made = pack({name: lowered[name] for name in modules})
+    if options.memory_limit is not None:
+        _check_limit(made.program, lowered, options.memory_limit)
+    depends_on_data = watched.asked
     if cache is not None and digest is not None and not depends_on_data:
         cache.store(digest, modules, made)
-    return Compiled(made.program, None if depends_on_data else made.remade(modules))
+    return Compiled(made.program, lambda: None if depends_on_data else made.remade(modules))
 
 
 def _lowered(
@@ -278,16 +314,26 @@ def _lowered(
     ledger: Ledger,
     alike: Mapping[str, str],
     pack: Callable[[Mapping[str, Lowered]], Made],
+    call: Mapping[str, int] | None = None,
 ) -> Lowered:
-    """An entry point after all passes, and within the user's limit of memory."""
+    """An entry point after all passes, and within the user's limit of memory. call: the sizes that
+    its code is tuned for, where calls decide them; None: likely ones."""
+    from .hlo.deciding import decided_by
+    from .hlo.specialize import with_inferred_sizes
+    from .optimizer.coverage import decisions_about
     from .optimizer.licence import Ledger
     from .optimizer.pipeline import blamed_on, pipeline_for
 
     passes = pipeline_for(backend, options, ledger, alike=alike)
-    simple, fused = passes.run(module, on_pass=say, disable=options.disable)
+    decisions = None
+    if backend.open_sizes:
+        module = with_inferred_sizes(module)
+        decisions = decisions_about(module, call)
+    with decided_by(decisions):
+        simple, fused = passes.run(module, on_pass=say, disable=options.disable)
     limit = options.memory_limit
-    if limit is None:
-        return Lowered(simple, fused)
+    if limit is None or decisions is not None:
+        return Lowered(simple, fused, (), decisions)
 
     def tried(fused: Module, notes: Sequence[str]) -> int:
         made = pack({MAIN: Lowered(simple, fused, notes)})
@@ -301,6 +347,37 @@ def _lowered(
             _, fused = apart.run(module, on_pass=say, disable=options.disable)
             fused, notes = _within(limit, fused, backend, tried, say, error)
     return Lowered(simple, fused, notes)
+
+
+def _left_out(lowered: Mapping[str, Lowered]) -> tuple[str, Mapping[str, int]] | None:
+    """An entry point, and sizes that its code is not for; None where there are none. UserError
+    where that is so of too many."""
+    from .optimizer.coverage import MOST_PLANS, uncovered
+
+    for name, one in lowered.items():
+        if one.decisions is None:
+            continue
+        every = [one.decisions, *(other.decisions for other in one.others)]
+        call = uncovered(one.decisions.assumptions, [d.guards for d in every if d is not None])
+        if call is not None and len(every) >= MOST_PLANS:
+            guards = dict.fromkeys(guard for d in every if d is not None for guard in d.guards)
+            raise UserError(
+                f"{name}: no {MOST_PLANS} plans serve all sizes, such as {dict(call)}; narrow "
+                f"their ranges (sizes=). They depend on {'; '.join(map(str, list(guards)[:8]))}"
+            )
+        if call is not None:
+            return name, call
+    return None
+
+
+def _check_limit(program: Program, lowered: Mapping[str, Lowered], limit: int) -> None:
+    """MemoryLimitError where calls of the largest sizes need more than the user allows."""
+    from .optimizer.limit import not_found
+
+    for name, one in lowered.items():
+        needed = program.entry(name).memory.allocated_bytes
+        if one.decisions is not None and needed > limit:
+            raise not_found(limit, needed)
 
 
 def _within(
@@ -369,17 +446,22 @@ def _packed(
 ) -> Made:
     """The program of lowered entry points."""
     from .entries import with_equal_weights
+    from .hlo.deciding import decided_by
     from .hlo.derivation import constant_weight
     from .optimizer.meanwhile import computed
-    from .optimizer.passes.encode import stored_module, used_weights
+    from .optimizer.passes.encode import stored_module, stored_weights, used_weights
     from .optimizer.schedule import schedule
     from .programs import Made, all_weights
-    from .runtime.parts import weights_by_name
+    from .runtime.parts import module_weights, weights_by_name
     from .runtime.program import Program
 
     target = backend.name
+    entries = _with_others(entries)
     fused = {name: one.fused for name, one in entries.items()}
-    stored = {name: stored_module(one.simple, one.fused) for name, one in entries.items()}
+    stored = {  # whose functions still read weights as they were
+        name: one.simple.with_weights(stored_weights(one.simple, one.fused))
+        for name, one in entries.items()
+    }
     if len(entries) > 1:
         fused, stored = with_equal_weights(fused, stored)
     of_kernels, of_bundle = all_weights(fused), all_weights(stored)
@@ -387,6 +469,8 @@ def _packed(
     read_by_kernels = [of_kernels[name] for name in sorted(used_weights(functions))]
     tuner = None
     if backend.choices is not None:
+        if any(one.decisions is not None for one in entries.values()):
+            raise UserError("measure: kernels are timed at fixed sizes; give them with sizes=")
         say("choose")
         for module in fused.values():
             backend.choices.kernels(schedule(module))  # while nothing else runs
@@ -394,13 +478,21 @@ def _packed(
     told = [] if tuner is None else tuner.notes
     say("emit")
     with computed([*of_bundle.values(), *read_by_kernels]):
-        steps = {name: schedule(module, backend.in_tiles) for name, module in fused.items()}
+        steps = {}
+        for name, module in fused.items():
+            with decided_by(entries[name].decisions):
+                steps[name] = schedule(module, backend.in_tiles)
         notes = {
             name: (*fused[name].notes, *told, *_slow(one.simple, backend), *steps[name].notes)
             for name, one in entries.items()
         }
         built, image = backend.build([(steps[name], notes[name]) for name in entries])
     plans = dict(zip(entries, built, strict=True))
+    for name in entries:
+        first = name.partition("/")[0]
+        if name != first:
+            plans[first].others.append(plans.pop(name))
+            stored.pop(name)
     for name, plan in plans.items():
         if options.strict:
             _refuse_notes(plan)
@@ -421,9 +513,10 @@ def _packed(
         for name, module in stored.items()
     }
     program = Program.from_parts(
-        kept,
+        {name: functools.partial(stored_module, module) for name, module in kept.items()},
         {name: signature_of(module) for name, module in kept.items()},
         {target: (plans, image, own_arrays, cubins)},
+        module_weights(*kept.values()),
         target=target,
         driver=simulated_gpu(target) if simulate else None,
         threads=options.threads,
@@ -440,6 +533,14 @@ def _packed(
         },
     )
     return Made(program, weights_by_name(*stored.values()), own)
+
+
+def _with_others(entries: Mapping[str, Lowered]) -> dict[str, Lowered]:
+    """The entry points, and NAME/1, NAME/2 for calls that the first plan of NAME is not for."""
+    found = dict(entries)
+    for name, one in entries.items():
+        found |= {f"{name}/{n}": other for n, other in enumerate(one.others, 1)}
+    return found
 
 
 def with_targets(
@@ -478,9 +579,9 @@ def add_variant(
     progress: Progress | None = None,
 ) -> Parts:
     """A program's parts with code for `target` ("cpu", "cpu@data=2,model=4" for a mesh) added,
-    compiled from the modules of its entry points; code that is there already is made anew. Without options, the
-    numerics are those of the first compilation. Choices that were measured for the program are
-    taken again."""
+    compiled from the modules of its entry points; code that is there already is made anew. Without
+    options, the numerics are those of the first compilation. Choices that were measured for the
+    program are taken again."""
     from .runtime.parts import copied_parts, same_bytes
 
     options = options or options_of(parts)
@@ -554,12 +655,21 @@ def _refuse_notes(plan: Any) -> None:
 
 
 def signature_of(module: Module) -> Signature:
-    """The module's signature; a flat one where the source had none."""
+    """The module's signature, with what is known of its sizes; a flat one where the source had
+    none."""
+    known = {"symbols": tuple(module.symbols.items()), "constraints": module.constraints}
     if module.signature is not None:
-        return module.signature
+        said = module.signature.symbols, module.signature.constraints
+        same = said == tuple(known.values())
+        return module.signature if same else replace(module.signature, **known)
     body = module.body
     arguments, results = (
-        [(value.tensor.dims, value.element.name) for value in values]
+        [(_stated(value.dims), value.element.name) for value in values]
         for values in (body.arguments, body.results)
     )
-    return Signature.plain(arguments, results)
+    return replace(Signature.plain(arguments, results), **known)
+
+
+def _stated(dims: Sequence[Any]) -> list[int | str]:
+    """Sizes as signatures have them."""
+    return [dim if isinstance(dim, int) else str(dim) for dim in dims]

@@ -16,8 +16,9 @@ import numpy as np
 
 from .frontends.source import read_all, read_source
 from .hlo.build import Builder
-from .hlo.errors import CompilerBug, UserError
+from .hlo.errors import CompilerBug, SeveralEntries, UserError
 from .hlo.graph import Module, Op, Value, Weight
+from .hlo.stated_sizes import Stated, entries_with_stated_sizes
 from .optimizer.fusable import CONTRACTIONS
 from .optimizer.regions import rewritten
 from .runtime.bundle import ENTRY_NAME
@@ -37,9 +38,10 @@ def read_entries(
     examples: Sequence[Any],
     keywords: Mapping[str, Any],
     state: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Stated] | None = None,
 ) -> Modules:
     """The modules of a program's entry points by name: of a dict of sources, or of all that one
-    source has; equal weights are one. state: as for `compile`."""
+    source has; equal weights are one. state, sizes: as for `compile`."""
     if isinstance(source, Mapping):
         if examples or keywords:
             raise UserError(f"example inputs stand at each entry point: {_FORMS}")
@@ -48,6 +50,8 @@ def read_entries(
             raise UserError(f"there are no entry points: give {{name: source}}; {_FORMS}")
     else:
         modules = read_all(source, examples, keywords)
+    if sizes is not None:
+        modules = entries_with_stated_sizes(modules, sizes)
     if state is not None:
         modules = with_states(modules, state)
     return _united(modules) if len(modules) > 1 else modules
@@ -76,7 +80,7 @@ def _read(name: str, value: Any) -> Module:
     try:
         return read_source(source, *inputs, **keywords)
     except UserError as error:
-        if type(error) is not UserError:  # it has more to say than its text
+        if type(error) not in (UserError, SeveralEntries):  # it has more to say than its text
             error.add_note(f"in entry point '{name}'")
             raise
         raise UserError(f"entry point '{name}': {error}") from error
@@ -156,10 +160,8 @@ class _Pool:
         """The weight of the pool that holds this one's data."""
         array, place = weight.array, _place(weight.array)
         known = self.by_name.get(weight.name)
-        same = known is not None and known.type is weight.type
-        if known is not None and same:
-            if _place(known.array) == place or same_bytes(known.array, array):
-                return known
+        if known is not None and _equal(known, weight):
+            return known
         if place in self.by_place:
             return self.by_place[place]
         alike = self.by_content.setdefault(sample(array), [])
@@ -177,12 +179,11 @@ class _Pool:
         first = self.of_state.get(state)
         if first is not None:
             other, known = first
-            if _place(known.array) != _place(weight.array):
-                if not same_bytes(known.array, weight.array):
-                    raise UserError(
-                        f"state '{state}' begins with other values in the entry point '{entry}' "
-                        f"than in '{other}'; export both of the same model"
-                    )
+            if not _equal(known, weight):
+                raise UserError(
+                    f"state '{state}' begins with other values in the entry point '{entry}' than "
+                    f"in '{other}'; export both of the same model"
+                )
             return known
         if weight.name in self.by_name:
             weight = Weight(self.free(f"{entry}.{weight.name}"), weight.array, weight.type)
@@ -198,6 +199,13 @@ class _Pool:
         while tried in self.by_name:
             tried, number = f"{name}.{number}", number + 1
         return tried
+
+
+def _equal(one: Weight, other: Weight) -> bool:
+    """Whether two weights have the same data."""
+    if one.type is not other.type:
+        return False
+    return _place(one.array) == _place(other.array) or same_bytes(one.array, other.array)
 
 
 def _place(array: np.ndarray[Any, Any]) -> Any:
@@ -237,8 +245,8 @@ def _with_read_state(modules: Modules) -> Modules:
     states: dict[str, str] = {}  # all names of what a state begins with -> the state
     for module in modules.values():
         for argument in module.signature.arguments if module.signature is not None else ():
-            if argument.state is not None and argument.default in module.weights:
-                weight = module.weights[argument.default]
+            weight = module.weights.get(argument.default or "")
+            if argument.state is not None and weight is not None:
                 states |= dict.fromkeys((weight.name, *weight.aliases), argument.state)
     found: Modules = {}
     for entry, module in modules.items():

@@ -31,6 +31,7 @@ from .optimizer.passes.legalize_quantized import LegalizeQuantized
 from .optimizer.passes.mask_bounded import MaskBounded
 from .optimizer.passes.require_static import RequireStatic
 from .optimizer.sharding.ahead import gathered_ahead
+from .optimizer.sharding.automatic import Filled, fill
 from .optimizer.sharding.budgets import Budget, require_within
 from .optimizer.sharding.choice import Choice, choose
 from .optimizer.sharding.combine import combined
@@ -44,6 +45,7 @@ from .optimizer.sharding.propagated import Propagated, propagate
 from .optimizer.sharding.regather import gaps, regathered
 from .optimizer.sharding.remesh import remeshed
 from .optimizer.sharding.rotations import pads_for_slices
+from .optimizer.sharding.states import states_as_taken
 from .optimizer.sharding.suggestions import Suggestion, suggest
 from .optimizer.sharding.timeline import Costs, Timeline, timeline
 from .options import Options, bytes_of
@@ -63,13 +65,14 @@ class Partitioned:
 
     propagated: the program as imported, and how annotations let its tensors lie. choice: how each
     operation is computed. local: the program of one device, plain HLO with collectives, on its
-    blocks; small collectives are joined.
+    blocks; small collectives are joined. automatic: what was found, where shardings are "auto".
     """
 
     propagated: Propagated
     choice: Choice
     local: Module
     interconnect: Interconnect
+    automatic: Filled | None = None
 
     @property
     def decided(self) -> Module:
@@ -110,7 +113,12 @@ class Partitioned:
         options = Options()
         backend = find("cpu", options)
         local, whole = self.local, signature_of(self.decided)
-        donated = {n: leaf.aliases for n, leaf in enumerate(whole.arguments) if leaf.donated}
+        taken, made = local.body.argument_types, [value.type for value in local.body.results]
+        donated = {
+            n: None if leaf.aliases is None or made[leaf.aliases] != taken[n] else leaf.aliases
+            for n, leaf in enumerate(whole.arguments)
+            if leaf.donated
+        }
         local = replace(local, signature=signature_of(local).donating(donated))
         _, fused = pipeline_for(backend, options).run(local)
         return need(measure(fused, backend.in_tiles))
@@ -186,10 +194,11 @@ def partition(
     MemoryLimitError where all of that does not make it fit.
     """
     module = import_model(source, *example_inputs, **keywords)
+    if mesh is not None and isinstance(shardings, str):
+        filled = _filled(module, mesh, shardings, memory)
+        return replace(partition_module(filled.module, None, interconnect), automatic=filled)
     if mesh is not None:
         module, mesh = annotated_for(module, mesh, shardings, memory)
-    if isinstance(shardings, str):
-        memory = None
     return partition_module(module, mesh, interconnect, memory)
 
 
@@ -205,9 +214,7 @@ def annotated_for(
     if shardings is None and _sized(module):
         return module, mesh
     if isinstance(shardings, str):
-        if shardings != AUTO:
-            raise UserError(f"shardings: a mapping of patterns, or '{AUTO}', not '{shardings}'")
-        return _filled(module, mesh, None if memory is None else bytes_of(memory)), None
+        return _filled(module, mesh, shardings, memory).module, None
     from .annotate import annotated
 
     return annotated(module, mesh, shardings), None
@@ -221,7 +228,7 @@ def partition_module(
 ) -> Partitioned:
     """The program of one device, from a module whose annotations say how it lies. mesh: the sizes
     that its axes get instead of those that they have; memory, errors as for `partition`."""
-    found = pads_for_slices(_propagated(module, mesh))
+    found = states_as_taken(pads_for_slices(_propagated(module, mesh)))
     parts = _partitioned(found, choose(found), interconnect)
     return parts if memory is None else _fitting(parts, bytes_of(memory))
 
@@ -301,11 +308,14 @@ def _propagated(module: Module, mesh: Mapping[str, int | None] | None = None) ->
     return propagate(module)
 
 
-def _filled(module: Module, mesh: Mapping[str, int | None], memory: int | None) -> Module:
+def _filled(
+    module: Module, mesh: Mapping[str, int | None], shardings: str, memory: int | str | None
+) -> Filled:
     """The module, prepared, with shardings of what it leaves open."""
     from .annotate import on_mesh
-    from .optimizer.sharding import automatic
 
+    if shardings != AUTO:
+        raise UserError(f"shardings: a mapping of patterns, or '{AUTO}', not '{shardings}'")
     devices = Mesh(tuple(mesh.items()))
     module = on_mesh(module, devices)
     if not devices.static:
@@ -315,7 +325,7 @@ def _filled(module: Module, mesh: Mapping[str, int | None], memory: int | None) 
             own = ", ".join(map(str, module.meshes.values()))
             raise UserError(f"shardings: '{AUTO}' fills the program's own mesh, {own}")
         module = replace(module, meshes={**module.meshes, "mesh": devices})
-    return automatic.fill(_propagated(module), memory).module
+    return fill(_propagated(module), None if memory is None else bytes_of(memory))
 
 
 def _sized(module: Module) -> bool:

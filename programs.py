@@ -1,9 +1,10 @@
 """Compiled programs in the cache folder: a second compilation of one neither runs passes nor emits.
 
-An entry is a bundle under a digest of all that decides its plan and code: the module (of each entry
-point of the program), the options, the target, the machine that is assumed, the choices of a tuning, and the compiler. The data of the
-weights decides nothing: no pass may ask for it (`Watched` sees to that), so that an entry serves
-the same module with other data as well, and holds recipes in place of weights (`recipes.py`).
+An entry is a bundle under a digest of all that decides its plan and code: the module of each entry
+point, the options, the target, the machine that is assumed, the choices of a tuning, and the
+compiler. The data of the weights decides nothing: no pass may ask for it (`Watched` sees to that),
+so that an entry serves the same module with other data as well, and holds recipes in place of
+weights (`recipes.py`).
 Folder, trust and cleaning are the kernel cache's.
 """
 

@@ -67,8 +67,8 @@ def compile_on(
         parts, name = with_mesh(parts, module, sizes, target, options, say, tuner)
         names.append(name)
     return Program(
-        parts, names[0], module=module, threads=options.threads, pin=options.pin, opened=False,
-        comm_timeout=options.comm_timeout,
+        parts, names[0], module=lambda: module, threads=options.threads, pin=options.pin,
+        opened=False, comm_timeout=options.comm_timeout,
     )  # fmt: skip
 
 
@@ -150,6 +150,13 @@ def _local(partitioned: Partitioned) -> tuple[Layout, Module]:
     )
     functions = {**local.functions, local.entry: function}
     signature = layout.signature(whole)
+    given = [
+        replace(one, aliases=None)  # another block has other memory
+        if one.aliases is not None and signature.results[one.aliases].dims != one.dims
+        else one
+        for one in signature.arguments
+    ]
+    signature = replace(signature, arguments=tuple(given))
     return layout, replace(local, functions=functions, signature=signature)
 
 
@@ -161,7 +168,7 @@ def _weights_of(local: Module, module: Module, layout: Layout, device: int) -> d
         dims = sharding.local_dims(layout.mesh, weight.type.dims)
 
         def block(weight: Weight = weight, sharding: Sharding = sharding) -> Array:
-            return np.ascontiguousarray(cut_for(weight.array, sharding, layout.mesh, device))
+            return np.asarray(cut_for(weight.array, sharding, layout.mesh, device), order="C")
 
         found[name] = Weight(name, block, TensorType(dims, weight.type.element))
     return found
@@ -172,7 +179,8 @@ def _of_each(names: Sequence[str], made: Compiled, modules: Sequence[Module]) ->
     are the same on all. Equal arrays are one."""
     if not names:
         return {}
-    if made.remade is None:
+    remade = made.remade()
+    if remade is None:
         raise UnsupportedError(
             "the data of the weights decides the code of this program, so that devices which hold "
             "different blocks cannot run one plan; leave the weights whole (shardings of arguments "
@@ -181,7 +189,7 @@ def _of_each(names: Sequence[str], made: Compiled, modules: Sequence[Module]) ->
     known: dict[bytes, Array] = {}
     found: dict[str, list[Array]] = {name: [] for name in names}
     for module in modules:
-        arrays = made.remade({MAIN: module})
+        arrays = remade({MAIN: module})
         for name in names:
             array = arrays[name]
             state = hashlib.sha256(f"{array.dtype}{array.shape}".encode())

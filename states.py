@@ -29,7 +29,7 @@ import numpy as np
 from .annotate import dotted
 from .hlo.build import Builder
 from .hlo.errors import UnsupportedError, UserError
-from .hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
+from .hlo.graph import Module, Op, Region, Value, Weight, arguments
 from .hlo.signature import Argument, Result, Signature, Tree
 from .hlo.types import TensorType
 from .optimizer.regions import rewritten
@@ -61,8 +61,17 @@ def with_states(modules: Mapping[str, Module], states: Mapping[str, Any]) -> dic
         said = _Said.of(key, value, tuple(modules))
         initial = _Initial(said, splats)
         found = {entry: said.pairs(entry, module) for entry, module in modules.items()}
-        if not any(found.values()):
-            raise UserError(f"state: nothing is called '{key}'{_choice(key, modules)}")
+        read = {
+            name for some in found.values() for name, argument, _ in some if argument is not None
+        }
+        if not read:
+            raise UserError(f"state: no argument is called '{key}'{_choice(key, modules)}")
+        for entry, pairs in found.items():
+            for name in [name for name, *_ in pairs if name not in read]:
+                raise UserError(
+                    f"state '{name}': the entry point '{entry}' makes it, and none has an argument "
+                    f"of that name; it is one of {', '.join(sorted(read))}"
+                )
         for entry, pairs in found.items():
             for name, argument, result in pairs:
                 kind = _type_of(modules[entry], argument, result, name, entry)
@@ -226,7 +235,8 @@ class _Initial:
         if given.ndim == 0 and isinstance(value, (bool, int, float, complex, np.generic)):
             with np.errstate(over="ignore"):
                 one = given.astype(kind.dtype)
-            exact = isinstance(value, float) or one == given
+            rounds = isinstance(value, float) and kind.element.kind in ("float", "complex")
+            exact = rounds or one == given
             if not exact or (given.dtype.kind == "c" and kind.dtype.kind != "c"):
                 raise UserError(f"state '{name}': {kind} cannot begin with {value!r}")
             # States of one type and number are views of one element, and are stored once.
@@ -266,7 +276,8 @@ def _choice(key: str, modules: Mapping[str, Module]) -> str:
     paths = dict.fromkeys(
         one.path for m in modules.values() for one in _signature_of(m).arguments if not one.state
     )
-    return f"{nearest(key, list(paths))}; arguments are {', '.join(list(paths)[:8]) or 'none'}"
+    roots = [re.split(r"[.\[]", path)[0] for path in paths]
+    return f"{nearest(key, [*roots, *paths])}; arguments are {', '.join(list(paths)[:8]) or 'none'}"
 
 
 # What it makes of a module.
@@ -389,6 +400,3 @@ def _signature_of(module: Module) -> Signature:
     from .compiler import signature_of
 
     return signature_of(module)
-
-
-__all__ = ["Function", "Kept", "as_state", "with_states"]

@@ -34,6 +34,7 @@ class Backend:
     `identity`: a text that says all of the target that code depends on, and the tools that make it.
     `formulas`: by which operations may be computed that are marked as approximate.
     `windows`: kinds of fusions whose kernels read and write parts of arrays where they lie.
+    `open_sizes`: whether its code serves sizes that calls decide.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does.
     `shared_packing`: how a contraction would have a weight that products of more rows read as
     well, in another entry point."""
@@ -54,6 +55,7 @@ class Backend:
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None
     formulas: tuple[Formula, ...] = ()
     windows: frozenset[str] = frozenset()
+    open_sizes: bool = False
     shared_packing: Callable[[Op], Any] | None = None
 
 

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from girih.hlo.assumptions import Assumptions
+from girih.hlo.size_text import parse_dim
 from girih.hlo.sizes import Symbol
-from girih.hlo.symbols import SizeTooLong, SymbolicDim, bound, parse_dim
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "hlo"))
-from size_formulas import NAMES, facts, random_text, size_of  # noqa: E402
+from girih.hlo.symbols import SizeTooLong, SymbolicDim, bound
+from girih.tests.hlo.size_formulas import NAMES, facts, random_text, size_of
 
 QUERIES = (
     "a//8*8 == a", "a*b >= 8", "(a+7)//8 <= a", "max(a,4) == a", "a % 4 == 0", "a*b % 8 == 0",

@@ -41,6 +41,8 @@ def explain_sharding(
     for row in data["communications"]:
         found = suggestions.get(row["number"])
         row["suggestion"] = None if found is None else found.facts()
+    if parts.automatic is not None:
+        data["automatic"] = parts.automatic.facts()
     if html is not None:
         from .sharding_page import page
 
@@ -157,6 +159,12 @@ def _print(
         ("communications", len(told.rows)),
         ("a device receives", show.size(told.bytes)),
     ]
+    if (found := parts.automatic) is not None:
+        sent.append(("cost, work and memory as bytes", show.size(found.price)))
+        if found.bound > 0:
+            bound = f"{show.size(found.bound)}: within {100 * found.gap:.2g} %"
+            sent.append(("no choice costs less than", bound))
+        sent.append(("a device holds", show.size(found.memory)))
     show.facts(sent, title=f"{source} on {parts.mesh}")
     show.table(
         ("argument", "how it lies"),

@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from .assumptions import assumed
+from .deciding import common_divisor, current, surely_at_most
+from .symbols import SizeTooLong
+
 
 class Kind(Enum):
     """What happens along an iteration dim.
@@ -44,8 +48,8 @@ class Term(NamedTuple):
     """coefficient * (i[dim] // divisor)"""
 
     dim: int
-    coefficient: int = 1
-    divisor: int = 1
+    coefficient: Any = 1
+    divisor: Any = 1
 
 
 class Start(NamedTuple):
@@ -59,15 +63,16 @@ class Start(NamedTuple):
 class Index(NamedTuple):
     """(offset + start + sum of terms) // divisor % modulus: the index along one operand dim.
 
-    An index outside the operand is not read. `dilated`: the quotient is read only where the
+    Coefficients, divisors and moduli are sizes (`symbols.Dim`): numbers where dims are fixed. An
+    index outside the operand is not read. `dilated`: the quotient is read only where the
     division leaves no rest. A modulus of 0 takes none.
     """
 
     terms: tuple[Term, ...] = ()
-    offset: int = 0
+    offset: Any = 0
     start: Start | None = None
-    divisor: int = 1
-    modulus: int = 0
+    divisor: Any = 1
+    modulus: Any = 0
     dilated: bool = False
 
     @property
@@ -177,16 +182,18 @@ def windowed(
     return Index(terms, offset, divisor=base, dilated=base > 1)
 
 
-def reshaped(source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
+def reshaped(source: Sequence[Any], target: Sequence[Any]) -> tuple[Index, ...]:
     """For each dim of `source`, its index in terms of the indices of `target` (same size).
 
     Dims are matched in the smallest groups of equal size, so that a dim that stays, or that is
-    split or merged with its neighbours alone, is not mixed with the others.
+    split or merged with its neighbours alone, is not mixed with the others. Sizes are equal where
+    that is known (`assumptions.assuming`).
     """
     if 0 in source:  # nothing is read
         return (Index(),) * len(source)
     indices: list[Index] = []
-    for sources, targets in _groups(source, target):
+    is_open = not all(isinstance(dim, int) for dim in (*source, *target))
+    for sources, targets in (_open_groups if is_open else _groups)(source, target):
         strides = [math.prod(target[t] for t in targets[n + 1 :]) for n in range(len(targets))]
         terms = [
             (Term(t, stride), target[t])
@@ -197,30 +204,49 @@ def reshaped(source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
             divisor = math.prod(source[k] for k in sources[number + 1 :])
             if source[s] == 1:
                 indices.append(Index())
+            elif is_open:
+                modulus = source[s] if number else 0
+                indices.append(Index(tuple(t for t, _ in terms), divisor=divisor, modulus=modulus))
             else:
                 indices.append(_digit(terms, divisor, source[s]))
     return tuple(indices)
 
 
-def _digit(terms: Sequence[tuple[Term, int]], divisor: int, modulus: int) -> Index:
+def _digit(terms: Sequence[tuple[Term, Any]], divisor: Any, modulus: Any) -> Index:
     """sum of terms // divisor % modulus, the terms being a row-major number with their dims' sizes.
 
     Terms that these cancel are left out, so that what remains is simple wherever it can be.
     """
     period = divisor * modulus
-    kept = [(term, size) for term, size in terms if term.coefficient % period]
+    kept = [(term, size) for term, size in terms if term.coefficient % period != 0]
     for count in range(len(kept) + 1):
         # the terms behind the first `count` stay below a step of those before, and of the quotient
-        common = math.gcd(divisor, *(term.coefficient for term, _ in kept[:count]))
-        if all(term.coefficient * size <= common for term, size in kept[count : count + 1]):
-            if all(term.coefficient * size <= period for term, size in kept[:1]):
+        common = _common([divisor, *(term.coefficient for term, _ in kept[:count])])
+        if all(_at_most(t.coefficient * size, common) for t, size in kept[count : count + 1]):
+            if all(_at_most(term.coefficient * size, period) for term, size in kept[:1]):
                 modulus = 0
             high = (t._replace(coefficient=t.coefficient // common) for t, _ in kept[:count])
             return Index(tuple(high), divisor=divisor // common, modulus=modulus)
     raise AssertionError("with all terms there are none behind them")
 
 
-def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list[int], list[int]]]:
+def _common(numbers: Sequence[Any]) -> Any:
+    """What divides all of them: the largest, of sizes that a call decides what is known."""
+    if all(isinstance(number, int) for number in numbers):
+        return math.gcd(*numbers)
+    if all(number is numbers[0] for number in numbers):
+        return numbers[0]
+    return 1 if 1 in numbers or current() is None else common_divisor(*numbers)
+
+
+def _at_most(left: Any, right: Any) -> bool:
+    """Whether left <= right, as far as that is known."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left <= right
+    return left is right or current() is not None and surely_at_most(left, right)
+
+
+def _groups(source: Sequence[Any], target: Sequence[Any]) -> Iterable[tuple[list[int], list[int]]]:
     """The smallest runs of dims of both sides with equal products, in order."""
     s = t = 0
     while s < len(source):
@@ -237,3 +263,27 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list
                 sources.append(s)
                 s += 1
         yield sources, targets
+
+
+def _open_groups(
+    source: Sequence[Any], target: Sequence[Any]
+) -> Iterable[tuple[list[int], list[int]]]:
+    """The same where sizes are open: runs whose products are equal at all sizes; what has no such
+    run is one group."""
+    s = t = 0
+    while s < len(source):
+        ends = [(i, j) for i in range(s + 1, len(source) + 1) for j in range(t, len(target) + 1)]
+        for i, j in sorted(ends, key=sum):
+            if _equal_products(source[s:i], target[t:j]):
+                break
+        else:
+            i, j = len(source), len(target)
+        yield list(range(s, i)), list(range(t, j))
+        s, t = i, j
+
+
+def _equal_products(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    try:
+        return assumed().facts.is_equal(math.prod(left), math.prod(right)) is True
+    except SizeTooLong:
+        return False

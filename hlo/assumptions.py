@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from .errors import UserError
@@ -83,6 +85,9 @@ class Assumptions:
     ) -> None:
         self.symbols = dict(symbols or {})
         self.constraints = tuple(constraints)
+        for name, symbol in self.symbols.items():
+            if symbol.is_empty:
+                raise UserError(f"no sizes are admitted: {name} has none")
         self._said = dict(self.symbols)
         self._solved: dict[str, Dim] = {}  # symbols that equalities express by others
         self._positive: list[Dim] = []  # not negative
@@ -96,6 +101,10 @@ class Assumptions:
         unequal = [self._normal_fact(fact) for fact in self._unequal]
         congruent = [(self._normal_fact(e), m, r) for e, m, r in self._congruent]
         facts = dict.fromkeys(fact for fact in normals if isinstance(fact, SymbolicDim))
+        for fact in facts:
+            high = self._bounds.range(fact).high
+            if high is not None and high < 0:
+                raise UserError(f"no sizes are admitted: {self._constraint_of(fact)} never holds")
         self._bounds.facts = list(facts)  # normal forms are made without them
         self._unequal = [fact for fact in unequal if isinstance(fact, SymbolicDim)]
         self._congruent = [(e, m, r) for e, m, r in congruent if isinstance(e, SymbolicDim)]
@@ -323,6 +332,16 @@ class Assumptions:
             self._normal[size] = self._normal[found] = found
         return found
 
+    def _constraint_of(self, fact: Dim) -> str:
+        """Which constraint says that a normal form is not negative."""
+        for constraint in self.constraints:
+            normal = self._normal_fact(constraint.right - constraint.left)
+            if normal is not None and fact in (normal, -normal):
+                return (
+                    f"{constraint} ({constraint.origin})" if constraint.origin else str(constraint)
+                )
+        return "what they are equal to"
+
     def _normal_fact(self, fact: Dim) -> Dim | None:
         try:
             return self.normal(fact)
@@ -486,6 +505,8 @@ def _decided(
         found = quotient(bounds(numerator), bounds(divisor))
         if found.low is not None and found.low == found.high:
             return found.low
+        if isinstance(divisor, int):
+            numerator, divisor = _without_small(numerator, divisor, bounds)
         return numerator // divisor
     kept: list[Dim] = []
     for place, operand in enumerate(operands):
@@ -496,5 +517,48 @@ def _decided(
     return FUNCTIONS[function](*kept)
 
 
+def _without_small(
+    numerator: Dim, divisor: int, bounds: Callable[[Dim], Bounds]
+) -> tuple[Dim, int]:
+    """(g*x + r) // (g*d) is (x + k) // d, where r // g is always k."""
+    terms = [term for term in terms_of(numerator) if term[0]]
+    for common in sorted({math.gcd(c, divisor) for _, c in terms} - {1}, reverse=True):
+        large = from_terms({m: c for m, c in terms if not c % common})
+        low, high = bounds(numerator - large)
+        if low is not None and high is not None and low // common == high // common:
+            return large // common + low // common, divisor // common
+    return numerator, divisor
+
+
 def _swapped(at_most: Callable[[Dim, Dim], Answer]) -> Callable[[Dim, Dim], Answer]:
     return lambda left, right: at_most(right, left)
+
+
+class Assumed(NamedTuple):
+    """What clauses of rooms are checked under. proven: what is not known does not hold."""
+
+    facts: Assumptions
+    proven: bool
+
+    def accepts(self, answer: Answer) -> bool:
+        return bool(answer) or (answer is None and not self.proven)
+
+
+_NOTHING = Assumed(Assumptions(), False)
+_assumed: ContextVar[Assumed | None] = ContextVar("assumed", default=None)
+
+
+def assumed() -> Assumed:
+    """What is assumed here: without `assuming`, that symbols are not negative."""
+    return _assumed.get() or _NOTHING
+
+
+@contextmanager
+def assuming(facts: Assumptions, proven: bool = False) -> Iterator[None]:
+    """Rooms check and infer sizes by these facts. By default a clause about sizes holds unless it
+    is known to hold for none; with `proven` only where it is known to hold for all."""
+    token = _assumed.set(Assumed(facts, proven))
+    try:
+        yield
+    finally:
+        _assumed.reset(token)

@@ -1,11 +1,11 @@
 """Decisions about sizes that a call fixes, while code is made that serves all of them.
 
-Passes and emitters compute with sizes as with numbers. Where they ask whether one is below another,
-the answer is proven from what the program says of its symbols; where that cannot be, it is the one at
-the *hints*, sizes of a likely call, and becomes a *guard*: the code that is made is for calls of
-which all guards hold. What only makes code faster asks `at_hint`, or computes inside of `estimating`,
-where sizes are the numbers that they are at the hints; what is right either way asks `surely_below`
-and `surely_at_most`. None of these leaves a guard.
+Passes and emitters compute with sizes as with numbers. Where they ask whether one is below
+another, the answer is proven from what the program says of its symbols; where that cannot be, it is
+the one at the *hints*, sizes of a likely call, and becomes a *guard*: the code that is made is for
+calls of which all guards hold. What only makes code faster asks `at_hint`, or computes inside of
+`estimating`, where sizes are the numbers that they are at the hints; what is right either way asks
+`surely_below` and `surely_at_most`. None of these leaves a guard.
 
     with deciding(assumptions, {"batch": 4}) as decisions:
         plan = ...
@@ -15,12 +15,12 @@ and `surely_at_most`. None of these leaves a guard.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from traceback import extract_stack
 from typing import Any
 
-from .assumptions import Assumptions
+from .assumptions import Assumptions, assuming
 from .errors import CompilerBug
 from .sizes import SizeConstraint
 from .symbols import Dim, Order, SymbolicDim, bound, ordered_by
@@ -62,7 +62,7 @@ class Decisions(Order):
             self.guards = before
 
     def said_of(self, names: Sequence[str]) -> str:
-        """All that decides what is made of sizes with these symbols, as text: "" without symbols."""
+        """All that decides what is made of sizes with these symbols: "" without symbols."""
         if not names:
             return ""
         lines = [
@@ -70,7 +70,7 @@ class Decisions(Order):
             for name in sorted(names)
         ]
         known = [c for c in self.assumptions.constraints if not set(names).isdisjoint(c.symbols)]
-        return "\n".join([*lines, *map(str, known)])
+        return "\n".join(["", *lines, *map(str, known)])
 
     def estimate(self, size: SymbolicDim) -> int:
         if not self.estimates:
@@ -85,10 +85,18 @@ _CURRENT: ContextVar[Decisions | None] = ContextVar("decisions", default=None)
 def deciding(assumptions: Assumptions, hints: Mapping[str, int]) -> Iterator[Decisions]:
     """Sizes can be compared inside; `hints` has a value for each symbol."""
     decisions = Decisions(assumptions, hints)
+    with decided_by(decisions):
+        yield decisions
+
+
+@contextmanager
+def decided_by(decisions: Decisions | None) -> Iterator[None]:
+    """Go on with decisions that were begun before; None: all sizes are fixed."""
     before = _CURRENT.set(decisions)
     try:
-        with ordered_by(decisions):
-            yield decisions
+        known = nullcontext() if decisions is None else assuming(decisions.assumptions)
+        with ordered_by(decisions), known:
+            yield
     finally:
         _CURRENT.reset(before)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .build import build_region
 from .graph import Dense, Function, Module, Region, Weight
-from .interpret import interpret
+from .interpret import Interpreter, flat_results, prepared
 
 _VIEWS = frozenset({"transpose", "reshape", "slice", "reverse"})
 
@@ -37,10 +38,19 @@ class Derivation:
             return self._computed()
         return None
 
+    def of(self, sources: Sequence[Weight]) -> Derivation:
+        """The same of other weights."""
+        other = Derivation(tuple(sources), self.region)
+        other.__dict__["_interpreter"] = self._interpreter
+        return other
+
+    @cached_property
+    def _interpreter(self) -> Interpreter:
+        return Interpreter(prepared(Module({"main": Function("main", self.region)})))
+
     def _computed(self) -> np.ndarray[Any, Any]:
-        module = Module({"main": Function("main", self.region)})
         with np.errstate(all="ignore"):
-            return interpret(module, [source.view for source in self.sources])[0]
+            return flat_results(self._interpreter, [source.view for source in self.sources])[0]
 
 
 def derived(
@@ -51,8 +61,18 @@ def derived(
     inverse: tuple[str, Region] | None = None,
 ) -> Weight:
     """A weight of that name, computed from the sources on demand."""
-    found = Derivation(tuple(sources), region)
-    return Weight(name, found, region.results[0].tensor, aliases, inverse, found)
+    return weight_of(name, Derivation(tuple(sources), region), aliases, inverse)
+
+
+def weight_of(
+    name: str,
+    derivation: Derivation,
+    aliases: Sequence[str] = (),
+    inverse: tuple[str, Region] | None = None,
+) -> Weight:
+    """A weight of that name, computed as the derivation says, on demand."""
+    kind = derivation.region.results[0].tensor
+    return Weight(name, derivation, kind, aliases, inverse, derivation)
 
 
 def constant_weight(name: str, dense: Dense) -> Weight:

@@ -12,6 +12,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .signature import Signature
 
 Array = np.ndarray[Any, Any]
-Attribute = Any  # bool, int, float, str, bytes, None, tuple, dict, Dense or a type
+Attribute = Any  # bool, int, float, str, bytes, None, tuple, dict, Dense, a type or a size
 
 
 class Origin(NamedTuple):
@@ -157,7 +158,7 @@ class Value:
 class Op:
     """One operation. `op.dimension` is short for its attribute, `op.lhs` for its operand."""
 
-    __slots__ = ("definition", "operands", "attributes", "regions", "results", "origin")
+    __slots__ = ("definition", "name", "operands", "attributes", "regions", "results", "origin")
 
     def __init__(
         self,
@@ -169,17 +170,14 @@ class Op:
         origin: tuple[Origin, ...] = (),
     ) -> None:
         self.definition = definition
+        self.name = definition.name
         self.operands: tuple[Value, ...] = tuple(operands)
         self.attributes: Mapping[str, Attribute] = attributes
         self.regions: tuple[Region, ...] = tuple(regions)
         self.results: tuple[Value, ...] = tuple(
-            Value(self, index, type) for index, type in enumerate(result_types)
+            [Value(self, index, type) for index, type in enumerate(result_types)]
         )
         self.origin = origin
-
-    @property
-    def name(self) -> str:
-        return self.definition.name
 
     @property
     def result(self) -> Value:
@@ -194,7 +192,7 @@ class Op:
 
     @property
     def result_types(self) -> tuple[Type, ...]:
-        return tuple(result.type for result in self.results)
+        return tuple([result.type for result in self.results])
 
     @property
     def place(self) -> str:
@@ -212,7 +210,7 @@ class Op:
     def with_operands(self, operands: Sequence[Value], regions: Sequence[Region] = ()) -> Op:
         """The same operation on other operands (and regions); itself if nothing differs."""
         regions = tuple(regions) or self.regions
-        if all(map(_is, operands, self.operands)) and all(map(_is, regions, self.regions)):
+        if all(map(is_, operands, self.operands)) and all(map(is_, regions, self.regions)):
             return self
         types = self.result_types
         return Op(self.definition, operands, self.attributes, regions, types, self.origin)
@@ -222,10 +220,6 @@ class Op:
         return f"<{self.name} -> {types}>"
 
 
-def _is(left: object, right: object) -> bool:
-    return left is right
-
-
 class Region:
     """A list of operations with arguments and yielded results. Values of enclosing regions may be
     used inside the regions of `while`, `if` and `case`, never inside a fusion.
@@ -233,7 +227,7 @@ class Region:
     The arguments are made with the region: `Region.build` hands them to the code that needs them.
     """
 
-    __slots__ = ("arguments", "ops", "results", "_uses", "_captures")
+    __slots__ = ("arguments", "ops", "results", "_uses", "_captures", "_definitions", "_types")
 
     def __init__(
         self, arguments: Sequence[Value], ops: Sequence[Op], results: Sequence[Value]
@@ -247,6 +241,8 @@ class Region:
         self.results: tuple[Value, ...] = tuple(results)
         self._uses: dict[Value, list[tuple[Op | None, int]]] | None = None
         self._captures: tuple[Value, ...] | None = None
+        self._definitions: frozenset[OpDefinition] | None = None
+        self._types: frozenset[Type] | None = None
 
     @property
     def argument_types(self) -> tuple[Type, ...]:
@@ -287,6 +283,24 @@ class Region:
             found.update(dict.fromkeys(value for value in self.results if value not in defined))
             self._captures = tuple(found)
         return self._captures
+
+    @property
+    def definitions(self) -> frozenset[OpDefinition]:
+        """Which operations stand in it, also in nested regions."""
+        if self._definitions is None:
+            found = {op.definition for op in self.ops}
+            inner = [region.definitions for op in self.ops for region in op.regions]
+            self._definitions = frozenset(found.union(*inner))
+        return self._definitions
+
+    @property
+    def types(self) -> frozenset[Type]:
+        """The types of all values in it, also in nested regions."""
+        if self._types is None:
+            found = {value.type for op in self.ops for value in op.results}
+            inner = [region.types for op in self.ops for region in op.regions]
+            self._types = frozenset(found.union(self.argument_types, *inner))
+        return self._types
 
     def walk(self) -> Iterator[Op]:
         """Every operation, those of nested regions before their owner."""
@@ -441,6 +455,22 @@ class Module:
 
     def with_notes(self, *notes: str) -> Module:
         return replace(self, notes=self.notes + notes) if notes else self
+
+    @property
+    def definitions(self) -> frozenset[OpDefinition]:
+        """Which operations stand in its functions."""
+        bodies = (function.body for function in self.functions.values())
+        return frozenset(one for body in bodies for one in body.definitions)
+
+    @property
+    def types(self) -> frozenset[Type]:
+        """The types of all values of its functions."""
+        bodies = (function.body for function in self.functions.values())
+        return frozenset(one for body in bodies for one in body.types)
+
+    def has(self, *names: str) -> bool:
+        """Whether any operation of one of these names stands in it."""
+        return any(definition.name in names for definition in self.definitions)
 
     def walk(self) -> Iterator[Op]:
         """Every operation of every function."""

@@ -43,8 +43,8 @@ def flat_results(interpreter: Interpreter, inputs: Sequence[Any]) -> list[np.nda
         _checked(index, value, argument.type)
         for index, (value, argument) in enumerate(zip(inputs, body.arguments, strict=True))
     ]
-    _sizes(interpreter.module, arrays)
-    results = interpreter.run(body, arrays)
+    interpreter = interpreter.at(_sizes(interpreter.module, arrays))
+    results = interpreter.run(interpreter.module.body, arrays)
     return [np.asarray(leaf) for result in results for leaf in _leaves(result)]
 
 
@@ -133,6 +133,17 @@ class Interpreter:
         other = Interpreter(self.module, process)
         other._lifetimes = self._lifetimes  # only one process runs at a time
         return other
+
+    def at(self, sizes: Mapping[str, int]) -> Interpreter:
+        """The same program for fixed sizes; UserError where they contradict its operations."""
+        if not sizes:
+            return self
+        from .specialize import specialized
+        from .verify import verify  # it asks rooms, which import this module
+
+        module = specialized(self.module, sizes)
+        verify(module)
+        return Interpreter(module, self.process)
 
     def run(
         self, region: Region, inputs: Sequence[Any], outer: Mapping[Value, Any] | None = None

@@ -5,7 +5,8 @@
     offsets.inside(offset, 64, 1000)       # whether [offset, offset + 64) lies in [0, 1000)
 
 A variable is a tile id, the variable of a `tile_for`, or any i32 scalar that is not such a sum: it
-stands for itself then, with the range that its operation implies.
+stands for itself then, with the range that its operation implies. Numbers may be sizes that a call
+decides; what is said of them then holds at all sizes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .deciding import surely_at_most
 from .graph import Op, Region, Value, constant_of
+from .symbols import Dim, SymbolicDim, maximum, minimum
 from .types import I32, I64
 
 INTEGERS = (I32, I64)  # of positions; those of i64 are followed where they are sums of i32
-Range = tuple[int, int]  # inclusive
+Range = tuple[Dim, Dim]  # inclusive
 EVERYTHING: Range = (-(2**31), 2**31 - 1)
 
 
@@ -25,10 +28,10 @@ EVERYTHING: Range = (-(2**31), 2**31 - 1)
 class Offset:
     """constant + sum of factor * variable; every variable once, in order of first use."""
 
-    constant: int
-    terms: tuple[tuple[Value, int], ...] = ()
+    constant: Dim
+    terms: tuple[tuple[Value, Dim], ...] = ()
 
-    def plus(self, other: Offset, factor: int = 1) -> Offset:
+    def plus(self, other: Offset, factor: Dim = 1) -> Offset:
         """self + factor * other."""
         sums = dict(self.terms)
         for variable, own in other.terms:
@@ -36,7 +39,7 @@ class Offset:
         terms = tuple((variable, n) for variable, n in sums.items() if n)
         return Offset(self.constant + factor * other.constant, terms)
 
-    def times(self, factor: int) -> Offset:
+    def times(self, factor: Dim) -> Offset:
         return Offset(0).plus(self, factor)
 
     @property
@@ -48,7 +51,7 @@ class Offsets:
     """The offsets of one kernel_call's i32 and i64 scalars, and the ranges of their variables."""
 
     def __init__(self, kernel: Op) -> None:
-        self.grid: tuple[int, ...] = kernel.grid
+        self.grid: tuple[Dim, ...] = kernel.grid
         self.owners: dict[Region, Op] = {}
         for op in (kernel, *kernel.regions[0].walk()):
             for region in op.regions:
@@ -62,7 +65,7 @@ class Offsets:
         if found is None:
             found = self._sum(value)
             low, high = self.range(found)
-            if low < EVERYTHING[0] or high > EVERYTHING[1]:
+            if not _fits(low, high):
                 found = Offset(0, ((value, 1),))
             self._known[value] = found
         return found
@@ -71,22 +74,31 @@ class Offsets:
         """The least and the greatest value that an offset may have."""
         low = high = offset.constant
         for variable, factor in offset.terms:
-            ends = [factor * end for end in self.variable_range(variable)]
-            low, high = low + min(ends), high + max(ends)
+            first, last = (factor * end for end in self.variable_range(variable))
+            if not surely_at_most(0, factor):
+                if not surely_at_most(factor, 0):
+                    return EVERYTHING
+                first, last = last, first
+            low, high = low + first, high + last
         return low, high
 
     def inside(self, offset: Offset, size: int, dim: int) -> bool:
         """Whether a window of that size lies in [0, dim) wherever it is used."""
         low, high = self.range(offset)
-        return low >= 0 and high + size <= dim
+        return surely_at_most(0, low) and surely_at_most(high + size, dim)
 
     def variable_range(self, variable: Value) -> Range:
         """Where a variable lies, from the grid, the bounds of its loop, or its operation."""
         found = self._ranges.get(variable)
         if found is None:
             low, high = self._bounds(variable)
-            found = max(low, EVERYTHING[0]), min(high, EVERYTHING[1])
-            self._ranges[variable] = found = found if found[0] <= found[1] else EVERYTHING
+            if isinstance(low, SymbolicDim) or isinstance(high, SymbolicDim):
+                found = (low, high) if _fits(low, high) else EVERYTHING
+            else:
+                found = max(low, EVERYTHING[0]), min(high, EVERYTHING[1])
+            self._ranges[variable] = found = (
+                found if surely_at_most(found[0], found[1]) else EVERYTHING
+            )
         return found
 
     def _sum(self, value: Value) -> Offset:
@@ -94,6 +106,8 @@ class Offsets:
         if dense is not None:
             return Offset(int(dense.splat_value))
         op = value.op
+        if op is not None and op.name == "tile_bound":
+            return Offset(op.size)
         itself = Offset(0, ((value, 1),))
         if op is not None and op.name == "convert" and value.element in INTEGERS:
             (source,) = op.operands
@@ -121,7 +135,7 @@ class Offsets:
             return self._loop_range(variable)
         if op.name == "tile_id":
             size = self.grid[op.axis] if op.axis < len(self.grid) else 1
-            return 0, max(0, size - 1)
+            return 0, maximum(0, size - 1)
         rule = _RANGES.get(op.name)
         if rule is None or any(v.rank or v.element is not variable.element for v in op.operands):
             return EVERYTHING
@@ -136,15 +150,20 @@ class Offsets:
         last = upper[1] - 1
         if lower[0] == lower[1]:
             last -= (last - lower[0]) % loop.step
-        return lower[0], max(last, lower[0])
+        return lower[0], maximum(last, lower[0])
+
+
+def _fits(low: Dim, high: Dim) -> bool:
+    """Whether all values between the two are of 32 bits."""
+    return surely_at_most(EVERYTHING[0], low) and surely_at_most(high, EVERYTHING[1])
 
 
 def _minimum(a: Range, b: Range) -> Range:
-    return min(a[0], b[0]), min(a[1], b[1])
+    return minimum(a[0], b[0]), minimum(a[1], b[1])
 
 
 def _maximum(a: Range, b: Range) -> Range:
-    return max(a[0], b[0]), max(a[1], b[1])
+    return maximum(a[0], b[0]), maximum(a[1], b[1])
 
 
 def _clamp(low: Range, value: Range, high: Range) -> Range:
@@ -152,11 +171,15 @@ def _clamp(low: Range, value: Range, high: Range) -> Range:
 
 
 def _divide(a: Range, b: Range) -> Range:
-    return (a[0] // b[1], a[1] // b[0]) if a[0] >= 0 and b[0] > 0 else EVERYTHING
+    if not (surely_at_most(0, a[0]) and surely_at_most(1, b[0])):
+        return EVERYTHING
+    return a[0] // b[1], a[1] // b[0]
 
 
 def _remainder(a: Range, b: Range) -> Range:
-    return (0, min(a[1], b[1] - 1)) if a[0] >= 0 and b[0] > 0 else EVERYTHING
+    if not (surely_at_most(0, a[0]) and surely_at_most(1, b[0])):
+        return EVERYTHING
+    return 0, minimum(a[1], b[1] - 1)
 
 
 _LINEAR = frozenset({"add", "subtract", "negate", "multiply", "reshape"})

@@ -14,8 +14,8 @@ from .graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, a
 from .ops import find
 from .sharding import Mesh, Sharding, parse_mesh, parse_sharding
 from .signature import Signature
+from .size_text import parse_dim, split_dims
 from .sizes import SizeConstraint, Symbol, parse_constraint
-from .symbols import parse_dim, split_dims
 from .types import (
     TOKEN,
     FutureType,
@@ -388,6 +388,8 @@ class _Parser:
             return bytes.fromhex(self.next("hex")[2:])
         if word == "type":
             return self.type()
+        if word == "size":
+            return parse_dim(self.string())
         if word in ("splat", "dense"):
             return self.dense(word == "splat")
         self.position -= 1

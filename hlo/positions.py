@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from .deciding import surely_at_most
 from .graph import Op, Value, constant_of
 from .offsets import INTEGERS, Offset, Offsets
+from .symbols import Dim, maximum, minimum
 
-Position = tuple[Offset, tuple[int, ...]]
+Position = tuple[Offset, tuple[Dim, ...]]
 # Whether the sides change places for a - b >= 0 to be the comparison, and whether it is a - b > 0.
 _COMPARISONS = {"GE": (False, False), "GT": (False, True), "LE": (True, False), "LT": (True, True)}
 
@@ -35,7 +37,7 @@ def linear(offsets: Offsets, value: Value) -> Position | None:
         narrower = op.operands[0].element.bits > value.element.bits
         return None if narrower else known[0]
     if op.name == "broadcast_in_dim":
-        steps = [0] * value.rank
+        steps: list[Dim] = [0] * value.rank
         for number, dim in enumerate(op.broadcast_dimensions):
             steps[dim] = known[0][1][number] if op.operands[0].dims[number] != 1 else 0
         return known[0][0], tuple(steps)
@@ -69,13 +71,25 @@ def difference(offsets: Offsets, compare: Op) -> Position | None:
     return a.plus(b, -1).plus(Offset(-1 if strict else 0)), steps
 
 
-def least(found: Position, dims: tuple[int, ...]) -> Offset:
+def least(found: Position, dims: tuple[Dim, ...]) -> Offset:
     """The least of the positions of a tile of `dims`."""
     offset, steps = found
-    return offset.plus(Offset(sum(min(0, s * (n - 1)) for s, n in zip(steps, dims, strict=True))))
+    return offset.plus(Offset(sum(_reach(s, n, False) for s, n in zip(steps, dims, strict=True))))
 
 
-def most(found: Position, dims: tuple[int, ...]) -> Offset:
+def most(found: Position, dims: tuple[Dim, ...]) -> Offset:
     """The greatest of them."""
     offset, steps = found
-    return offset.plus(Offset(sum(max(0, s * (n - 1)) for s, n in zip(steps, dims, strict=True))))
+    return offset.plus(Offset(sum(_reach(s, n, True) for s, n in zip(steps, dims, strict=True))))
+
+
+def _reach(step: Dim, count: Dim, up: bool) -> Dim:
+    """How far positions go up or down along a dim."""
+    reach = step * (count - 1)
+    if isinstance(reach, int):
+        return max(0, reach) if up else min(0, reach)
+    if surely_at_most(0, reach):
+        return reach if up else 0
+    if surely_at_most(reach, 0):
+        return 0 if up else reach
+    return maximum(0, reach) if up else minimum(0, reach)

@@ -54,11 +54,7 @@ _INT32 = 1 << 31
 
 def is_quantized(module: Module) -> bool:
     """Whether any value of the module is quantised."""
-    regions = [function.body for function in module.functions.values()]
-    arguments = (value for region in regions for value in region.arguments)
-    return any(_of(value.type) for value in arguments) or any(
-        _of(value.type) for op in module.walk() for value in op.results
-    )
+    return any(map(_of, module.types))
 
 
 def legalized(module: Module) -> Module:

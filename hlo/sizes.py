@@ -13,16 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from .errors import UserError
-from .symbols import (
-    Dim,
-    SymbolicDim,
-    bound,
-    from_terms,
-    parse_dim,
-    substituted,
-    symbols_of,
-    terms_of,
-)
+from .size_text import parse_dim
+from .symbols import Dim, SymbolicDim, bound, from_terms, substituted, symbols_of, terms_of
 
 Relation = Literal["==", "!=", "<="]
 

@@ -22,8 +22,6 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 MAXIMUM_TERMS = 256  # of one expression
-MAXIMUM_TEXT = 4096  # characters that `parse_dim` reads
-MAXIMUM_DEPTH = 32  # of nested brackets there
 
 
 class SizeTooLong(ValueError):
@@ -97,7 +95,7 @@ class SymbolicDim:
     _symbols: tuple[str, ...] | None
 
     def __new__(cls, name: str) -> SymbolicDim:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise ValueError(f"'{name}' is no name of a size")
         return _interned((((Atom("", name),), 1),))
 
@@ -277,7 +275,7 @@ Dim = int | SymbolicDim
 
 
 class Order:
-    """What comparisons of sizes give while code is made that serves all of them: see deciding.py."""
+    """What comparisons of sizes give while code is made for all of them: see deciding.py."""
 
     def at_most(self, left: Dim, right: Dim) -> bool:
         """left <= right"""
@@ -292,8 +290,9 @@ _ORDER: ContextVar[Order | None] = ContextVar("order of sizes", default=None)
 
 
 @contextmanager
-def ordered_by(order: Order) -> Iterator[None]:
-    """Inside, `order` says what comparisons of sizes give. For `deciding.py` alone."""
+def ordered_by(order: Order | None) -> Iterator[None]:
+    """Inside, `order` says what comparisons of sizes give; None: they have no order. For
+    `deciding.py` alone."""
     before = _ORDER.set(order)
     try:
         yield
@@ -556,6 +555,8 @@ def _extremum(function: str, operands: Sequence[Dim]) -> Dim:
     """Operands that differ by a number become one, those that are themselves `max` (of a `min`:
     `min`) several; what all have in common, terms and factors, stands outside; `max` and `min` turn
     so that the operands' sum begins with a plus."""
+    if all(isinstance(operand, int) for operand in operands):
+        return max(operands) if function == "max" else min(operands)  # type: ignore[type-var]
     parts = _apart(_merged(function, operands), function)
     if len(parts) == 1:
         return parts[0]
@@ -638,8 +639,7 @@ FUNCTIONS: Mapping[str, Callable[..., Dim]] = {"//": floordiv, "max": maximum, "
 
 # Text.
 
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_TOKEN = re.compile(r"\s*(\d+|[A-Za-z_]\w*|//|[-+*%(),])", re.ASCII)
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def _function_text(function: str, operands: Sequence[Dim]) -> str:
@@ -664,109 +664,3 @@ def _term_text(monomial: Monomial, coefficient: int) -> str:
         return sign + monomial[0].text
     factors = [str(factor)] if factor != 1 or not monomial else []
     return sign + "*".join([*factors, *(atom.base for atom in monomial)])
-
-
-def parse_dim(text: str) -> Dim:
-    """Read what `repr` of a size writes, or any such expression (`128`, `2*t+1`, `-n % 7`,
-    `max(t, 4)`) by Python's precedences; ValueError for anything else."""
-    return _Reader(text).read()
-
-
-class _Reader:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens: list[str] = []
-        self.place = self.depth = 0
-        end = 0
-        text = text.rstrip()
-        while end < len(text):
-            match = _TOKEN.match(text, end)
-            if match is None or len(text) > MAXIMUM_TEXT:
-                raise self.fault()
-            self.tokens.append(match[1])
-            end = match.end()
-        if not self.tokens:
-            raise ValueError("a dimension is empty")
-        self.tokens.append("")
-
-    def fault(self) -> ValueError:
-        return ValueError(f"'{self.text[:80]}' is no dimension")
-
-    def read(self) -> Dim:
-        try:
-            found = self.sum()
-        except ZeroDivisionError:
-            raise ValueError(f"'{self.text[:80]}' divides by 0") from None
-        if self.tokens[self.place]:
-            raise self.fault()
-        return found
-
-    def take(self, *tokens: str) -> str:
-        token = self.tokens[self.place]
-        if token not in tokens:
-            return ""
-        self.place += 1
-        return token
-
-    def sum(self) -> Dim:
-        total = self.product()
-        while sign := self.take("+", "-"):
-            part = self.product()
-            total = total + part if sign == "+" else total - part
-        return total
-
-    def product(self) -> Dim:
-        total = self.signed()
-        while operation := self.take("*", "//", "%"):
-            part = self.signed()
-            if operation == "*":
-                total = total * part
-            else:
-                total = total // part if operation == "//" else total % part
-        return total
-
-    def signed(self) -> Dim:
-        negative = False
-        while sign := self.take("+", "-"):
-            negative ^= sign == "-"
-        part = self.atom()
-        return -part if negative else part
-
-    def atom(self) -> Dim:
-        token = self.tokens[self.place]
-        self.place += 1
-        if token.isdigit():
-            return int(token)
-        self.depth += 1
-        if self.depth > MAXIMUM_DEPTH:
-            raise self.fault()
-        if token == "(":
-            found = self.sum()
-            self.close()
-        elif token in ("max", "min") and self.take("("):
-            operands = [self.sum()]
-            while self.take(","):
-                operands.append(self.sum())
-            self.close()
-            found = FUNCTIONS[token](*operands)
-        elif _NAME.fullmatch(token):
-            found = SymbolicDim(token)
-        else:
-            raise self.fault()
-        self.depth -= 1
-        return found
-
-    def close(self) -> None:
-        if not self.take(")"):
-            raise self.fault()
-
-
-def split_dims(text: str) -> list[str]:
-    """The sizes of a list that commas separate, outside of brackets: `b,max(t,4)`."""
-    found, depth, start = [], 0, 0
-    for place, mark in enumerate(text):
-        depth += (mark == "(") - (mark == ")")
-        if mark == "," and not depth:
-            found.append(text[start:place])
-            start = place + 1
-    return [*found, text[start:]] if text else []

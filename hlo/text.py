@@ -22,6 +22,7 @@ import numpy as np
 from .errors import CompilerBug
 from .graph import Dense, Function, Module, Op, Origin, Region, Value
 from .sizes import Symbol
+from .symbols import SymbolicDim
 from .types import FutureType, TensorType, TokenType, TupleType, Type
 
 READABLE_ELEMENTS = 16  # longer constants are written as bytes
@@ -74,6 +75,7 @@ class _Printer:
     def __init__(self, origins: bool) -> None:
         self.origins = origins
         self.names: dict[Value, str] = {}
+        self.printed: set[Region] = set()
         self.count = 0
 
     def name(self, value: Value) -> str:
@@ -119,6 +121,10 @@ class _Printer:
         return lines
 
     def region(self, region: Region, indent: str) -> list[str]:
+        if region in self.printed:  # several operations share it: it has names of its own in each
+            for value in (*region.arguments, *(v for op in region.ops for v in op.results)):
+                self.names.pop(value, None)
+        self.printed.add(region)
         parts = [f"{self.name(a)}: {type_text(a.type)}" for a in region.arguments]
         return [
             f"{indent}region({', '.join(parts)}) {{",
@@ -193,6 +199,8 @@ def attribute_text(value: Any) -> str:
         return dense_text(value)
     if isinstance(value, (TensorType, TokenType, TupleType, FutureType)):
         return f"type {type_text(value)}"
+    if isinstance(value, SymbolicDim):
+        return f'size "{value}"'
     raise CompilerBug(f"an attribute of kind {type(value).__name__} has no text")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .errors import UserError
-from .graph import Function, Module, Op, Region, Value, constant_of
+from .graph import Function, Module, Op, Region
 from .interpret import Environment, Interpreter
 from .offsets import EVERYTHING, Offsets
 from .ops.tile import MEMORY_OPS, TILE_OPS, window_parts
@@ -199,7 +199,7 @@ def _trips(region: Region, count: int, offsets: Offsets) -> Iterator[tuple[Op, i
         yield op, count
         inner = count
         if op.name == "tile_for":
-            inner *= trip_count(op) or _halfway(op, offsets)
+            inner *= trip_count(op, offsets) or _halfway(op, offsets)
         if op.definition.pattern != "reduce":
             for body in op.regions:
                 yield from _trips(body, inner, offsets)
@@ -213,14 +213,9 @@ def _halfway(loop: Op, offsets: Offsets) -> int:
     return max(1, math.ceil((upper - lower) / loop.step))
 
 
-def trip_count(op: Op) -> int | None:
-    """How often a tile_for runs its body; None where its bounds are not constants."""
-    bounds = [_scalar(value) for value in op.operands[:2]]
-    if bounds[0] is None or bounds[1] is None:
+def trip_count(op: Op, offsets: Offsets) -> int | None:
+    """How often a tile_for runs its body; None where its bounds are not the same in all tiles."""
+    lower, upper = (offsets.of(value) for value in op.operands[:2])
+    if lower.terms or upper.terms:
         return None
-    return len(range(bounds[0], bounds[1], op.step))
-
-
-def _scalar(value: Value) -> int | None:
-    dense = constant_of(value)
-    return None if dense is None else int(dense.splat_value)
+    return len(range(lower.constant, upper.constant, op.step))

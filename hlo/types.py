@@ -218,7 +218,7 @@ class TensorType:
     `sharding`; None means that nothing is said. Its mesh is one of the module's (`Module.meshes`).
     """
 
-    __slots__ = ("dims", "element", "sharding", "rank", "is_static")
+    __slots__ = ("dims", "element", "sharding", "rank", "is_static", "_size")
     _interned: ClassVar[dict[tuple[Any, ...], TensorType]] = {}
 
     dims: tuple[Any, ...]
@@ -238,13 +238,14 @@ class TensorType:
             known.element, known.sharding = element, sharding
             known.rank = len(known.dims)
             known.is_static = all(isinstance(d, int) for d in known.dims)
+            known._size = math.prod(known.dims) if known.is_static else -1
             cls._interned[key] = known
         return known
 
     @property
     def size(self) -> Any:
         """Number of elements: a size that a call fixes where a dimension is."""
-        return math.prod(self.dims)
+        return self._size if self.is_static else math.prod(self.dims)
 
     @property
     def bytes(self) -> int:

@@ -8,8 +8,9 @@ is written in that version's form; `versions` has the steps between forms.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from .graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, a
 from .ops import find, known
 from .sharding import parse_mesh, parse_sharding
 from .signature import Signature
+from .size_text import parse_dim
 from .sizes import Symbol, parse_constraint
-from .symbols import SymbolicDim, parse_dim
+from .symbols import SymbolicDim
 from .types import (
     TOKEN,
     FutureType,
@@ -179,16 +181,19 @@ class _Encoder:
 
     def function(self, out: Any, function: Function) -> None:
         out.name = function.name
-        self.region(out.body, function.body, {})
+        self.region(out.body, function.body, {}, itertools.count())
         for attributes in function.argument_attributes:
             self.map(out.argument_attributes.add().entries, attributes)
         for attributes in function.result_attributes:
             self.map(out.result_attributes.add().entries, attributes)
         self.map(out.attributes, function.attributes)
 
-    def region(self, out: Any, region: Region, numbers: dict[Value, int]) -> None:
+    def region(
+        self, out: Any, region: Region, numbers: dict[Value, int], count: Iterator[int]
+    ) -> None:
+        """`count`: a region that several operations share has numbers of its own in each."""
         for argument in region.arguments:
-            numbers[argument] = len(numbers)
+            numbers[argument] = next(count)
             out.argument_types.append(self.type(argument.type))
         for op in region.ops:
             entry = out.ops.add()
@@ -199,9 +204,9 @@ class _Encoder:
                     self.features[f"attribute:{op.name}.{key}"] = spec.since
             entry.operands.extend([numbers[value] for value in op.operands])
             for nested in op.regions:
-                self.region(entry.regions.add(), nested, numbers)
+                self.region(entry.regions.add(), nested, numbers, count)
             for result in op.results:
-                numbers[result] = len(numbers)
+                numbers[result] = next(count)
                 entry.result_types.append(self.type(result.type))
             self.map(entry.attributes, op.attributes)
             if op.origin:
@@ -244,6 +249,9 @@ class _Encoder:
             out.constant = self.constant(value)
         elif isinstance(value, (TensorType, TokenType, TupleType, FutureType)):
             out.type = self.type(value)
+        elif isinstance(value, SymbolicDim):
+            self.features["type:size-attribute"] = "1.5"
+            out.size = repr(value)
         else:
             raise CompilerBug(f"an attribute of kind {type(value).__name__} has no wire form")
 
@@ -429,6 +437,8 @@ class _Decoder:
             return self.types[wire.type]
         if kind == "constant":
             return self.constants[wire.constant]
+        if kind == "size":
+            return parse_dim(wire.size)
         if kind == "big_integer":
             return int(wire.big_integer)
         raise UserError("an attribute has no value")

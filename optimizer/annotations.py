@@ -29,7 +29,7 @@ def without_annotations(module: Module) -> Module:
         body = function.body
         types = [unsharded(kind) for kind in body.argument_types]
         annotated = sum(new is not old for new, old in zip(types, body.argument_types, strict=True))
-        if not annotated and not any(op.name in ANNOTATIONS for op in body.walk()):
+        if not annotated and not any(one.name in ANNOTATIONS for one in body.definitions):
             return function
         if annotated:
             counts["argument"] += annotated

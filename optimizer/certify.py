@@ -82,6 +82,7 @@ class _Needs:
         self.places: dict[tuple[int, int], list[int]] = {}
         for number, place in enumerate(lent):
             self.places.setdefault((place.owner, place.offset), []).append(number)
+        self.own = {*range(len(plan.buffers))} - {place.owner for place in lent}
         self.reads = [0] * len(plan.steps)
         self.writes = [0] * len(plan.steps)
         for number, step in enumerate(plan.steps):
@@ -113,6 +114,8 @@ class _Needs:
     def value(self, step: int, argument: plan_pb2.Argument) -> int:
         """What an argument of a step is."""
         buffer, offset = argument.buffer, argument.offset
+        if not offset and buffer in self.own:
+            return buffer
         for number in self.places.get((buffer, offset), ()):
             if self.lent[number].first <= step <= self.lent[number].last:
                 return len(self.plan.buffers) + number

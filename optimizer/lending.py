@@ -13,21 +13,60 @@ from typing import Any
 import numpy as np
 
 from .memory import ALIGNMENT, rounded
-from .schedule import Buffer, JumpStep, Schedule, touched
+from .schedule import Buffer, JumpStep, Schedule, live_ranges, touched
 
 Lent = tuple[Buffer, int]  # the output, and bytes from its start
 Range = tuple[int, int]  # first and last step
 
 
+def lives(schedule: Schedule) -> tuple[Mapping[Buffer, Range], Mapping[Buffer, Lent]]:
+    """The lives of a schedule's arena buffers, and where those stand that outputs lend memory."""
+    if schedule.lives is None:
+        ranges = live_ranges(schedule)
+        # Where calls decide sizes, what fits into an output at one size does not at another.
+        lent = lend(schedule, ranges) if schedule.decisions is None else {}
+        schedule.lives = ranges, lent
+    return schedule.lives
+
+
 def lend(schedule: Schedule, ranges: Mapping[Buffer, Range]) -> dict[Buffer, Lent]:
     """Where arena buffers (`ranges` has their lives) stand in outputs; others stay in the arena.
 
-    Largest first, so that what remains needs the least.
+    Largest first, so that what remains needs the least; of equal ones the earlier, or the later
+    where that needs less.
     """
+    outputs = _idle(schedule)
+    early = _lent(outputs, ranges, 1)
+    alike = [b.bytes for b in ranges if b.bytes and any(ranges[b][1] < t for t in outputs.values())]
+    if len(set(alike)) == len(alike):
+        return early
+    late = _lent(outputs, ranges, -1)
+    return late if _peak(ranges, late) < _peak(ranges, early) else early
+
+
+def _peak(ranges: Mapping[Buffer, Range], lent: Mapping[Buffer, Lent]) -> int:
+    """The most bytes that live at one step in the arena."""
+    changes: dict[int, int] = {}
+    for buffer, (first, last) in ranges.items():
+        if buffer not in lent:
+            size = rounded(buffer.bytes, ALIGNMENT)
+            changes[first] = changes.get(first, 0) + size
+            changes[last + 1] = changes.get(last + 1, 0) - size
+    live = most = 0
+    for step in sorted(changes):
+        live += changes[step]
+        most = max(most, live)
+    return most
+
+
+def _lent(
+    outputs: Mapping[Buffer, int], ranges: Mapping[Buffer, Range], turn: int
+) -> dict[Buffer, Lent]:
+    """turn: 1 where of equal buffers the earlier is first, -1 where the later is."""
     lent: dict[Buffer, Lent] = {}
-    for output, idle in _idle(schedule).items():
+    for output, idle in outputs.items():
         fitting = [b for b, (_, last) in ranges.items() if last < idle and b not in lent]
-        fitting.sort(key=lambda b: (-b.bytes, ranges[b]))
+        fitting.sort(key=lambda b: (-b.bytes, *(turn * step for step in ranges[b])))
         placed = np.empty((4, len(fitting)), np.int64)  # life, first byte, last byte + 1
         count = 0
         for buffer in fitting:

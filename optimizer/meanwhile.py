@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ..hlo.graph import Weight
 
 MAXIMUM_THREADS = 8
+SHARE = 1 << 20  # bytes of weights that a thread computes at a time
 
 _lock = threading.Lock()
 _paused = 0  # compilations under way that keep the collector from running
@@ -43,11 +44,27 @@ def computed(weights: Iterable[Weight]) -> Iterator[None]:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     pool = ThreadPoolExecutor(min(count or 1, MAXIMUM_THREADS), "girih-weights")
     try:
-        # The largest first: nothing else is left to be done while the last one is computed.
-        order = sorted(weights, key=lambda weight: -weight.type.bytes)
-        jobs = [pool.submit(lambda weight: weight.array, weight) for weight in order]
+        jobs = [pool.submit(_compute, some) for some in _shares(weights)]
         yield
         for job in jobs:
             job.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _shares(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
+    """Each weight once, small ones together. The largest come first: nothing else is left to be
+    done while the last one is computed."""
+    some, size = list[Weight](), 0
+    for weight in sorted(dict.fromkeys(weights), key=lambda weight: -weight.type.bytes):
+        some.append(weight)
+        size += weight.type.bytes
+        if size >= SHARE:
+            yield some
+            some, size = [], 0
+    yield some
+
+
+def _compute(weights: Iterable[Weight]) -> None:
+    for weight in weights:
+        _ = weight.array

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..hlo.graph import Module, Op, Region
-from .lending import Lent, lend
+from .lending import Lent, lives
 from .memory import rounded
 from .overwriting import Hinders, hinders_of
 from .schedule import (
@@ -88,8 +88,7 @@ def measure_body(
 
 def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure:
     """The memory that steps need."""
-    ranges = live_ranges(steps)
-    lent = lend(steps, ranges)
+    ranges, lent = lives(steps)
     count = len(steps.steps)
     needs = [0] * count
     if scratch is not None:

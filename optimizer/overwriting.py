@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cache
+from typing import Any
 
+from ..hlo.deciding import at_hint, surely_at_most
 from ..hlo.graph import Op, Region, Value
 from ..hlo.offsets import Offset, Offsets
 from ..hlo.ops.tile import MEMORY_OPS
 from .fusable import CONTRACTIONS, trailing_reduction
-from .regions import CONTROL_BODIES, alias_roots, aliases
+from .regions import CONTROL_BODIES, alias_roots, aliases, shared_parts
 from .windows import opened, updated
 
 Hinders = Callable[[Op, int, int], str]  # why a result may not lie where an operand does, or ""
@@ -20,10 +21,17 @@ SOURCES = frozenset({"constant", "weight"})
 
 def hinders_of(in_tiles: bool) -> Hinders:
     """Why a result may not lie where an operand does, on a target whose tile functions write there
-    or do not; each answer is computed once."""
+    or do not; each answer is computed once for all copies of a kernel."""
+    known: dict[Any, tuple[str, Op]] = {}
 
-    @cache
     def hinders(op: Op, operand: int, result: int) -> str:
+        key = shared_parts(op) or op, operand, result
+        found = known.get(key)
+        if found is None:
+            found = known[key] = computed(op, operand, result), op
+        return found[0]
+
+    def computed(op: Op, operand: int, result: int) -> str:
         if op.name == "kernel_call" and not in_tiles:
             return "whose results lie apart from what it reads on this target"
         if op.name == "kernel_call":
@@ -137,14 +145,14 @@ def _apart(kernel: Op, window: list[Offset], sizes: tuple[int, ...]) -> bool:
     told: set[int] = set()
     for offset, size in zip(window, sizes, strict=True):
         reach = size
-        for variable, factor in sorted(offset.terms, key=lambda term: term[1]):
+        for variable, factor in sorted(offset.terms, key=lambda term: at_hint(term[1])):
             known = variable.op is not None and variable.op.name == "tile_id"
             axis = variable.op.axis if variable.op is not None and known else len(kernel.grid)
-            if axis >= len(kernel.grid) or factor < reach:
+            if axis >= len(kernel.grid) or not surely_at_most(reach, factor):
                 return False
             told.add(axis)
             reach += factor * (kernel.grid[axis] - 1)
-    return told >= {axis for axis, count in enumerate(kernel.grid) if count > 1}
+    return told >= {axis for axis, count in enumerate(kernel.grid) if not surely_at_most(count, 1)}
 
 
 def hindrances(

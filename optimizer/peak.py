@@ -1,5 +1,6 @@
 """What a region's kernels need in memory, in an order that is found quickly: how passes before
-`order` know whether what they do costs memory where most of it is needed."""
+`order` know whether what they do costs memory where most of it is needed. Bytes that a call decides
+are the most that they can be."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..hlo.deciding import largest
 from ..hlo.graph import Op, Region, Value
 from .measure import Scratch, size_of
 from .orders.graph import Pairs, Role, TaskGraph, task_graph
@@ -77,4 +79,4 @@ def bytes_beside(region: Region, weights: int | None = None) -> int:
     """
     read = [op.result for op in region.ops if op.name == "weight"] if weights is None else ()
     values = dict.fromkeys((*region.arguments, *region.captures(), *read))
-    return sum(size_of(value.tensor.bytes) for value in values) + (weights or 0)
+    return sum(size_of(largest(value.tensor.bytes)) for value in values) + (weights or 0)

@@ -6,14 +6,14 @@ Generic over targets: what a kernel costs and how it may be split comes from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..hlo.build import make_op
-from ..hlo.deciding import at_hint, largest
+from ..hlo.deciding import at_hint, decided_by, largest
 from ..hlo.errors import CompilerBug, UnsupportedError
-from ..hlo.graph import Op, Origin, Region, arguments
+from ..hlo.graph import Op, Origin, Region, arguments, symbols_in
 from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
 from ..hlo.ops.tile import TILE_OPS
@@ -23,9 +23,10 @@ from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from .certify import LentPlace, check_plan
-from .lending import Lent, lend
+from .lending import Lent, lives
 from .library import BETWEEN, able
 from .memory import ALIGNMENT, Interval, Placement, place
+from .regions import shared_parts
 from .schedule import (
     BranchStep,
     Buffer,
@@ -35,7 +36,6 @@ from .schedule import (
     Schedule,
     Step,
     SwitchStep,
-    live_ranges,
 )
 from .windows import updated
 
@@ -43,9 +43,11 @@ from .windows import updated
 # newer major one changes what is there, such as the tables that workers of all programs share.
 PLAN_FORMAT, WITH_FUNCTIONS, WITH_LAUNCHES, WITH_STEPS = "1.0", "1.1", "1.2", "1.3"
 WITH_SCRATCH = "1.4"  # the runs of a GPU say where their scratch lies
+WITH_SIZES = "1.6"  # calls decide sizes
 WITH_PROCESSES = "1.5"  # several processes run it, and exchange
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
+UPDATED_BY = {"dynamic_update_slice": 1, "scatter": 2}  # the operand that says what is written
 FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
 
 
@@ -87,16 +89,26 @@ class Planner:
     ) -> None:
         self.schedule, self.facts = schedule, facts
         self.kernels: dict[str, KernelEntry] = {}
+        self.same: dict[Any, tuple[KernelEntry, Op]] = {}  # by what copies of a kernel share
         self.numbers: dict[Buffer, int] = {}
         self.offsets: dict[Buffer, int] = {}
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
-        self.lent: dict[Buffer, Lent] = {}
+        self.lent: Mapping[Buffer, Lent] = {}
         self.scratch: dict[int, Buffer] = {}  # by step
         self.formulas: dict[str, int] = {}
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
 
     def run(self) -> Any:
         """The plan; its kernels have no entries yet. UnsupportedError lists all missing kernels."""
+        decisions = self.schedule.decisions
+        with decided_by(decisions):
+            plan = self._run()
+        if decisions is not None:
+            for guard in decisions.guards:
+                plan.guards.add(text=str(guard), origin=guard.origin)
+        return plan
+
+    def _run(self) -> Any:
         if self.schedule.processes:
             if self.plan.target.partition(":")[0] not in ("cpu", "null"):
                 raise UnsupportedError(
@@ -112,8 +124,9 @@ class Planner:
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
         plan.arena_alignment = ALIGNMENT
-        if self.is_open:
+        if self.schedule.decisions is not None:
             self.above()
+            self.require(WITH_SIZES)
         for entry in self.kernels.values():
             self.describe(entry)
         self.summarise(placement)
@@ -144,11 +157,20 @@ class Planner:
         return runs
 
     def kernel(self, op: Op) -> KernelEntry:
-        key = canonical_op(op)
-        entry = self.kernels.get(key)
-        if entry is None:
-            facts = self.facts(key, op)
-            entry = self.kernels[key] = KernelEntry(key, op, facts, len(self.kernels))
+        shared = shared_parts(op)
+        known = self.same.get(shared) if shared else None
+        if known is not None:
+            entry = known[0]
+        else:
+            key = canonical_op(op)
+            if self.schedule.decisions is not None:  # code is made by what is known of its sizes
+                key += self.schedule.decisions.said_of(symbols_in(op))
+            entry = self.kernels.get(key)
+            if entry is None:
+                facts = self.facts(key, op)
+                entry = self.kernels[key] = KernelEntry(key, op, facts, len(self.kernels))
+            if shared:
+                self.same[shared] = entry, op
         entry.origins.update(dict.fromkeys(op.origin))
         return entry
 
@@ -214,9 +236,8 @@ class Planner:
         return known
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
-        self.ranges = live_ranges(self.schedule)
-        self.is_open = any(not b.type.is_static for b in self.ranges)
-        self.lent = {} if self.is_open else lend(self.schedule, self.ranges)
+        ranges, self.lent = lives(self.schedule)
+        self.ranges = dict(ranges)
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
@@ -227,7 +248,7 @@ class Planner:
         return placement
 
     def above(self) -> None:
-        """Which buffers lie above which: what lives at the same time keeps its order at all sizes."""
+        """Which buffers lie above which: those that live together keep their order at all sizes."""
         placed = sorted(self.offsets, key=lambda b: self.offsets[b])
         for number, buffer in enumerate(placed):
             first, last = self.ranges[buffer]
@@ -305,11 +326,13 @@ class Planner:
             raise CompilerBug(f"{step} runs no kernel")
         facts = entry.facts
         moved = facts.bytes
-        updates = isinstance(step, RunStep) and step.op.name == "dynamic_update_slice"
-        if updates and reads[0] is writes[0]:  # the rest of what is updated stays where it is
-            moved += reads[1].bytes - reads[0].bytes - writes[0].bytes
-        moved = float(moved)
         time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
+        update = UPDATED_BY.get(step.op.name) if isinstance(step, RunStep) else None
+        if update is not None and len(writes) == 1 and reads[0] in (writes[0], writes[0].replaces):
+            # The rest of what is updated stays where it is; of a donated argument, if it is given.
+            moved += at_hint(reads[update].bytes - reads[0].bytes - writes[0].bytes)
+            if reads[0] is writes[0]:
+                time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
         parallel = facts.parallel and at_hint(facts.tiles) > 1 and time > SERIAL_MICROSECONDS
         run.kernel = entry.index
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
@@ -321,7 +344,7 @@ class Planner:
         run.tiles_formula = self.formula(facts.tiles)
         run.sizes.extend([self.formula(size) - 1 for size in facts.sizes])
         run.flops, run.bytes = facts.flops, moved
-        run.wait = hazards.step(reads, writes) or self.is_open
+        run.wait = hazards.step(reads, writes) or self.schedule.decisions is not None
 
     def exchange_step(self, message: Any, step: RunStep) -> None:
         message.operand.CopyFrom(self.argument(step.operands[0]))
@@ -374,7 +397,7 @@ class _Hazards:
     """Tells which steps have to wait: those that touch what an unfinished step touches. Any worker
     may run any step, so that holds between steps that one worker runs alone as well."""
 
-    def __init__(self, offsets: dict[Buffer, int], lent: dict[Buffer, Lent]) -> None:
+    def __init__(self, offsets: dict[Buffer, int], lent: Mapping[Buffer, Lent]) -> None:
         self.offsets, self.lent = offsets, lent
         self.pending: list[tuple[tuple[object, int, int], bool]] = []
         self.forced = False

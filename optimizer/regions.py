@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from ..hlo.build import Builder
 from ..hlo.graph import Op, Region, Value, arguments
 
 ALIASING = frozenset({"reshape", "optimization_barrier", "bitcast"})
 CONTROL_BODIES = frozenset({"while", "if", "case"})  # operations whose regions are programs
+
+
+def shared_parts(op: Op) -> tuple[Any, ...]:
+    """What copies of a kernel have in common as the same objects: operations of which this is equal
+    compute the same, as long as one of them is there; () for what has no regions."""
+    if not op.regions:
+        return ()
+    return (
+        op.definition, op.regions, id(op.attributes), op.result_types,
+        *(value.type for value in op.operands),
+    )  # fmt: skip
 
 
 def map_bodies(region: Region, change: Callable[[Op, Region], Region]) -> Region:

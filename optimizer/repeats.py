@@ -41,6 +41,14 @@ class Copy(NamedTuple):
     views: tuple[Op, ...] = ()
 
 
+class _Taken(NamedTuple):
+    """What a copy takes from outside, each once, in order."""
+
+    operands: dict[Value, None]
+    weights: dict[str, None]
+    views: dict[Op, None]
+
+
 def repeats(region: Region, fits: Callable[[Copy, Copy], bool]) -> list[list[Copy]]:
     """Lists of copies, each in program order; those of one list are equal to one another.
 
@@ -59,7 +67,20 @@ class _Finder:
     def __init__(self, region: Region, fits: Callable[[Copy, Copy], bool]) -> None:
         self.region, self.fits = region, fits
         self.keys = Keys()
-        self.ops = [op for op in region.ops if op.definition.pattern != "source"]
+        self.ops: list[Op] = []
+        self.sources: dict[Value, Key] = {}  # what copies have to agree on in them
+        self.weights: dict[Value, str] = {}  # the names of those that are weights
+        for op in region.ops:
+            if op.definition.pattern != "source":
+                self.ops.append(op)
+                continue
+            for value in op.results:
+                if op.definition.name == "weight":
+                    self.weights[value] = op.attributes["weight"]
+                    self.sources[value] = "weight", value.type
+                else:
+                    key = op.definition.name, self.keys.attributes(op), value.type
+                    self.sources[value] = key
         self.place = {op: number for number, op in enumerate(self.ops)}
         self.common: set[Value] = set()  # what all copies of a list take from outside
         self.refused: set[tuple[int, int]] = set()  # (period, first operation): no copies there
@@ -75,24 +96,15 @@ class _Finder:
         """Equal where two operations may be copies; None where it never is one."""
         if self.keys.has_effects(op) or op.definition.communicates:
             return None
-        if any(self.keys.captures(inner) for inner in op.regions):
+        if op.regions and any(self.keys.captures(inner) for inner in op.regions):
             return None
         return (
             op.definition.name,
             self.keys.attributes(op),
             op.result_types,
-            tuple(self.reference(value) for value in op.operands),
-            tuple(self.keys.region(inner) for inner in op.regions),
+            tuple([self.sources.get(value) or value.type for value in op.operands]),
+            tuple([self.keys.region(inner) for inner in op.regions]),
         )
-
-    def reference(self, value: Value) -> Key:
-        """What copies have to agree on in an operand, wherever it comes from."""
-        op = value.op
-        if op is None or op.definition.pattern != "source":
-            return (value.type,)
-        if op.definition.name == "weight":
-            return ("weight", value.type)
-        return (op.definition.name, self.keys.attributes(op), value.type)
 
     def next(self) -> list[Copy] | None:
         """The copies that spare most, which are then gone; None where none are left."""
@@ -171,7 +183,8 @@ class _Finder:
         equal: list[int] = []
         for number, op in enumerate(ops):
             if op.operands and all(
-                value in known or (_is_source(value) and _weight(value) in (None, *names))
+                value in known
+                or (value in self.sources and self.weights.get(value) in (None, *names))
                 for value in op.operands
             ):
                 equal.append(number)
@@ -212,63 +225,58 @@ class _Finder:
     def shape(self, start: int, period: int) -> tuple[Any, Copy]:
         """What copies have to agree on, and what each has of its own."""
         copy = self.copy(self.ops[start : start + period])
-        names: dict[Any, Any] = {value: n for n, value in enumerate(copy.operands)}
-        names.update((weight, f"w{n}") for n, weight in enumerate(copy.weights))
-        rows: list[Any] = []
-        for number, op in enumerate(copy.ops):
-            row: list[Any] = [int(self.codes[start + number])]
+        names: dict[Any, int] = {}  # of values and weights, in an order that copies agree on
+        for taken in (*copy.operands, *copy.weights):
+            names[taken] = len(names)
+        codes = self.codes[start : start + period].tolist()
+        rows: list[int] = []
+        for code, op in zip(codes, copy.ops, strict=True):
+            rows.append(code)
             for value in op.operands:
-                if value in names:
-                    row.append(names[value])
-                elif (weight := _weight(value)) is not None:
-                    row.append(names[weight])
-            rows.append(tuple(row))
-            names.update((value, (number, value.index)) for value in op.results)
-        return (tuple(rows), tuple(names[value] for value in copy.results)), copy
+                name = names.get(value)
+                if name is None and value in self.weights:
+                    name = names[self.weights[value]]
+                if name is not None:
+                    rows.append(name)
+            for value in op.results:
+                names[value] = len(names)
+        return (rows, [names[value] for value in copy.results]), copy
 
     def copy(self, ops: Sequence[Op]) -> Copy:
         """These operations as a copy."""
-        inside = set(ops)
-        local = {value for op in ops for value in op.results}
-        operands: dict[Value, None] = {}
-        weights: dict[str, None] = {}
-        views: dict[Op, None] = {}
-
-        def read(value: Value) -> None:
-            if (weight := _weight(value)) is not None:
-                weights[weight] = None
-            elif value not in local and not _is_source(value):
-                if value in self.common and value.op is not None and value.op.name in VIEWS:
-                    for operand in value.op.operands:
-                        read(operand)
-                    views[value.op] = None
-                else:
-                    operands[value] = None
-
+        inside, local = set(ops), set[Value]()
+        taken = _Taken({}, {}, {})
         for op in ops:
             for value in op.operands:
-                read(value)
-        results = (
-            value
-            for op in ops
-            for value in op.results
-            if any(user not in inside for user, _ in self.region.uses.get(value, ()))
-        )
-        parts = tuple(ops), tuple(operands), tuple(weights), tuple(results)
-        return Copy(*parts, views=tuple(views))
+                if value not in local:
+                    self.read(value, taken)
+            local.update(op.results)
+        results: list[Value] = []
+        uses = self.region.uses
+        for op in ops:
+            for value in op.results:
+                for user, _ in uses.get(value, ()):
+                    if user not in inside:
+                        results.append(value)
+                        break
+        parts = tuple(ops), tuple(taken.operands), tuple(taken.weights), tuple(results)
+        return Copy(*parts, views=tuple(taken.views))
+
+    def read(self, value: Value, taken: _Taken) -> None:
+        """Add what a copy takes from outside to have this value."""
+        if value in self.weights:
+            taken.weights[self.weights[value]] = None
+        elif value not in self.sources:
+            op = value.op if value in self.common else None
+            if op is not None and op.name in VIEWS:
+                for operand in op.operands:
+                    self.read(operand, taken)
+                taken.views[op] = None
+            else:
+                taken.operands[value] = None
 
 
 def _in_all(rows: Sequence[tuple[Any, ...]]) -> set[Any]:
     """What stands at one place of every row."""
     same = (set(column) for column in zip(*rows, strict=True))
     return set().union(*(values for values in same if len(values) == 1))
-
-
-def _is_source(value: Value) -> bool:
-    return value.op is not None and value.op.definition.pattern == "source"
-
-
-def _weight(value: Value) -> str | None:
-    """The name of the weight that a value is, else None."""
-    op = value.op
-    return op.attributes["weight"] if op is not None and op.definition.name == "weight" else None

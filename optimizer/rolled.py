@@ -132,9 +132,13 @@ def on_values(op: Op, values: Mapping[Value, Value]) -> Op:
 
 
 def fresh_copy(op: Op, values: Mapping[Value, Value], origins: Mapping[Origin, Origin]) -> Op:
-    """A fresh copy of an operation and of its regions, with other origins."""
+    """A fresh copy of an operation and of its regions, with other origins. What a kernel computes
+    stays one region, which all copies have: what is known of it then holds for each of them."""
     regions: list[Region] = []
     for region in op.regions:
+        if op.definition.sealed and not region.captures():
+            regions.append(region)
+            continue
         own = arguments(region.argument_types)
         inner = {**values, **dict(zip(region.arguments, own, strict=True))}
         ops: list[Op] = []

@@ -7,10 +7,12 @@ given later, by memory.py, from the live ranges that `live_ranges` finds here.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..hlo.build import make_op
+from ..hlo.deciding import Decisions, current
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.processes import grid_of
@@ -102,8 +104,13 @@ class Schedule:
     weights: list[str] = field(default_factory=list)  # used, in order of first use
     notes: list[str] = field(default_factory=list)  # donated memory that no result takes over
     processes: int = 0  # that run it together; 0: one alone
+    decisions: Decisions | None = None  # about sizes that calls decide
     order_bound: int = 0  # bytes of the arena that any order of the operations needs
     order_proof: str = ""  # how it is known that no order is better, or that it is not; "": unknown
+    # Lives of arena buffers, and where those lie that lend has put into outputs, once it has.
+    lives: tuple[Mapping[Buffer, tuple[int, int]], Mapping[Buffer, tuple[Buffer, int]]] | None = (
+        None
+    )
 
     def add(self, step: Step) -> None:
         self.steps.append(step)
@@ -118,9 +125,29 @@ def schedule(module: Module, in_tiles: bool = False, hinders: Hinders | None = N
     in_tiles: the target's tile functions write results where operands lie, too.
     hinders: `hinders_of(in_tiles)`, where many orders of a program of fixed sizes are scheduled.
     """
-    if hinders is None and not module.symbols:
+    known = _KNOWN.get(module)
+    if known is not None and known[0] == in_tiles:
+        return known[1]
+    if hinders is None:
         require_static(module)
-    return _Scheduler(hinders or hinders_of(in_tiles)).run(module)
+    made = _Scheduler(hinders or hinders_of(in_tiles)).run(module)
+    made.decisions = current()
+    return made
+
+
+_KNOWN: weakref.WeakKeyDictionary[Module, tuple[bool, Schedule]] = weakref.WeakKeyDictionary()
+
+
+def remember(module: Module, in_tiles: bool, steps: Schedule) -> None:
+    """`schedule` of this module gives these steps, which were made for the same operations."""
+    _KNOWN[module] = in_tiles, with_bound(steps, module)
+
+
+def with_bound(steps: Schedule, module: Module) -> Schedule:
+    """The steps, with what the module says of its order."""
+    steps.order_bound = module.attributes.get(ORDER_BOUND, 0)
+    steps.order_proof = module.attributes.get(ORDER_PROOF, "")
+    return steps
 
 
 def schedule_alone(op: Op, hinders: Hinders) -> Schedule:
@@ -187,9 +214,7 @@ class _Scheduler:
         self.out.notes = self.lost(module, donated)
         replicas, partitions = grid_of(module)
         self.out.processes = replicas * partitions if replicas * partitions > 1 else 0
-        self.out.order_bound = module.attributes.get(ORDER_BOUND, 0)
-        self.out.order_proof = module.attributes.get(ORDER_PROOF, "")
-        return self.out
+        return with_bound(self.out, module)
 
     def donated(self, module: Module) -> list[Carry]:
         """The arguments whose memory the caller gave up for a result, and that result's memory,

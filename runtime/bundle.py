@@ -422,10 +422,7 @@ class Bundle:
 
     def member(self, name: str) -> memoryview:
         """A member's bytes, its digest compared; UserError if it is missing or altered."""
-        if name not in self._members:
-            raise self._archive.damaged(f"the member {name} is missing")
-        if name not in self._checked:
-            self._check_digest(name)
+        self.check(name)
         return self._archive.data(name)
 
     def member_digest(self, name: str) -> str:
@@ -448,17 +445,30 @@ class Bundle:
         about what running does not read.
         """
         names: list[str] = []
+        described = self._described[target]
         if self._verify == "all":
             self.is_trusted  # noqa: B018  # reads the seal, which no digest covers
             names = list(self._members)
         elif self._verify == "used":
             with self._malformed(_MANIFEST):
-                described = [self.manifest.get("weights"), self._described[target].get("weights")]
-                names = [str(weights["member"]) for weights in described if weights]
-        return PendingCheck(self, names) if names else None
+                both = [self.manifest.get("weights"), described.get("weights")]
+                names = [str(weights["member"]) for weights in both if weights]
+        pass_by = "layout" in described  # most of the weights are other processes'
+        return PendingCheck(self, names, pass_by) if names else None
 
-    def _check_digest(self, name: str) -> None:
-        if hashlib.sha256(self._archive.data(name)).hexdigest() != self._members[name][1]:
+    def check(self, name: str, pass_by: bool = False) -> None:
+        """Compare a member's digest, unless that was done; UserError if it is missing or altered.
+        `pass_by`: none of its bytes stay in this process's memory."""
+        if name not in self._members:
+            raise self._archive.damaged(f"the member {name} is missing")
+        if name not in self._checked:
+            self._check_digest(name, pass_by)
+
+    def _check_digest(self, name: str, pass_by: bool = False) -> None:
+        state = hashlib.sha256()
+        for piece in self._archive.pieces(name) if pass_by else [self._archive.data(name)]:
+            state.update(piece)
+        if state.hexdigest() != self._members[name][1]:
             raise self._archive.damaged(f"the digest of member {name} does not fit its bytes")
         self._checked.add(name)
 
@@ -589,8 +599,8 @@ def _opened(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> 
 class PendingCheck:
     """A digest comparison that runs beside the caller; `wait` ends it and raises what it found."""
 
-    def __init__(self, bundle: Bundle, names: Sequence[str]) -> None:
-        self._bundle, self._names = bundle, names
+    def __init__(self, bundle: Bundle, names: Sequence[str], pass_by: bool = False) -> None:
+        self._bundle, self._names, self._pass_by = bundle, names, pass_by
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="girih-verify", daemon=True)
         self._thread.start()
@@ -598,7 +608,7 @@ class PendingCheck:
     def _run(self) -> None:
         try:
             for name in self._names:
-                self._bundle.member(name)
+                self._bundle.check(name, self._pass_by)
         except Exception as error:  # whatever it is, no result may be given
             self._error = error
 

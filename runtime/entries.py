@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..hlo.errors import UserError
+from .bundle import MAIN
 
 if TYPE_CHECKING:
     from .program import Program
@@ -32,6 +33,24 @@ class Loaded:
     session: Session | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     opening: threading.Lock = field(default_factory=threading.Lock)
+
+
+def chosen(name: str | None, entries: Sequence[str]) -> str:
+    """The entry point of that name, by default "main", or the only one; UserError if there is none,
+    or where one of several has to be named."""
+    if name is not None and name not in entries:
+        raise unknown_entry(name, entries)
+    found = default_entry(entries) if name is None else name
+    if found is None:
+        raise unnamed(entries)
+    return found
+
+
+def default_entry(entries: Sequence[str]) -> str | None:
+    """What a call runs where nothing is named: "main", or the only entry point."""
+    if MAIN in entries:
+        return MAIN
+    return entries[0] if len(entries) == 1 else None
 
 
 def unnamed(entries: Sequence[str]) -> UserError:

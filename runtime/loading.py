@@ -116,6 +116,8 @@ def choose_variant(
         on = {name.partition("@")[0]: name for name in names}
         target = on.get(target, target) if target is not None else None
         fits = "its mesh has as many devices as there are processes"
+        if mesh is not None:
+            fits = "its mesh was asked for"
     several = sum(devices.family(name) in devices.NATIVE for name in variants) > 1
     has_gpu_code = any(devices.family(name) == "nvidia" for name in variants)
     best = has_gpu_code or target == "cpu" or several and not target
@@ -176,7 +178,7 @@ def _compile_anew(
         target,
         threads=threads,
         pin=pin,
-        module=next(iter(modules.values())) if len(modules) == 1 else None,
+        module=(lambda: next(iter(modules.values()))) if len(modules) == 1 else None,
         driver=driver,
         reason="it was compiled anew",
         comm_timeout=comm_timeout,

@@ -16,10 +16,11 @@ import numpy as np
 from .. import __version__
 from ..hlo.errors import UserError
 from ..hlo.signature import Argument, Signature, StructureError
+from ..hlo.sizes import Symbol
 from . import devices
 from .aliases import Aliases, find_aliases, like
 from .bundle import MAIN, Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
-from .entries import Loaded, unknown_entry, unnamed
+from .entries import Loaded, default_entry, unknown_entry, unnamed
 from .inputs import Leaf, as_keys, check_donations
 from .parts import (
     ALIGNMENT,
@@ -27,7 +28,6 @@ from .parts import (
     copied_parts,
     decode_module,
     encoded,
-    module_weights,
     relative_error,
     used_weights,
     variant_of,
@@ -36,6 +36,7 @@ from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
 from .session import Session, named_state
+from .sizes import OpenSizes, is_open
 from .structure import Differs, flattener, unflattener
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .distributed.layout import Layout
 
 Array = np.ndarray[Any, Any]
+Made = Callable[[], "Module"]  # makes a module when it is first asked for
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Program:
         *,
         threads: int | None = None,
         pin: bool = False,
-        module: Module | None = None,
+        module: Made | None = None,
         plan: plan_pb2.Plan | None = None,
         pending: PendingCheck | None = None,
         driver: Any = None,
@@ -103,18 +105,23 @@ class Program:
         comm_timeout: float | None = None,
         entry: str | None = None,
         loaded: Loaded | None = None,
+        sizes: OpenSizes | None = None,
+        call: Mapping[str, int] | None = None,
     ) -> None:
         """A program of these parts; users call `girih.compile` or `girih.load`.
 
         `pending`: a check of the weights that has to end well before the first result is given.
         `driver`: the GPU of a program for one; None looks for it at the first call. `reason`: why
         this target was chosen. `opened`: False leaves the device, which takes all weights, to the
-        first use. `comm_timeout`: as for `girih.load`. `entry`: the entry point that a call runs; `plan`
-        and `module` are its. `loaded`: what it has in common with the other entry points.
+        first use. `comm_timeout`: as for `girih.load`. `entry`: the entry point that a call runs,
+        whose `plan` and `module` are given. `loaded`: what it shares with other entry points.
+        `call`: the sizes of one call, of a program whose calls decide them, and which `sizes`
+        describes.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
         self._pending = pending
+        self._layout = _layout_of(parts.variants[target])
         self._driver, self._reason = driver, reason
         self._workers: dict[str, Any] = {
             "threads": threads, "pin": pin, "comm_timeout": comm_timeout,
@@ -122,12 +129,10 @@ class Program:
         names = tuple(parts.signatures)
         if not names:
             raise UserError("the program has no entry point")
-        if entry is None:
-            entry = MAIN if MAIN in names else names[0] if len(names) == 1 else None
-        self._entry = entry
+        self._entry = entry = default_entry(names) if entry is None else entry
         self._loaded = Loaded() if loaded is None else loaded
         if entry is not None:
-            self._bind(entry, module, plan)
+            self._bind(entry, module, plan, sizes, call)
         programs = self._loaded.programs
         if loaded is None:
             for name in names if len(names) > 1 else ():
@@ -142,14 +147,33 @@ class Program:
             reason=self._reason, opened=False, entry=entry, loaded=self._loaded, **self._workers,
         )  # fmt: skip
 
-    def _bind(self, entry: str, module: Module | None, plan: plan_pb2.Plan | None) -> None:
-        """Take this entry point for what a call runs."""
+    def _bind(
+        self,
+        entry: str,
+        module: Made | None,
+        plan: plan_pb2.Plan | None,
+        sizes: OpenSizes | None,
+        call: Mapping[str, int] | None,
+    ) -> None:
+        """Take this entry point for what a call runs. Where calls decide sizes, the program is that
+        of the largest ones, or of one call's."""
         parts = self._parts
         variant = parts.variants[self._target]
-        self._plan = parse_plan(variant, entry=entry) if plan is None else plan
-        self._signature = signature = parts.signatures[entry]
+        if plan is None and sizes is None:
+            plan = parse_plan(variant, entry=entry)
+        signature = parts.signatures[entry]
+        self._formulas: tuple[int, ...] = ()
+        self._sizes: OpenSizes | None = None
+        if plan is not None and is_open(signature):
+            self._sizes = sizes = OpenSizes(plan, signature, "the program")
+        if sizes is not None:
+            found = sizes.at_largest() if call is None else sizes.at(call)
+            plan, self._formulas = found
+            signature = sizes.signature_at(sizes.largest if call is None else call)
+        assert plan is not None
+        self._plan, self._signature = plan, signature
         self._module = module
-        self._layout = layout = _layout_of(variant)
+        layout = self._layout
         local = signature if layout is None else layout.signature(signature)
         results = tuple(Leaf(result) for result in local.results)
         self._check_plan(local.arguments, results)
@@ -208,7 +232,7 @@ class Program:
                 device = devices.open_device(
                     self._plan, variant.image, loaded.weights, cubins=variant.cubins,
                     driver=self._driver, facts=_facts(self._parts), shared=loaded.on_device,
-                    **self._workers,
+                    sizes=self._formulas, **self._workers,
                 )  # fmt: skip
                 if device.has_memory:  # it copies results out of whatever they lie in
                     self._aliases = Aliases((), (), ())
@@ -220,7 +244,7 @@ class Program:
 
     @staticmethod
     def from_parts(
-        program: bytes | Module | Mapping[str, Module],
+        program: bytes | Made | Mapping[str, Made],
         signature: Signature | Mapping[str, Signature],
         variants: Mapping[str, tuple[Any, ...]],
         weights: Mapping[str, Array] | None = None,
@@ -237,21 +261,22 @@ class Program:
     ) -> Program:
         """The program that a compiler has just made; `save` and `load` give an equal one.
 
-        program, signature: of the entry point "main", or of each by name. variants: target ->
+        program, signature: of the entry point "main", or of each by name; a program is its wire
+        form, or what makes the module when somebody first asks for it. variants: target ->
         (plan_pb2.Plan, or one for each entry point, image), with the weights of this variant alone,
         and its cubins by architecture, behind them where there are some. driver: the GPU; None
-        finds it. weights: name -> array; for modules, by default all of their weights and their
-        aliases. Arrays in the same memory are stored once.
+        finds it. weights: name -> array, also by aliases. Arrays in the same memory are stored
+        once.
         """
         programs = program if isinstance(program, Mapping) else {MAIN: program}
-        modules = {n: one for n, one in programs.items() if not isinstance(one, bytes)}
+        modules = {
+            n: functools.cache(one) for n, one in programs.items() if not isinstance(one, bytes)
+        }
         sources = {
-            name: one if isinstance(one, bytes) else functools.partial(encoded, one)
+            name: one if isinstance(one, bytes) else _encoder(modules[name])
             for name, one in programs.items()
         }
         first, *others = sources
-        if weights is None:
-            weights = module_weights(*modules.values())
         plans = {
             name: plan if isinstance(plan, Mapping) else {MAIN: plan}
             for name, (plan, *_) in variants.items()
@@ -260,7 +285,7 @@ class Program:
             source=sources[first],
             further={name: sources[name] for name in others},
             signatures=signature if isinstance(signature, Mapping) else {MAIN: signature},
-            weights=dict(weights),
+            weights=dict(weights or {}),
             variants={name: variant_of(plans[name], *made[1:]) for name, made in variants.items()},
             checks=tuple(checks),
             provenance=dict(provenance or {}),
@@ -281,12 +306,52 @@ class Program:
         written, donated ones either: see `donate`. A model that changes its own buffers (counters,
         running means, caches) does so from call to call: see `session` and `stateless`.
         """
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords)(*inputs, **keywords)
         count = len(self._accepts)
         if self._quick and not keywords and len(inputs) == count and self._are_ready(inputs):
             return self._pack(self._run(inputs)[0])
         if self._buffers:
             return self._own(inputs, keywords)
         return self._pack(self._run(self._arrays(inputs, keywords))[0])
+
+    def of_call(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Program:
+        """The program at the sizes of these inputs; itself where no call decides any."""
+        if self._sizes is None:
+            return self
+        values = [
+            *self._values(inputs, keywords),
+            *self._defaults[len(self._leaves) - self._buffers :],
+        ]
+        given = zip(values, self._defaults, strict=True)
+        return self.at(**self._sizes.of_call([_shape(d if v is None else v) for v, d in given]))
+
+    def at(self, **sizes: int) -> Program:
+        """The program at fixed sizes, by the names of `sizes`: what calls of them run, with its
+        plan and memory. It is kept for later calls, with those of the last 63 other sizes."""
+        known = self._sizes
+        if known is None:
+            if sizes:
+                raise UserError("the program's sizes are fixed; call it")
+            return self
+        if sizes.keys() != known.symbols.keys():
+            raise UserError(f"at: give all of the sizes {', '.join(known.symbols)}")
+        values = {name: sizes[name] for name in known.symbols}
+        self._opened()  # what all sizes share is there first
+        return known.program(values, lambda: self._at(known, values))
+
+    def _at(self, sizes: OpenSizes, values: Mapping[str, int]) -> Program:
+        sizes.check(values)
+        return Program(
+            self._parts, self._target, module=self._module, pending=self._pending,
+            driver=self._driver, reason=self._reason, opened=False, entry=self._entry,
+            loaded=self._loaded, sizes=sizes, call=values, **self._workers,
+        )  # fmt: skip
+
+    @property
+    def sizes(self) -> dict[str, Symbol]:
+        """The sizes that calls decide, by name, with what they may be."""
+        return {} if self._sizes is None else dict(self._sizes.symbols)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -319,6 +384,8 @@ class Program:
         some or all of `signature.buffers`, by default what the model was exported with. The new
         state also has the inputs that the model writes, by path: a state that names them is taken,
         and the inputs are still those of the call."""
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords).stateless(*inputs, state=state, **keywords)
         given = named_state({} if state is None else state, self._signature.state)
         buffers = [given.get(name) for name in self._signature.buffers]
         outputs = self._blocks(self._run(self._arrays(inputs, keywords, buffers=buffers))[0])
@@ -337,7 +404,7 @@ class Program:
     @property
     def initial_state(self) -> dict[str, Array]:
         """What the model was exported with, by the names of its state: parts of the bundle, which
-        nobody may write."""
+        nobody may write; of a program of several processes, this one's blocks."""
         self._settle()
         one = self if self._entry is not None else next(iter(self._loaded.programs.values()))
         state = self.state_arguments
@@ -345,7 +412,27 @@ class Program:
         whole = {name: array for name, array in found.items() if array is not None}
         if len(whole) < len(found):
             raise UserError("the bundle lacks the values that its state begins with")
-        return whole
+        if one._layout is None:
+            return whole
+        return {name: leaf.accept(whole[name])[0] for name, leaf in self.state_leaves.items()}
+
+    @property
+    def state_leaves(self) -> dict[str, Leaf]:
+        """What is taken for each state, by its name."""
+        one = self if self._entry is not None else next(iter(self._loaded.programs.values()))
+        if one._layout is None:
+            return {name: Leaf(argument) for name, argument in self.state_arguments.items()}
+        names = one._signature.buffers
+        return dict(zip(names, one._leaves[len(one._leaves) - len(names) :], strict=True))
+
+    def as_state(self, buffers: Mapping[str, Array]) -> dict[str, Array]:
+        """Values of all states by name; those of one process of several know of what they are a
+        block."""
+        if self._entry is None or self._layout is None:
+            return dict(buffers)
+        names = self._signature.buffers
+        found = self._layout.buffers([buffers[name] for name in names], self._signature.arguments)
+        return dict(zip(names, found, strict=True))
 
     @property
     def own_session(self) -> Session:
@@ -400,6 +487,8 @@ class Program:
         """The results, flat, of the flat arguments: in the order of `signature.arguments` and of
         `signature.results`, as a library that has flattened its own structures calls it. State is
         given and comes back like everything else."""
+        if self._sizes is not None and len(inputs) == len(self._leaves):
+            return self.at(**self._sizes.of_call(list(map(_shape, inputs)))).call_flat(inputs)
         if len(inputs) != len(self._leaves):
             raise UserError(
                 f"the program takes {len(self._leaves)} arguments, {len(inputs)} are given"
@@ -411,6 +500,8 @@ class Program:
     def donate(self, *inputs: Any, **keywords: Any) -> Any:
         """Like a call, but donated arguments are given up: where the plan computes a result in
         their memory, the result is that memory, and no copy is made."""
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords).donate(*inputs, **keywords)
         if self._buffers:
             return self._own(inputs, keywords, giving=True)
         return self._pack(self._run(self._arrays(inputs, keywords, True), giving=True)[0])
@@ -461,6 +552,8 @@ class Program:
         outputs: a flat sequence of arrays to write, by default made once; each has a result's type
         and shape, is C-contiguous, aligned and writable, and shares no memory with another array.
         """
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords).prepare(*inputs, outputs=outputs, **keywords)
         if self._buffers:
             raise UserError(
                 "prepare: the program keeps state between calls, so its arrays are not bound; call "
@@ -494,6 +587,8 @@ class Program:
 
         `warmup`: calls before it, which are not looked at. The profile says whether it was warm.
         """
+        if self._sizes is not None:
+            return self.of_call(inputs, keywords).profile(*inputs, warmup=warmup, **keywords)
         arrays = self._arrays(inputs, keywords)
         for _ in range(warmup):
             self._run(arrays)
@@ -596,8 +691,8 @@ class Program:
         """The program as it came into the compiler: to read, interpret or compile anew."""
         if self._module is None:
             self._settle()
-            self._module = decode_module(self._parts, self._entry)
-        return self._module
+            self._module = functools.cache(lambda: decode_module(self._parts, self._entry))
+        return self._module()
 
     @property
     def parts(self) -> Parts:
@@ -863,7 +958,7 @@ class Program:
 # What an entry point gives a program; missing where none is named.
 _OF_AN_ENTRY = frozenset(
     {
-        "_plan", "_signature", "_module", "_layout", "_aliases", "_can_be_given", "_leaves",
+        "_plan", "_signature", "_module", "_aliases", "_can_be_given", "_leaves",
         "_buffers", "overwrites_state", "_contexts", "_copies", "_lock", "_weights", "_defaults",
         "_quick", "_accepts", "_results", "_gives", "_flatten", "_keys", "_unflatten",
         "_outputs_are_flat_list", "_device",
@@ -877,6 +972,11 @@ def _facts(parts: Parts) -> dict[str, bytes]:
     return {"version of girih": __version__.encode(), "bundle": digest.encode()}
 
 
+def _encoder(made: Made) -> Callable[[], bytes]:
+    """What gives the wire form of a module that is made when it is first asked for."""
+    return lambda: encoded(made())
+
+
 def _layout_of(variant: Variant) -> Layout | None:
     """How a variant for several devices lies on them."""
     if variant.layout is None:
@@ -884,3 +984,8 @@ def _layout_of(variant: Variant) -> Layout | None:
     from .distributed.layout import layout_of
 
     return layout_of(variant)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """The shape of an array of any library, or of a Python number."""
+    return tuple(getattr(value, "shape", ()))

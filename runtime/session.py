@@ -18,7 +18,6 @@ import numpy as np
 from ..hlo.errors import UserError
 from ..hlo.signature import describe
 from .entries import nearest, unnamed
-from .inputs import Leaf
 from .parts import ALIGNMENT, aligned
 
 if TYPE_CHECKING:
@@ -75,14 +74,16 @@ class Session:
 
     @property
     def state(self) -> dict[str, Array]:
-        """A copy of each buffer by its name in the model. Values by name may be assigned: buffers
-        that they do not name stay as they are."""
+        """A copy of each buffer by its name in the model; a block of it, which can be gathered,
+        where several processes run the program. Values by name may be assigned: buffers that they
+        do not name stay as they are."""
         with _Alone(self._lock):
-            return {name: _host(buffer) for name, buffer in self._whole().items()}
+            found = {name: _host(buffer) for name, buffer in self._whole().items()}
+            return self._program.as_state(found)
 
     @state.setter
     def state(self, values: Mapping[str, Any]) -> None:
-        declared = {n: Leaf(a) for n, a in self._program.state_arguments.items()}
+        declared = self._program.state_leaves
         given = named_state(values, tuple(self._buffers))
         self._take({name: _copy(declared[name].accept(x)[0]) for name, x in given.items()})
 
@@ -113,7 +114,7 @@ class Session:
         if that is of another bundle, of another byte order, cut off or altered."""
         from .saved_state import read_state
 
-        declared = {n: Leaf(a) for n, a in self._program.state_arguments.items()}
+        declared = self._program.state_leaves
         values = read_state(path, declared, self._program.parts)
         self._take({name: _copy(value) for name, value in values.items()})
 
@@ -123,6 +124,7 @@ class Session:
         """A call of an entry point of the session's program; options as for `Program.advance`."""
         if program.entry_name is None:
             raise unnamed(program.entries)
+        program = program.of_call(inputs, keywords)
         with _Alone(self._lock):
             kept = self._whole()
             buffers = [kept[name] for name in program.signature.buffers]

@@ -96,4 +96,5 @@ def backend(options: Options, tuner: Tuner | None = None, level: str | None = No
         name, build_for_target, packing, model, repr(target), label(model), choices, in_tiles=True,
         begin=begin, lacks=lambda op: lacks(op, target.general), slow=lambda op: slow(op, target),
         windows=frozenset({"loop", "rows", "reduce", "contract"}), shared_packing=shared_packing,
+        open_sizes=True,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from ...hlo.deciding import current
-from ...hlo.graph import Op, symbols_in
+from ...hlo.graph import Op
 from ...hlo.sizes import SizeConstraint
 from ...optimizer.fusable import CONTRACTIONS
 from ...optimizer.plan import KernelFacts, Planner
@@ -64,7 +64,6 @@ class _Job:
         self.target, self.disk, self.blockings = target, disk, blockings
         self.known: dict[str, CompiledKernel] = {}
         self.targets: dict[str, Target] = {}
-        self.said: dict[str, str] = {}  # of sizes that a call decides
         self.under_way: dict[str, tuple[str, KernelFacts]] = {}  # key -> symbol and facts
         self.objects: dict[str, Future[bytes]] = {}  # by symbol
 
@@ -72,8 +71,7 @@ class _Job:
         """What the plan needs of a kernel; its compilation is begun where it is not known."""
         target = self.targets[text] = target_for(op, self.target)
         decisions = current()
-        self.said[text] = said = "" if decisions is None else decisions.said_of(symbols_in(op))
-        known = CACHE.find(cached(text, self.blockings) + said, target, self.disk)
+        known = CACHE.find(cached(text, self.blockings), target, self.disk)
         if known is not None:
             self.known[text] = known
             if decisions is not None:
@@ -97,8 +95,7 @@ class _Job:
         """Wait for all compilations; every kernel is known then."""
         for text, (symbol, facts) in self.under_way.items():
             made = CompiledKernel(symbol, facts, self.objects[symbol].result())
-            key = cached(text, self.blockings) + self.said[text]
-            CACHE.add(key, self.targets[text], self.disk, made)
+            CACHE.add(cached(text, self.blockings), self.targets[text], self.disk, made)
             self.known[text] = made
 
     def cancel(self) -> None:

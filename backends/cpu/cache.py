@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from ...hlo.errors import UserError
+from ...hlo.size_text import parse_dim
 from ...hlo.sizes import SizeConstraint
-from ...hlo.symbols import SymbolicDim, parse_dim
+from ...hlo.symbols import SymbolicDim
 from ...optimizer.plan import KernelFacts
 from .machines import cache_folder
 

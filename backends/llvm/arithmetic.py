@@ -65,6 +65,8 @@ def supports(op: Op) -> bool:
     name = short_name(op)
     if name in _TYPED:
         return True
+    if not op.operands:
+        return False
     element = op.operands[0].element
     if element.kind == "quantized":
         return False

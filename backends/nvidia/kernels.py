@@ -9,6 +9,7 @@ from dataclasses import replace
 from ...hlo.build import make_op
 from ...hlo.graph import Op, Region, arguments
 from ...optimizer.overwriting import may_overwrite
+from ...optimizer.tiles.bounds import with_numbers
 from ...optimizer.tiles.depths import with_split_depths
 from ...optimizer.windows import NONE, Windows, opened
 from ..llvm import elementwise
@@ -177,6 +178,7 @@ def _in_parts(
 def _tiled(op: Op, target: Target) -> KernelCode:
     """A tile function: in the pipeline, with tiles in registers, or with tiles in memory."""
     notes: tuple[str, ...] = ()
+    op = with_numbers(op)
     shares = bool(shared(op))
     if target.architecture.warpgroups and not shares:
         try:

@@ -4,8 +4,9 @@ a layer), on four processes.
     make demo-distributed        (or: python examples/sharded/run.py)
 
 Each program is compiled for a mesh of 2 x 2 devices; what these send is explained, with a page of
-pictures; four processes run it, and give what one process gives. The training goes on for 30 steps
-in which no process ever has a whole weight. Then the Llama's bundle moves to a mesh of 4 x 1.
+pictures; four processes run it, and give what one process gives. The training goes on for 30 steps,
+from one to the next of which each process has its blocks of the weights alone. The Llama's bundle
+moves to a mesh of 4 x 1.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def primitive() -> Any:
     made = Primitive("girih_shard")
     made.def_impl(_same)
     made.def_abstract_eval(_same)
-    mlir.register_lowering(made, _lower)
+    mlir.register_lowering(made, _lower, cacheable=False)  # else all have the line of the first
     ad.deflinear2(made, lambda cotangent, _, *, spec: [made.bind(cotangent, spec=spec)])
     batching.primitive_batchers[made] = _batch
     return made

@@ -57,7 +57,7 @@ def primitive() -> Any:
     made.multiple_results = True
     made.def_impl(_run)
     made.def_abstract_eval(_abstract)
-    mlir.register_lowering(made, _lower)
+    mlir.register_lowering(made, _lower, cacheable=False)  # else all have the line of the first
     ad.primitive_jvps[made] = _differentiate
     batching.primitive_batchers[made] = _batch
     # Its string is a versioned format that every later girih reads, so exports may hold it.

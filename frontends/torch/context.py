@@ -18,7 +18,7 @@ import numpy as np
 from ...hlo.build import Builder, build_region
 from ...hlo.graph import Region, Value
 from ...hlo.sharding import Mesh
-from ...hlo.symbols import Dim
+from ...hlo.symbols import Dim, SymbolicDim
 from ...hlo.types import F32, I1, I64, ElementType, TensorType, unsharded
 from .program import Graph, Node, Ref
 from .promotion import result_element
@@ -252,6 +252,12 @@ class Context:
         """Number of elements in `axes`; blocked if it is known only at run time."""
         return math.prod(static(dims[axis]) for axis in axes)
 
+    def mean(self, total: Value, of: Value, axes: Sequence[int]) -> Value:
+        """A sum of `of` over axes, divided by how many elements that were."""
+        if all(isinstance(of.dims[axis], int) for axis in axes):
+            return self.divide(total, self.count(of.dims, axes))
+        return self("divide", total, self.builder.count(of, axes, total.tensor))
+
     def slice(self, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
         """Part of `value` along one axis; itself if it is all of it."""
         if start == 0 and step == 1 and stop == value.dims[axis]:
@@ -259,8 +265,8 @@ class Context:
         starts, limits, strides = [0] * value.rank, list(value.dims), [1] * value.rank
         starts[axis], limits[axis], strides[axis] = start, stop, step
         return self(
-            "slice", value, start_indices=tuple(starts), limit_indices=tuple(map(static, limits)),
-            strides=tuple(strides),
+            "slice", value, start_indices=tuple(starts), strides=tuple(strides),
+            limit_indices=tuple(d if isinstance(d, SymbolicDim) else static(d) for d in limits),
         )  # fmt: skip
 
     def pad(self, value: Value, with_: Number, pads: Sequence[tuple[int, int, int]]) -> Value:

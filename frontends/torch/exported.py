@@ -5,6 +5,7 @@ The only modules of the compiler that import torch stand here; they do so when t
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +43,7 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
     source = getattr(source, "_orig_mod", source)  # of torch.compile
     if isinstance(source, torch.nn.Module) and not isinstance(source, torch.fx.GraphModule):
         name = type(source).__name__
-        if not inputs and not keywords:
+        if not inputs and not keywords and inspect.signature(source.forward).parameters:
             raise UserError(f"{name}: give example inputs, so that it can be exported")
         register_caches()
         try:

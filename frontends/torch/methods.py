@@ -9,6 +9,6 @@ from typing import Any
 
 def module_of(method: MethodType) -> Any:
     """A model that shares all parameters and buffers with the method's, and calls the method."""
-    module = copy.copy(method.__self__)
+    module: Any = copy.copy(method.__self__)
     module.forward = MethodType(method.__func__, module)
     return module

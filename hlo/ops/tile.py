@@ -17,6 +17,7 @@ from ..contracts import call_factors
 from ..factors import Factors
 from ..graph import Op, Region, Value
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
+from ..symbols import SymbolicDim
 from ..types import I32, Type, unsharded
 from .clauses import is_tensor, same_element
 from .tile_examples import INDEX, kernel_cases
@@ -24,7 +25,12 @@ from .tile_examples import INDEX, kernel_cases
 COMBINES = ("", "add", "maximum", "minimum")
 _COUNTED = ("elementwise", "index", "reduce", "contract")
 MEMORY_OPS = frozenset({"tile_load", "tile_gather", "tile_store", "tile_scatter"})
-TILE_OPS = MEMORY_OPS | {"tile_id", "tile_for"}
+TILE_OPS = MEMORY_OPS | {"tile_bound", "tile_id", "tile_for"}
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a number is a size, or one that the call decides."""
+    return isinstance(value, SymbolicDim) or isinstance(value, int) and value >= 0
 
 
 def _scalars(values: Sequence[Value]) -> bool:
@@ -90,7 +96,7 @@ class KernelCall(OpDefinition, name="kernel_call"):
     C1 = constraint("1 or 2 regions, the body and a reference", lambda o: len(o.regions) in (1, 2))
     C2 = constraint(
         "grid has sizes of at least 0",
-        lambda o: all(isinstance(n, int) and n >= 0 for n in o.grid),
+        lambda o: all(_is_size(n) for n in o.grid),
     )
     C3 = constraint(
         "the body takes the inputs, then the results, and returns nothing",
@@ -170,6 +176,26 @@ class TileId(OpDefinition, name="tile_id"):
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         return np.int32(context["tile"][o.axis])
+
+
+class TileBound(OpDefinition, name="tile_bound"):
+    """result = `size`, which the call may decide: where indices end that tiles may reach over, or
+    how many tiles there are."""
+
+    pattern = "tile"
+    uncut = _INSIDE
+    since = "1.5"
+    size = attribute(object)
+    C1 = constraint(
+        "size is at least 0 and below 2^31",
+        lambda o: _is_size(o.size) and not (isinstance(o.size, int) and o.size >= 2**31),
+    )
+
+    def infer(self, o: Op) -> Sequence[Type]:
+        return [INDEX]
+
+    def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
+        return np.int32(o.size)
 
 
 def _window(o: Op, memory: Value, offsets: Sequence[Value], sizes: Sequence[int]) -> bool:
@@ -406,5 +432,6 @@ class TileFor(OpDefinition, name="tile_for"):
 
 
 ROOMS = (
-    KernelCall(), TileId(), TileLoad(), TileGather(), TileStore(), TileScatter(), TileFor(),
+    KernelCall(), TileId(), TileBound(), TileLoad(), TileGather(), TileStore(), TileScatter(),
+    TileFor(),
 )  # fmt: skip

@@ -20,6 +20,7 @@ def kernel_cases() -> Iterator[Case]:
     """Each case names what it is about; inputs are small and tell every element apart."""
     x, matrix = counting(10), counting(5, 4)
     yield kernel("double", (x,), [(10,)], (3,), _double)
+    yield kernel("bound", (x,), [(10,)], (3,), _bound)
     yield kernel("window", (matrix,), [(2, 6, 6)], (2,), _window)
     yield kernel("sum", (x,), [(4,)], (), _sum)
     yield kernel("row_softmax", (matrix,), [(5, 4)], (3,), _softmax)
@@ -72,6 +73,17 @@ def _double(b: Any, x: Value, out: Value) -> None:
     start = scaled(b, 0, 4)
     value = b("tile_load", x, start, sizes=(4,))
     b.op("tile_store", [out, b("add", value, value), start])
+
+
+def _bound(b: Any, x: Value, out: Value) -> None:
+    start = scaled(b, 0, 4)
+    value = b("tile_load", x, start, sizes=(4,), fill=7.0)
+    kind = TensorType((4,), I32)
+    end = b.broadcast(b("tile_bound", size=10), (4,), ())
+    place = b("add", b("iota", type=kind, iota_dimension=0), b.broadcast(start, (4,), ()))
+    known = b("select", b.compare("LT", place, end), value, b.constant(0, value.type))
+    total = b.reduce("add", known, b.constant(0, TensorType((), F32)), (0,))
+    b.op("tile_store", [out, b("add", value, b.broadcast(total, (4,), ())), start])
 
 
 def _window(b: Any, x: Value, out: Value) -> None:

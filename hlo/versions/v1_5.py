@@ -1,5 +1,5 @@
-"""1.4 to 1.5: sizes that are any integer expression; congruences of symbols, what relates
-several, and who demands it.
+"""1.4 to 1.5: sizes that are any integer expression, also as attributes and in tile functions;
+congruences of symbols, what relates several, and who demands it.
 
 1.4 had sums of multiples of symbols, and ranges. Those are written as they were. Downwards, only
 the texts that say who demands something are left out.
@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 VERSION = "1.5"
-OPERATIONS: frozenset[str] = frozenset()
-TYPES = frozenset({"size-expression", "size-facts"})
+OPERATIONS = frozenset({"tile_bound"})
+TYPES = frozenset({"size-attribute", "size-expression", "size-facts"})
 ATTRIBUTES: frozenset[str] = frozenset()
-REMEDIES = dict.fromkeys(sorted(TYPES), "fix the sizes of the program (sizes={...}, --size)")
+REMEDIES = dict.fromkeys(
+    sorted(OPERATIONS | TYPES), "fix the sizes of the program (sizes={...}, --size)"
+)
 
 
 def upgrade(message: Any) -> None:

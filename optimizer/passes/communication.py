@@ -40,7 +40,7 @@ class Communication:
 
     def __call__(self, module: Module) -> Module:
         replicas, partitions = grid_of(module)
-        communicating = any(op.definition.communicates for op in module.walk())
+        communicating = any(definition.communicates for definition in module.definitions)
         if (replicas, partitions) == (1, 1) or not communicating:
             return module
         check_call_order(module)

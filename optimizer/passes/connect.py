@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
@@ -75,13 +76,13 @@ class Connect:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        hinders, static = hinders_of(self.in_tiles), bool(module.symbols) or is_static(module)
+        hinders, known = hinders_of(self.in_tiles), is_static(module) or current() is not None
         weights: Any = module.attributes.get(WEIGHT_BYTES)
 
         def needs(region: Region, role: Role) -> Peak | None:
             """The peak of a region of this module; None where sizes are not known."""
             pairs = donations(module) if role == "entry" else ()
-            return peak_of(region, pairs, hinders, role=role) if static else None
+            return peak_of(region, pairs, hinders, role=role) if known else None
 
         def change(region: Region, role: Role) -> Region:
             inner = map_bodies(region, lambda op, body: change(body, "other"))
@@ -97,6 +98,14 @@ class Connect:
         """The best tiling of a group; equal groups are judged once."""
         return next(iter(self.plans(group)), None)
 
+    def alone(self, group: Group) -> Plan | None:
+        """How long a kernel takes that is no tile function, since a call decides how large the
+        tiles would be."""
+        if not self._alike(group):
+            return None
+        kind = None if self.machine.blocks is None else BlockCounter
+        return next(iter(plans(group, self.machine, [None], 1, kind, written=False)), None)
+
     def plans(self, group: Group) -> list[Plan]:
         """The best tilings, fastest first; their streams may be those of an equal group."""
         key = canonical_op(_as_op(group))
@@ -109,16 +118,20 @@ class Connect:
         return [(group, next(iter(found), None)) for group, found in self.memo.values()]
 
     def _plans(self, group: Group) -> list[Plan]:
-        dims = group.roots[0].dims
-        if not dims or any(root.dims != dims for root in group.roots):
-            return []
-        if not all(map(writable, group.ops)):
+        if not self._alike(group):
             return []
         ways = self.ways(group)
         if self.machine.blocks is None:
             return plans(group, self.machine, ways)
         found = plans(group, self.machine, ways, counter=BlockCounter)
         return [*self.suited(group, ways, found), *found]
+
+    def _alike(self, group: Group) -> bool:
+        """Whether a tile is as large in all roots, and holds all operations."""
+        dims = group.roots[0].dims
+        if not dims or any(root.dims != dims for root in group.roots):
+            return False
+        return all(map(writable, group.ops))
 
     def suited(
         self, group: Group, ways: Sequence[Stream | None], others: Sequence[Plan]
@@ -289,6 +302,7 @@ class _Queue:
         time = self.believed(producer, consumer, merged.time)
         return producer.time + consumer.time - time, merged
 
+    @estimating()
     def worth_judging(self, producer: Node, consumer: Node) -> bool:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
         machine = self.machine
@@ -305,6 +319,7 @@ class _Queue:
         margin = self.margin(producer, consumer)
         return most > (1 - 1 / margin) * (producer.time + consumer.time)
 
+    @estimating()
     def margin(self, producer: Node, consumer: Node) -> float:
         """What the prediction must win by."""
         machine = self.machine

@@ -37,8 +37,7 @@ class Decompose:
 
     def __call__(self, module: Module) -> Module:
         names = [name for name in decomposable() if name not in self.keep]
-        present = {op.name for op in module.walk()}
-        if not present.intersection(names):
+        if not module.has(*names):
             return module
         rule = Rule("decompose", tuple(names), _decompose, BITWISE)
         engine = Engine(module, [rule], ledger=self.ledger, fold_bytes=0)

@@ -284,25 +284,35 @@ def _without_dead_weights(ops: list[Op], results: list[Value]) -> list[Op]:
     return [op for op in ops if op.name != "weight" or op.result in used]
 
 
-def stored_module(simple: Module, encoded: Module) -> Module:
-    """`simple` as a bundle keeps it: a weight that only the encoded form still has is read from
-    there through the inverse, so that every tensor is stored once."""
+def stored_weights(simple: Module, encoded: Module) -> dict[str, Weight]:
+    """The weights of `simple` as a bundle keeps them: in place of one that only its encoded form is
+    read of, that form, so that every tensor is stored once."""
     used = used_weights(encoded.functions.values())
     replaced: dict[str, Weight] = {}
     for weight in encoded.weights.values():
         if weight.inverse and weight.inverse[0] not in used:
             replaced.setdefault(weight.inverse[0], weight)
-    if not replaced:
-        return simple
-    functions = {
-        name: function.with_body(_substitute(function.body, replaced))
-        for name, function in simple.functions.items()
-    }
-    weights = {
+    return {
         (replaced[name].name if name in replaced else name): replaced.get(name, weight)
         for name, weight in simple.weights.items()
     }
-    return simple.with_functions(functions).with_weights(weights)
+
+
+def stored_module(module: Module) -> Module:
+    """The module as a bundle keeps it, where it has the weights that `stored_weights` gives: one
+    that is there in its encoded form is read through the inverse."""
+    replaced = {
+        weight.inverse[0]: weight
+        for weight in module.weights.values()
+        if weight.inverse and weight.inverse[0] not in module.weights
+    }
+    if not replaced:
+        return module
+    functions = {
+        name: function.with_body(_substitute(function.body, replaced))
+        for name, function in module.functions.items()
+    }
+    return module.with_functions(functions)
 
 
 def _substitute(region: Region, replaced: dict[str, Weight]) -> Region:

@@ -40,7 +40,7 @@ class _Inliner:
 
     def region(self, region: Region, outer: dict[Value, Value], stack: tuple[str, ...]) -> Region:
         """The region without calls; itself if it had none and uses no value that has changed."""
-        if not any(op.name in CALLEES for op in region.walk()):
+        if not any(definition.name in CALLEES for definition in region.definitions):
             if not any(value in outer for value in region.captures()):
                 return region
             return copied_region(region, outer)

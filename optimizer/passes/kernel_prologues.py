@@ -13,6 +13,7 @@ from math import prod
 from typing import ClassVar, NamedTuple
 
 from ...hlo.build import Builder
+from ...hlo.deciding import estimating
 from ...hlo.graph import Module, Op, Region, Value, arguments, union_origins
 from ...hlo.offsets import Offsets
 from ...hlo.ops.tile import MEMORY_OPS
@@ -73,13 +74,14 @@ def _legal(move: _Move) -> bool:
     if body.results[0].op is None:
         return False
     memory = kernel.regions[0].arguments[move.operand]
-    loaded = 0
-    for op, count in trips(kernel):
-        if op.name in MEMORY_OPS and op.operands[0] is memory:
-            if op.name != "tile_load":
-                return False
-            loaded += count * prod(op.sizes)
-    return loaded <= MOST_LOADS * max(1, memory.tensor.size)
+    with estimating():
+        loaded = 0
+        for op, count in trips(kernel):
+            if op.name in MEMORY_OPS and op.operands[0] is memory:
+                if op.name != "tile_load":
+                    return False
+                loaded += count * prod(op.sizes)
+        return loaded <= MOST_LOADS * max(1, memory.tensor.size)
 
 
 class _Copy:

@@ -46,7 +46,7 @@ class MaskBounded:
     ledger: Ledger = field(default_factory=Ledger, compare=False)
 
     def __call__(self, module: Module) -> Module:
-        if not any(op.name == "set_dimension_size" for op in module.walk()):
+        if not module.has("set_dimension_size"):
             return module
         inlined = Inline(self.ledger)(module)
         body = _Masker(self.ledger).region(inlined.body)

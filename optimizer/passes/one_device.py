@@ -37,7 +37,8 @@ class OneDevice:
 
     def __call__(self, module: Module) -> Module:
         plain = without_annotations(module)
-        talk = [op for op in plain.walk() if op.definition.communicates]
+        talks = any(definition.communicates for definition in plain.definitions)
+        talk = [op for op in plain.walk() if op.definition.communicates] if talks else []
         annotated = len(plain.notes) > len(module.notes)
         several = grid_of(plain) != (1, 1)
         if annotated and several and not talk:  # the whole program: one device can run it

@@ -20,7 +20,7 @@ from ..orders.ready import least_net_order, list_order
 from ..orders.source import source_order
 from ..overwriting import Hinders, hinders_of
 from ..regions import map_bodies
-from ..schedule import ORDER_BOUND, ORDER_PROOF
+from ..schedule import ORDER_BOUND, ORDER_PROOF, remember
 from .require_static import is_static
 
 STRATEGIES: tuple[Callable[[TaskGraph], list[int]], ...] = (
@@ -68,9 +68,10 @@ class Order:
             ORDER_PROOF: found.proof,
         }
         same = all(functions[name] is old for name, old in module.functions.items())
-        if same and attributes == module.attributes:
-            return module
-        return replace(module, functions=functions, attributes=attributes)
+        if not same or attributes != module.attributes:
+            module = replace(module, functions=functions, attributes=attributes)
+        remember(module, self.in_tiles, found.measure.schedule)
+        return module
 
 
 def donations(module: Module) -> list[tuple[int, int]]:

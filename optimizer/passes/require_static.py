@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...hlo.deciding import current
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module
+from ...hlo.stated_sizes import dims_of_arguments
+from ...hlo.symbols import symbols_of
 from ...hlo.types import TensorType
 from ...hlo.verify import HLO, Level
 
@@ -33,16 +36,31 @@ def require_static(module: Module) -> None:
                     f"{what} {number} is a {value.type}; compiled programs take and give tensors "
                     "only: leave it out of the program's signature, or interpret it"
                 )
+    decided = current()
+    known = (
+        set()
+        if decided is None
+        else {
+            name
+            for value in module.body.arguments
+            for dim in value.tensor.dims
+            for name in symbols_of(dim)
+        }
+    )
     for value in module.body.arguments:
-        if not value.tensor.is_static:
+        if not value.tensor.is_static and decided is None:
             raise UnsupportedError(
-                f"argument {value.index}: {value.type} has a symbolic dimension; compiled programs "
-                "need fixed sizes: give example inputs with them, export with fixed shapes, or "
-                "interpret it"
+                f"argument {value.index}: {value.type} has open sizes; compiled programs need "
+                f"fixed ones: say what {_names(module)} are (sizes={{...}}, --size NAME=8), give "
+                "example inputs with them, export with fixed shapes, or interpret it"
             )
+    if all(kind.is_static for kind in module.types if isinstance(kind, TensorType)):
+        return
     for op in module.walk():
         for result in op.results:
-            if isinstance(result.type, TensorType) and not result.type.is_static:
+            if not isinstance(result.type, TensorType):
+                continue
+            if not known.issuperset(n for dim in result.type.dims for n in symbols_of(dim)):
                 raise UnsupportedError(
                     f"{op.place}{op.name}: {result.type} has a size that is known only while the "
                     "program runs; compiled programs need fixed sizes: compute with a mask "
@@ -50,10 +68,19 @@ def require_static(module: Module) -> None:
                 )
 
 
+def _names(module: Module) -> str:
+    """The symbols in the arguments, and where the first of each stands."""
+    found: dict[str, str] = {}
+    for place, dim in dims_of_arguments(module).items():
+        for name in symbols_of(dim):
+            found.setdefault(name, f"{name} ({place})")
+    return ", ".join(found.values())
+
+
 def is_static(module: Module) -> bool:
-    """Whether `require_static` takes the module."""
+    """Whether `require_static` takes the module, and no call decides a size of it."""
     try:
         require_static(module)
     except UnsupportedError:
         return False
-    return True
+    return all(value.tensor.is_static for value in module.body.arguments)

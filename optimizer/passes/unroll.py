@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ...hlo.derivation import derived
+from ...hlo.derivation import weight_of
 from ...hlo.graph import Module, Op, Origin, Region, Value, Weight
 from ...hlo.verify import FUSED, Level
 from ..keys import Keys
@@ -86,6 +86,7 @@ class _Copier:
         self.weights = dict(module.weights)
         self.keys = Keys()
         self.views: dict[Any, Op] = {}  # those, and sources, that are there, by what they are
+        self.sources: dict[Op, Op] = {}  # those that are there, by those of functions
         self.models: dict[str, Op] = {}  # by function, the call that stands where it was taken
         for op in module.body.ops:
             if op.name == CALL and all(inside == here for inside, here in op.weights):
@@ -113,7 +114,11 @@ class _Copier:
             if inner.name == "weight":
                 values[inner.result] = self.weight(inner, names)
                 continue
-            new = self.put(fresh_copy(inner, values, origins))
+            new = self.sources.get(inner)
+            if new is None:
+                new = self.put(fresh_copy(inner, values, origins))
+            if inner.definition.pattern == "source":  # it is the same in all copies
+                self.sources[inner] = new
             values.update(zip(inner.results, new.results, strict=True))
         return [values[value] for value in body.results]
 
@@ -155,5 +160,5 @@ class _Copier:
                 inverse = renamed.get(inverse[0], inverse[0]), inverse[1]
             given = [self.weights[source] for source in sources]
             aliases = given[0].aliases if model.aliases else ()
-            self.weights[name] = derived(name, given, model.derivation.region, aliases, inverse)
+            self.weights[name] = weight_of(name, model.derivation.of(given), aliases, inverse)
         return name

@@ -28,6 +28,8 @@ class UseReferences:
     gives: ClassVar[Level] = INLINED
 
     def __call__(self, module: Module) -> Module:
+        if not module.has("foreign_call"):
+            return module
         reasons: dict[Op, str] = {}
         for op in module.walk():
             if op.name == "foreign_call" and (reason := self.lacks(op)):

@@ -4,55 +4,68 @@ device.
     found = fill(module, memory=8 << 30)
     found.module, found.price, found.memory
 
-The prices are those of `choose`, and so is the search (`choice.py`), but arguments, weights,
-results and what control flow carries have states too, and each operation one for every way in which
-axes of the mesh divide it. The bound is relaxed (Lagrange): a byte that is held while the most is
-held has a price, which grows until the rest fits. Without a bound nothing speaks for cutting a
-weight but what is sent and computed.
+The prices are those of `choose`, but arguments, weights, results and what control flow carries
+have states too, and each operation one for every way in which axes of the mesh divide it.
+`search.py` finds the cheapest that hold no more than there is memory. Without a limit nothing
+speaks for cutting a weight but what is sent and computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
+from functools import cached_property, partial
+from math import inf, isfinite
 
 from ...hlo import ops
 from ...hlo.build import Builder
 from ...hlo.errors import UserError
-from ...hlo.graph import Module, Op, Region, Value, arguments
+from ...hlo.graph import Module, Op, Origin, Region, Value, arguments
 from ...hlo.sharding import Sharding
 from ...hlo.types import TensorType, Type
 from ..counters import counters, turns
 from ..regions import rewritten
-from .candidates import Lying, Ways
-from .choice import USUAL_TURNS, Graph, Node, OperandUse, choose, pairwise
-from .memory import Lifetimes, local_bytes, memory_of
-from .min_sum import cheapest
+from .alike import alike
+from .candidates import Ways
+from .choice import USUAL_TURNS, Graph, Node, OperandUse, choose
+from .memory import memory_of
 from .propagated import Propagated, propagate
-from .value_costs import Array, Improvement
+from .search import WHOLE, Search
 
-ATTEMPTS = 6  # in which the bound is lowered by what the program holds beside the estimate
-SWEEPS, ANSWERS = 10, 2  # to the same prices
-MOMENTS = 6  # of a program that get a price for memory
-HELD = (
-    1 / 1024
-)  # price of a byte of an argument: of ways equal in the rest, the one that holds less
-# Such a price is between these (bytes sent for one held): first multiplied, then halved in between.
-_LEAST, _MOST, _FACTOR, _HALVINGS = 1 / 64, 4.0**7, 4.0, 4
+ATTEMPTS = 8  # in which the limit is lowered by what the program holds beside the estimate
+NEAR = 64  # limits that differ by less than this part of the memory are one
 
 
 @dataclass(frozen=True, eq=False)
 class Filled:
     """`module`: the program with shardings of open arguments and weights, and of products, from
     which those of the other values follow. `price`: what a step is expected to cost a device, as of
-    `choose`; `memory`: bytes that it is expected to hold."""
+    `choose`; `memory`: bytes that it is expected to hold; `bound`: what no choice costs less than
+    that fits, cuts dims evenly by whole axes, and lets equal layers lie alike."""
 
     module: Module
     price: float
     memory: int
+    bounded: Callable[[], float]
+
+    @cached_property
+    def bound(self) -> float:
+        """Found when it is asked for, which takes seconds for a layer of a model."""
+        return self.bounded()
+
+    @property
+    def gap(self) -> float:
+        """How much more the choice costs, as a part of the bound; choices that cut dims in other
+        ways can cost less, which is no gap."""
+        return max(self.price / self.bound - 1, 0.0) if self.bound > 0 else float("inf")
+
+    def facts(self) -> dict[str, float | int | None]:
+        """As JSON values."""
+        gap = self.gap
+        return {
+            "price": self.price, "bound": self.bound, "gap": gap if isfinite(gap) else None,
+            "memory_bytes": self.memory,
+        }  # fmt: skip
 
 
 def fill(found: Propagated, memory: int | None = None) -> Filled:
@@ -64,18 +77,35 @@ def fill(found: Propagated, memory: int | None = None) -> Filled:
     """
     graph = _OpenGraph(found)
     graph.fill()
-    search = _Search(graph)
-    bound, least = memory, float("inf")
+    search = Search(alike(graph))
+    best: Filled | None = None
+    limit, low, high, least = memory, 0, memory or 0, inf  # with `low` what was found fits
     for _ in range(ATTEMPTS):
-        answer = search.run(bound)
+        answer = search.cheapest(limit)
         if answer is None:
             break
-        module = annotated(found.module, answer.shardings)
+        states = search.states(answer)
+        module = annotated(found.module, graph.shardings(states), graph.results(states))
         choice = choose(propagate(module))
         held = memory_of(choice.module).total
-        if memory is None or held <= memory:
-            return Filled(module, choice.price, held)
-        bound, least = int(answer.held) - (held - memory), min(held, least)
+        filled = Filled(module, choice.price, held, partial(search.bound, memory))
+        if memory is None or limit is None or limit == memory and held <= memory:
+            return filled
+        least = min(held, least)
+        if held <= memory:
+            low = limit
+            if best is None or filled.price < best.price:
+                best = filled
+        else:
+            high = int(answer.held)
+        if best is None:
+            limit = int(answer.held) - (held - memory)
+        elif high - low < memory // NEAR or search.columns > WHOLE:
+            break
+        else:
+            limit = (low + high) // 2
+    if best is not None:
+        return best
     least = min(least, *(answer.held for answer in search.found))
     raise UserError(
         f"memory: no choice that was found fits into {memory} bytes of a device, the least takes "
@@ -83,8 +113,11 @@ def fill(found: Propagated, memory: int | None = None) -> Filled:
     )
 
 
-def annotated(module: Module, shardings: Mapping[Value, Sharding]) -> Module:
-    """The module with these shardings of arguments, and of results of operations."""
+def annotated(
+    module: Module, shardings: Mapping[Value, Sharding], results: Mapping[int, Sharding]
+) -> Module:
+    """The module with these shardings of arguments and of results of operations, and of the
+    program's results, by number."""
     body = module.body
 
     def typed(value: Value) -> Type:
@@ -97,18 +130,34 @@ def annotated(module: Module, shardings: Mapping[Value, Sharding]) -> Module:
             return False
         new = b.append(op.with_operands([mapping.get(v, v) for v in op.operands]))
         for value, made in zip(op.results, new.results, strict=True):
-            kinds = (typed(value),)
-            constraint = Op(ops.find("sharding_constraint"), (made,), {}, (), kinds, op.origin)
-            mapping[value] = b.append(constraint).result
+            mapping[value] = b.append(_constrained(made, typed(value), op.origin)).result
         return True
 
     own = arguments([typed(value) for value in body.arguments])
     renamed = dict(zip(body.arguments, own, strict=True))
-    return module.with_main(rewritten(body, renamed, change, own))
+    new = rewritten(body, renamed, change, own)
+    ops, ends = list(new.ops), list(new.results)
+    for number, sharding in results.items():
+        value = ends[number]
+        kind = value.tensor.with_sharding(sharding)
+        if value.type != kind:
+            origin = () if value.op is None else value.op.origin
+            ops.append(_constrained(value, kind, origin))
+            ends[number] = ops[-1].result
+    return module.with_main(Region(own, ops, ends))
+
+
+def _constrained(value: Value, kind: Type, origin: tuple[Origin, ...]) -> Op:
+    return Op(ops.find("sharding_constraint"), (value,), {}, (), (kind,), origin)
 
 
 class _OpenGraph(Graph):
-    """The graph of `choice.py`, in which what is not said is open."""
+    """The graph of `choice.py`, in which what is not said is open. `ends`: the nodes of results of
+    which nothing is said, by their numbers."""
+
+    def __init__(self, found: Propagated) -> None:
+        self.ends: dict[int, Node] = {}
+        super().__init__(found)
 
     def argument(self, value: Value) -> None:
         if isinstance(value.type, TensorType) and value.type.sharding is None:
@@ -122,8 +171,8 @@ class _OpenGraph(Graph):
         if argument in self.made:
             node, _ = self.made[argument]
             self.uses.setdefault(value, []).append(OperandUse(node, 0, None, 1.0))
-        elif isinstance(value.type, TensorType) and argument is None:
-            self._place((), [(value, 1.0)], value.type)
+        elif argument is None and isinstance(value.type, TensorType) and not value.type.sharding:
+            self.ends[number] = self._place((), [(value, 1.0)], value.type)
         else:
             super().result(region, number)
 
@@ -132,7 +181,7 @@ class _OpenGraph(Graph):
         made: Sequence[Value],
         taken: Sequence[tuple[Value, float]],
         kind: TensorType | None = None,
-    ) -> None:
+    ) -> Node:
         """A node for values that lie alike: those that it makes, and those that come to it."""
         states = self.candidates.placed(kind or made[0].tensor)
         node = Node(None, 1.0, len(self.nodes), (), states)
@@ -140,6 +189,7 @@ class _OpenGraph(Graph):
         self.made.update((value, (node, 0)) for value in made)
         for value, times in taken:
             self.uses.setdefault(value, []).append(OperandUse(node, 0, None, times))
+        return node
 
     def loop(self, op: Op, times: float) -> None:
         cond, body = op.regions
@@ -184,18 +234,33 @@ class _OpenGraph(Graph):
                 every = self.candidates.of(node.op, node.said, arriving, wanted)
             node.states = every
 
+    def results(self, states: Sequence[int]) -> dict[int, Sharding]:
+        """Of the program's results, by number, from each node's state."""
+        found: dict[int, Sharding] = {}
+        for number, node in self.ends.items():
+            (lying,) = node.known.states[states[node.number]].results
+            assert lying is not None
+            found[number] = lying
+        return found
+
     @property
     def _nothing(self) -> Ways:
         return self.candidates.ways(())
 
-    def stated(self) -> dict[Value, tuple[Node, int]]:
-        """The open arguments, weights and products: each with the node that makes it, and which
-        result."""
-        found = {v: self.made[v] for v in self.module.body.arguments if v in self.made}
+    def shardings(self, states: Sequence[int]) -> dict[Value, Sharding]:
+        """Of the open arguments, weights and products, from each node's state; of a product that is
+        left as terms of a sum nothing is said."""
+        stated = {v: self.made[v] for v in self.module.body.arguments if v in self.made}
         for node in self.nodes:
             op = node.op
             if op is not None and (op.name == "weight" or op.definition.pattern == "contract"):
-                found[op.result] = node, 0
+                stated[op.result] = node, 0
+        found: dict[Value, Sharding] = {}
+        for value, (node, number) in stated.items():
+            lying = node.known.states[states[node.number]].results[number]
+            assert lying is not None
+            if not lying.unreduced:
+                found[value] = lying
         return found
 
 
@@ -215,130 +280,3 @@ def _updated(value: Value, arguments: set[Value]) -> Value | None:
                 seen.add(other)
                 waiting.append(other)
     return None
-
-
-@dataclass(frozen=True, eq=False)
-class _Answer:
-    """`shardings`: of arguments, weights and products; of a product that is left as terms of a sum
-    nothing is said. `held`: the most bytes at one time, without what is brought to uses."""
-
-    shardings: Mapping[Value, Sharding]
-    held: float
-
-
-class _Found(NamedTuple):
-    """States of all nodes; what they cost, without prices for memory; the most that they hold."""
-
-    chosen: Sequence[int]
-    price: float
-    held: float
-
-
-class _Search:
-    """Prices for memory, and the cheapest answers under them."""
-
-    def __init__(self, graph: _OpenGraph) -> None:
-        self.graph, self.found = graph, list[_Found]()
-        self.prices = [node.times * node.known.prices for node in graph.nodes]
-        tensors = [value for value in graph.uses if isinstance(value.type, TensorType)]
-        values = [graph.cost(value) for value in tensors]
-        self._known: dict[tuple[tuple[int, float], ...], Sequence[int]] = {}
-        self.own, self.edges = pairwise(self.prices, values)
-        self.improvement = Improvement(self.prices, values)
-        lifetimes = Lifetimes(graph.module.body)
-        self.end = lifetimes.end
-        self.held: list[tuple[int, int, int, Array]] = []  # start, end, node, bytes by state
-        known: dict[tuple[TensorType, Ways], Array] = {}
-        for value, (start, end) in lifetimes.spans.items():
-            if value in graph.fixed:
-                ways, node, numbers = graph.only(graph.fixed[value]), -1, None
-            else:
-                maker, number = graph.made[value]
-                ways, numbers = maker.known.results[number]
-                node = maker.number
-            key = value.tensor, ways
-            if key not in known:
-                sizes = [self._bytes(value.tensor, lying) for lying in ways.lyings]
-                known[key] = np.array(sizes, np.float64)
-            sizes = known[key] if numbers is None else known[key][numbers]
-            self.held.append((max(start, 0), end, node, sizes))
-
-    def _bytes(self, kind: TensorType, lying: Lying) -> int:
-        assert lying is not None
-        return local_bytes(kind, lying, self.graph.mesh)
-
-    def run(self, memory: int | None) -> _Answer | None:
-        """The cheapest that was found of those that hold no more; None where none does."""
-        moments: dict[int, float] = {}
-
-        def tried(more: Mapping[int, float]) -> Array:
-            """What is held at each time, in the cheapest answer under these prices."""
-            return self._line(self._answer({**moments, **more}))
-
-        line = tried({})
-        for _ in range(MOMENTS):
-            if memory is None or line.max(initial=0.0) <= memory:
-                break
-            moment = int(line.argmax())
-            low, high = 0.0, moments.get(moment, _LEAST / _FACTOR)
-            while high < _MOST:
-                low, high = high, high * _FACTOR
-                line = tried({moment: high})
-                if line[moment] <= memory:
-                    break
-            for _ in range(_HALVINGS):
-                middle = (max(low, _LEAST / _FACTOR) * high) ** 0.5
-                at = tried({moment: middle})
-                if at[moment] <= memory:
-                    high, line = middle, at
-                else:
-                    low = middle
-            moments[moment] = high
-        fitting = [found for found in self.found if memory is None or found.held <= memory]
-        if not fitting:
-            return None
-        best = min(fitting, key=lambda found: found.price)
-        shardings: dict[Value, Sharding] = {}
-        for value, (node, number) in self.graph.stated().items():
-            lying = node.known.states[best.chosen[node.number]].results[number]
-            assert lying is not None
-            if not lying.unreduced:
-                shardings[value] = lying
-        return _Answer(shardings, best.held)
-
-    def _answer(self, moments: Mapping[int, float]) -> Sequence[int]:
-        """The cheapest states where held bytes have prices."""
-        key = tuple(sorted(moments.items()))
-        if key not in self._known:
-            self._known[key] = self._solved(moments)
-        return self._known[key]
-
-    def _solved(self, moments: Mapping[int, float]) -> Sequence[int]:
-        own, prices = list(self.own), list(self.prices)
-        for start, end, node, sizes in self.held:
-            rate = sum(price for moment, price in moments.items() if start <= moment <= end)
-            if (start, end) == (0, self.end):
-                rate += HELD
-            if rate and node >= 0:
-                own[node], prices[node] = own[node] + rate * sizes, prices[node] + rate * sizes
-        best, lowest = list[int](), float("inf")
-        for answer in cheapest(own, self.edges, SWEEPS, ANSWERS):
-            self.improvement.prices = prices
-            self.improvement.start(answer)
-            self.improvement.run()
-            chosen, price = self.improvement.chosen, self.improvement.price()
-            if price < lowest * (1 - 1e-9):
-                best, lowest = chosen, price
-            self.improvement.prices = self.prices
-            held = float(self._line(chosen).max(initial=0.0))
-            self.found.append(_Found(chosen, self.improvement.price(), held))
-        return best
-
-    def _line(self, chosen: Sequence[int]) -> Array:
-        """Bytes that are held, by the number of the operation that runs."""
-        line = np.zeros(self.end + 2)
-        for start, end, node, sizes in self.held:
-            size = sizes[chosen[node] if node >= 0 else 0]
-            line[start] += size
-            line[end + 1] -= size
-        return line[:-1].cumsum()

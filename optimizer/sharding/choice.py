@@ -259,7 +259,7 @@ class Graph:
         prices = [node.times * node.known.prices for node in self.nodes]
         values = [self.cost(value) for value in self.uses if isinstance(value.type, TensorType)]
         improvement = Improvement(prices, values)
-        answers = cheapest(*pairwise(prices, values), answers=ANSWERS)
+        answers = cheapest(*pairwise(prices, values), answers=ANSWERS).answers
         # Where a value is brought to many uses at once they err by much: what propagation says, and
         # what the fewest axes cut, are good beginnings too.
         said, whole = [0] * len(self.nodes), [node.known.whole for node in self.nodes]
@@ -337,26 +337,34 @@ _ONE: Numbers = np.zeros(1, np.intp)
 
 
 def pairwise(
-    prices: Sequence[Array], values: Sequence[ValueCost]
+    prices: Sequence[Array],
+    values: Sequence[ValueCost],
+    parts: Sequence[Sequence[Array | float]] | None = None,
 ) -> tuple[list[Array], dict[tuple[int, int], Array]]:
-    """Prices of nodes and of edges between them, as if each use were on its own."""
+    """Prices of nodes and of edges between them, as if each use were on its own. parts: of each
+    value, for each use, the part of the price that it pays; all of it where none is given."""
     own, edges = list(prices), dict[tuple[int, int], Array]()
-    tables: dict[tuple[int, int, int, float], Array] = {}
-    for value in values:
-        for use in value.uses:
+    tables: dict[tuple[int, int, int, float, int], Array] = {}
+    for number, value in enumerate(values):
+        for place, use in enumerate(value.uses):
             if value.maker is None and use.node is None:
                 continue
-            key = id(value.prices), id(value.made), id(use.ways), use.times
+            part = 1.0 if parts is None else parts[number][place]
+            key = id(value.prices), id(value.made), id(use.ways), use.times, id(part)
             if key not in tables:
-                tables[key] = use.times * value.prices[np.ix_(value.made, use.ways)]
+                tables[key] = use.times * (value.prices * part)[np.ix_(value.made, use.ways)]
             costs = tables[key]
             if value.maker is None:
                 assert use.node is not None
                 own[use.node] = own[use.node] + costs[0]
             elif use.node is None:
                 own[value.maker] = own[value.maker] + costs[:, 0]
+            elif use.node == value.maker:
+                own[value.maker] = own[value.maker] + costs.diagonal()
             else:
                 edge = value.maker, use.node
+                if use.node < value.maker:
+                    edge, costs = (use.node, value.maker), costs.T
                 edges[edge] = edges[edge] + costs if edge in edges else costs
     return own, edges
 

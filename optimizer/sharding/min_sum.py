@@ -2,13 +2,14 @@
 
 Nodes with at most two neighbours are eliminated first, exactly. On what is left, sequential
 tree-reweighted message passing (Kolmogorov, "Convergent Tree-reweighted Message Passing for Energy
-Minimization", 2006): exact on trees; elsewhere a good answer.
+Minimization", 2006): exact on trees; elsewhere a good answer, and a bound on how good any can be.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,20 +18,31 @@ PATIENCE = 4
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
+class Found(NamedTuple):
+    """`answers`: numbers of states, one for each node, the cheapest answer first. `bound`: no
+    answer costs less."""
+
+    answers: list[list[int]]
+    bound: float
+
+
 def cheapest(
     prices: Sequence[Array],
     edges: Mapping[tuple[int, int], Array],
     sweeps: int = 40,
     answers: int = 2,
-) -> list[list[int]]:
-    """Numbers of states, one for each node: what the sweeps found, each answer once, the one with
-    the lowest sum first; among equals the earlier; at most so many.
+    patience: int = PATIENCE,
+) -> Found:
+    """What the sweeps found, each answer once, the one with the lowest sum first; among equals the
+    earlier; at most so many. They end where so many find nothing better.
 
     prices: of each node's states. edges: (a, b), a < b -> prices by the state of a and that of b.
     """
     eliminated = _Elimination(prices, edges)
-    found = _swept(*eliminated.left(), sweeps)
-    return [eliminated.completed(answer) for answer in found[:answers]]
+    found, bound = _swept(*eliminated.left(), sweeps, patience)
+    return Found(
+        [eliminated.completed(answer) for answer in found[:answers]], eliminated.alone + bound
+    )
 
 
 class _Elimination:
@@ -55,6 +67,8 @@ class _Elimination:
                 del self.near[other][node]
             waiting.extend(near)
         self.nodes = [node for node in range(len(prices)) if node not in gone]
+        # What those cost that were the last of a part of the graph.
+        self.alone = sum(float(self.prices[node].min()) for node, near in self.order if not near)
 
     def _joined(self, own: Array, near: Mapping[int, Array]) -> None:
         """Move an eliminated node's prices to its neighbours."""
@@ -96,8 +110,12 @@ class _Elimination:
 
 
 def _swept(
-    prices: Sequence[Array], edges: Mapping[tuple[int, int], Array], sweeps: int
-) -> list[tuple[int, ...]]:
+    prices: Sequence[Array],
+    edges: Mapping[tuple[int, int], Array],
+    sweeps: int,
+    patience: int,
+) -> tuple[list[tuple[int, ...]], float]:
+    """Answers, the cheapest first, and the highest bound."""
     before: list[list[tuple[int, Array]]] = [[] for _ in prices]  # (neighbour, [own, other])
     after: list[list[tuple[int, Array]]] = [[] for _ in prices]
     for (a, b), price in edges.items():
@@ -109,17 +127,23 @@ def _swept(
     weights = [1.0 / max(len(x), len(y), 1) for x, y in zip(before, after, strict=True)]
     found: dict[tuple[int, ...], float] = {}
     lowest, since = float("inf"), 0  # sweeps without a better answer
+    bound = sum(float(price.min()) for price in prices) if not edges else -float("inf")
     for _ in range(sweeps):
         chosen = tuple(_forward(prices, before, after, messages, weights))
         if chosen not in found:
             found[chosen] = _total(prices, edges, chosen)
         since = 0 if found[chosen] < lowest * (1 - 1e-9) - 1e-9 else since + 1
         lowest = min(lowest, found[chosen])
-        if since > PATIENCE or not edges:
+        if since > patience or not edges:
             break
+        # What is taken off in a sweep backwards is the bound: of each node's trees, a part.
+        taken = 0.0
         for node in reversed(range(len(prices))):
-            _send(node, prices, (before[node], after[node]), messages, weights[node])
-    return sorted(found, key=lambda chosen: found[chosen])
+            sides, weight = (before[node], after[node]), weights[node]
+            least, off = _send(node, prices, sides, messages, weight)
+            taken += least * (1 - weight * len(before[node])) + off
+        bound = max(bound, taken)
+    return sorted(found, key=lambda chosen: found[chosen]), bound
 
 
 def _forward(
@@ -148,17 +172,22 @@ def _send(
     sides: tuple[Sequence[tuple[int, Array]], Sequence[tuple[int, Array]]],
     messages: dict[tuple[int, int], Array],
     weight: float,
-) -> None:
-    """Messages to the first side's neighbours."""
+) -> tuple[float, float]:
+    """Messages to the first side's neighbours. The least that the node costs as it is known there,
+    and what was taken off the messages, whose least is nothing."""
     belief = prices[node].copy()
     for side in sides:
         for other, _ in side:
             belief += messages[other, node]
+    least, off = float(np.minimum.reduce(belief)), 0.0
     belief *= weight
     for other, edge in sides[0]:
         message = np.minimum.reduce((belief - messages[other, node])[:, None] + edge, axis=0)
-        message -= np.minimum.reduce(message)
+        taken = np.minimum.reduce(message)
+        message -= taken
+        off += float(taken)
         messages[node, other] = message
+    return least, off
 
 
 def _total(

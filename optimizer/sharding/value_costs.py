@@ -67,10 +67,10 @@ class Improvement:
         self.chosen: list[int] = []
         self._makes: list[list[ValueCost]] = [[] for _ in prices]
         self._takes: list[list[tuple[ValueCost, list[Use], Array]]] = [[] for _ in prices]
+        # Of equal layers, which are one node here: what one makes, the next one takes.
+        self._both: list[list[tuple[ValueCost, list[Use], Array]]] = [[] for _ in prices]
         selections: dict[tuple[tuple[int, ...], int], Array] = {}
         for value in values:
-            if value.maker is not None:
-                self._makes[value.maker].append(value)
             own: dict[int, list[Use]] = {}
             for use in value.uses:
                 if use.node is not None:
@@ -79,7 +79,10 @@ class Improvement:
                 key = tuple(id(use.ways) for use in uses), value.prices.shape[1]
                 if key not in selections:
                     selections[key] = _selection(uses, value.prices.shape[1])
-                self._takes[node].append((value, uses, selections[key]))
+                takes = self._both if node == value.maker else self._takes
+                takes[node].append((value, uses, selections[key]))
+            if value.maker is not None and value.maker not in own:
+                self._makes[value.maker].append(value)
 
     def best(self, answers: Sequence[Sequence[int]]) -> tuple[list[int], float]:
         """The cheapest of what these answers become, and its price; among equals the first."""
@@ -124,7 +127,8 @@ class Improvement:
 
     def _near(self, node: int) -> set[int]:
         found: set[int] = set()
-        for value in (*self._makes[node], *(value for value, _, _ in self._takes[node])):
+        takes = (*self._takes[node], *self._both[node])
+        for value in (*self._makes[node], *(value for value, _, _ in takes)):
             if value.maker is not None:
                 found.add(value.maker)
             found.update(use.node for use in value.uses if use.node is not None)
@@ -136,14 +140,23 @@ class Improvement:
         for value in self._makes[node]:
             price += (value.prices @ value.times())[value.made]
         for value, uses, selection in self._takes[node]:
-            for use in uses:
-                value.count(use, chosen, -1)
-            times = value.times()
+            times = self._of_others(value, uses, chosen)
             more = np.maximum(times, uses[0].times) - times
             price += selection @ (value.prices[self._left(value)] * more)
-            for use in uses:
-                value.count(use, chosen, 1)
+        for value, uses, selection in self._both[node]:
+            times = np.maximum(self._of_others(value, uses, chosen), selection * uses[0].times)
+            price += (value.prices[value.made] * times).sum(1)
         return price
+
+    @staticmethod
+    def _of_others(value: ValueCost, uses: Sequence[Use], chosen: int) -> Array:
+        """[way] -> how often it is brought so for other uses than these of a node."""
+        for use in uses:
+            value.count(use, chosen, -1)
+        times = value.times()
+        for use in uses:
+            value.count(use, chosen, 1)
+        return times
 
     def _better(self, node: int) -> bool:
         """Whether another state is better than the chosen one; it is taken."""
@@ -154,7 +167,7 @@ class Improvement:
         best = int(price.argmin())
         if price[best] >= price[before] * (1 - 1e-9) - 1e-6:
             return False
-        for value, uses, _ in self._takes[node]:
+        for value, uses, _ in (*self._takes[node], *self._both[node]):
             for use in uses:
                 value.count(use, before, -1)
                 value.count(use, best, 1)

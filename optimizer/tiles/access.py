@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...hlo.access import Access, Index, Iteration
+from ...hlo.deciding import current, surely_at_most
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Value
+from ...hlo.symbols import Dim, SymbolicDim
 from ...hlo.types import TensorType
 from .expressions import (
     ONE,
@@ -43,7 +45,7 @@ class Span(NamedTuple):
     offset: Expression
     size: Expression
     stride: int
-    bound: int
+    bound: Dim
     exact: bool = True
 
     @property
@@ -62,7 +64,7 @@ class Span(NamedTuple):
         first = maximum(-(self.offset // self.stride), ZERO)
         if never_above(ZERO, self.offset):
             first = ZERO
-        end = minimum(self.size, (self.bound - 1 - self.offset) // self.stride + 1)
+        end = minimum(self.size, (expression(self.bound - 1) - self.offset) // self.stride + 1)
         return maximum(end - first, ZERO)
 
     def __repr__(self) -> str:
@@ -89,13 +91,19 @@ class Box(NamedTuple):
         return "".join(map(repr, self.spans)) or "[]"
 
 
-@functools.lru_cache(4096)
-def whole_span(bound: int) -> Span:
+def whole_span(bound: Dim) -> Span:
     """All indices of a dim."""
+    if isinstance(bound, SymbolicDim):  # what is known of it is the program's
+        return Span(ZERO, expression(bound), 1, bound)
+    return _whole_span(bound)
+
+
+@functools.lru_cache(4096)
+def _whole_span(bound: int) -> Span:
     return Span(ZERO, expression(bound), 1, bound)
 
 
-def whole(dims: Sequence[int]) -> Box:
+def whole(dims: Sequence[Dim]) -> Box:
     """All elements of a tensor."""
     return Box(tuple(map(whole_span, dims)))
 
@@ -149,8 +157,9 @@ def tiles(
 
 
 def same_for_all_tiles(value: Expression) -> bool:
-    """Whether it depends on tile sizes alone: variables s<n>; all others differ between tiles."""
-    return all(atom.key.startswith("s") for atom in value.variables)
+    """Whether it depends on sizes alone, those of tiles (s<n>) and those that a call decides (n:);
+    all other variables differ between tiles."""
+    return all(atom.key.startswith(("s", "n:")) for atom in value.variables)
 
 
 # Sets of indices.
@@ -232,7 +241,7 @@ def _product(values: Iterable[Expression]) -> Expression:
 Runtime = Callable[[int, Any], Expression]  # (operand, largest value) -> its run-time value
 
 
-def image(index: Index, spans: Sequence[Span], bound: int, runtime: Runtime) -> Span:
+def image(index: Index, spans: Sequence[Span], bound: Dim, runtime: Runtime) -> Span:
     """The indices that an operand dim of size `bound` is read at, for these spans of iterations."""
     if bound == 0:
         return Span(ZERO, ZERO, 1, 0)
@@ -251,18 +260,36 @@ def image(index: Index, spans: Sequence[Span], bound: int, runtime: Runtime) -> 
     return all_of_it._replace(exact=span.exact) if contains_span(span, all_of_it) else span
 
 
-def _sum(index: Index, spans: Sequence[Span], bound: int) -> Span:
+def _sum(index: Index, spans: Sequence[Span], bound: Dim) -> Span:
     """offset + sum of coefficient * span: the hull, dense where the steps fill each other up."""
     offset, exact = expression(index.offset), True
-    parts: list[tuple[int, Expression]] = []  # step, size
+    parts: list[tuple[Dim, Expression]] = []  # step, size
     for dim, coefficient, divisor in index.terms:
         part = spans[dim] if divisor == 1 else _quotient(spans[dim], divisor)
-        offset = offset + coefficient * (part.offset if coefficient > 0 else part.last)
+        positive = surely_at_most(0, coefficient)
+        offset = offset + (part.offset if positive else part.last) * coefficient
         exact = exact and part.exact
         if part.size is not ONE:
-            parts.append((abs(coefficient) * part.stride, part.size))
+            parts.append(((coefficient if positive else -coefficient) * part.stride, part.size))
     if not parts:
         return Span(offset, ONE, 1, bound, exact)
+    if any(isinstance(step, SymbolicDim) for step, _ in parts):
+        reach = _added((size - 1) * step for step, size in parts) + 1
+        return Span(offset, reach, 1, bound, False)
+    return _filled(parts, offset, bound, exact)
+
+
+def _added(values: Iterable[Expression]) -> Expression:
+    total = ZERO
+    for value in values:
+        total = total + value
+    return total
+
+
+def _filled(
+    parts: list[tuple[Any, Expression]], offset: Expression, bound: Dim, exact: bool
+) -> Span:
+    """The hull from an offset of steps in numbers."""
     parts.sort(key=lambda part: part[0])
     stride, reach = parts[0]
     for step, size in parts[1:]:
@@ -392,12 +419,16 @@ class Propagation:
 
 
 def access_of(op: Op) -> Access | None:
-    """The access that the operation's room states; None where it is opaque or not static."""
+    """The access that the operation's room states; None where it is opaque, or where indices are
+    divided by sizes that a call decides."""
     # What a room says depends on these alone; copies of an operation share all of them.
     types = tuple(value.type for value in (*op.results, *op.operands))
     if op.definition.pattern == "control":
         return _access_of(op)
-    key = op.definition.name, types, id(op.attributes), op.regions
+    is_open = any(not t.is_static for t in types if isinstance(t, TensorType))
+    decisions = current() if is_open else None
+    facts = decisions.assumptions if decisions is not None else None
+    key = op.definition.name, types, id(op.attributes), op.regions, facts
     known = _KNOWN.get(key)
     if known is None:
         if len(_KNOWN) >= _MOST_KNOWN:
@@ -412,12 +443,30 @@ _MOST_KNOWN = 4096
 
 def _access_of(op: Op) -> Access | None:
     values = (*op.results, *op.operands)
-    if not all(isinstance(v.type, TensorType) and v.type.is_static for v in values):
+    if not all(isinstance(v.type, TensorType) for v in values):
+        return None
+    if current() is None and not all(v.type.is_static for v in values):  # type: ignore[union-attr]
         return None
     access = op.definition.access(op)
+    if access is not None and not all(map(_is_plain, access.operands)):
+        return None
     if access is not None and any(v.rank != access.rank for v in op.results):
         raise CompilerBug(f"{op.name}: its access has other dims than its results")
     return access
+
+
+def _is_plain(indices: Sequence[Index]) -> bool:
+    """Whether indices are divided by numbers, and have steps of one sign."""
+    return all(
+        isinstance(index.divisor, int)
+        and isinstance(index.modulus, int)
+        and all(isinstance(t.divisor, int) and _has_sign(t.coefficient) for t in index.terms)
+        for index in indices
+    )
+
+
+def _has_sign(number: Dim) -> bool:
+    return surely_at_most(0, number) or surely_at_most(number, 0)
 
 
 def propagate(
@@ -473,5 +522,5 @@ def propagate(
 def _whole(values: Iterable[Value], needed: dict[Value, Box]) -> None:
     """All elements of these values are needed."""
     for value in values:
-        if isinstance(value.type, TensorType) and value.type.is_static:
+        if isinstance(value.type, TensorType):
             needed[value] = whole(value.dims)

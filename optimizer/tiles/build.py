@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from ...hlo.build import Builder, make_op
+from ...hlo.deciding import surely_at_most
 from ...hlo.graph import Op, Origin, Region, Value, union_origins
 from ...hlo.ops.tile_examples import INDEX
+from ...hlo.symbols import Dim, SymbolicDim
 from ...hlo.types import F32, TensorType
 from .access import Box, Propagation, Span, access_of, compose, inner_spans, propagate
 from .expressions import expression, variable
@@ -72,12 +74,23 @@ def make_group(ops: Sequence[Op], inputs: Sequence[Value], roots: Sequence[Value
     return Group(tuple(copies), tuple(inputs), tuple(mapping.get(root, root) for root in roots))
 
 
-def tile_counts(dims: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+def tile_count(dim: Dim, size: int) -> Dim:
+    """How many tiles there are along a dim; what a call decides has at least one."""
+    count = -(-dim // size)
+    return 1 if isinstance(count, SymbolicDim) and surely_at_most(count, 1) else count
+
+
+def tile_counts(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
     """How many tiles there are along each dim."""
-    return tuple(-(-dim // size) for dim, size in zip(dims, sizes, strict=True))
+    return tuple(map(tile_count, dims, sizes))
 
 
-def root_box(dims: Sequence[int], sizes: Sequence[int]) -> Box:
+def grid_axes(counts: Sequence[Dim]) -> list[int]:
+    """The dims along which there may be several tiles."""
+    return [d for d, count in enumerate(counts) if not isinstance(count, int) or count > 1]
+
+
+def root_box(dims: Sequence[Dim], sizes: Sequence[int]) -> Box:
     """The box of tile (t0, t1, ...) of those sizes; dims of one tile have no variable."""
     spans = []
     for d, (dim, size, count) in enumerate(zip(dims, sizes, tile_counts(dims, sizes), strict=True)):
@@ -88,7 +101,7 @@ def root_box(dims: Sequence[int], sizes: Sequence[int]) -> Box:
 
 def walked_spans(group: Group, stream: Stream, step: int) -> dict[Op, tuple[Span, ...]]:
     """The inner iterations of the folds, with k cut into tiles of `step`."""
-    count = -(-stream.extent // step)
+    count = tile_count(stream.extent, step)
     along = Span(variable("k", 0, count - 1) * step, expression(step), 1, stream.extent)
     return {
         op: tuple(
@@ -127,7 +140,7 @@ def build_kernel(
     counts = tile_counts(dims, sizes)
     b = Builder(group.origin, check=False)
     memory = b.arguments([v.type for v in (*group.inputs, *group.roots)])
-    axes = [d for d, count in enumerate(counts) if count > 1]
+    axes = grid_axes(counts)
     ids = {f"t{d}": b("tile_id", axis=axis) for axis, d in enumerate(axes)}
     writer = TileWriter(b, dict(zip(group.inputs, memory, strict=False)), ids)
     if stream is None:
@@ -161,9 +174,9 @@ class _Walk:
         parts, b = self.parts, outer.b
         outer.write([op for op in self.group.ops if self.stage(op) is Stage.BEFORE], parts)
         starts = [start for op in self.folds for start in self.starts(op, outer)]
-        count = -(-self.stream.extent // self.step)
+        count = tile_count(self.stream.extent, self.step)
         body = self.body(outer, [start.type for start in starts])
-        bounds = [b.constant(0, INDEX), b.constant(count, INDEX)]
+        bounds = [b.constant(0, INDEX), outer.scalar(expression(count))]
         loop = b.op("tile_for", [*bounds, *starts], {}, (body,))
         done = iter(loop.results)
         sums = {result: next(done) for op in self.folds for result in self.carried(op)}
@@ -318,15 +331,18 @@ class _Walk:
         """How many indices of k there were before this tile, or with it (`more` = 1), as f32."""
         count = w.b("add", self.index, w.b.constant(more, INDEX))
         count = w.b("multiply", count, w.b.constant(self.step, INDEX))
-        count = w.b("minimum", count, w.b.constant(self.stream.extent, INDEX))
+        count = w.b("minimum", count, w.scalar(expression(self.stream.extent)))
         return w.b.convert(count, F32)
 
     def extrapolated(self, w: TileWriter, sum: Value, seen: Value) -> Value:
         """What a sum will be if all of k is like what was seen."""
-        one = w.b.constant(1, seen.tensor)
-        part = w.b(
-            "divide", w.b.constant(self.stream.extent, seen.tensor), w.b("maximum", seen, one)
+        one, extent = w.b.constant(1, seen.tensor), self.stream.extent
+        whole = (
+            w.b.constant(extent, seen.tensor)
+            if isinstance(extent, int)
+            else w.b.convert(w.scalar(expression(extent)), F32)
         )
+        part = w.b("divide", whole, w.b("maximum", seen, one))
         return w.b("multiply", sum, self.like(w, part, sum))
 
     def like(self, w: TileWriter, scalar: Value, tile: Value) -> Value:

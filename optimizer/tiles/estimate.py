@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ...hlo.deciding import at_hint, current, estimating
 from ...hlo.graph import Op, Value, constant_of
+from ...hlo.symbols import Dim, SymbolicDim
 from ..machine import Machine, Unit
 from .access import Box, Propagation, Span, access_of, inner_spans, propagate
 from .build import Group
 from .cost import Features, Traffic, level_of, rates, seconds
-from .expressions import Expression, evaluator, expression, variable
+from .expressions import AtSizes, Expression, evaluator, expression, sizes_in, variable
 from .streaming import Stage, Stream
 
 MOST_SIZES = 4096
@@ -57,16 +59,17 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Every combination of sizes as columns, one per root dim, then the step."""
+    """Every combination of sizes as columns, one per root dim, then the step. dims: where a call
+    decides them those at the hints."""
 
     columns: tuple[Any, ...]
     dims: tuple[int, ...]
 
-    @property
-    def values(self) -> dict[str, Any]:
+    def values(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """What variables are where a call decides these sizes."""
         named = {f"s{d}": column for d, column in enumerate(self.columns[:-1])}
         zeros = {f"t{d}": 0 for d in range(len(self.dims))}
-        return {**named, **zeros, "sk": self.columns[-1], "k": 0}
+        return AtSizes({**named, **zeros, "sk": self.columns[-1], "k": 0}, sizes)
 
     @property
     def tasks(self) -> Any:
@@ -82,16 +85,18 @@ def plans(
     ways: Sequence[Stream | None],
     most: int = 8,
     counter: type[Counter] | None = None,
+    written: bool = True,
 ) -> list[Plan]:
     """The best tilings by predicted time, over all ways to walk the group. `counter`: what counts
-    for the machine, that of executors with caches by default."""
+    for the machine, that of executors with caches by default. `written`: whether they will be tile
+    functions, whose tiles have sizes that no call decides."""
     found: list[Plan] = []
     for way, stream in enumerate(ways):
-        if stream is not None and stream.extent < SHORTEST_WALK:
+        if stream is not None and isinstance(stream.extent, int) and stream.extent < SHORTEST_WALK:
             continue
         kind = counter or Counter
         for whole in (False, True) if kind.whole_rows else (False,):
-            counted = _plans(group, machine, stream, most, kind, whole)
+            counted = _plans(group, machine, stream, most, kind, whole, written)
             found += [plan._replace(way=way) for plan in counted]
     return sorted(found, key=lambda plan: plan.time)[:most]
 
@@ -103,12 +108,19 @@ def _plans(
     most: int,
     kind: type[Counter],
     whole: bool,
+    written: bool,
 ) -> list[Plan]:
     dims = group.roots[0].dims
+    if whole and isinstance(dims[-1], SymbolicDim):
+        return []
     candidates = _candidates(dims, stream, whole)
     parts = _symbolic(group, stream, whole)
-    counter = kind(group, machine, stream, candidates, parts)
-    times = np.where(counter.fits(), counter.seconds(), np.inf)
+    fixed = _fixed(parts, candidates) if written else np.True_
+    if not np.any(fixed):
+        return []
+    with estimating():
+        counter = kind(group, machine, stream, candidates, parts)
+        times = np.where(fixed & counter.fits(), counter.seconds(), np.inf)
     order = np.lexsort((np.arange(len(times)), np.round(times, 12)))[:most]
     return [
         Plan(
@@ -126,10 +138,11 @@ def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
     """Bytes that all tiles of a plan move, by the level that serves them; intermediate values in
     scratch included."""
     columns = tuple(np.array([size]) for size in (*plan.sizes, plan.step))
-    candidates = _Candidates(columns, tuple(group.roots[0].dims))
+    candidates = _Candidates(columns, tuple(map(at_hint, group.roots[0].dims)))
     parts = _symbolic(group, plan.stream)
-    counter = Counter(group, machine, plan.stream, candidates, parts)
-    counter.seconds()
+    with estimating():
+        counter = Counter(group, machine, plan.stream, candidates, parts)
+        counter.seconds()
     found = dict.fromkeys((level.name for level in machine.levels), 0.0)
     for part in counter.traffic:
         level = int(np.broadcast_to(part.level, (1,))[0])
@@ -137,10 +150,13 @@ def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
     return found
 
 
-def _candidates(dims: Sequence[int], stream: Stream | None, whole: bool) -> _Candidates:
+def _candidates(dims: Sequence[Dim], stream: Stream | None, whole: bool) -> _Candidates:
     choices: list[list[int]] = []
     for place, dim in enumerate(dims):
         last = place == len(dims) - 1
+        if not isinstance(dim, int):
+            choices.append(_upto(at_hint(dim), [n for n in ALIGNED if n >= 16 or not last]))
+            continue
         sizes = [n for n in ALIGNED if n < dim and (n >= 16 or not last)]
         if last and whole:
             sizes = []
@@ -150,9 +166,34 @@ def _candidates(dims: Sequence[int], stream: Stream | None, whole: bool) -> _Can
         longest = max(range(len(choices)), key=lambda d: (len(choices[d]), -d))
         kept = choices[longest]
         choices[longest] = [*kept[:-1:2], kept[-1]]
-    steps = [n for n in STEPS if stream and n < stream.extent] or [stream.extent if stream else 0]
+    extent = stream.extent if stream else 0
+    if isinstance(extent, int):
+        steps = [n for n in STEPS if n < extent] or [extent]
+    else:
+        steps = [n for n in STEPS if n < at_hint(extent)] or [STEPS[0]]
     grid = np.array(list(itertools.product(*choices, steps)), np.int64)
-    return _Candidates(tuple(grid.T), tuple(dims))
+    return _Candidates(tuple(grid.T), tuple(map(at_hint, dims)))
+
+
+def _upto(size: int, sizes: Sequence[int]) -> list[int]:
+    """The sizes up to the first that is not below `size`."""
+    return [n for place, n in enumerate(sizes) if place == 0 or sizes[place - 1] < size]
+
+
+def _fixed(parts: Propagation, candidates: _Candidates) -> Any:
+    """The candidates in which tiles have sizes that no call decides."""
+    every = {span.size for box in parts.boxes.values() for span in box.spans}
+    every |= {span.size for spans in parts.inner.values() for span in spans}
+    sizes = [size for size in every if sizes_in(size)]
+    decisions = current()
+    fixed: Any = np.ones(len(candidates.columns[-1]), bool)
+    if not sizes or decisions is None:
+        return fixed
+    other = {name: 3 * size + 7 for name, size in decisions.hints.items()}
+    here, there = (evaluator(candidates.values(one)) for one in (decisions.hints, other))
+    for size in sizes:
+        fixed = fixed & (here(size) == there(size))
+    return fixed
 
 
 def _symbolic(group: Group, stream: Stream | None, whole: bool = False) -> Propagation:
@@ -164,11 +205,14 @@ def _symbolic(group: Group, stream: Stream | None, whole: bool = False) -> Propa
         if whole and d == len(dims) - 1:
             spans.append(Span(expression(0), expression(dim), 1, dim))
             continue
-        size = variable(f"s{d}", 1, dim)
-        spans.append(Span(variable(f"t{d}", 0, max(dim - 1, 0)) * size, size, 1, dim))
+        if isinstance(dim, int):
+            size, most = variable(f"s{d}", 1, dim), max(dim - 1, 0)
+        else:
+            size, most = variable(f"s{d}", 1, ALIGNED[-1]), dim
+        spans.append(Span(variable(f"t{d}", 0, most) * size, size, 1, dim))
     inner: dict[Op, tuple[Span, ...]] = {}
     if stream is not None:
-        step = variable("sk", 1, stream.extent)
+        step = variable("sk", 1, stream.extent if isinstance(stream.extent, int) else STEPS[-1])
         along = Span(variable("k", 0, stream.extent) * step, step, 1, stream.extent)
         for op, place in stream.inner.items():
             access = access_of(op)
@@ -199,11 +243,12 @@ class Counter:
         self.tasks = candidates.tasks
         self.trips: Any = 1.0
         if stream is not None:
-            self.trips = -(-stream.extent // np.maximum(candidates.columns[-1], 1))
+            self.trips = -(-at_hint(stream.extent) // np.maximum(candidates.columns[-1], 1))
         self.unit = machine.unit("f32")
         self.busy = np.zeros(self.count)  # seconds of computing, of one task
         self.traffic: list[Traffic] = []
-        self.evaluated = evaluator(candidates.values)
+        decisions = current()
+        self.evaluated = evaluator(candidates.values(decisions.hints if decisions else {}))
         self.floats: dict[Expression, Any] = {}
         self.computed = {result for op in group.ops for result in op.results}
 

@@ -1,6 +1,8 @@
-"""Integer expressions over tile ids, tile sizes and run-time values, in one canonical form.
+"""Integer expressions over tile ids, tile sizes, run-time values and sizes that a call decides, in
+one canonical form.
 
-    const | t_i | s_i | r_j | a + b | a * b | a // c | a % c | min | max | gcd | a if x <= y else b
+    const | t_i | s_i | r_j | n:size
+    | a + b | a * b | a // c | a % c | min | max | gcd | a if x <= y else b
 
 An expression is a polynomial with integer coefficients over atoms; an atom is a variable or one of
 the functions, applied to expressions. Equal polynomials are one object, so `==` is `is`. Functions
@@ -17,6 +19,11 @@ from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
+
+from ...hlo import symbols
+from ...hlo.deciding import current, surely_at_most
+from ...hlo.size_text import parse_dim
+from ...hlo.symbols import Dim, SymbolicDim
 
 Array = np.ndarray[Any, Any]
 Monomial = tuple["Atom", ...]  # sorted by key; the empty one is the constant's
@@ -120,7 +127,7 @@ class Expression:
                     found.add(atom)
         return found
 
-    def __add__(self, other: Expression | int) -> Expression:
+    def __add__(self, other: Expression | Dim) -> Expression:
         other = expression(other)
         if not other.terms:
             return self
@@ -136,13 +143,13 @@ class Expression:
     def __neg__(self) -> Expression:
         return Expression({monomial: -coefficient for monomial, coefficient in self.terms})
 
-    def __sub__(self, other: Expression | int) -> Expression:
+    def __sub__(self, other: Expression | Dim) -> Expression:
         return self + -expression(other)
 
-    def __rsub__(self, other: int) -> Expression:
+    def __rsub__(self, other: Dim) -> Expression:
         return -self + other
 
-    def __mul__(self, other: Expression | int) -> Expression:
+    def __mul__(self, other: Expression | Dim) -> Expression:
         other = expression(other)
         if other is ONE:
             return self
@@ -202,8 +209,10 @@ def _key(atom: Atom) -> str:
     return atom.key
 
 
-def expression(value: Expression | int) -> Expression:
-    """A number as an expression."""
+def expression(value: Expression | Dim) -> Expression:
+    """A number, or a size that a call decides, as an expression."""
+    if isinstance(value, SymbolicDim):
+        return _size(value)
     return value if isinstance(value, Expression) else _number(int(value))
 
 
@@ -212,8 +221,66 @@ def _number(value: int) -> Expression:
     return Expression({(): value})
 
 
-def variable(name: str, low: int | None = 0, high: int | None = None) -> Expression:
+_SIZE = "n:"  # begins the names of variables that stand for sizes
+
+
+def _size(size: SymbolicDim) -> Expression:
+    """A size: symbols and functions of them are variables, with the ranges that are known."""
+    total = ZERO
+    for monomial, coefficient in size.terms:
+        term = expression(coefficient)
+        for atom in monomial:
+            term = term * Expression({(Atom(f"{_SIZE}{atom.text}", ends_of(atom_size(atom))),): 1})
+        total = total + term
+    return total
+
+
+def atom_size(atom: symbols.Atom) -> Dim:
+    """An atom of a size as a size."""
+    return symbols.from_terms({(atom,): 1})
+
+
+def ends_of(size: Dim) -> Range:
+    """The bounds of a size."""
+    decisions = current()
+    if isinstance(size, int) or decisions is None:
+        return Range(size, size) if isinstance(size, int) else Range(None, None)
+    ends = decisions.assumptions.bounds(size)
+    return Range(ends.low, ends.high)
+
+
+@functools.lru_cache(4096)
+def _named_size(key: str) -> Dim:
+    return parse_dim(key.removeprefix(_SIZE))
+
+
+def size_of(atom: Atom) -> Dim | None:
+    """The size that a variable stands for; None for all other variables."""
+    return _named_size(atom.key) if atom.key.startswith(_SIZE) and not atom.function else None
+
+
+def sizes_in(value: Expression) -> bool:
+    """Whether it depends on sizes that a call decides."""
+    return any(atom.key.startswith(_SIZE) for atom in value.variables)
+
+
+class AtSizes(dict[str, Any]):
+    """Values of variables, where those of sizes follow from what symbols stand for."""
+
+    def __init__(self, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        super().__init__(values)
+        self.sizes = sizes
+
+    def __missing__(self, key: str) -> int:
+        if not key.startswith(_SIZE):
+            raise KeyError(key)
+        return symbols.bound(_named_size(key), self.sizes)
+
+
+def variable(name: str, low: int | None = 0, high: Dim | None = None) -> Expression:
     """A variable whose values lie in low .. high."""
+    if isinstance(high, SymbolicDim):
+        high = ends_of(high).high
     if low is not None and low == high:
         return expression(low)
     return Expression({(Atom(name, Range(low, high)),): 1})
@@ -261,20 +328,38 @@ def _most(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else max(a, b)
 
 
-def never_above(a: Expression | int, b: Expression | int) -> bool:
+def never_above(a: Expression | Dim, b: Expression | Dim) -> bool:
     """Whether a <= b can be proven."""
     if a is b:
         return True
-    low = (expression(b) - a).range.low
-    return low is not None and low >= 0
+    difference = expression(b) - a
+    low = difference.range.low
+    if low is not None and low >= 0:
+        return True
+    size = as_size(difference)
+    return isinstance(size, SymbolicDim) and surely_at_most(0, size)
 
 
-def minimum(a: Expression | int, b: Expression | int) -> Expression:
+def as_size(value: Expression) -> Dim | None:
+    """The size that an expression is; None where something else is in it."""
+    total: Dim = 0
+    for monomial, coefficient in value.terms:
+        term: Dim = coefficient
+        for atom in monomial:
+            size = size_of(atom)
+            if size is None:
+                return None
+            term = term * size
+        total = total + term
+    return total
+
+
+def minimum(a: Expression | Dim, b: Expression | Dim) -> Expression:
     """The smaller one; common terms stand outside."""
     return -maximum(-expression(a), -expression(b))
 
 
-def maximum(a: Expression | int, b: Expression | int) -> Expression:
+def maximum(a: Expression | Dim, b: Expression | Dim) -> Expression:
     """The larger one; common terms stand outside."""
     a, b = expression(a), expression(b)
     if never_above(a, b):

@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...hlo.build import Builder, make_op
+from ...hlo.deciding import at_hint
 from ...hlo.graph import Op, Value
 from ...hlo.ops.convolution import window_attributes
 from ...hlo.ops.tile_examples import INDEX
 from ...hlo.precision import operand_facts
 from ...hlo.types import F32, ElementType, TensorType
 from .access import Box, Propagation, Span, propagate, whole
-from .build import Group, root_box, tile_counts
+from .build import Group, grid_axes, root_box, tile_counts
 from .expressions import Expression, expression, variable
 from .write import TileWriter, Unwritable, inside, numbers
 
@@ -71,7 +72,7 @@ def boxes(dims: Sequence[int], rows: int) -> Iterator[tuple[int, ...]]:
     powers = [[1 << b for b in range(n.bit_length())] for n in limits]
     for sizes in itertools.product(*powers):
         if math.prod(sizes) == rows:
-            tiles = math.prod(tile_counts(dims, sizes))
+            tiles = at_hint(math.prod(tile_counts(dims, sizes)))
             found.append((tiles, tuple(-n for n in reversed(sizes)), sizes))
     least = min((tiles for tiles, _, _ in found), default=0)
     for tiles, _, sizes in sorted(found):
@@ -134,7 +135,7 @@ class _Writer:
         counts = tile_counts(main.result.dims, numbers(self.box))
         b = Builder(group.origin, check=False)
         memory = b.arguments([v.type for v in (*group.inputs, *group.roots)])
-        axes = [d for d, count in enumerate(counts) if count > 1]
+        axes = grid_axes(counts)
         ids = {f"t{d}": b("tile_id", axis=axis) for axis, d in enumerate(axes)}
         writer = TileWriter(b, dict(zip(group.inputs, memory, strict=False)), ids)
         own = Box(tuple(self.box.spans[d] for d in self.order))

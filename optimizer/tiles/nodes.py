@@ -33,6 +33,8 @@ class Planner(Protocol):
 
     def plan(self, group: Group) -> Plan | None: ...
 
+    def alone(self, group: Group) -> Plan | None: ...
+
     def kernel(self, group: Group, operands: Sequence[Value], name: str) -> Op | None: ...
 
 
@@ -163,7 +165,10 @@ class Nodes:
         if wiring not in known:
             group = self.flatten(members)
             fits = group is not None and (len(members) == 1 or len(group.ops) <= MOST_OPERATIONS)
-            known[wiring] = self.planner.plan(group) if group is not None and fits else None
+            plan = self.planner.plan(group) if group is not None and fits else None
+            if plan is None and group is not None and len(members) == 1:
+                plan = self.planner.alone(group)
+            known[wiring] = plan
         plan = known[wiring]
         if plan is None:
             return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ...hlo.deciding import largest
 from ...hlo.graph import Region, Value
 from ..peak import Peak, bytes_beside
 from .nodes import Node, Nodes, Rebuilt
@@ -117,7 +118,7 @@ class _Spare:
             for producer in self.nodes.producers(consumer):
                 inside = {*producer.members, *consumer.members}
                 spared = sum(
-                    value.tensor.bytes
+                    largest(value.tensor.bytes)
                     for value in self.nodes.between(producer, consumer)
                     if value in living and not self.nodes.leaves(value, inside)
                 )

@@ -28,10 +28,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...hlo.access import Access, Kind
+from ...hlo.deciding import at_hint
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Function, Module, Op, Value, constant_of
 from ...hlo.interpret import Interpreter
 from ...hlo.ops.bodies import monoid
+from ...hlo.symbols import Dim
 from .access import access_of
 
 # Reductions whose result so far is a valid stand-in for the final one while walking.
@@ -82,7 +84,7 @@ class Stage(Enum):
 class Stream:
     """A group that can be walked along k. `dims` has the dim of each value that k is."""
 
-    extent: int
+    extent: Dim
     dims: Mapping[Value, int]
     stages: Mapping[Value, Stage]
     forms: Mapping[Value, Form]  # of values along k, and of the operands' product in a fold
@@ -113,7 +115,7 @@ def streams(ops: Sequence[Op], roots: Sequence[Value]) -> list[Stream]:
             stream = _Analysis(ops, known, roots, closure).run()
             if stream is not None:
                 found.append(stream)
-    return sorted(found, key=lambda stream: -stream.extent)
+    return sorted(found, key=lambda stream: -at_hint(stream.extent))
 
 
 def _operand_dims(op: Op, access: Access, place: int) -> list[tuple[Value, int]]:

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ...hlo.build import Builder, build_module, make_op
+from ...hlo.deciding import at_hint, surely_at_most
 from ...hlo.graph import Dense, Op, Region, Value, arguments, constant_of
 from ...hlo.interpret import Interpreter
 from ...hlo.offsets import EVERYTHING, Offset, Offsets
 from ...hlo.ops.bodies import monoid
 from ...hlo.ops.tile import INDEX
 from ...hlo.positions import difference, most
+from ...hlo.symbols import Dim, maximum
 from ...hlo.types import TensorType
 from ..fold import Folder
 from ..licence import Ledger
@@ -34,7 +36,7 @@ class Edge(NamedTuple):
     """Turns change nothing where `rest` + `slope` * (the loop's variable) is negative."""
 
     rest: Offset
-    slope: int
+    slope: int  # not 0
 
 
 def without_idle_turns(kernel: Op) -> Op:
@@ -57,7 +59,7 @@ def without_idle_turns(kernel: Op) -> Op:
         ends = [_quotient(end, edge.slope) for end in offsets.range(edge.rest)]
         if edge.slope > 0:
             lower = bound
-        elif max(ends) <= offsets.of(op.operands[1]).constant:
+        elif all(surely_at_most(end, offsets.of(op.operands[1]).constant) for end in ends):
             upper = bound
         else:
             upper = b("minimum", upper, bound)
@@ -85,13 +87,17 @@ def _edges(loop: Op, offsets: Offsets) -> Iterator[Edge]:
         highest = most(position, mask.result.dims)
         factors = dict(highest.terms)
         slope = factors.pop(body.arguments[0], 0)
-        if not slope or any(_is_inside(value, body) for value in factors):
+        if not isinstance(slope, int) or not slope:
+            continue
+        if any(_is_inside(value, body) for value in factors):
             continue
         edge = Edge(Offset(highest.constant, tuple(factors.items())), slope)
         low, high = (_quotient(end, slope) for end in offsets.range(edge.rest))
-        if max(map(abs, offsets.range(edge.rest))) + abs(slope) > EVERYTHING[1]:
+        reach = [sign * end + abs(slope) for end in offsets.range(edge.rest) for sign in (1, -1)]
+        if not all(surely_at_most(end, EVERYTHING[1]) for end in reach):
             continue
-        gains = low < upper.constant if slope < 0 else low > 0 or high > 0
+        low, high = at_hint(low), at_hint(high)
+        gains = low < at_hint(upper.constant) if slope < 0 else low > 0 or high > 0
         if gains and _is_idle(body, mask):
             yield edge
 
@@ -100,10 +106,10 @@ def _is_inside(value: Value, body: Region) -> bool:
     return value.owner is body or value.op in body.ops
 
 
-def _quotient(rest: int, slope: int) -> int:
+def _quotient(rest: Dim, slope: int) -> Dim:
     """The first turn that an edge leaves out, or the first that it does not, from 0 on."""
     step = abs(slope)
-    return max(0, rest + step if slope < 0 else step - 1 - rest) // step
+    return maximum(0, rest + step if slope < 0 else step - 1 - rest) // step
 
 
 def _bound(b: Builder, edge: Edge, offsets: Offsets, mapping: dict[Value, Value]) -> Value:
@@ -112,16 +118,26 @@ def _bound(b: Builder, edge: Edge, offsets: Offsets, mapping: dict[Value, Value]
     above = edge.rest.plus(Offset(step)) if edge.slope < 0 else Offset(step - 1).plus(edge.rest, -1)
     whole = all(factor % step == 0 for _, factor in above.terms)
     constant, divide = above.constant, True
-    if whole and offsets.range(above)[0] >= 0:  # each term by itself: the sum stays linear
+    positive = surely_at_most(0, offsets.range(above)[0])
+    if whole and positive:  # each term by itself: the sum stays linear
         constant, divide = above.constant // step, False
-    total = b.constant(constant, INDEX)
+    total = _scalar(b, constant)
     for variable, factor in above.terms:
-        number = b.constant(factor if divide else factor // step, INDEX)
+        number = _scalar(b, factor if divide else factor // step)
         total = b("add", total, b("multiply", mapping.get(variable, variable), number))
     if divide:
         total = b("maximum", total, b.constant(0, INDEX))
         total = b("divide", total, b.constant(step, INDEX))
     return total
+
+
+def _scalar(b: Builder, number: Dim) -> Value:
+    """A number as an i32 scalar; a size that a call decides is none below 0."""
+    if isinstance(number, int):
+        return b.constant(number, INDEX)
+    if surely_at_most(0, number):
+        return b("tile_bound", size=number)
+    return b("negate", b("tile_bound", size=-number))
 
 
 class _Fact(NamedTuple):

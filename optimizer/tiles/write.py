@@ -18,9 +18,19 @@ from ...hlo.errors import CompilerBug
 from ...hlo.graph import Dense, Op, Value, constant_of
 from ...hlo.ops.convolution import window_attributes
 from ...hlo.ops.tile_examples import INDEX
+from ...hlo.symbols import SymbolicDim
 from ...hlo.types import I32, TensorType
 from .access import Box, Propagation, Span, access_of, compose
-from .expressions import ZERO, Atom, Expression, never_above
+from .expressions import (
+    ZERO,
+    Atom,
+    Expression,
+    as_size,
+    expression,
+    never_above,
+    size_of,
+    sizes_in,
+)
 
 # Index operations that have a form on tiles; every elementwise operation has.
 _MOVES = frozenset({"broadcast_in_dim", "iota", "pad", "reshape", "slice", "transpose"})
@@ -54,9 +64,12 @@ def inside(span: Span) -> bool:
 
 
 def numbers(box: Box) -> tuple[int, ...]:
-    """The sizes of a box as numbers; CompilerBug if they still depend on something."""
+    """The sizes of a box as numbers; Unwritable if they are a call's to decide, CompilerBug if they
+    still depend on something else."""
     found = tuple(span.size.constant for span in box.spans)
     if None in found:
+        if any(sizes_in(span.size) for span in box.spans):
+            raise Unwritable(f"a call decides how large a tile of {box} is")
         raise CompilerBug(f"a tile of {box} has no fixed size")
     return tuple(n for n in found if n is not None)
 
@@ -98,7 +111,8 @@ class TileWriter:
         outer = self.outer
         if outer is None:
             return None
-        needed = {atom.key for offset in offsets for atom in offset.variables}
+        atoms = {atom for offset in offsets for atom in offset.variables}
+        needed = {atom.key for atom in atoms if size_of(atom) is None}
         return outer if needed <= set(outer.variables) else None
 
     @contextmanager
@@ -132,6 +146,9 @@ class TileWriter:
         return known
 
     def _sum(self, value: Expression) -> Value:
+        size = as_size(value)
+        if isinstance(size, SymbolicDim):
+            return self.b("tile_bound", size=size)
         total: Value | None = None
         for monomial, coefficient in value.terms:
             factors = [self._atom(atom) for atom in monomial]
@@ -144,7 +161,7 @@ class TileWriter:
         return self.b.constant(0, INDEX) if total is None else total
 
     def _atom(self, atom: Atom) -> Value:
-        if not atom.function:
+        if not atom.function and size_of(atom) is None:
             return self.variables[atom.key]
         known = self._scalars.get(atom)
         if known is None:
@@ -152,6 +169,9 @@ class TileWriter:
         return known
 
     def _function(self, atom: Atom) -> Value:
+        size = size_of(atom)
+        if size is not None:
+            return self.b("tile_bound", size=size)
         left, right, *_ = [self.scalar(argument) for argument in atom.arguments]
         if atom.function == "max":
             return self.b("maximum", left, right)
@@ -245,7 +265,11 @@ class TileWriter:
         if span.stride != 1:
             index = self.b("multiply", index, self.b.constant(span.stride, kind))
         index = self.b("add", index, self.b.broadcast(self.scalar(span.offset), dims, ()))
-        holds = self.b.compare("LT", index, self.b.constant(span.bound, kind))
+        if isinstance(span.bound, int):
+            end = self.b.constant(span.bound, kind)
+        else:
+            end = self.b.broadcast(self.scalar(expression(span.bound)), dims, ())
+        holds = self.b.compare("LT", index, end)
         if not never_above(ZERO, span.offset):
             above = self.b.compare("GE", index, self.b.constant(0, kind))
             holds = self.b("and", holds, above)

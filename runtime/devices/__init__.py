@@ -75,6 +75,7 @@ def open_device(
     facts: Mapping[str, bytes] | None = None,
     comm_timeout: float | None = None,
     shared: dict[str, Any] | None = None,
+    sizes: Sequence[int] = (),
 ) -> Device:
     """The plan on this machine. What it cannot run is opened as well, to be saved: then the first
     call is a UserError.
@@ -82,7 +83,7 @@ def open_device(
     `driver`: the GPU of a plan for one; None looks for it at the first call. `cubins`: machine code
     of the image by architecture. facts, comm_timeout: of several processes (`CpuVariant`). shared:
     what plans of one image and of the same weights have in memory together; one at a time is opened
-    with it.
+    with it. `sizes`: the values of the plan's formulas.
     """
     shared = {} if shared is None else shared
     if family(plan.target) not in TARGETS:
@@ -102,7 +103,7 @@ def open_device(
     if name == "cpu" and module.lacks(plan):
         refuse = functools.partial(module.check_machine, plan)
         return Device(refuse, lambda *_: refuse(), lambda *_: refuse())
-    several = (facts, comm_timeout, shared) if name == "cpu" else ()
+    several = (facts, comm_timeout, shared, sizes) if name == "cpu" else ()
     opened = getattr(module, variant)(plan, image, weights, threads, pin, *several)
     bind = getattr(module, "bind", _binder(module.run))
     return Device(

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import mmap
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from time import perf_counter_ns
@@ -36,6 +37,7 @@ _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
 
 _STEP_WORDS = 8
+_HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
 
 # A step as the cost rule below sees it, for one worker: operations and bytes per microsecond.
@@ -145,6 +147,9 @@ class CpuVariant:
         self.scratch_bytes = -(-max((k.scratch_bytes for k in plan.kernels), default=0) // 64) * 64
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
         self.context_bytes = pages(self.arena_bytes + self.scratch_bytes * self.threads)
+        # Contexts of all sizes take turns in the same memory, as much as the largest ones need: the
+        # program of these is opened first.
+        self.blocks = shared.setdefault("blocks", _Blocks(self.context_bytes)) if sizes else None
         self._weights = dict(weights)
         try:
             self._check_limits()
@@ -288,15 +293,32 @@ class CpuVariant:
         return CpuContext(self)
 
 
+class _Blocks:
+    """Memory of calls, each block as large as any size needs; no call is in those of `free`."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.free: deque[Pages] = deque()
+
+    def take(self) -> Pages:
+        try:
+            return self.free.pop()
+        except IndexError:
+            return Pages(self.size, huge=self.size >= _HUGE)
+
+
 class CpuContext:
     """The memory of one call at a time: arena, scratch, slots."""
 
     def __init__(self, variant: CpuVariant) -> None:
         self.variant = variant
-        size = variant.context_bytes
-        self._memory = Pages(size, huge=size >= 1 << 22)
         self.slots = variant.slots.copy()
-        self.slots[variant.arena_slots] += self._memory.address
+        self._memory: Pages | None = None
+        self._base = 0  # of what the slots point to
+        if variant.blocks is None:
+            self._memory = Pages(variant.context_bytes, huge=variant.context_bytes >= _HUGE)
+            self.slots[variant.arena_slots] += self._memory.address
+            self._base = self._memory.address
         count = len(variant.plan.inputs) + len(variant.plan.outputs)
         self.io = (ctypes.c_int64 * max(1, count))()
         self.words = np.array(
@@ -306,7 +328,7 @@ class CpuContext:
                 ctypes.addressof(self.io),
                 variant.patches.ctypes.data,
                 variant.patch_count,
-                self._memory.address + variant.arena_bytes,
+                self._base + variant.arena_bytes,
                 variant.scratch_bytes,
                 *(0,) * 4,
             ],
@@ -315,6 +337,23 @@ class CpuContext:
         self.address: int = self.words.ctypes.data
         self.count = count
         self.bound: tuple[np.ndarray, ...] = ()  # arrays that a bound call refers to
+
+    def enter(self) -> None:
+        """Take memory for a call, where that is shared with calls of other sizes."""
+        blocks = self.variant.blocks
+        if blocks is not None and self._memory is None:
+            self._memory = blocks.take()
+            moved = self._memory.address - self._base
+            self.slots[self.variant.arena_slots] += moved
+            self.words[5] += moved
+            self._base += moved
+
+    def leave(self) -> None:
+        """Give it back."""
+        blocks = self.variant.blocks
+        if blocks is not None and self._memory is not None:
+            blocks.free.append(self._memory)
+            self._memory = None
 
     def set_trace(self, address: int, records: int) -> None:
         """Where workers log their steps, `records` each; address 0 = no log."""
@@ -338,9 +377,13 @@ def run(
     shapes and types. Results do not depend on the number of threads.
     """
     _bind(context, inputs, outputs)
-    if profile:
-        return _profiled(context)
-    _execute(context.variant, context)
+    context.enter()
+    try:
+        if profile:
+            return _profiled(context)
+        _execute(context.variant, context)
+    finally:
+        context.leave()
     return []
 
 
@@ -349,6 +392,7 @@ def bind(
 ) -> Callable[[], int]:
     """A function that does what `run` would do on these arrays, which it keeps alive."""
     _bind(context, inputs, outputs)
+    context.enter()  # and never leave
     context.bound = (*inputs, *outputs)
     variant = context.variant
     return lambda: _execute(variant, context)

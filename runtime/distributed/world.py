@@ -1,29 +1,28 @@
 """The processes that run a program together, over MPI (mpi4py).
 
-MPI is imported, and so started, when a program of several processes is first loaded or called. From
-then on an exception that nobody catches ends all processes, not only its own: the others would wait
-for it. A process that ends says so to the others, so that one that still waits for it fails at
-once. Every wait has a deadline but the last, for the end of the others.
+MPI is imported, and so started, when a program of several processes is first loaded or called. An
+exception that nobody catches ends all processes, not only its own: the others would wait for it. A
+process that ends says so to the others, so that one that still waits for it fails at once. Every
+wait has a deadline; that for the end of the others has one from each word that they still run.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import hashlib
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...hlo.errors import UserError
-from .launch import launched
+from .launch import end_together, launched
+from .words import Words
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -33,16 +32,21 @@ Message = tuple[int, Array]  # the other process, C-contiguous bytes
 
 DEFAULT_TIMEOUT = 300.0  # seconds
 TIMEOUT = "GIRIH_COMM_TIMEOUT"
+_REMEDY = (
+    "; look at what they wrote, and whether all make the same calls in the same order, or wait "
+    "longer: --comm-timeout SECONDS, "
+    f"girih.load(..., comm_timeout=) or {TIMEOUT}"
+)
 _PATIENCE, _SLOWEST = 2e-3, 1e8  # seconds without a pause, and bytes a second
 _PAUSE, _LONGEST = 20e-6, 1e-3  # seconds
 # Processes that share a core wait for each other's turn on it.
 _give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _LONGEST_AT_END = 20e-3  # seconds: the others may have much to do before they end
-_GRACE = 0.5  # seconds that messages of a process that has ended may be under way
 _ENDING = 10.0  # seconds in which the others start MPI, where this process fails before it has
 _FORWARDED = 0.5  # seconds in which a launcher reads what was written: it drops the rest at the end
 _LARGEST = 1 << 30  # bytes of one message: MPI counts in 32 bits
-_DATA, _FAREWELL, _MEETING = 0, 1, 29431  # tags; the last on the communicator of all programs
+_DATA, _FIRST, _MEETING = 0, 2, 29431  # tags; the last on the communicator of all programs
+_TAGS = 32767 - _FIRST  # for messages of programs: every library has so many
 
 
 class _Waiting(NamedTuple):
@@ -56,7 +60,7 @@ class _Waiting(NamedTuple):
 
 class World:
     """All processes of the launcher. `lock`: one call at a time communicates. `seconds`: what a
-    wait may take where nothing else is said."""
+    wait may take where nothing else is said; as for the program that was loaded last."""
 
     def __init__(self, mpi: Any, seconds: float) -> None:
         self.seconds = seconds
@@ -67,9 +71,8 @@ class World:
         self.communicator: MPI.Intracomm = everyone
         self._status = mpi.Status()
         self._communicators: dict[tuple[tuple[int, ...], ...], MPI.Comm] = {}
-        self._farewells: dict[int, MPI.Request] = {}
-        self._gone: dict[int, float] = {}  # processes that have ended -> when that was seen
-        self._buffers: list[Array] = []
+        self._words: Words | None = None
+        self._programs = 0
         self._abandoned: list[_Waiting] = []  # MPI may still write to what they refer to
 
     @property
@@ -88,11 +91,8 @@ class World:
         self._wait(
             [_Waiting(peer, request, 0, False) for peer in self.others[:1]], what, self.seconds
         )
-        self._buffers = [np.zeros(1, np.uint8) for _ in self.others]
-        self._farewells = {
-            peer: self.communicator.Irecv(buffer, peer, _FAREWELL)
-            for peer, buffer in zip(self.others, self._buffers, strict=True)
-        }
+        several = self.mpi.Query_thread() == self.mpi.THREAD_MULTIPLE
+        self._words = Words(self.communicator, self.others, self.lock, several)
 
     def exchange(
         self,
@@ -100,12 +100,19 @@ class World:
         incoming: Sequence[Message],
         what: str,
         seconds: float | None = None,
+        tag: int = _DATA,
     ) -> None:
         """Send and receive, at most one message for each other process. `what`: the operation and
         its line, for the UserError that says who did not answer in so many seconds, or sent
-        another number of bytes."""
+        another number of bytes. `tag`: only messages with the same one are received."""
         limit = self.seconds if seconds is None else seconds
-        self._wait(self._requests(outgoing, incoming, _DATA), what, limit)
+        self._wait(self._requests(outgoing, incoming, tag), what, limit)
+
+    def next_tag(self) -> int:
+        """Of a program's messages, so that those of another are not taken for them where processes
+        call programs in different orders. All processes ask for it in the same order."""
+        self._programs += 1
+        return _FIRST + self._programs % _TAGS
 
     def communicator_of(self, groups: Sequence[Sequence[int]]) -> MPI.Comm:
         """Of this process's one of the groups, which all processes ask for together."""
@@ -139,24 +146,23 @@ class World:
                     "same bundle, with the same target, on all of them"
                 )
 
-    def abort(self) -> None:
-        """End all processes of the launcher."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        time.sleep(_FORWARDED)
-        self.mpi.COMM_WORLD.Abort(1)
-
     def leave(self) -> None:
         """Tell the others that this process ends, and wait until they do: MPI ends for all at once.
-        That may take as long as they need."""
-        if self.mpi.Is_finalized():
+        That may take as long as they say that they run; one that says nothing ends all."""
+        if self._words is None or self.mpi.Is_finalized():
             return
+        self._words.end()
         if self._abandoned:
-            self.abort()
-        farewell, pause = np.zeros(1, np.uint8), _PAUSE
-        pending = [self.communicator.Isend(farewell, peer, _FAREWELL) for peer in self.others]
-        pending += [request for peer, request in self._farewells.items() if peer not in self._gone]
-        while pending := [request for request in pending if not request.Test()]:
+            _abort(self.mpi)
+        pause = _PAUSE
+        while not self._words.are_over:
+            if silent := self._words.silent(self.seconds):
+                print(
+                    f"the end of the processes: process {self.rank} waited {self.seconds:g} s for "
+                    f"a word from {_processes(silent)}{_REMEDY}",
+                    file=sys.stderr,
+                )
+                _abort(self.mpi)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_AT_END)
 
@@ -208,8 +214,7 @@ class World:
             if now > deadline:
                 raise UserError(
                     f"{what}: process {self.rank} waited {seconds:g} s for "
-                    f"{_processes(missing)}; look at what they wrote, or wait longer: "
-                    f"--comm-timeout SECONDS, girih.load(..., comm_timeout=) or {TIMEOUT}"
+                    f"{_processes(missing)}{_REMEDY}"
                 )
             if now < moving:
                 _give_way()
@@ -232,13 +237,7 @@ class World:
         return True
 
     def _has_ended(self, peer: int) -> bool:
-        """Whether a process has ended, and nothing of it can be under way."""
-        if peer not in self._gone:
-            request = self._farewells.get(peer)
-            if request is None or not request.Test():
-                return False
-            self._gone[peer] = time.monotonic()
-        return time.monotonic() > self._gone[peer] + _GRACE
+        return self._words is not None and self._words.has_ended(peer)
 
 
 _starting = threading.Lock()
@@ -256,7 +255,7 @@ def the_world(seconds: float | None = None) -> World:
             world = World(_started_mpi(limit), limit)
             if world.size > 1:
                 world.meet()
-                sys.excepthook = functools.partial(_end_all, world, sys.excepthook)
+                end_together()
                 atexit.register(_leave, world, os.getpid())
             _worlds.append(world)
         return _worlds[0]
@@ -299,23 +298,34 @@ def _end_late_start(seconds: float) -> None:
     os._exit(1)
 
 
+def _abort(mpi: Any) -> None:
+    """End all processes of the launcher."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(_FORWARDED)
+    mpi.COMM_WORLD.Abort(1)
+
+
 def end_all_processes() -> None:
     """Where this process runs with others, or was started to, end all of them: it failed, and they
     would wait for it."""
     if not _worlds and launched() == 1:
         return
     try:
-        world = the_world(None if _worlds else _ENDING)
+        mpi = _worlds[0].mpi if _worlds else _started_mpi(_ENDING)
     except UserError:
         return  # it never ran with others
-    if world.size > 1:
-        world.abort()
+    rank, size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
+    if size > 1:
+        print(f"process {rank} of {size} failed and ends all", file=sys.stderr)
+        _abort(mpi)
 
 
 def joined_world(processes: int, seconds: float | None = None) -> World:
     """The launcher's processes, which are so many; UserError otherwise, or where they do not start
     in so many seconds. From here on a failure of one ends all."""
     world = the_world(seconds)
+    world.seconds = comm_timeout(seconds)
     if world.size != processes:
         raise UserError(
             f"the program is for {processes} processes, and {world.size} "
@@ -340,21 +350,6 @@ def comm_timeout(seconds: float | None) -> float:
     if not 0 < found < float("inf"):
         raise UserError(f"{place} must be a number of seconds above 0, not {value!r}")
     return found
-
-
-_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
-
-
-def _end_all(
-    world: World,
-    before: _Hook,
-    kind: type[BaseException],
-    error: BaseException,
-    trace: TracebackType | None,
-) -> None:
-    before(kind, error, trace)
-    print(f"process {world.rank} of {world.size} failed and ends all", file=sys.stderr)
-    world.abort()
 
 
 def _leave(world: World, process: int) -> None:

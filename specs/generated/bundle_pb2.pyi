@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 a219a612560cddc46f14f9e1ddaaac17d9af4a18d0254f62128675085039a985); do not edit.
+# Generated from specs/bundle.proto (sha256 1a18b9d5ef680484491d92cf2f79d331fd67c606286d1fb373328da5deed7580); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Manifest(_message.Message):
-    __slots__ = ("format", "version", "features", "members", "weights", "variants", "checks")
+    __slots__ = ("format", "version", "features", "members", "weights", "variants", "checks", "entries")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class Manifest(_message.Message):
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     format: str
     version: str
     features: _containers.RepeatedCompositeFieldContainer[Feature]
@@ -24,7 +25,16 @@ class Manifest(_message.Message):
     weights: WeightFile
     variants: _containers.RepeatedCompositeFieldContainer[BundleVariant]
     checks: str
-    def __init__(self, format: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ..., variants: _Optional[_Iterable[_Union[BundleVariant, _Mapping]]] = ..., checks: _Optional[str] = ...) -> None: ...
+    entries: _containers.RepeatedCompositeFieldContainer[BundleEntry]
+    def __init__(self, format: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ..., variants: _Optional[_Iterable[_Union[BundleVariant, _Mapping]]] = ..., checks: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[BundleEntry, _Mapping]]] = ...) -> None: ...
+
+class BundleEntry(_message.Message):
+    __slots__ = ("name", "program")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    program: str
+    def __init__(self, name: _Optional[str] = ..., program: _Optional[str] = ...) -> None: ...
 
 class Feature(_message.Message):
     __slots__ = ("name", "minimum_runtime")
@@ -70,7 +80,7 @@ class Seal(_message.Message):
     def __init__(self, algorithm: _Optional[str] = ..., key: _Optional[str] = ..., mac: _Optional[str] = ...) -> None: ...
 
 class BundleVariant(_message.Message):
-    __slots__ = ("target", "plan", "image", "native", "triple", "features", "weights", "cubins", "layout")
+    __slots__ = ("target", "plan", "image", "native", "triple", "features", "weights", "cubins", "layout", "further")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +90,7 @@ class BundleVariant(_message.Message):
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     CUBINS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     target: str
     plan: str
     image: str
@@ -89,7 +100,16 @@ class BundleVariant(_message.Message):
     weights: WeightFile
     cubins: _containers.RepeatedCompositeFieldContainer[BundleCubin]
     layout: BundleLayout
-    def __init__(self, target: _Optional[str] = ..., plan: _Optional[str] = ..., image: _Optional[str] = ..., native: _Optional[bool] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ..., cubins: _Optional[_Iterable[_Union[BundleCubin, _Mapping]]] = ..., layout: _Optional[_Union[BundleLayout, _Mapping]] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[BundlePlan]
+    def __init__(self, target: _Optional[str] = ..., plan: _Optional[str] = ..., image: _Optional[str] = ..., native: _Optional[bool] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[WeightFile, _Mapping]] = ..., cubins: _Optional[_Iterable[_Union[BundleCubin, _Mapping]]] = ..., layout: _Optional[_Union[BundleLayout, _Mapping]] = ..., further: _Optional[_Iterable[_Union[BundlePlan, _Mapping]]] = ...) -> None: ...
+
+class BundlePlan(_message.Message):
+    __slots__ = ("entry", "plan")
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    entry: str
+    plan: str
+    def __init__(self, entry: _Optional[str] = ..., plan: _Optional[str] = ...) -> None: ...
 
 class BundleLayout(_message.Message):
     __slots__ = ("mesh", "arguments", "results", "weights")
@@ -135,20 +155,53 @@ class Signatures(_message.Message):
     def __init__(self, entries: _Optional[_Mapping[str, BundleSignature]] = ...) -> None: ...
 
 class BundleSignature(_message.Message):
-    __slots__ = ("inputs", "outputs", "arguments", "results", "keywords", "names")
+    __slots__ = ("inputs", "outputs", "arguments", "results", "keywords", "names", "symbols", "constraints")
+    class SymbolsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: BundleSymbol
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[BundleSymbol, _Mapping]] = ...) -> None: ...
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     KEYWORDS_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    SYMBOLS_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     inputs: BundleTree
     outputs: BundleTree
     arguments: _containers.RepeatedCompositeFieldContainer[BundleArgument]
     results: _containers.RepeatedCompositeFieldContainer[BundleResult]
     keywords: BundleTree
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, inputs: _Optional[_Union[BundleTree, _Mapping]] = ..., outputs: _Optional[_Union[BundleTree, _Mapping]] = ..., arguments: _Optional[_Iterable[_Union[BundleArgument, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[BundleResult, _Mapping]]] = ..., keywords: _Optional[_Union[BundleTree, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+    symbols: _containers.MessageMap[str, BundleSymbol]
+    constraints: _containers.RepeatedCompositeFieldContainer[BundleSizeConstraint]
+    def __init__(self, inputs: _Optional[_Union[BundleTree, _Mapping]] = ..., outputs: _Optional[_Union[BundleTree, _Mapping]] = ..., arguments: _Optional[_Iterable[_Union[BundleArgument, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[BundleResult, _Mapping]]] = ..., keywords: _Optional[_Union[BundleTree, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., symbols: _Optional[_Mapping[str, BundleSymbol]] = ..., constraints: _Optional[_Iterable[_Union[BundleSizeConstraint, _Mapping]]] = ...) -> None: ...
+
+class BundleSymbol(_message.Message):
+    __slots__ = ("minimum", "maximum", "modulus", "residue", "origin")
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    MODULUS_FIELD_NUMBER: _ClassVar[int]
+    RESIDUE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    minimum: int
+    maximum: int
+    modulus: int
+    residue: int
+    origin: str
+    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., modulus: _Optional[int] = ..., residue: _Optional[int] = ..., origin: _Optional[str] = ...) -> None: ...
+
+class BundleSizeConstraint(_message.Message):
+    __slots__ = ("text", "origin")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    origin: str
+    def __init__(self, text: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class BundleTree(_message.Message):
     __slots__ = ("kind", "children", "keys", "type_name", "value", "context")

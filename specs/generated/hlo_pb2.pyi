@@ -1,4 +1,4 @@
-# Generated from specs/hlo.proto (sha256 452c78201e193440f791d3361176c8d96ed791b270120b36b7cc67c89d05e9e9); do not edit.
+# Generated from specs/hlo.proto (sha256 a4f927192ec4cda0b3a9fd7f5df2dad1afd4c9410802cb159fa2aa976aaf4eda); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -118,7 +118,7 @@ class WireAttribute(_message.Message):
     def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[WireValue, _Mapping]] = ...) -> None: ...
 
 class WireValue(_message.Message):
-    __slots__ = ("boolean", "integer", "real", "text", "data", "none", "integers", "tuple", "map", "type", "constant", "big_integer")
+    __slots__ = ("boolean", "integer", "real", "text", "data", "none", "integers", "tuple", "map", "type", "constant", "big_integer", "size")
     BOOLEAN_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
     REAL_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,7 @@ class WireValue(_message.Message):
     TYPE_FIELD_NUMBER: _ClassVar[int]
     CONSTANT_FIELD_NUMBER: _ClassVar[int]
     BIG_INTEGER_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     boolean: bool
     integer: int
     real: float
@@ -143,7 +144,8 @@ class WireValue(_message.Message):
     type: int
     constant: int
     big_integer: str
-    def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., real: _Optional[float] = ..., text: _Optional[int] = ..., data: _Optional[bytes] = ..., none: _Optional[bool] = ..., integers: _Optional[_Union[Integers, _Mapping]] = ..., tuple: _Optional[_Union[WireValues, _Mapping]] = ..., map: _Optional[_Union[AttributeMap, _Mapping]] = ..., type: _Optional[int] = ..., constant: _Optional[int] = ..., big_integer: _Optional[str] = ...) -> None: ...
+    size: str
+    def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., real: _Optional[float] = ..., text: _Optional[int] = ..., data: _Optional[bytes] = ..., none: _Optional[bool] = ..., integers: _Optional[_Union[Integers, _Mapping]] = ..., tuple: _Optional[_Union[WireValues, _Mapping]] = ..., map: _Optional[_Union[AttributeMap, _Mapping]] = ..., type: _Optional[int] = ..., constant: _Optional[int] = ..., big_integer: _Optional[str] = ..., size: _Optional[str] = ...) -> None: ...
 
 class Integers(_message.Message):
     __slots__ = ("values",)

@@ -196,6 +196,10 @@ def test_what_nobody_said_is_found(source: Path, girih_command: Any) -> None:
     told = json.loads(out)
     assert code == 0 and sum(held["bytes"] for held in told["arguments"]) <= 8 << 10
     assert any("model" in held["sharding"] for held in told["arguments"])
+    found = told["automatic"]
+    assert 0 < found["bound"] <= 1.001 * found["price"] and found["memory_bytes"] <= 8 << 10
+    code, out, _ = girih_command(*command, "--max-memory", "8KiB")
+    assert code == 0 and "no choice costs less than" in out
     code, _, err = girih_command(*command, "--max-memory", "64")
     assert code == 2 and "fits into 64 bytes" in err
     code, _, err = girih_command("explain", "sharding", str(source), *SHARDED, "--max-memory", "64")

@@ -74,6 +74,18 @@ class TestJax:
             girih.interpret(module, [X, W])[0], gradient(X, W), rtol=1e-4, atol=1e-5
         )
 
+    def test_each_has_its_own_line(self):
+        """Although one has been lowered for the same type and spec before."""
+
+        def twice(x: Any) -> Any:
+            x = girih.shard(x, "data")
+            return girih.shard(x + 1, "data")
+
+        first = twice.__code__.co_firstlineno + 1
+        ops = girih.import_model(twice, X).walk()
+        lines = [op.origin[0].line for op in ops if op.name == "sharding_constraint"]
+        assert lines == [first, first + 1]
+
     def test_exports_carry_it_and_a_new_dim_is_open(self):
         mapped = self.jax.jit(self.jax.vmap(self.loss, in_axes=(0, None)))
         exported = self.jax.export.export(mapped)(np.stack([X, X, X]), W)

@@ -28,6 +28,7 @@ from girih.hlo.errors import ImportBlockers, UserError
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
 from girih.hlo.sizes import Symbol
+from girih.hlo.stated_sizes import with_stated_sizes
 from girih.hlo.symbols import SymbolicDim
 from girih.hlo.verify import verify
 from girih.kernels import torch_operator
@@ -384,6 +385,14 @@ def test_dynamic_sizes_stay_symbols() -> None:
         assert limits == Symbol(2, 64)
         assert module.body.arguments[0].dims == (SymbolicDim(symbol), 4)
         assert module.body.results[0].dims == (SymbolicDim(symbol), 4)
+        for size in (2, 5, 64):
+            x = normal(size, 4)
+            (found,) = interpret(module, [array_of(x)])
+            np.testing.assert_allclose(found, body(None, x).numpy(), rtol=1e-5, atol=1e-6)
+        with pytest.raises(UserError, match="dimension 0 is 65, but the size .* from 2 to 64"):
+            interpret(module, [array_of(normal(65, 4))])
+        fixed = with_stated_sizes(module, {symbol: 3}).body
+        assert fixed.results[0].dims == (3, 4)
 
 
 class Flattened(nn.Module):

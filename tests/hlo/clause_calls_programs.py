@@ -76,6 +76,7 @@ CALLS |= {
     "kernel_call.C7": Call([t(2)], {**GRID, "starts": (1,)}, [t(2)], lambda: [PLAIN]),
     "kernel_call.C8": Call([t(2)], GRID, [t(2)], lambda: [PLAIN, *body(F32)()]),
     "tile_id.C1": Call([], {"axis": -1}),
+    "tile_bound.C1": Call([], {"size": -1}),
     "tile_load.C1": Call([t(2), N], {"sizes": (1, 1)}),
     "tile_load.C2": Call([t(2), S], {"sizes": (1,)}),
     "tile_gather.C1": Call([t(2), t(2, e=I32), N, N], ROW),

@@ -8,8 +8,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from girih.hlo.assumptions import Assumptions
+from girih.hlo.size_text import parse_dim
 from girih.hlo.sizes import Symbol
-from girih.hlo.symbols import Dim, SymbolicDim, bound, maximum, minimum, parse_dim
+from girih.hlo.symbols import Dim, SymbolicDim, bound, maximum, minimum
 
 NAMES = ("a", "b", "c")
 

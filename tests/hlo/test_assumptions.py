@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from random import Random
+from typing import Any
 
 import pytest
 
 from girih.hlo.assumptions import Assumptions, Bounds
 from girih.hlo.errors import UserError
+from girih.hlo.size_text import parse_dim
 from girih.hlo.sizes import SizeConstraint, Symbol, parse_constraint
-from girih.hlo.symbols import Dim, SizeTooLong, bound, parse_dim
+from girih.hlo.symbols import Dim, SizeTooLong, bound
 
 from .size_formulas import facts, points_of, random_text, size_of
 
@@ -61,7 +63,7 @@ def test_no_answer_is_wrong(seed):
         for _ in range(chance.choice([0, 0, 1, 2])):
             left, right = _random_size(chance, 2), _random_size(chance, 1)
             if left is not None and right is not None:
-                relation = chance.choice(["==", "<=", "<=", "!="])
+                relation: Any = chance.choice(["==", "<=", "<=", "!="])
                 constraints.append(SizeConstraint(left, relation, right))
         points = [p for p in points_of(symbols) if all(c.holds(p) for c in constraints)]
         try:

@@ -13,8 +13,9 @@ from girih.hlo.graph import Dense, Function, Module, Op, Origin, Region, Weight
 from girih.hlo.ops import find
 from girih.hlo.parse import parse_module
 from girih.hlo.sharding import parse_sharding
+from girih.hlo.size_text import parse_dim
 from girih.hlo.sizes import Symbol, parse_constraint
-from girih.hlo.symbols import SymbolicDim, parse_dim
+from girih.hlo.symbols import SymbolicDim
 from girih.hlo.text import print_module
 from girih.hlo.types import (
     BF16,

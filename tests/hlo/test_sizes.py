@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from girih.hlo.errors import UserError
+from girih.hlo.size_text import parse_dim
 from girih.hlo.sizes import SizeSolver, Symbol, parse_constraint, symbol_of_range
-from girih.hlo.symbols import parse_dim
 
 
 def solver(arguments: dict[str, str], *constraints: str, **symbols: Symbol) -> SizeSolver:

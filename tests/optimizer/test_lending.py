@@ -13,7 +13,16 @@ from girih.optimizer.lending import lend
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.order import Order
 from girih.optimizer.pipeline import run_pipeline
-from girih.optimizer.schedule import live_ranges, schedule, touched
+from girih.optimizer.schedule import (
+    Buffer,
+    CopyStep,
+    JumpStep,
+    Label,
+    Schedule,
+    live_ranges,
+    schedule,
+    touched,
+)
 
 from .transformer import transformer_layer
 
@@ -89,3 +98,19 @@ def test_programs_with_lent_values_are_right(name):
             np.testing.assert_allclose(np.asarray(a), b, rtol=2e-5, atol=2e-5)
     if name == "chain":
         assert program.memory.temporary_bytes == 64 * 96 * 4  # what the last step reads
+
+
+def test_of_equal_values_those_are_lent_that_leave_least():
+    """The all-reduce of a product: what is multiplied, terms of the sum, those of others, their
+    sum. The first and the third never live together, so that only the terms need memory."""
+
+    def buffer(index, kilobytes, place="arena"):
+        return Buffer(place, TensorType((256 * kilobytes,), F32), index)
+
+    product, terms, received, part = (buffer(n, k) for n, k in enumerate((4, 8, 8, 1)))
+    output = buffer(0, 8, "output")
+    end = Label()
+    steps = Schedule([*[JumpStep(end)] * 4, CopyStep(part, output)], {end: 5}, outputs=[output])
+    ranges = {product: (0, 1), terms: (1, 2), received: (2, 3), part: (3, 4)}
+    lent = lend(steps, ranges)
+    assert lent == {received: (output, 0), product: (output, 0)}

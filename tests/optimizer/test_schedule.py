@@ -189,7 +189,7 @@ def test_live_ranges_cover_the_loops_that_read_them():
 
 def test_symbolic_sizes_are_refused_with_a_remedy():
     module = build_module([TensorType((SymbolicDim("n"),), F32)], lambda b, x: [b("tanh", x)])
-    with pytest.raises(UnsupportedError, match="symbolic dimension.*fixed"):
+    with pytest.raises(UnsupportedError, match="open sizes.*fixed"):
         steps_of(module)
 
 

@@ -32,6 +32,7 @@ from .winograd import emit_winograd
 
 _ROW_BLOCK = 1 << 18  # bytes of a row block's left side
 _FEWEST_PANELS, _MOST_PANELS = 4, 16  # row panels of it
+_MOST_PACKED = 19 << 15  # bytes of those that are packed: what workers may hold each
 _GROUPS = 4  # column groups of a tile
 _ENOUGH_TILES = 16
 _SMALL_WEIGHTS = 1 << 21  # bytes
@@ -160,10 +161,13 @@ def _cut(product: Product) -> Blocking:
     cut = blocking.default(shape)
     if cut.pack_right:
         return cut
-    panels, size, _ = blocking.row_panels(shape.rows, cut.rows)
+    panels, size, larger = blocking.row_panels(shape.rows, cut.rows)
     all_groups = -(-shape.columns // (cut.vectors * shape.lanes))
     fitting = _ROW_BLOCK // max(1, size * shape.depth * shape.element_bytes)
     per_block = min(panels, max(_FEWEST_PANELS, min(_MOST_PANELS, fitting)))
+    packed = (size + (larger > 0)) * shape.depth * shape.element_bytes if cut.pack_left else 0
+    while per_block > 1 and per_block * packed > _MOST_PACKED:
+        per_block = -(-per_block // 2)
     groups = min(all_groups, _GROUPS)
 
     def tiles() -> int:

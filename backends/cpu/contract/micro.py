@@ -2,8 +2,8 @@
 
     tile[i, v] = sum over k of left[i, k] * right[k, v]        rows i, vectors v of lanes
 
-Strides are constants of the kernel where sizes are numbers, so every address is one register plus a
-displacement; those that the call decides are registers too. Accumulators never leave registers
+Strides are constants of the kernel where sizes are numbers, so every address is one register plus
+a displacement; those that the call decides are registers too. Accumulators never leave registers
 before the sum is complete.
 """
 

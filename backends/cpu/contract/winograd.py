@@ -4,12 +4,13 @@
 
 A tile of 4 x 4 inputs, 2 apart, gives 2 x 2 results: for each of the 16 places of a transformed
 tile, tiles x features times features x outputs is one product. Everything is exact but rounding:
-B and A hold 0 and +-1, G halves too. Weights are stored transformed and, behind that, as they are,
-so that the meaning of the stored tensor is an ordinary slice of it.
+B and A hold 0 and +-1, G halves too (which is done to the sums instead). Weights are stored as they
+are, in the order in which they are read: a block of tiles transforms some of them at a time, in
+scratch that the first-level caches hold, and multiplies them there.
 
 An infinity or a NaN would spread over the 2 x 2 results of a tile, whichever of them sees it, and
 sums of large values may overflow where the results do not. Either leaves a result that is not
-finite; then the results of the block are summed again from the weights as they are.
+finite; then the results of the block are summed again without any transform.
 """
 
 from __future__ import annotations
@@ -17,12 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ....hlo.build import Builder
 from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.convolution import window_attributes
-from ....hlo.types import F64
 from ....optimizer.passes.encode import Packing
 from ... import llvm
 from ..codegen import Target
@@ -36,15 +34,21 @@ if TYPE_CHECKING:
     from .convolution import Geometry
 
 _PLACES = 16  # of a transformed tile
-_STORED = 25  # the same and the 9 taps as they are
+_TAPS = 9
 _LEAST_FEATURES = 32
-_LEAST_TILES = 48  # fewer do not repay reading weights that grew by 16 / 9
+_LEAST_TILES = 16  # fewer do not repay transforming weights
 _ROWS = 56  # tiles of a block
-_MOST_TRANSFORMED = 1 << 20  # bytes of a block
+_MOST_TRANSFORMED = 1 << 20  # bytes of a line of tiles
+_SCRATCH = 19 << 15  # bytes, if sums of more than one column group are kept
 _ENOUGH_TILES = 8
 _LEAST_GROUPS = 2  # column groups that share the transformed tiles of a block, if there are
+_FEATURES = 64  # inputs that are transformed and multiplied at a time
 _MOST_LINES = 4  # fetched in a turn of the micro-kernel's loop
-_KERNEL_SIDE = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+
+Place = tuple[int, int]  # line and column of a transformed tile
+_CORNERS: tuple[Place, ...] = ((0, 0), (0, 3), (3, 0), (3, 3))
+_LINES = ((0,), (3,), (1, 2))  # of places: those whose weights are transformed together
+_PLANES = 8  # of transformed weights, at most
 
 
 def applies(op: Op, lanes: int) -> bool:
@@ -72,37 +76,20 @@ def applies(op: Op, lanes: int) -> bool:
 
 
 def packing(op: Op, lanes: int) -> Packing:
-    """Weights as [panels, 25, inputs, width]: 16 transformed taps, then the 9 themselves."""
+    """Weights as [panels, 9, inputs, width]."""
     outputs, inputs = op.kernel_output_feature_dimension, op.kernel_input_feature_dimension
     order = (*op.kernel_spatial_dimensions, inputs, outputs)
     count = op.rhs.dims[outputs]
     depth = op.rhs.dims[inputs]
     width = PANEL_VECTORS * lanes if count % (PANEL_VECTORS * lanes) == 0 else lanes
-    transform = np.kron(_KERNEL_SIDE, _KERNEL_SIDE)
 
     def forward(b: Builder, weight: Value) -> Value:
-        taps = b.reshape(b.transpose(weight, order), (9, depth, count))
-        wide = b.convert(taps, F64)
-        made = b(
-            "dot_general", b.constant(transform), wide, type=wide.tensor.with_dims(
-                (_PLACES, depth, count)
-            ),
-            lhs_batching_dimensions=(), rhs_batching_dimensions=(),
-            lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
-        )  # fmt: skip
-        both = b("concatenate", b.convert(made, weight.element), taps, dimension=0)
-        panels = b.reshape(both, (_STORED, depth, count // width, width))
+        panels = b.reshape(b.transpose(weight, order), (_TAPS, depth, count // width, width))
         return b.transpose(panels, (2, 0, 1, 3))
 
     def inverse(b: Builder, packed: Value) -> Value:
-        places = b.transpose(packed, (1, 2, 0, 3))
-        taps = b(
-            "slice", places, start_indices=(_PLACES, 0, 0, 0), limit_indices=places.dims,
-            strides=(1,) * 4,
-        )  # fmt: skip
-        return b.transpose(
-            b.reshape(taps, (3, 3, depth, count)), [order.index(d) for d in range(4)]
-        )
+        taps = b.reshape(b.transpose(packed, (1, 2, 0, 3)), (3, 3, depth, count))
+        return b.transpose(taps, [order.index(d) for d in range(4)])
 
     return Packing(1, f"winograd{width}:{order}".replace(" ", ""), forward, inverse)
 
@@ -126,13 +113,13 @@ def emit_winograd(
     if width not in (lanes, PANEL_VECTORS * lanes):
         return None
     step = inputs * width
-    columns = merge([Segment(outputs // width, _STORED * step), Segment(width, 1)])
+    columns = merge([Segment(outputs // width, _TAPS * step), Segment(width, 1)])
     found = (
         stored, geometry.kernel.offset, geometry.kernel_outputs.segments,
         geometry.kernel_input_step, [s.kernel_step for s in geometry.spatial],
     )  # fmt: skip
     wanted = (
-        (outputs // width, _STORED, inputs, width), _PLACES * step, columns, width,
+        (outputs // width, _TAPS, inputs, width), 0, columns, width,
         [3 * step, step],
     )  # fmt: skip
     image = Source(
@@ -168,21 +155,26 @@ class _Emitter:
         self.vectors = width // self.lanes
         self.lines, self.columns = geometry.spatial
         self.across = -(-self.columns.outputs // 2)  # tiles of a line
-        down = -(-self.lines.outputs // 2)
-        self.pitch = padded_depth(geometry.inputs, 4)
-        fitting = _MOST_TRANSFORMED // (4 * _PLACES * self.pitch)
-        most = max(1, min(down, min(_ROWS, fitting) // self.across))
-        # Lines of tiles in a block: as many as fit, but few of them behind the last line.
-        depths = range(most, most // 2, -1)
-        self.deep = min(depths, key=lambda deep: -(-down // deep) * deep)
-        self.blocks = -(-down // self.deep)
+        self.down = -(-self.lines.outputs // 2)
+        self.steps = min(geometry.inputs, _FEATURES)
+        self.pitch = padded_depth(self.steps, 4)
+        most = max(1, min(self.down, _ROWS // self.across))
+        self.blocks = -(-self.down // most)
+        self.deep = -(-self.down // self.blocks)
         self.rows = self.deep * self.across
-        limit = largest_rows(target.vector_registers, self.vectors)
-        self.panels, self.size, self.larger = row_panels(self.rows, limit)
+        self.last_rows = (self.down - (self.blocks - 1) * self.deep) * self.across
+        self.limit = largest_rows(target.vector_registers, self.vectors)
+        # Scratch, in elements, in this order. Planes of weights lie in other sets of a cache, and
+        # results are made where they were.
+        self.transformed = _PLACES * self.rows * self.pitch
+        self.sums = _PLACES * self.rows * width  # of a column group
+        self.plane = self.steps * width + LINE // 4
+        self.shared = max(4 * self.rows * width, _PLANES * self.plane)
         self.groups = geometry.outputs // width
         others = geometry.batch * self.blocks
         parts = min(-(-self.groups // _LEAST_GROUPS), -(-_ENOUGH_TILES // others))
-        self.per_part = -(-self.groups // parts)
+        room = (_SCRATCH // 4 - self.transformed - self.shared) // self.sums
+        self.per_part = min(-(-self.groups // parts), max(1, room))
         self.parts = -(-self.groups // self.per_part)
         op = geometry.op
         self.epilogue = Epilogue(
@@ -194,13 +186,13 @@ class _Emitter:
             (self.columns.outputs, self.columns.output_step),
             (geometry.outputs, geometry.result_feature_step),
         )  # fmt: skip
-        self.transformed = _PLACES * self.rows * self.pitch  # elements of scratch, in this order
-        self.sums = _PLACES * self.rows * width
-        self.results = 4 * self.rows * width
 
     def emit(self) -> tuple[int, int]:
         self._emit_transform()
         self._emit_micros()
+        for rows in {self.rows, self.last_rows}:
+            self._emit_place(rows)
+            self._emit_products(rows)
         self._emit_direct()
         self._emit_results()
         f = self.module.kernel(self.name)
@@ -211,29 +203,50 @@ class _Emitter:
                 f, loop.index, (self.parts, self.geometry.batch, self.blocks)
             )
             line = f.mul(block, self.deep)
-            f.call(self.name + "_transform", "void", args, batch, line, scratch)
+            whole = f.compare("ult", block, self.blocks - 1)
+            rows = f.select(
+                whole, llvm.constant("i64", self.rows), llvm.constant("i64", self.last_rows)
+            )
             first = f.mul(part, self.per_part)
             last = f.min(f.add(first, self.per_part), self.groups)
+            with f.for_range(0, self.geometry.inputs, self.steps, at_least_once=True) as features:
+                taken = features.index
+                f.call(self.name + "_transform", "void", args, batch, line, rows, taken, scratch)
+                with f.for_range(first, last, at_least_once=True) as groups:
+                    sums = f.mul(f.sub(groups.index, first), self.sums)
+                    operands = args, groups.index, taken, sums, scratch
+                    if self.rows == self.last_rows:
+                        f.call(f"{self.name}_products{self.rows}", "void", *operands)
+                    else:
+                        branch = f.if_else(whole)
+                        with branch.then():
+                            f.call(f"{self.name}_products{self.rows}", "void", *operands)
+                        with branch.otherwise():
+                            f.call(f"{self.name}_products{self.last_rows}", "void", *operands)
             with f.for_range(first, last, at_least_once=True) as groups:
-                self._products(f, args, groups.index, scratch)
-                operands = args, batch, line, groups.index, scratch
+                sums = f.mul(f.sub(groups.index, first), self.sums)
+                operands = args, batch, line, rows, groups.index, sums, scratch
                 f.call(self.name + "_results", "void", *operands)
         f.ret()
         tiles = self.geometry.batch * self.blocks * self.parts
-        return tiles, 4 * (self.transformed + self.sums + self.results)
+        return tiles, 4 * (self.transformed + self.per_part * self.sums + self.shared)
+
+    def _count(self, f: llvm.Function, first: llvm.Value) -> llvm.Value:
+        """How many input features are taken from `first` on."""
+        return f.min(f.sub(self.geometry.inputs, first), self.steps)
 
     # 1. B^T x B of every tile of a block.
 
     def _emit_transform(self) -> None:
-        f = self._helper("_transform", ("batch", "line"))
-        args, batch, line, scratch = f.arguments
-        base = self.image.base(f, args, (batch,))
-        with f.for_range(0, self.rows) as loop:
+        f = self._helper("_transform", ("batch", "line", "rows", "first"))
+        args, batch, line, rows, first, scratch = f.arguments
+        base, count = self.image.base(f, args, (batch,)), self._count(f, first)
+        with f.for_range(0, rows) as loop:
             row, column = f.udiv(loop.index, self.across), f.urem(loop.index, self.across)
             y = f.sub(f.mul(f.add(line, row), 2), self.lines.low)
             x = f.sub(f.mul(column, 2), self.columns.low)
             at = f.add(f.mul(y, self.lines.input_step), f.mul(x, self.columns.input_step))
-            source = self.image.at(f, base, at)
+            source = self.image.at(f, base, f.add(at, first))
             target = f.pointer(scratch, f.mul(loop.index, self.pitch), self.accumulator)
             inside = f.land(
                 f.compare("ult", y, max(0, self.lines.size - 3)),
@@ -241,13 +254,13 @@ class _Emitter:
             )
             branch = f.if_else(inside)
             with branch.then():
-                self._transform_tile(f, source, target, None)
+                self._transform_tile(f, source, target, count, None)
             with branch.otherwise():
                 there = [
                     [f.compare("ult", f.add(start, i), spatial.size) for i in range(4)]
                     for start, spatial in ((y, self.lines), (x, self.columns))
                 ]
-                self._transform_tile(f, source, target, there)
+                self._transform_tile(f, source, target, count, there)
         f.ret()
 
     def _transform_tile(
@@ -255,9 +268,10 @@ class _Emitter:
         f: llvm.Function,
         source: llvm.Value,
         target: llvm.Value,
+        count: llvm.Value,
         there: list[list[llvm.Value]] | None,
     ) -> None:
-        with f.for_range(0, self.geometry.inputs, self.lanes) as loop:
+        with f.for_range(0, count, self.lanes) as loop:
             tile = []
             for i in range(4):
                 for j in range(4):
@@ -277,61 +291,141 @@ class _Emitter:
                 at = f.add(loop.index, place * self.rows * self.pitch)
                 f.store(value, f.pointer(target, at, self.accumulator))
 
-    # 2. The products of every place.
+    # 2. The products of every place, with the weights that are transformed for it.
 
     def _emit_micros(self) -> None:
-        for rows in {self.size, self.size + (self.larger > 0)}:
-            emit_micro(self.module, f"{self.name}_rows{rows}", self._micro(rows))
+        sizes: dict[int, int] = {}  # rows of a micro-kernel -> panels of a block that has such
+        for rows in {self.rows, self.last_rows}:
+            panels, size, larger = row_panels(rows, self.limit)
+            for taken in {size, size + (larger > 0)}:
+                sizes[taken] = min(panels, sizes.get(taken, panels))
+        for rows, panels in sizes.items():
+            emit_micro(self.module, f"{self.name}_rows{rows}", self._micro(rows, panels))
 
-    def _micro(self, rows: int) -> Micro:
-        """The products of some tiles at one place; weights of the next place are fetched."""
-        turns = self.geometry.inputs // Micro.turns(rows * self.vectors, self.geometry.inputs)
-        lines = self.geometry.inputs * self.width * 4 // LINE
+    def _micro(self, rows: int, panels: int) -> Micro:
+        """The products of some tiles at one place; weights of the next group are fetched."""
+        turns = self.steps // Micro.turns(rows * self.vectors, self.steps)
+        lines = -(-self._ahead() * 4 // LINE)
         return Micro(
             self.accumulator, self.lanes, rows, self.pitch,
             tuple(v * self.lanes for v in range(self.vectors)),
             (Depth(self.geometry.inputs, 1, self.width),), self.width,
-            ahead=min(_MOST_LINES, -(-lines // (turns * self.panels))),
+            ahead=min(_MOST_LINES, -(-lines // (turns * panels))),
+            cut=self.steps < self.geometry.inputs,
         )  # fmt: skip
 
-    def _products(
-        self, f: llvm.Function, args: llvm.Value, group: llvm.Value, scratch: llvm.Value
-    ) -> None:
-        weights = f.load("ptr", f.pointer(args, self.weights, "ptr"))
+    def _ahead(self) -> int:
+        """Elements of the next group's weights that are fetched while one place is multiplied."""
+        return -(-_TAPS * self.steps * self.width // _PLACES)
+
+    def _emit_place(self, rows: int) -> None:
+        """The products of `rows` tiles at one place, of some input features."""
+        parameters = [
+            ("ptr noalias readonly", "left"), ("ptr noalias readonly", "right"),
+            ("ptr noalias", "sums"), ("ptr", "ahead"), ("i64", "first"), ("i64", "count"),
+        ]  # fmt: skip
+        f = self.module.helper(f"{self.name}_place{rows}", parameters, inline="noinline")
+        left, right, sums, ahead, *features = f.arguments
+        panels, size, larger = row_panels(rows, self.limit)
+        with f.for_range(0, panels) as loop:
+            first = f.add(f.mul(loop.index, size), f.min(loop.index, larger))
+            operands = (
+                f.pointer(left, f.mul(first, self.pitch), self.accumulator),
+                right,
+                f.pointer(sums, f.mul(first, self.width), self.accumulator),
+                f.pointer(ahead, f.mul(loop.index, -(-self._ahead() // panels)), self.accumulator),
+                *features,
+            )
+            if larger:
+                branch = f.if_else(f.compare("ult", loop.index, larger))
+                with branch.then():
+                    f.call(f"{self.name}_rows{size + 1}", "void", *operands)
+                with branch.otherwise():
+                    f.call(f"{self.name}_rows{size}", "void", *operands)
+            else:
+                f.call(f"{self.name}_rows{size}", "void", *operands)
+        f.ret()
+
+    def _emit_products(self, rows: int) -> None:
+        """The products of `rows` tiles with some weights of a column group, at all places. In the
+        corners a weight is itself."""
+        f = self._helper(f"_products{rows}", ("group", "first", "slot"))
+        args, group, first, slot, scratch = f.arguments
+        count = self._count(f, first)
+        stored = f.load("ptr", f.pointer(args, self.weights, "ptr"))
         step = self.geometry.inputs * self.width
-        zero = llvm.constant("i64", 0)
-        sums = f.pointer(scratch, self.transformed, self.accumulator)
-        with f.for_range(0, _PLACES) as loop:
-            place = f.add(f.mul(group, _STORED), loop.index)
-            right = f.pointer(weights, f.mul(place, step), self.accumulator)
-            with f.for_range(0, self.panels) as inner:
-                first = f.add(f.mul(inner.index, self.size), f.min(inner.index, self.larger))
-                row = f.add(f.mul(loop.index, self.rows), first)
-                left = f.pointer(scratch, f.mul(row, self.pitch), self.accumulator)
-                tile = f.pointer(sums, f.mul(row, self.width), self.accumulator)
-                # Each pass brings its part of what follows into the L2 cache.
-                part = f.mul(inner.index, -(-step // self.panels))
-                ahead = f.pointer(right, f.add(part, step), self.accumulator)
-                operands = left, right, tile, ahead, zero, zero
-                if self.larger:
-                    branch = f.if_else(f.compare("ult", inner.index, self.larger))
-                    with branch.then():
-                        f.call(f"{self.name}_rows{self.size + 1}", "void", *operands)
-                    with branch.otherwise():
-                        f.call(f"{self.name}_rows{self.size}", "void", *operands)
-                else:
-                    f.call(f"{self.name}_rows{self.size}", "void", *operands)
+        taps = f.pointer(stored, f.mul(group, _TAPS * step), self.accumulator)
+        here = f.pointer(taps, f.mul(first, self.width), self.accumulator)
+        behind = f.add(f.mul(first, _TAPS * self.width), _TAPS * step)
+        behind = f.pointer(taps, behind, self.accumulator)
+        sums = f.pointer(scratch, f.add(slot, self.transformed), self.accumulator)
+        planes = self._planes(f, scratch)
+        done = 0
+
+        def multiply(place: int, right: llvm.Value) -> None:
+            nonlocal done
+            f.call(
+                f"{self.name}_place{rows}", "void",
+                f.pointer(scratch, place * self.rows * self.pitch, self.accumulator), right,
+                f.pointer(sums, place * self.rows * self.width, self.accumulator),
+                f.pointer(behind, done * self._ahead(), self.accumulator), first, count,
+            )  # fmt: skip
+            done += 1
+
+        for i, j in _CORNERS:
+            tap = 3 * (i and 2) + (j and 2)
+            multiply(4 * i + j, f.pointer(here, tap * step, self.accumulator))
+        for lines in _LINES:
+            places = [(i, j) for i in lines for j in range(4) if (i, j) not in _CORNERS]
+            with f.for_range(0, f.mul(count, self.width), self.lanes) as loop:
+                made = self._kernel_side(f, here, loop.index, lines)
+                for number, place in enumerate(places):
+                    at = f.add(loop.index, number * self.plane)
+                    f.store(made[place], f.pointer(planes, at, self.accumulator))
+            for number, (i, j) in enumerate(places):
+                multiply(4 * i + j, f.pointer(planes, number * self.plane, self.accumulator))
+        f.ret()
+
+    def _planes(self, f: llvm.Function, scratch: llvm.Value) -> llvm.Value:
+        """Where transformed weights lie, and results."""
+        at = self.transformed + self.per_part * self.sums
+        return f.pointer(scratch, at, self.accumulator)
+
+    def _kernel_side(
+        self, f: llvm.Function, taps: llvm.Value, at: llvm.Value, lines: Sequence[int]
+    ) -> dict[Place, llvm.Value]:
+        """2 G w (2 G)^T of some weights in some lines of places, where that is no weight itself; in
+        the first and last line, and column, it is not doubled."""
+        kind = llvm.vector(self.lanes, self.accumulator)
+        step = self.geometry.inputs * self.width
+
+        def tap(row: int, column: int) -> llvm.Value:
+            place = f.add(at, (3 * row + column) * step)
+            return f.load(kind, f.pointer(taps, place, self.accumulator))
+
+        made: dict[Place, llvm.Value] = {}
+        if 0 in lines or 3 in lines:
+            sides = {i: [tap(i and 2, column) for column in range(3)] for i in lines}
+        else:
+            columns = [
+                _kernel_middle(f, [tap(row, column) for row in range(3)]) for column in range(3)
+            ]
+            sides = {i: [both[i - 1] for both in columns] for i in lines}
+        for i, side in sides.items():
+            middle = _kernel_middle(f, side)
+            made.update({(i, j): x for j, x in enumerate((side[0], *middle, side[2]))})
+        return made
 
     # 3. A^T s A of every tile, and what follows.
 
     def _emit_results(self) -> None:
-        f = self._helper("_results", ("batch", "line", "group"))
-        args, batch, line, group, scratch = f.arguments
-        sums = f.pointer(scratch, self.transformed, self.accumulator)
-        results = f.pointer(scratch, self.transformed + self.sums, self.accumulator)
+        f = self._helper("_results", ("batch", "line", "rows", "group", "slot"))
+        args, batch, line, rows, group, slot, scratch = f.arguments
+        sums = f.pointer(scratch, f.add(slot, self.transformed), self.accumulator)
+        results = self._planes(f, scratch)
         kind = llvm.vector(self.lanes, self.accumulator)
         length = 2 * self.across * self.width  # elements of a line of results
-        with f.for_range(0, self.rows, 1, [llvm.constant(kind, 0)]) as loop:
+        with f.for_range(0, rows, 1, [llvm.constant(kind, 0)]) as loop:
             (seen,) = loop.carried  # 0, or NaN once a result was not finite
             row, column = f.udiv(loop.index, self.across), f.urem(loop.index, self.across)
             at = f.add(f.mul(row, 2 * length), f.mul(column, 2 * self.width))
@@ -375,8 +469,7 @@ class _Emitter:
         base = self.image.base(f, args, (batch,))
         weights = f.load("ptr", f.pointer(args, self.weights, "ptr"))
         step = self.geometry.inputs * self.width
-        place = f.mul(f.add(f.mul(group, _STORED), _PLACES), step)
-        taps = f.pointer(weights, place, self.accumulator)
+        taps = f.pointer(weights, f.mul(group, _TAPS * step), self.accumulator)
         kind = llvm.vector(self.lanes, self.accumulator)
         zeros = [llvm.constant(kind, 0)] * self.vectors
         with f.for_range(first, last) as line, f.for_range(0, self.columns.outputs) as column:
@@ -424,6 +517,13 @@ def _input_side(f: llvm.Function, x: Sequence[llvm.Value]) -> list[llvm.Value]:
     return [f.sub(x[0], x[2]), f.add(x[1], x[2]), f.sub(x[2], x[1]), f.sub(x[1], x[3])]
 
 
+def _kernel_middle(f: llvm.Function, w: Sequence[llvm.Value]) -> tuple[llvm.Value, llvm.Value]:
+    """The middle of 2 G w, of three values."""
+    outer = f.add(w[0], w[2])
+    return f.add(outer, w[1]), f.sub(outer, w[1])
+
+
 def _result_side(f: llvm.Function, s: Sequence[llvm.Value]) -> list[llvm.Value]:
-    """A^T s of four values."""
-    return [f.add(f.add(s[0], s[1]), s[2]), f.sub(f.sub(s[1], s[2]), s[3])]
+    """A^T s of four values, where those in the middle are doubled."""
+    half = llvm.constant(s[0].type, 0.5)
+    return [f.fma(f.add(s[1], s[2]), half, s[0]), f.fma(f.sub(s[1], s[2]), half, f.neg(s[3]))]

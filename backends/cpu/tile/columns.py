@@ -34,6 +34,8 @@ def fits(region: Region) -> bool:
     if len(shapes) != 1:
         return False
     (dims,) = shapes
+    if not all(isinstance(dim, int) for dim in dims):
+        return False
     if len(dims) != 2 or 0 in dims or dims[0] < 2 or dims[1] < 8:
         return False
     return all(_fits(op, dims) for op in region.ops) and all(

@@ -7,7 +7,7 @@ and branches depend on are computed by the driver itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....hlo.build import Builder, make_op
@@ -43,11 +43,17 @@ class Step:
 @dataclass(eq=False)
 class Block:
     """The steps of one region in order. `last` are the values that no later step uses, by the
-    number of the step that uses them last."""
+    number of the step that uses them last. `whole`: the steps where the region's masks hold in
+    whole tiles; itself where there are none."""
 
     region: Region
     steps: list[Step]
     last: dict[int, list[Value]] = field(default_factory=dict)
+    masked: Block | None = None
+
+    @property
+    def whole(self) -> Block:
+        return self.masked or self
 
     def uses(self) -> Iterator[Value]:
         for step in self.steps:
@@ -62,9 +68,16 @@ class Block:
 
 
 class Cutter:
-    """Cuts the body of a kernel_call. `native` are the scalars that the driver computes."""
+    """Cuts the body of a kernel_call. `native` are the scalars that the driver computes. masks: by
+    region, comparisons that may be known to hold once it begins; idle: those that always do."""
 
-    def __init__(self, kernel: Op) -> None:
+    def __init__(
+        self,
+        kernel: Op,
+        masks: Mapping[Region, Sequence[Op]] | None = None,
+        idle: Collection[Op] = (),
+    ) -> None:
+        self.masks, self.idle = masks or {}, idle
         self.body = kernel.regions[0]
         self.results = frozenset(self.body.arguments[len(kernel.operands) :])
         self.owners = {region: op for op in (kernel, *self.body.walk()) for region in op.regions}
@@ -72,7 +85,15 @@ class Cutter:
         self._mark()
 
     def cut(self) -> Block:
-        return self._block(self.body)
+        return self._versions(self.body, frozenset(self.idle))
+
+    def _versions(self, region: Region, holding: frozenset[Op]) -> Block:
+        """The block of a region where these masks hold; and where all of its own do, too."""
+        block = self._block(region, holding)
+        masks = self.masks.get(region)
+        if masks:
+            block.masked = self._block(region, holding.union(masks))
+        return block
 
     # Scalars.
 
@@ -125,7 +146,7 @@ class Cutter:
 
     # Steps.
 
-    def _block(self, region: Region) -> Block:
+    def _block(self, region: Region, holding: frozenset[Op]) -> Block:
         """Stores come as late as possible, so that what is computed between them is fused."""
         steps: list[Step] = []
         pending = [
@@ -138,7 +159,7 @@ class Cutter:
 
         def flush() -> None:
             if pending:
-                steps.extend(self._nests(region, pending))
+                steps.extend(self._nests(region, pending, holding))
                 pending.clear()
                 made.clear()
 
@@ -148,7 +169,8 @@ class Cutter:
                 pending.append(op)
                 made.update(op.results)
                 continue
-            blocks = tuple(map(self._block, op.regions)) if kind == "control" else ()
+            inner = op.regions if kind == "control" else ()
+            blocks = tuple(self._versions(body, holding) for body in inner)
             step = Step(kind, op, op.operands, op.results, blocks)
             if kind == "store":
                 stores.append(step)
@@ -170,7 +192,8 @@ class Cutter:
             return "control"
         if op.name in MEMORY_OPS:
             return "store" if op.name in STORES else "load"
-        return "scalar" if op.name == "tile_id" or self._native_op(op) else "tile"
+        plain = op.name in ("tile_bound", "tile_id") or self._native_op(op)
+        return "scalar" if plain else "tile"
 
     def _makes_again(self, user: Op | None, number: int) -> bool:
         """Whether a use of a constant is served by a copy of its operation."""
@@ -179,7 +202,7 @@ class Cutter:
     def _native_op(self, op: Op) -> bool:
         return bool(op.results) and op.results[0] in self.native
 
-    def _nests(self, region: Region, ops: Sequence[Op]) -> list[Step]:
+    def _nests(self, region: Region, ops: Sequence[Op], holding: frozenset[Op]) -> list[Step]:
         """Fused operations between two boundaries. Constants are made again wherever they are
         used, so none is read from scratch because it stands outside of a loop."""
         own = set(ops)
@@ -198,7 +221,10 @@ class Cutter:
                 for user, number in region.uses.get(result, ())
             )
         ]
-        fused = fuse_region(extract(ops, inputs, roots))
+        computed: Sequence[Value] = roots
+        if holding:
+            ops, computed = unmasked(ops, roots, holding)
+        fused = fuse_region(extract(ops, inputs, computed))
         names = dict(zip(fused.arguments, inputs, strict=True))
         repeated: list[tuple[Value, Value]] = []
         for root, result in zip(roots, fused.results, strict=True):
@@ -214,9 +240,41 @@ class Cutter:
             steps.append(Step(kind, op, sources, found))
         for root, result in repeated:
             source = names[result]
-            assert source.op is not None
-            steps.append(Step("alias", source.op, (source,), (root,)))
+            op = source.op or root.op
+            assert op is not None
+            steps.append(Step("alias", op, (source,), (root,)))
         return joined_columns(steps, set(roots))
+
+
+def unmasked(
+    ops: Sequence[Op], roots: Sequence[Value], holding: frozenset[Op]
+) -> tuple[list[Op], list[Value]]:
+    """Operations without the choices that masks decide which hold everywhere, as far as the roots
+    need them; and what stands for the roots."""
+    true = {op.result for op in holding}
+    mapping: dict[Value, Value] = {}
+    changed: list[Op] = []
+    for op in ops:
+        holds = [value in true for value in op.operands]
+        if op.name == "select" and holds[0]:
+            mapping[op.result] = mapping.get(op.operands[1], op.operands[1])
+        elif op.name == "and" and any(holds):
+            other = op.operands[holds.index(True) ^ 1]
+            if all(holds):
+                true.add(op.result)
+            mapping[op.result] = mapping.get(other, other)
+        else:
+            new = op.with_operands([mapping.get(value, value) for value in op.operands])
+            mapping.update(zip(op.results, new.results, strict=True))
+            changed.append(new)
+    computed = [mapping.get(root, root) for root in roots]
+    needed = set(computed)
+    kept: list[Op] = []
+    for op in reversed(changed):
+        if not needed.isdisjoint(op.results):
+            kept.append(op)
+            needed.update(_all_operands(op))
+    return kept[::-1], computed
 
 
 def joined_columns(steps: list[Step], needed: set[Value]) -> list[Step]:
@@ -267,7 +325,7 @@ def _scalar(op: Op) -> bool:
         v.rank or v.element.is_complex for v in (*op.operands, op.result)
     ):
         return False
-    if op.name in ("constant", "tile_id", "reshape"):
+    if op.name in ("constant", "tile_bound", "tile_id", "reshape"):
         return True
     return not op.regions and bool(op.operands) and arithmetic.supports(op)
 

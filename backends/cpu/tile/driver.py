@@ -2,7 +2,8 @@
 
 A tile is a value in scratch, or a window of memory that is read where it lies. Windows that are not
 proven to lie inside their memory are tested: once per tile, or once per turn of the loop whose
-variable decides. Where a test fails, another version of the body copies such windows to scratch.
+variable decides. Where a test fails, another version of the body copies such windows to scratch, or
+computes the part that lies inside, where a call decides sizes (parts.py).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....hlo.deciding import at_hint, largest, surely_at_most
 from ....hlo.errors import UserError
 from ....hlo.graph import Op, Value
 from ....hlo.offsets import Offset
+from ....hlo.symbols import Dim
 from ....optimizer.overwriting import may_overwrite, tiles_may_overwrite
 from ... import llvm
 from ...llvm import arithmetic, elements
@@ -22,7 +25,8 @@ from .control import CONTROL
 from .cut import Block, Cutter, Step
 from .layout import turned
 from .moves import Move, move_of
-from .nests import Nests, View
+from .nests import Nest, Nests, view_of
+from .parting import Parting
 from .scope import Finish, Place, Scope
 from .windows import Windows, contiguous, offsets_of
 
@@ -30,9 +34,10 @@ SYMBOL = "kernel"
 
 
 class Driver:
-    """Emits one kernel_call."""
+    """Emits one kernel_call. parted: whether tiles at the ends of open dims are computed as far as
+    they lie inside."""
 
-    def __init__(self, kernel: Op, target: Target) -> None:
+    def __init__(self, kernel: Op, target: Target, parted: bool = True) -> None:
         self.region = memory = turned(kernel.regions[0], target)
         inputs = len(kernel.operands)
         self.shared = {  # memories that may be one: an input and a result
@@ -44,7 +49,7 @@ class Driver:
         kernel = kernel.with_operands(kernel.operands, [self.region, *kernel.regions[1:]])
         self.kernel, self.target = kernel, target
         self.windows = Windows(kernel)
-        self.cutter = Cutter(kernel)
+        self.cutter = Cutter(kernel, self.windows.masks, self.windows.idle)
         self.module = target.module()
         self.f = self.module.kernel(SYMBOL)
         self.nests = Nests(self.module, target)
@@ -52,6 +57,8 @@ class Driver:
         self.notes: dict[str, None] = {}
         self.memory: dict[Value, llvm.Value] = {}
         self.ids: list[llvm.Value] = []
+        self.size_tables: dict[tuple[Dim, ...], llvm.Value] = {}
+        self.parts = Parting(self) if parted else None
 
     def emit(self) -> KernelCode:
         f, op = self.f, self.kernel
@@ -60,7 +67,7 @@ class Driver:
         for number, value in enumerate(self.region.arguments):
             self.memory[value] = f.load("ptr", f.pointer(args, number, "ptr"))
         self.working = llvm.Value("ptr", "%working")
-        slot = f.slot()
+        self.begin = f.slot()
         tiles, serial = math.prod(op.grid), self._serial()
         if serial:
             with f.if_then(f.compare("slt", begin, end)):
@@ -71,8 +78,8 @@ class Driver:
             with f.for_range(begin, end) as loop:
                 self._tile(block, loop.index)
         f.ret()
-        slot.append(f"%working = getelementptr i8, {self.scratch}, i64 {self.arena.size}")
-        moved = float(sum(value.tensor.bytes for value in self.region.arguments))
+        self.begin.append(f"%working = getelementptr i8, {self.scratch}, i64 {self.arena.size}")
+        moved = float(sum(at_hint(value.tensor.bytes) for value in self.region.arguments))
         return KernelCode(
             self.nests.text(),
             SYMBOL,
@@ -80,8 +87,9 @@ class Driver:
             self.arena.size + self.nests.scratch,
             op.definition.flops(op),
             moved,
-            tiles > 1 and not serial,
+            not serial and not surely_at_most(tiles, 1),
             (*self.notes, *self.windows.notes, *self.nests.notes),
+            sizes=tuple(self.module.sizes),
         )
 
     def _serial(self) -> bool:
@@ -112,10 +120,10 @@ class Driver:
 
     # Versions.
 
-    def _inside(self, accesses: Sequence[Op], scope: Scope) -> llvm.Value:
-        """Whether all these windows lie inside."""
+    def _inside(self, accesses: Sequence[Op], scope: Scope, masks: Sequence[Op] = ()) -> llvm.Value:
+        """Whether all these windows lie inside, and all these masks hold in whole tiles."""
         f = self.f
-        known: dict[tuple[Offset, str, int], llvm.Value] = {}
+        known: dict[tuple[Offset, str, Dim], llvm.Value] = {}
         for op in accesses:
             for d, value in enumerate(offsets_of(op)):
                 offset = self.windows.offsets.of(value)
@@ -123,9 +131,13 @@ class Driver:
                 limit = op.operands[0].dims[d] - move_of(op).sizes[d]
                 for wanted, predicate, bound in ((below, "sge", 0), (above, "sle", limit)):
                     if wanted and (offset, predicate, bound) not in known:
-                        at = self._affine(offset, scope)
+                        at = self.affine(offset, scope)
                         test = f.compare(predicate, at, bound)
                         known[offset, predicate, bound] = test
+        for op in masks:
+            lowest = self.windows.least_of[op]
+            if (lowest, "sge", 0) not in known:
+                known[lowest, "sge", 0] = f.compare("sge", self.affine(lowest, scope), 0)
         tests = list(known.values())
         total = tests[0]
         for test in tests[1:]:
@@ -135,11 +147,11 @@ class Driver:
     def _pointer(self, op: Op, scope: Scope) -> llvm.Value:
         """The address of the first element of a window that lies inside."""
         memory = op.operands[0]
-        at = llvm.constant("i64", 0)
+        at = self.f.constant("i64", 0)
         for d, offset in enumerate(offsets_of(op)):
             stride = math.prod(memory.dims[d + 1 :])
             at = self.f.add(
-                at, self.f.mul(self._affine(self.windows.offsets.of(offset), scope), stride)
+                at, self.f.mul(self.affine(self.windows.offsets.of(offset), scope), stride)
             )
         return self.f.pointer(self.memory[memory], at, f"i{8 * memory.element.itemsize}")
 
@@ -177,33 +189,40 @@ class Driver:
                     return False
         return True
 
-    def _affine(self, offset: Offset, scope: Scope) -> llvm.Value:
+    def affine(self, offset: Offset, scope: Scope) -> llvm.Value:
         f = self.f
-        total = llvm.constant("i64", offset.constant)
+        total = f.constant("i64", offset.constant)
         for variable, factor in offset.terms:
             wide = f.cast("sext", self.scalar(variable, scope), "i64")
-            total = f.add(total, f.mul(wide, factor))
+            total = f.add(total, f.mul(wide, f.constant("i64", factor)))
         return total
 
     def block(
         self, block: Block, scope: Scope, inside: frozenset[Op], split: bool, finish: Finish
     ) -> None:
         """A block, in two versions if windows in it may reach outside; `finish` ends each."""
-        accesses = self.windows.tests.get(block.region)
-        if not split or not accesses:
-            self._steps(block, scope, inside, split, finish)
+        if self.parts is not None:
+            self.parts.enter(block.region, scope)
+        accesses = self.windows.tests.get(block.region, [])
+        masks = self.windows.masks.get(block.region, [])
+        if not split or not (accesses or masks):
+            self.steps(block, scope, inside, split, finish)
             return
-        branch = self.f.if_else(self._inside(accesses, scope))
+        branch = self.f.if_else(self._inside(accesses, scope, masks))
         with branch.then():
             version = scope.inner(scope.wanted)
-            self._steps(block, version, inside | frozenset(accesses), True, finish)
+            self.steps(block.whole, version, inside | frozenset(accesses), True, finish)
         with branch.otherwise():
             version = scope.inner(scope.wanted)
-            self._steps(block, version, inside, False, finish)
+            if self.parts is not None and self.parts.has(block.region):
+                self.parts.run(block, version, finish)
+            else:
+                # Where the call decides sizes, loops inside still have turns that are whole.
+                self.steps(block, version, inside, bool(self.windows.masks), finish)
 
     # Steps.
 
-    def _steps(
+    def steps(
         self, block: Block, scope: Scope, inside: frozenset[Op], split: bool, finish: Finish
     ) -> None:
         self._want(block, scope, inside)
@@ -240,6 +259,8 @@ class Driver:
                     f"{op.place}tile_id: axis {op.axis} of a grid of {len(self.ids)} axes"
                 )
             register = self.ids[op.axis]
+        elif op.name == "tile_bound":
+            register = self.f.constant("i32", op.size)
         else:
             operands = [self.scalar(value, scope) for value in op.operands]
             if op.name == "reshape":
@@ -279,8 +300,7 @@ class Driver:
         if place.view is None:
             return place.pointer
         copy = self._slot(value, scope)
-        nest = self.nests.copy(value, place.view)
-        self._call(nest.name, nest.tiles, [place.pointer, copy.pointer])
+        self._call(self.nests.copy(value, place.view), [place.pointer, copy.pointer])
         scope.places[value] = copy
         return copy.pointer
 
@@ -292,7 +312,7 @@ class Driver:
         return Place(self.take(value, scope), None, True)
 
     def take(self, value: Value, scope: Scope) -> llvm.Value:
-        offset = self.arena.take(value.tensor.bytes)
+        offset = self.arena.take(largest(value.tensor.bytes))
         scope.owned.setdefault(value, []).append(offset)
         return self.f.pointer(self.scratch, offset, "i8")
 
@@ -306,15 +326,43 @@ class Driver:
             scope.places[value] = self._slot(value, scope)
         pointers = [place.pointer for place in places]
         pointers += [scope.places[value].pointer for value in step.outputs]
-        self._call(nest.name, nest.tiles, pointers)
+        self._call(nest, pointers)
 
-    def _call(self, name: str, tiles: int, pointers: Sequence[llvm.Value]) -> None:
+    def _call(self, nest: Nest, pointers: Sequence[llvm.Value]) -> None:
         f = self.f
-        table = f.alloca("ptr", max(1, len(pointers)))
+        if nest.sizes:  # their table stands in the word before the arguments
+            table = f.pointer(f.alloca("ptr", 1 + len(pointers)), 1, "ptr")
+            f.store(self._sizes(nest), f.pointer(table, -1, "ptr"))
+        else:
+            table = f.alloca("ptr", max(1, len(pointers)))
         for number, pointer in enumerate(pointers):
             f.store(pointer, f.pointer(table, number, "ptr"))
-        zero, count = llvm.constant("i64", 0), llvm.constant("i64", tiles)
-        f.call(name, "void", table, zero, count, self.working)
+        zero, count = llvm.constant("i64", 0), self.size(nest.tiles)
+        f.call(nest.name, "void", table, zero, count, self.working)
+
+    def _sizes(self, nest: Nest) -> llvm.Value:
+        """A nest's table of sizes; those of the call are there from the kernel's begin on."""
+        f = self.f
+        found = self.size_tables.get(nest.sizes)
+        if found is None:
+            found = self.size_tables[nest.sizes] = f.alloca("i64", len(nest.sizes))
+            with f.at(self.begin):
+                for number, size in enumerate(nest.sizes):
+                    if not self._is_partial(size):
+                        f.store(f.constant("i64", size), f.pointer(found, number, "i64"))
+        for number, size in enumerate(nest.sizes):
+            if self._is_partial(size):
+                f.store(self.size(size), f.pointer(found, number, "i64"))
+        return found
+
+    def _is_partial(self, size: Dim) -> bool:
+        return self.parts is not None and self.parts.decides(size)
+
+    def size(self, size: Dim) -> llvm.Value:
+        """A size as i64, also of parts of tiles."""
+        if self.parts is None or not self.parts.decides(size):
+            return self.f.constant("i64", size)
+        return self.parts.size(size)
 
     # Memory.
 
@@ -322,7 +370,7 @@ class Driver:
         memory, value = op.operands[0], op.result
         if op.name == "tile_load" and (op in inside or self.windows.proven(op)):
             pointer = self._pointer(op, scope)
-            view = View((*op.sizes[:1], *memory.dims[1:]), op.sizes)
+            view = view_of(op.sizes, memory.dims)
             if contiguous(op.sizes, memory.dims):
                 view = None
             place = Place(pointer, view)
@@ -333,8 +381,7 @@ class Driver:
                 if view is None:
                     self.copy(copy.pointer, pointer, value)
                 else:
-                    nest = self.nests.copy(value, view)
-                    self._call(nest.name, nest.tiles, [pointer, copy.pointer])
+                    self._call(self.nests.copy(value, view), [pointer, copy.pointer])
                 scope.places[value] = copy
             return
         place = scope.places[value] = self._slot(value, scope)
@@ -357,17 +404,21 @@ class Driver:
     def copy(self, target: llvm.Value, source: llvm.Value, value: Value) -> None:
         """A value that lies row-major, copied as it is."""
         sizes = (value.tensor.size,)
-        name = self.nests.move(Move(value.element, sizes, sizes, store=False))
         null = llvm.Value("ptr", "null")
-        self.f.call(name, "void", target, source, null, null, llvm.constant("i64", 0))
+        move = Move(value.element, sizes, sizes, store=False)
+        self._moved(move, target, source, null, null, llvm.constant("i64", 0))
+
+    def _moved(self, move: Move, *operands: llvm.Value) -> None:
+        """A move, with the sizes that its function does not know."""
+        sizes = [self.size(size) for size in move.sizes_to_give]
+        self.f.call(self.nests.move(move), "void", *operands, *sizes)
 
     def _move(self, op: Op, tile: llvm.Value, scope: Scope) -> None:
-        name = self.nests.move(move_of(op))
         rows = mask = llvm.Value("ptr", "null")
         if op.name in ("tile_gather", "tile_scatter"):
             rows = self.dense(op.operands[1 if op.name == "tile_gather" else 2], scope)
         if op.name == "tile_store" and op.masked:
             mask = self.dense(op.operands[-1], scope)
-        offsets = [self._affine(self.windows.offsets.of(v), scope) for v in offsets_of(op)]
+        offsets = [self.affine(self.windows.offsets.of(v), scope) for v in offsets_of(op)]
         memory = self.memory[op.operands[0]]
-        self.f.call(name, "void", tile, memory, rows, mask, *offsets)
+        self._moved(move_of(op), tile, memory, rows, mask, *offsets)

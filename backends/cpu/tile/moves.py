@@ -15,6 +15,7 @@ import numpy as np
 
 from ....hlo.build import make_op
 from ....hlo.graph import Op, arguments
+from ....hlo.symbols import Dim, SymbolicDim
 from ....hlo.types import TensorType
 from ... import llvm
 from ...llvm import arithmetic, elements
@@ -29,13 +30,19 @@ class Move:
     """`sizes` of the tile, `dims` of the memory; `axis` of indexed rows, or -1."""
 
     element: Any
-    dims: tuple[int, ...]
-    sizes: tuple[int, ...]
+    dims: tuple[Dim, ...]
+    sizes: tuple[Dim, ...]
     store: bool
     axis: int = -1
     fill: float = 0.0
     combine: str = ""
     masked: bool = False
+
+    @property
+    def sizes_to_give(self) -> tuple[SymbolicDim, ...]:
+        """What the function has to be told: sizes that are no numbers."""
+        every = dict.fromkeys((*self.dims, *self.sizes))
+        return tuple(size for size in every if isinstance(size, SymbolicDim))
 
 
 def move_of(op: Op) -> Move:
@@ -51,12 +58,13 @@ def move_of(op: Op) -> Move:
 
 
 def emit_move(module: llvm.Module, name: str, move: Move, target: Target) -> None:
-    """Defines name(tile, memory, rows, mask, offset of each dim)."""
+    """Defines name(tile, memory, rows, mask, offset of each dim, `sizes_to_give`)."""
     rank = len(move.dims)
     parameters = [("ptr", "tile"), ("ptr", "memory"), ("ptr", "rows"), ("ptr", "mask")]
     parameters += [("i64", f"offset{d}") for d in range(rank)]
+    parameters += [("i64", f"size{n}") for n in range(len(move.sizes_to_give))]
     f = module.helper(name, parameters, inline="noinline")
-    if math.prod(move.sizes):
+    if 0 not in move.sizes:
         _Mover(f, move, target).emit()
     f.ret()
 
@@ -64,7 +72,11 @@ def emit_move(module: llvm.Module, name: str, move: Move, target: Target) -> Non
 class _Mover:
     def __init__(self, f: llvm.Function, move: Move, target: Target) -> None:
         self.f, self.move = f, move
-        self.tile, self.memory, self.rows, self.mask, *self.offsets = f.arguments
+        rank = len(move.dims)
+        self.tile, self.memory, self.rows, self.mask, *self.offsets = f.arguments[: 4 + rank]
+        told = dict(zip(move.sizes_to_give, f.arguments[4 + rank :], strict=True))
+        self.dims: list[Any] = [told.get(d, d) for d in move.dims]  # type: ignore[call-overload]
+        self.sizes: list[Any] = [told.get(n, n) for n in move.sizes]  # type: ignore[call-overload]
         size = max(1, move.element.itemsize)
         self.parts = 2 if size > 8 else 1  # complex128 is moved in halves
         self.kind = f"i{8 * size // self.parts}"
@@ -76,7 +88,7 @@ class _Mover:
         bounds = [self.bounds(d) for d in range(len(move.dims))]
         if not move.store:
             inside = None
-            for (first, last), size in zip(bounds, move.sizes, strict=True):
+            for (first, last), size in zip(bounds, self.sizes, strict=True):
                 whole = f.land(f.compare("eq", first, 0), f.compare("eq", last, size))
                 inside = whole if inside is None else f.land(inside, whole)
             if inside is not None and move.axis < 0:
@@ -87,13 +99,21 @@ class _Mover:
         zero = llvm.constant("i64", 0)
         self.nest(0, bounds, zero, zero)
 
+    def product(self, sizes: Sequence[Any], times: int = 1) -> Any:
+        """Elements of some dims."""
+        total: Any = math.prod([n for n in sizes if isinstance(n, int)]) * times
+        for size in sizes:
+            if isinstance(size, llvm.Value):
+                total = self.f.mul(size, total)
+        return total
+
     def bounds(self, d: int) -> tuple[Value, Value]:
         """The indices of a tile's dim that lie inside the memory; all of indexed rows."""
-        f, offset, size = self.f, self.offsets[d], self.move.sizes[d]
+        f, offset, size = self.f, self.offsets[d], self.sizes[d]
         if d == self.move.axis:
-            return llvm.constant("i64", 0), llvm.constant("i64", size)
+            return llvm.constant("i64", 0), f.lift(size, "i64")
         first = f.max(f.sub(llvm.constant("i64", 0), offset), 0)
-        last = f.min(f.sub(llvm.constant("i64", self.move.dims[d]), offset), size)
+        last = f.min(f.sub(f.lift(self.dims[d], "i64"), offset), size)
         return first, last
 
     def fill(self) -> None:
@@ -104,9 +124,13 @@ class _Mover:
         numbers = [
             int.from_bytes(raw[p * half : (p + 1) * half], "little") for p in range(self.parts)
         ]
-        count = math.prod(self.move.sizes) * self.parts
+        count = self.product(self.sizes, self.parts)
         if self.parts == 1 or not any(numbers):
-            whole = count // self.lanes * self.lanes
+            whole = (
+                f.mul(f.udiv(count, self.lanes), self.lanes)
+                if isinstance(count, llvm.Value)
+                else count // self.lanes * self.lanes
+            )
             wide = llvm.constant(llvm.vector(self.lanes, self.kind), numbers[0])
             with f.for_range(0, whole, self.lanes) as loop:
                 f.store(wide, f.pointer(self.tile, loop.index, self.kind))
@@ -129,7 +153,7 @@ class _Mover:
             self.run(tile, memory, llvm.constant("i64", 1))
             return
         first, last = bounds[d]
-        tile_step, memory_step = math.prod(move.sizes[d + 1 :]), math.prod(move.dims[d + 1 :])
+        tile_step, memory_step = self.product(self.sizes[d + 1 :]), self.product(self.dims[d + 1 :])
         if d == rank - 1 and d != move.axis:
             start = f.add(memory, f.add(self.offsets[d], first))
             self.run(f.add(tile, first), start, f.sub(last, first))
@@ -139,7 +163,7 @@ class _Mover:
             if d == move.axis:
                 row = f.load("i32", f.pointer(self.rows, loop.index, "i32"))
                 place = f.add(place, f.cast("sext", row, "i64"))
-                inside = f.compare("ult", place, move.dims[d])
+                inside = f.compare("ult", place, self.dims[d])
             else:
                 place, inside = f.add(place, loop.index), None
             at = f.add(tile, f.mul(loop.index, tile_step))

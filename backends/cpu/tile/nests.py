@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ....hlo.build import Builder, make_op
+from ....hlo.deciding import largest
 from ....hlo.graph import Op, Value, arguments
+from ....hlo.symbols import Dim, SymbolicDim
 from ....optimizer.regions import inline
 from ... import llvm
 from ...plain.composite import merged, renamed
@@ -23,16 +25,30 @@ class View(NamedTuple):
     """How a value lies in memory: the first `sizes` elements of an array of dims `storage`, whose
     leading dim is as long as the window. Values have the same elements under other dims."""
 
-    storage: tuple[int, ...]
+    storage: tuple[Dim, ...]
     sizes: tuple[int, ...]
+
+
+def view_of(sizes: Sequence[int], dims: Sequence[Dim]) -> View:
+    """How a window of a row-major memory lies. What a call decides is left out where nothing
+    depends on it: a dim's size is in the steps of those before it alone."""
+    storage: list[Dim] = [*sizes[:1], *dims[1:]]
+    for d, size in enumerate(sizes):
+        if isinstance(storage[d], SymbolicDim):
+            storage[d] = size
+        if size != 1:
+            break
+    return View(tuple(storage), tuple(sizes))
 
 
 @dataclass(frozen=True)
 class Nest:
-    """A function (addresses, begin, end, scratch) of the module, and its number of tiles."""
+    """A function (addresses, begin, end, scratch) of the module, and its number of tiles. sizes:
+    what the call decides, in its table."""
 
     name: str
     tiles: int
+    sizes: tuple[Dim, ...] = ()
 
 
 class Nests:
@@ -80,6 +96,8 @@ class Nests:
         """The kernel of a contraction, cut for one worker; None for other operations."""
         if op.name != "dot_general" and op.attributes.get("kind") != "contract":
             return None
+        if not all(value.tensor.is_static for value in (*op.operands, *op.results)):
+            return None  # cut as usual; its worker computes all of its tiles
         shape = contract.shape_of(op, self.target)
         return None if shape is None else contract.emit(op, self.target, one_tile(shape))
 
@@ -92,9 +110,9 @@ class Nests:
             code = self._product(op) or kernels.emit(op, self.target)
         names = code.symbol, f"nest{len(self._pieces)}"
         _, name = self._pieces.setdefault(code.ir_text, names)
-        self.scratch = max(self.scratch, code.scratch_bytes)
+        self.scratch = max(self.scratch, largest(code.scratch_bytes))
         self.notes.update(dict.fromkeys(code.notes))
-        return Nest(name, code.tiles)
+        return Nest(name, code.tiles, code.sizes)
 
 
 def viewed(op: Op, views: Sequence[View | None]) -> Op:

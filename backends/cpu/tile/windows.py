@@ -1,12 +1,16 @@
-"""Which windows of a tile function lie inside their memory, and where that is known."""
+"""Which windows of a tile function lie inside their memory, and where that is known; which masks
+say nothing there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from ....hlo.deciding import surely_at_most, surely_below
 from ....hlo.graph import Op, Region, Value
 from ....hlo.offsets import Offset, Offsets
 from ....hlo.ops.tile import MEMORY_OPS
+from ....hlo.positions import difference, least
+from ....hlo.symbols import Dim, SymbolicDim
 from .moves import move_of
 
 
@@ -14,6 +18,8 @@ class Windows:
     """What holds for the memory operations of one kernel_call.
 
     tests: by region, the accesses that are known to lie inside, or not, once it begins.
+    masks: by region, comparisons of positions with sizes that the call decides, which hold in whole
+    tiles or not; `least_of` has what must not be below 0 for that. idle: those that always do.
     direct: stores of tiles that lie in one piece of a memory which nothing else touches, so that
     a nest computes them where they belong.
     """
@@ -23,6 +29,9 @@ class Windows:
         self.offsets = Offsets(kernel)
         self.inputs = frozenset(self.region.arguments[: len(kernel.operands)])
         self.notes: list[str] = []
+        self.idle: set[Op] = set()
+        self.least_of: dict[Op, Offset] = {}
+        self.masks: dict[Region, list[Op]] = {}
         self.tests = self._tests()
         self.direct = self._direct()
 
@@ -35,8 +44,10 @@ class Windows:
                 for inner in op.regions:
                     chains[inner] = (*chains[region], inner)
                     visit(inner)
+                if op.name == "compare" and op.result.rank:
+                    self._mask(op, chains[region])
                 if op.name in ("tile_load", "tile_store") and not self.proven(op):
-                    home = self._decided(op, chains[region])
+                    home = self.decided(map(self.offsets.of, offsets_of(op)), chains[region])
                     if home is not None and fits(op):
                         tests.setdefault(home, []).append(op)
                     elif home is None and not self.asked(op):
@@ -45,11 +56,25 @@ class Windows:
         visit(self.region)
         return tests
 
-    def _decided(self, op: Op, chain: tuple[Region, ...]) -> Region | None:
+    def _mask(self, op: Op, chain: tuple[Region, ...]) -> None:
+        """Note a comparison that is about the end of a dim whose size the call decides."""
+        position = difference(self.offsets, op)
+        if position is None or not isinstance(position[0].constant, SymbolicDim):
+            return
+        lowest = least(position, op.result.dims)
+        if surely_at_most(0, self.offsets.range(lowest)[0]):
+            self.idle.add(op)
+            return
+        home = self.decided([lowest], chain)
+        if home is not None:
+            self.least_of[op] = lowest
+            self.masks.setdefault(home, []).append(op)
+
+    def decided(self, offsets: Iterable[Offset], chain: tuple[Region, ...]) -> Region | None:
         """The region at whose start all offsets are known; None if there is none."""
         depth = 0
-        for offset in offsets_of(op):
-            for variable in self.offsets.of(offset).variables:
+        for offset in offsets:
+            for variable in offset.variables:
                 if variable.op is not None:
                     if variable.op.name != "tile_id":
                         return None
@@ -64,7 +89,8 @@ class Windows:
         """Whether a window may reach outside below and above in dim d."""
         sizes = move_of(op).sizes
         low, high = self.offsets.range(self.offsets.of(offsets_of(op)[d]))
-        return low < 0, high + sizes[d] > op.operands[0].dims[d]
+        above = surely_at_most(high + sizes[d], op.operands[0].dims[d])
+        return not surely_at_most(0, low), not above
 
     def _direct(self) -> frozenset[Op]:
         touched: dict[Value, int] = {}
@@ -97,12 +123,14 @@ class Windows:
 
 
 def fits(op: Op) -> bool:
-    """Whether a window is no larger than its memory."""
+    """Whether a window may be no larger than its memory."""
     sizes = move_of(op).sizes
-    return all(size <= dim for size, dim in zip(sizes, op.operands[0].dims, strict=True))
+    return not any(
+        surely_below(dim, size) for size, dim in zip(sizes, op.operands[0].dims, strict=True)
+    )
 
 
-def contiguous(sizes: Sequence[int], dims: Sequence[int]) -> bool:
+def contiguous(sizes: Sequence[int], dims: Sequence[Dim]) -> bool:
     """Whether a window is one piece of a row-major memory."""
     first = next((d for d, size in enumerate(sizes) if size != 1), len(sizes))
     return tuple(sizes[first + 1 :]) == tuple(dims[first + 1 :])

@@ -156,7 +156,7 @@ class Facts:
         body = op.regions[0]
         loads = [self.window(inner, op) for inner in body.ops if inner.name == "tile_load"]
         products = tuple(self._products(body.ops, op))
-        return MovingLoop(op, tuple(loads), products, trip_count(op))
+        return MovingLoop(op, tuple(loads), products, trip_count(op, self.offsets))
 
     def _products(self, ops: Sequence[Op] | Iterator[Op], loop: Op | None) -> Iterator[Product]:
         for op in ops:

@@ -50,7 +50,7 @@ def mean(
     """Sum over `dim` divided by the number of elements."""
     axes = axes_of(dim, self.rank)
     x = c.wide(c.convert(self, c.element))
-    result = c.divide(c.reduce("add", x, axes), c.count(x.dims, axes))
+    result = c.mean(c.reduce("add", x, axes), x, axes)
     return c.narrow(_kept(c, result, self.dims, axes, keepdim))
 
 

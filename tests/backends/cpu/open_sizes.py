@@ -1,7 +1,7 @@
-"""Operations of rooms' cases, and programs, whose sizes a call decides: compiled once, run at many.
+"""Operations of rooms' cases with sizes that a call decides: compiled once, run at many.
 
-`opened(example)` gives the same operation with symbols in place of sizes; `OpenCode` compiles a
-module for all of its sizes and runs it at those of its inputs.
+`opened(example)` gives the same operation with symbols in place of sizes; `check` compares what its
+program gives with the interpreter.
 
     python -m girih.tests.backends.cpu.open_sizes dot_general reduce
 """
@@ -15,98 +15,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from girih.backends import find
-from girih.hlo.assumptions import Assumptions
+import girih
 from girih.hlo.build import Builder
 from girih.hlo.cases import Example, all_examples
-from girih.hlo.deciding import deciding
 from girih.hlo.errors import GirihError
 from girih.hlo.graph import Function, Module
 from girih.hlo.interpret import interpret
-from girih.hlo.sizes import SizeSolver, Symbol
-from girih.hlo.symbols import SymbolicDim, bound, parse_dim
-from girih.hlo.types import TensorType, element_type
+from girih.hlo.sizes import Symbol
+from girih.hlo.symbols import SymbolicDim, bound
+from girih.hlo.types import TensorType
 from girih.hlo.verify import verify
-from girih.optimizer.licence import Ledger
-from girih.optimizer.pipeline import Pipeline, pipeline_for
-from girih.optimizer.schedule import schedule
 from girih.options import Options
-from girih.runtime.devices import cpu
-from girih.specs.generated import plan_pb2
 
 Array = Any
-
-
-def bound_plan(plan: Any, values: Mapping[str, int]) -> tuple[Any, list[int]]:
-    """The plan at these sizes, and the values of its formulas."""
-    sizes = [bound(parse_dim(text), values) for text in plan.formulas]
-    made = plan_pb2.Plan()
-    made.CopyFrom(plan)
-    for buffer in made.buffers:
-        if buffer.bytes_formula:
-            buffer.bytes = sizes[buffer.bytes_formula - 1]
-        for axis, formula in enumerate(buffer.dim_formulas):
-            if formula:
-                buffer.dims[axis] = sizes[formula - 1]
-    ends: dict[int, int] = {}
-    for number in sorted(range(len(made.buffers)), key=lambda n: made.buffers[n].offset):
-        buffer = made.buffers[number]
-        if buffer.place == plan_pb2.ARENA:
-            buffer.offset = max((ends[below] for below in buffer.above), default=0)
-            ends[number] = buffer.offset + -(-max(buffer.bytes, 1) // 64) * 64
-    made.memory.arena_bytes = max(ends.values(), default=0)
-    for step in made.steps:
-        if step.HasField("run") and step.run.tiles_formula:
-            step.run.tiles = sizes[step.run.tiles_formula - 1]
-    return made, sizes
-
-
-class OpenCode:
-    """A module compiled for all of its sizes; `guards` are what its code is not for."""
-
-    def __init__(
-        self, module: Module, hints: Mapping[str, int], options: Options | None = None
-    ) -> None:
-        options = options or Options(cache="off")
-        self.module = module
-        backend = find("cpu", options, None)
-        every = pipeline_for(backend, options, Ledger())
-        passes = Pipeline(
-            tuple(p for p in every.simplify if p.name != "require-static"),
-            tuple(p for p in every.references if p.name != "require-static"),
-            every.lower,
-        )
-        with deciding(Assumptions(module.symbols, module.constraints), hints) as decisions:
-            self.simple, self.fused = passes.run(module)
-            steps = schedule(self.fused, backend.in_tiles)
-            (self.plan,), self.image = backend.build([(steps, ())])
-        self.guards = list(decisions.guards)
-        self.weights = {name: dense.array for name, dense in steps.constants.items()}
-        self.weights |= {name: self.fused.weights[name].array for name in steps.weights}
-        arguments = [(f"input {n}", a.tensor.dims) for n, a in enumerate(module.body.arguments)]
-        self.solver = SizeSolver(arguments, module.symbols, module.constraints)
-
-    def __call__(self, *inputs: Array) -> list[Array]:
-        values = self.solver.solve([np.shape(x) for x in inputs])
-        for guard in self.guards:
-            if not guard.holds(values):
-                raise NotCovered(f"{guard} ({guard.origin})")
-        plan, sizes = bound_plan(self.plan, values)
-        weights = {name: np.ascontiguousarray(w) for name, w in self.weights.items()}
-        variant = cpu.CpuVariant(plan, self.image, weights, threads=2, sizes=sizes)
-        outputs = [
-            np.empty(
-                list(plan.buffers[number].dims),
-                element_type(plan.buffers[number].element_type).dtype,
-            )
-            for number in plan.outputs
-        ]
-        cpu.run(variant.context(), [np.ascontiguousarray(x) for x in inputs], outputs)
-        return outputs
-
-
-class NotCovered(Exception):
-    """The code is not for these sizes."""
+OPTIONS = Options(cache="off")
 
 
 class Opened(NamedTuple):
@@ -186,7 +108,7 @@ def inputs_at(made: Opened, values: Mapping[str, int], seed: int) -> list[Array]
 def check(made: Opened) -> str:
     """ "" where the code gives what the interpreter does at several sizes; else what is wrong."""
     try:
-        code = OpenCode(made.module, {name: 2 * size for name, size in made.sizes.items()})
+        program = girih.compile(made.module, options=OPTIONS)
     except Exception as error:  # noqa: BLE001 - told
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:160]} [{where.filename[-40:]}:{where.lineno}]"
@@ -203,9 +125,9 @@ def check(made: Opened) -> str:
         except GirihError:
             continue
         try:
-            got = code(*given)
-        except NotCovered as error:
-            return f"guard {error} at {values}"
+            got = program.call_flat([np.array(x, order="C") for x in given])
+        except GirihError as error:
+            return f"{error} at {values}"
         for one, other in zip(got, wanted, strict=True):
             other = np.asarray(other)
             if one.shape != other.shape:

@@ -151,6 +151,8 @@ WINOGRAD: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((3, 48, 32, 9, 9), {"padding": ((0, 2), (2, 0))}),
     ((1, 32, 32, 1, 200), {"padding": ((1, 1), (1, 1))}),
     ((1, 32, 32, 30, 8), {"padding": ((-1, 1), (4, -2))}),
+    ((1, 256, 32, 17, 14), {"padding": ((1, 1), (1, 1))}),  # blocks of other sizes
+    ((1, 544, 64, 7, 7), {"padding": ((1, 1), (1, 1))}),  # features in parts
 ]
 
 
@@ -163,6 +165,14 @@ def test_winograd(case: int, level: str) -> None:
     packing = packing_for(op, target, True)
     assert packing is not None and packing.name.startswith("winograd")
     check(op, inputs, target, packing)
+
+
+def test_winograd_stores_each_weight_once() -> None:
+    op, (_, weight) = convolution("NHWC", "OIHW", WINOGRAD[0][0], (3, 3))
+    packing = packing_for(op, codegen.host_target(LEVELS[0]), True)
+    assert packing is not None and packing.name.startswith("winograd")
+    stored = build_region([op.rhs.tensor], lambda b, x: [packing.forward(b, x)])
+    assert stored.results[0].tensor.size == weight.size
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])

@@ -56,6 +56,18 @@ class TestJax:
     jax = pytest.importorskip("jax")
 
     @KERNELS
+    def test_each_call_has_its_own_line(self, kernel):
+        """Although one has been lowered for the same types before."""
+
+        def twice(x, s):
+            x = kernel(x, s)
+            return kernel(x + 1, s)
+
+        first = twice.__code__.co_firstlineno + 1
+        calls = kernels_of(girih.import_model(twice, X, S))
+        assert [op.origin[0].line for op in calls] == [first, first + 1]
+
+    @KERNELS
     def test_functions(self, kernel):
         module = girih.import_model(model(kernel), X, S)
         (op,) = kernels_of(module)

@@ -8,7 +8,7 @@ from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import FUSED, HLO, verify
 from girih.hlo.wire import decode, encode
-from girih.optimizer.passes.encode import Encode, Packing, stored_module
+from girih.optimizer.passes.encode import Encode, Packing, stored_module, stored_weights
 from girih.optimizer.passes.fuse import Fuse
 
 from ..transformer import dot
@@ -62,7 +62,7 @@ def test_the_meaning_stays_and_the_plain_weight_goes():
     assert list(encoded.weights) == ["w|panels(4)"]
     x = np.random.default_rng(1).standard_normal(X.dims).astype(np.float32)
     np.testing.assert_array_equal(run(module, x)[0], run(encoded, x)[0])
-    stored = stored_module(module, encoded)
+    stored = stored_module(module.with_weights(stored_weights(module, encoded)))
     verify(stored, HLO)
     assert list(stored.weights) == ["w|panels(4)"]
     again = decode(encode(stored), lambda name, _: stored.weights[name].array)
@@ -74,7 +74,9 @@ def test_a_weight_that_is_also_read_plainly_stays_and_is_reported():
     encoded = Encode(panels)(Fuse()(module))
     assert set(encoded.weights) == {"w", "w|panels(4)"}
     assert "stored twice" in encoded.notes[0]
-    assert stored_module(module, encoded) is module
+    stored = module.with_weights(stored_weights(module, encoded))
+    assert list(stored.weights) == ["w"]
+    assert stored_module(stored) is stored
 
 
 def test_nothing_to_encode_is_unchanged():

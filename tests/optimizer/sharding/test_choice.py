@@ -24,7 +24,7 @@ from girih.hlo.verify import DECIDED, verify
 from girih.optimizer.passes.dce import Dce
 from girih.optimizer.sharding.choice import choose
 from girih.optimizer.sharding.communications import communications
-from girih.optimizer.sharding.min_sum import cheapest
+from girih.optimizer.sharding.min_sum import _swept, cheapest
 from girih.optimizer.sharding.partition.program import WHOLE, partition
 from girih.optimizer.sharding.propagated import propagate
 
@@ -217,8 +217,12 @@ def test_messages_are_exact_on_trees_and_never_beat_the_best(seed: int) -> None:
         return own + sum(float(edge[chosen[a], chosen[b]]) for (a, b), edge in edges.items())
 
     best = min(total(chosen) for chosen in itertools.product(range(states), repeat=count))
-    got = total(cheapest(prices, edges)[0])
+    found = cheapest(prices, edges)
+    got = total(found.answers[0])
     assert got == best if seed % 2 else best <= got <= 1.5 * best + 3
+    assert found.bound == pytest.approx(best) if seed % 2 else found.bound <= best + 1e-9
+    without = _swept(prices, edges, 40, 40)[1]  # nodes with two neighbours stay
+    assert without == pytest.approx(best) if seed % 2 else without <= best + 1e-9
 
 
 def test_three_processes_with_two_seeds_of_hashes_choose_the_same() -> None:

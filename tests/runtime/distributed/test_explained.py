@@ -44,7 +44,8 @@ for name in names:
             scale = np.abs(wanted).max(initial=1e-30)
             assert result.shape == wanted.shape and result.dtype == wanted.dtype
             error = np.abs(result.astype(np.float64) - wanted).max(initial=0) / scale
-            assert error <= 1e-5, (name, rank, number, error)
+            bound = 2e-6 if result.ndim else 1e-5  # d1's loss is one sum of millions
+            assert error <= bound, (name, rank, number, error)
     found[name] = dict(program.received)
 with open(f"{folder}/{rank}.json", "w") as file:
     json.dump(found, file)

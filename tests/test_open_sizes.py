@@ -1,0 +1,188 @@
+"""One program for all sizes that its symbols admit: models, bundles, errors, memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import girih
+
+torch = pytest.importorskip("torch")
+OPTIONS = girih.Options(cache="off")
+SIZES = ((3, 37), (1, 1), (1, 16), (8, 64), (2, 47), (5, 13), (8, 1))
+
+
+class Block(torch.nn.Module):
+    """An encoder's layer, or a decoder's."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.inner = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(4))
+        self.wide, self.narrow = torch.nn.Linear(width, 96), torch.nn.Linear(96, width)
+        self.first, self.second = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        b, t, width = x.shape
+        q, k, v = (
+            layer(x).reshape(b, t, self.heads, width // self.heads).transpose(1, 2)
+            for layer in self.inner[:3]
+        )
+        attend = torch.nn.functional.scaled_dot_product_attention
+        z = attend(q, k, v, is_causal=True) if self.causal else attend(q, k, v, attn_mask=mask)
+        x = self.first(x + self.inner[3](z.transpose(1, 2).reshape(b, t, width)))
+        return self.second(x + self.narrow(torch.nn.functional.gelu(self.wide(x))))
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.tokens, self.places = torch.nn.Embedding(50, 32), torch.nn.Embedding(64, 32)
+        self.blocks = torch.nn.ModuleList(Block(32, 4, causal) for _ in range(2))
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        weights = (1.0 - mask[:, None, None, :].float()) * -1e9
+        for block in self.blocks:
+            x = block(x, weights)
+        return x, x[:, 0].argmax(-1)
+
+
+def inputs(b: int, t: int) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(b * 100 + t)
+    ids = torch.randint(0, 50, (b, t), generator=generator)
+    mask = torch.ones(b, t, dtype=torch.int64)
+    mask[:, t // 2 + 1 :] = 0
+    return ids, mask
+
+
+def exported(model: Any) -> Any:
+    batch, length = (
+        torch.export.Dim("batch", min=1, max=8),
+        torch.export.Dim("length", min=1, max=64),
+    )
+    dims = ({0: batch, 1: length}, {0: batch, 1: length})
+    return torch.export.export(model, inputs(3, 37), dynamic_shapes=dims)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["encoder", "decoder"])
+def made(request: pytest.FixtureRequest) -> tuple[Any, girih.Program]:
+    torch.manual_seed(0)
+    model = Encoder(request.param).eval()
+    return model, girih.compile(exported(model), options=OPTIONS)
+
+
+def test_a_program_serves_all_sizes(made: Any, tmp_path: Path) -> None:
+    model, program = made
+    program.save(tmp_path / "model.girih")
+    loaded = girih.load(tmp_path / "model.girih")
+    for b, t in SIZES:
+        ids, mask = inputs(b, t)
+        wanted, best = model(ids, mask)
+        got, found = program(ids, mask)
+        np.testing.assert_allclose(got, wanted.detach().numpy(), atol=2e-5)
+        np.testing.assert_array_equal(found, best.numpy())
+        again, _ = loaded(ids.numpy(), mask.numpy())
+        np.testing.assert_array_equal(again, got)
+
+
+def test_the_interpreter_runs_it_at_any_size(made: Any) -> None:
+    model, program = made
+    ids, mask = inputs(2, 11)
+    got, _ = girih.interpret(program.module, [ids.numpy(), mask.numpy()])
+    np.testing.assert_allclose(got, model(ids, mask)[0].detach().numpy(), atol=2e-5)
+
+
+def test_memory_is_that_of_the_sizes(made: Any) -> None:
+    _, program = made
+    names = sorted(program.sizes)
+    assert [str(program.sizes[name]) for name in names] in (
+        ["from 1 to 8", "from 1 to 64"], ["from 1 to 64", "from 1 to 8"],
+    )  # fmt: skip
+    largest = program.memory.arena_bytes
+    said = {name: said.last for name, said in program.sizes.items()}
+    assert program.at(**said).memory.arena_bytes == largest
+    smaller = [program.at(**dict.fromkeys(names, n)).memory.arena_bytes for n in (1, 2, 4, 8)]
+    assert smaller == sorted(smaller) and smaller[-1] < largest
+
+
+def test_a_call_names_what_does_not_fit(made: Any) -> None:
+    _, program = made
+    ids, mask = (x.numpy() for x in inputs(3, 7))
+    for given, message in (
+        ((ids, mask[:, :5]), "mask: dimension 1"),
+        ((ids[:, :0], mask[:, :0]), "must be from 1 to 64"),
+        ((np.zeros((9, 2), np.int64), np.ones((9, 2), np.int64)), "must be from 1 to 8"),
+        ((ids[0], mask), "got an array of 1 dims"),
+        ((ids.astype(np.int32), mask), "int32"),
+    ):
+        with pytest.raises(girih.UserError, match=message):
+            program(*given)
+    with pytest.raises(girih.UserError, match="give all of the sizes"):
+        program.at(nothing=3)
+    first, second = program.sizes
+    with pytest.raises(girih.UserError, match="must be"):
+        program.at(**{first: 1000, second: 1})
+
+
+def test_prepared_and_profiled_calls(made: Any) -> None:
+    _, program = made
+    ids, mask = (x.numpy() for x in inputs(2, 9))
+    plain, _ = program(ids, mask)
+    call = program.prepare(ids, mask)
+    np.testing.assert_array_equal(call()[0], plain)
+    np.testing.assert_array_equal(program.profile(ids, mask).outputs[0], plain)
+    others = [x.numpy() for x in inputs(7, 50)]
+    program(*others)  # the prepared call keeps its memory
+    np.testing.assert_array_equal(call()[0], plain)
+
+
+def test_narrowed_and_fixed_sizes(made: Any) -> None:
+    model, program = made
+    first, second = program.sizes
+    narrowed = girih.compile(
+        exported(model), options=OPTIONS, sizes={first: 2, second: range(1, 8)}
+    )
+    assert list(narrowed.sizes) == [second]
+    length = program.sizes[first].last == 64
+    b, t = (3, 2) if length else (2, 3)
+    ids, mask = inputs(b, t)
+    wanted = model(ids, mask)[0].detach().numpy()
+    np.testing.assert_allclose(narrowed(ids, mask)[0], wanted, atol=2e-5)
+
+
+def test_a_limit_is_checked_at_the_largest_sizes(made: Any) -> None:
+    model, program = made
+    with pytest.raises(girih.UserError, match="max_memory|limit"):
+        girih.compile(exported(model), options=girih.Options(cache="off", max_memory=100_000))
+    enough = program.memory.allocated_bytes
+    girih.compile(exported(model), options=girih.Options(cache="off", max_memory=enough))
+
+
+ENDLESS = """
+func.func @main(%x: tensor<?x4xf32>) -> tensor<?x4xf32> {
+  %0 = stablehlo.tanh %x : tensor<?x4xf32>
+  return %0 : tensor<?x4xf32>
+}
+"""
+
+
+def test_sizes_without_an_end_need_a_range() -> None:
+    with pytest.raises(girih.UserError, match="no largest value.*--size"):
+        girih.compile(ENDLESS, options=OPTIONS)
+    module = girih.import_model(ENDLESS)
+    name = next(iter(module.symbols))
+    program = girih.compile(module, options=OPTIONS, sizes={name: (0, 100)})
+    for size in (0, 1, 17, 100):
+        x = np.random.default_rng(size).normal(size=(size, 4)).astype(np.float32)
+        np.testing.assert_allclose(program(x)[0], np.tanh(x), atol=1e-6)
+
+
+def test_equal_compilations_give_equal_bytes(made: Any, tmp_path: Path) -> None:
+    model, program = made
+    program.save(tmp_path / "one.girih")
+    girih.compile(exported(model), options=OPTIONS).save(tmp_path / "two.girih")
+    assert (tmp_path / "one.girih").read_bytes() == (tmp_path / "two.girih").read_bytes()
