@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....hlo.graph import Region
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from .channels import emit_features
@@ -49,7 +50,8 @@ def emit_depthwise(
         return None
     if not 1 <= len(spatial) <= 2 or any(s.base != 1 for s in spatial):
         return None
-    if math.prod(s.kernel for s in spatial) > _MOST_TAPS:
+    taps = math.prod(s.kernel for s in spatial)
+    if isinstance(taps, SymbolicDim) or taps > _MOST_TAPS:
         return None
     sources = []
     for view, outer in zip(views, ((geometry.batch_step, geometry.group_step), ()), strict=True):
@@ -115,7 +117,7 @@ class Form:
         offset = 0
         for index, spatial in zip(tap, (self.lines, self.columns), strict=True):
             step = spatial.kernel_step
-            offset += index * step if step >= 0 else (index - spatial.kernel + 1) * step
+            offset += (index - spatial.kernel + 1 if spatial.reversed else index) * step
         return offset
 
     # Pixels innermost.

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....hlo.symbols import SymbolicDim
+from ....hlo.deciding import surely_at_most
+from ....hlo.symbols import SymbolicDim, maximum
 from ... import llvm
 from ...llvm import elements
 from .micro import Depth
@@ -35,7 +36,7 @@ class Source:
     def base(self, f: llvm.Function, args: Value, outer: Sequence[Value]) -> Value:
         """Pointer to the first element of the product at `outer`."""
         pointer = f.load("ptr", f.pointer(args, self.argument, "ptr"))
-        at: llvm.Value = llvm.constant("i64", self.offset)
+        at: llvm.Value = f.constant("i64", self.offset)
         for coordinate, stride in zip(outer, self.outer, strict=True):
             at = f.add(at, f.mul(coordinate, stride))
         return self.at(f, pointer, at)
@@ -78,6 +79,11 @@ class Source:
         if memory is None and self.element.is_integer and self.element.bits >= 8:
             memory = f"i{self.element.bits}"
         return memory == self.accumulator
+
+
+def not_negative(size: int) -> Any:
+    """The size, or 0 where it would be less."""
+    return size if surely_at_most(0, size) else maximum(size, 0)
 
 
 def constant_mask(lanes: int, count: int) -> Value:

@@ -19,8 +19,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....hlo.build import Builder
+from ....hlo.deciding import at_hint
 from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.convolution import window_attributes
+from ....hlo.symbols import SymbolicDim
 from ....optimizer.passes.encode import Packing
 from ... import llvm
 from ..codegen import Target
@@ -67,12 +69,14 @@ def applies(op: Op, lanes: int) -> bool:
     if {op.lhs.element.name, op.rhs.element.name, op.type.element.name} != {"f32"}:
         return False
     inputs, outputs = op.lhs.dims[last], op.type.dims[last]
+    if isinstance(inputs, SymbolicDim) or isinstance(outputs, SymbolicDim):
+        return False
     if inputs % lanes or outputs % lanes or min(inputs, outputs) < _LEAST_FEATURES:
         return False
     batch, height, width = op.type.dims[:3]
     across = -(-width // 2)
-    few = 4 * _PLACES * across * padded_depth(inputs, 4) <= _MOST_TRANSFORMED
-    return few and batch * -(-height // 2) * across >= _LEAST_TILES
+    few = 4 * _PLACES * at_hint(across) * padded_depth(inputs, 4) <= _MOST_TRANSFORMED
+    return few and at_hint(batch * -(-height // 2) * across) >= _LEAST_TILES
 
 
 def packing(op: Op, lanes: int) -> Packing:
@@ -171,7 +175,7 @@ class _Emitter:
         self.plane = self.steps * width + LINE // 4
         self.shared = max(4 * self.rows * width, _PLANES * self.plane)
         self.groups = geometry.outputs // width
-        others = geometry.batch * self.blocks
+        others = max(1, at_hint(geometry.batch * self.blocks))
         parts = min(-(-self.groups // _LEAST_GROUPS), -(-_ENOUGH_TILES // others))
         room = (_SCRATCH // 4 - self.transformed - self.shared) // self.sums
         self.per_part = min(-(-self.groups // parts), max(1, room))
