@@ -18,7 +18,7 @@ from girih.hlo.symbols import SymbolicDim, bound, symbols_of
 from girih.hlo.types import F32, ElementType, TensorType, element_type
 
 from ..support import fusion
-from .open_kernels import OpenKernel
+from .open_kernels import OpenKernel, interpreted
 from .test_contract import dims
 
 pytestmark = pytest.mark.usefixtures("each_level")
@@ -180,3 +180,81 @@ def test_any_sizes(form: str, hint: int, sizes: list[tuple[int, ...]]) -> None:
     made = form_kernel(form, hint, "f32", codegen.host_target())
     for some in sizes:
         check(made, dict(zip("stnb", some, strict=True)))
+
+
+# Convolutions: batch, lines and columns of the image are symbols.
+
+LAYOUTS = {
+    "NCHW": ((0, 1, 2, 3), (0, 1, 2, 3)),
+    "NHWC": ((0, 3, 1, 2), (3, 2, 0, 1)),
+}  # (batch, feature, spatial...) of image and result; (output, input, spatial...) of the kernel
+H, W = SymbolicDim("h"), SymbolicDim("w")
+CONVOLUTIONS: dict[str, tuple[int, int, tuple[int, int], dict[str, Any]]] = {
+    "1x1": (24, 40, (1, 1), {}),
+    "1x1 of every second": (24, 40, (1, 1), {"window_strides": (2, 2)}),
+    "3x3": (16, 40, (3, 3), {"padding": ((1, 1), (1, 1))}),
+    "3x3 of every second": (16, 33, (3, 3), {"padding": ((1, 1), (1, 1)),
+                                             "window_strides": (2, 2)}),
+    "first layer": (3, 32, (7, 7), {"padding": ((3, 3), (3, 3)), "window_strides": (2, 2)}),
+    "uneven padding": (5, 7, (3, 3), {"padding": ((0, 2), (1, 0))}),
+    "cut borders": (5, 7, (3, 3), {"padding": ((-1, 0), (0, -1))}),
+    "dilated": (4, 18, (3, 2), {"rhs_dilation": (2, 3), "padding": ((2, 2), (2, 2))}),
+    "gradient of the image": (4, 18, (3, 3), {"lhs_dilation": (2, 2), "padding": ((1, 1), (2, 2))}),
+    "reversed": (4, 18, (3, 3), {"window_reversal": (True, True), "padding": ((1, 1), (1, 1))}),
+    "depthwise": (40, 40, (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 40}),
+    "depthwise of every second": (40, 40, (3, 3), {"padding": ((0, 1), (0, 1)),
+        "window_strides": (2, 2), "feature_group_count": 40}),
+    "depthwise, large": (17, 17, (5, 5), {"padding": ((2, 2), (2, 2)), "feature_group_count": 17}),
+    "depthwise, two each": (6, 12, (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 6}),
+    "groups": (8, 32, (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 2}),
+}  # fmt: skip
+IMAGES = [(1, 3, 3), (2, 7, 5), (1, 8, 16), (3, 17, 15), (1, 31, 33), (2, 4, 40)]
+
+
+def convolution(
+    form: str, layout: str, image: tuple[Any, Any, Any], element: ElementType = F32
+) -> Op:
+    inputs, outputs, window, options = CONVOLUTIONS[form]
+    (batch, feature, *spatial), (output, input, *taps) = LAYOUTS[layout]
+
+    def placed(places: list[int], sizes: list[Any]) -> TensorType:
+        dims = [0] * 4
+        for place, size in zip(places, sizes, strict=True):
+            dims[place] = size
+        return TensorType(tuple(dims), element)
+
+    groups = options.get("feature_group_count", 1)
+    b = Builder()
+    x, w = b.arguments([
+        placed([batch, feature, *spatial], [image[0], inputs, *image[1:]]),
+        placed([output, input, *taps], [outputs, inputs // groups, *window]),
+    ])  # fmt: skip
+    return b.op("convolution", [x, w], {
+        "batch_group_count": 1, "feature_group_count": 1, **options,
+        "input_batch_dimension": batch, "input_feature_dimension": feature,
+        "input_spatial_dimensions": tuple(spatial), "kernel_output_feature_dimension": output,
+        "kernel_input_feature_dimension": input, "kernel_spatial_dimensions": tuple(taps),
+        "output_batch_dimension": batch, "output_feature_dimension": feature,
+        "output_spatial_dimensions": tuple(spatial),
+    })  # fmt: skip
+
+
+def convolve(made: OpenKernel, values: dict[str, int], fixed: Op, tolerance: float = 1e-5) -> None:
+    inputs = arrays([value.tensor for value in fixed.operands], {})
+    wanted = interpreted(fixed, inputs)
+    made.compare(values, inputs, wanted, tolerance)
+
+
+@pytest.mark.parametrize("what", ["batch", "images"])
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+@pytest.mark.parametrize("form", CONVOLUTIONS, ids=str)
+def test_convolutions(form: str, layout: str, what: str) -> None:
+    opened = (B, H, W) if what == "images" else (B, 9, 14)
+    op = convolution(form, layout, opened)
+    symbols = {"b": Symbol(1, 8), "h": Symbol(3, 64), "w": Symbol(3, 64)}
+    made = OpenKernel(op, symbols, {"b": 2, "h": 14, "w": 18})
+    assert not made.guards
+    for batch, height, width in IMAGES:
+        image = (batch, height, width) if what == "images" else (batch, 9, 14)
+        values = {"b": batch, "h": height, "w": width}
+        convolve(made, values, convolution(form, layout, image))
