@@ -124,16 +124,20 @@ def row_panels(rows: int, most: int) -> tuple[int, int, int]:
 
 
 def heights(shape: ProductShape, cut: Blocking) -> dict[int, tuple[int, ...]]:
+    """`height_parts` of a product."""
+    panel = at_hint(cut.depth) * cut.vectors * shape.lanes * shape.element_bytes
+    return height_parts(cut.rows, panel)
+
+
+def height_parts(most: int, panel_bytes: int) -> dict[int, tuple[int, ...]]:
     """Which micro-kernels compute a panel of so many rows where the call decides rows: one, or
     several where the others find the right side in the first-level cache. Panels are of equal
     height, so those of many rows are nearly the highest."""
-    every = range(1, cut.rows + 1)
-    panel = at_hint(cut.depth) * cut.vectors * shape.lanes * shape.element_bytes
     found: dict[int, tuple[int, ...]] = {0: ()}
     own: list[int] = []
-    for rows in every:
-        usual = rows <= _FEW_ROWS or rows % (_FEW_ROWS + 1) == 0 or rows >= cut.rows - 1
-        if usual or panel > _NEAR_PANEL:
+    for rows in range(1, most + 1):
+        usual = rows <= _FEW_ROWS or rows % (_FEW_ROWS + 1) == 0 or rows >= most - 1
+        if usual or panel_bytes > _NEAR_PANEL:
             own.append(rows)
         # Few parts, none of them much lower than the others.
         parts = [(one, *found[rows - one]) for one in own]

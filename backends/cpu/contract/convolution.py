@@ -212,9 +212,7 @@ def _sources(
         arguments.index(geometry.input.source), geometry.input.source.element, accumulator,
         geometry.input.offset, tuple(a for _, a, _, _ in outer),
     )  # fmt: skip
-    reversed_taps = sum(
-        -s.kernel_step * (s.kernel - 1) for s in geometry.spatial if s.reversed
-    )
+    reversed_taps = sum(-s.kernel_step * (s.kernel - 1) for s in geometry.spatial if s.reversed)
     kernel = Source(
         arguments.index(geometry.kernel.source), geometry.kernel.source.element, accumulator,
         geometry.kernel.offset + reversed_taps, tuple(b for _, _, b, _ in outer),

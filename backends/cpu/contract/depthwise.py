@@ -263,9 +263,7 @@ class Form:
                     sums[position] = f.fma(f.load(kind, place), weight, sums[position])
         return sums
 
-    def _place_of(
-        self, f: llvm.Function, at: Value, phases: int, width: int, step: int
-    ) -> Value:
+    def _place_of(self, f: llvm.Function, at: Value, phases: int, width: int, step: int) -> Value:
         """`step` elements behind so many lines of one phase."""
         if not isinstance(width, SymbolicDim):
             return f.pointer(at, phases * width + step, self.accumulator)

@@ -11,8 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.backends.cpu import codegen
+from girih.backends.cpu.contract import packing_for
+from girih.hlo.assumptions import Assumptions
 from girih.hlo.build import Builder, build_region
-from girih.hlo.graph import Op
+from girih.hlo.deciding import deciding
+from girih.hlo.graph import Function, Module, Op
+from girih.hlo.interpret import interpret
 from girih.hlo.sizes import Symbol
 from girih.hlo.symbols import SymbolicDim, bound, symbols_of
 from girih.hlo.types import F32, ElementType, TensorType, element_type
@@ -207,6 +211,8 @@ CONVOLUTIONS: dict[str, tuple[int, int, tuple[int, int], dict[str, Any]]] = {
     "depthwise, large": (17, 17, (5, 5), {"padding": ((2, 2), (2, 2)), "feature_group_count": 17}),
     "depthwise, two each": (6, 12, (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 6}),
     "groups": (8, 32, (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 2}),
+    "winograd": (32, 64, (3, 3), {"padding": ((1, 1), (1, 1))}),
+    "winograd, features in parts": (96, 32, (3, 3), {}),
 }  # fmt: skip
 IMAGES = [(1, 3, 3), (2, 7, 5), (1, 8, 16), (3, 17, 15), (1, 31, 33), (2, 4, 40)]
 
@@ -258,3 +264,45 @@ def test_convolutions(form: str, layout: str, what: str) -> None:
         image = (batch, height, width) if what == "images" else (batch, 9, 14)
         values = {"b": batch, "h": height, "w": width}
         convolve(made, values, convolution(form, layout, image))
+
+
+@functools.cache
+def packed_convolution(
+    form: str, image: tuple[Any, Any, Any], target: codegen.Target
+) -> tuple[Op, Any, Any]:
+    """A convolution of a weight that is stored as kernels read it, and its packing."""
+    op = convolution(form, "NHWC", image)
+    packing = packing_for(op, target, True)
+    assert packing is not None
+    forward = build_region([op.rhs.type], lambda b, w: [packing.forward(b, w)])
+
+    def body(b: Builder, x: Any, w: Any) -> list[Any]:
+        return [b.op("convolution", [x, packing.inverse(b, w)], op.attributes).result]
+
+    stored = forward.results[0].tensor
+    return fusion("contract", build_region([op.lhs.type, stored], body)), forward, packing.name
+
+
+@pytest.mark.parametrize("what", ["batch", "images", "lines"])
+@pytest.mark.parametrize(
+    "form", ["winograd", "winograd, features in parts", "1x1", "3x3", "first layer"]
+)
+def test_convolutions_of_packed_weights(form: str, what: str) -> None:
+    target = codegen.host_target()
+    if target.lanes("float") < 8 and form.startswith("winograd"):
+        pytest.skip("its features are whole vectors")
+    opened = {"batch": (B, 9, 14), "images": (B, H, W), "lines": (1, H, 14)}[what]
+    symbols = {"b": Symbol(1, 8), "h": Symbol(3, 64), "w": Symbol(3, 64)}
+    hints = {"b": 2, "h": 14, "w": 18}
+    with deciding(Assumptions(symbols, ()), hints):
+        op, forward, name = packed_convolution(form, opened, target)
+    assert name.startswith("winograd") == form.startswith("winograd")
+    made = OpenKernel(op, symbols, hints)
+    assert not made.guards
+    for batch, height, width in IMAGES:
+        values = {"b": batch, "h": height, "w": width}
+        plain = convolution(form, "NHWC", tuple(bound(d, values) for d in opened))
+        image, weight = arrays([value.tensor for value in plain.operands], {})
+        module = Module({"main": Function("main", forward)})
+        stored = np.asarray(interpret(module, [weight])[0])
+        made.compare(values, [image, stored], interpreted(plain, [image, weight]), 2e-5)
