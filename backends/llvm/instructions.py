@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...hlo.graph import Op
-from ...hlo.symbols import Dim, SymbolicDim
+from ...hlo.symbols import SymbolicDim
 from .places import mark
 from .values import (
     Operand,
@@ -340,7 +340,7 @@ class Instructions:
             return self.extract(a if mask[0] < a.lanes else other, mask[0] % a.lanes)
         return self.emit(result, f"shufflevector {a}, {other}, <{len(mask)} x i32> <{lanes}>")
 
-    def iota(self, lanes: int, element: str = "i64", step: Dim = 1) -> Value:
+    def iota(self, lanes: int, element: str = "i64", step: int = 1) -> Value:
         """<0, step, 2*step, ...>."""
         if lanes == 1:
             return self.constant(element, 0)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...hlo.build import Builder
+from ...hlo.deciding import at_hint
 from ...hlo.graph import Module, Op, Region, Value, constant_of
 from ...hlo.verify import INLINED, Level
 from ..regions import map_bodies, prune, rename
@@ -43,7 +44,7 @@ class ChannelsLast:
             return region
         rewriter = _Rewriter(region)
         changed = rewriter.run()
-        return changed if rewriter.moved * _FLOPS_PER_BYTE <= flops else region
+        return changed if at_hint(rewriter.moved) * _FLOPS_PER_BYTE <= at_hint(flops) else region
 
 
 def wanted(op: Op) -> bool:
@@ -61,7 +62,7 @@ def wanted(op: Op) -> bool:
         features = features if single else features // op.feature_group_count
         if single and features != op.feature_group_count:
             return False
-    return op.type.element.is_float and features >= _LEAST_FEATURES
+    return op.type.element.is_float and at_hint(features) >= _LEAST_FEATURES
 
 
 def channels_last(rank: int) -> tuple[int, ...]:

@@ -14,11 +14,12 @@ a cost model scores them at once; `default` is a choice without a machine model.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from ....hlo.deciding import at_hint, surely_at_most
-from ....hlo.symbols import Dim, SymbolicDim, maximum
+from ....hlo.symbols import SymbolicDim, maximum
 
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 3 << 18  # of a row block: what stays in an L2 cache of 2 MB beside other traffic
@@ -53,7 +54,7 @@ class Blocking:
 
     rows: int  # of a micro-kernel, at most
     vectors: int  # of a column group
-    depth: Dim  # steps summed in registers
+    depth: int  # steps summed in registers
     panels: int  # row panels of a row block
     blocks: int  # row blocks of a tile
     groups: int  # column groups of a tile
@@ -114,24 +115,29 @@ def largest_rows(registers: int, vectors: int) -> int:
     return max(1, (registers - 1 - vectors) // vectors)
 
 
-def row_panels(rows: Dim, most: int) -> tuple[Dim, Dim, Dim]:
+def row_panels(rows: int, most: int) -> tuple[int, int, int]:
     """(panels, size, larger): `larger` panels of size + 1 rows, then those of `size` rows."""
     panels = -(-rows // most)
-    size, larger = divmod(rows, panels if surely_at_most(1, panels) else maximum(panels, 1))
+    some: Any = panels if surely_at_most(1, panels) else maximum(panels, 1)
+    size, larger = divmod(rows, some)
     return panels, size, larger
 
 
 def heights(shape: ProductShape, cut: Blocking) -> dict[int, tuple[int, ...]]:
+    """`height_parts` of a product."""
+    panel = at_hint(cut.depth) * cut.vectors * shape.lanes * shape.element_bytes
+    return height_parts(cut.rows, panel)
+
+
+def height_parts(most: int, panel_bytes: int) -> dict[int, tuple[int, ...]]:
     """Which micro-kernels compute a panel of so many rows where the call decides rows: one, or
     several where the others find the right side in the first-level cache. Panels are of equal
     height, so those of many rows are nearly the highest."""
-    every = range(1, cut.rows + 1)
-    panel = at_hint(cut.depth) * cut.vectors * shape.lanes * shape.element_bytes
     found: dict[int, tuple[int, ...]] = {0: ()}
     own: list[int] = []
-    for rows in every:
-        usual = rows <= _FEW_ROWS or rows % (_FEW_ROWS + 1) == 0 or rows >= cut.rows - 1
-        if usual or panel > _NEAR_PANEL:
+    for rows in range(1, most + 1):
+        usual = rows <= _FEW_ROWS or rows % (_FEW_ROWS + 1) == 0 or rows >= most - 1
+        if usual or panel_bytes > _NEAR_PANEL:
             own.append(rows)
         # Few parts, none of them much lower than the others.
         parts = [(one, *found[rows - one]) for one in own]
@@ -140,7 +146,7 @@ def heights(shape: ProductShape, cut: Blocking) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[Dim, Dim, Dim]:
+def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[int, int, int]:
     """Scratch bytes of the packed left side, the packed right side and partial sums of a tile."""
     _, size, larger = row_panels(shape.rows, cut.rows)
     if isinstance(shape.rows, SymbolicDim):
@@ -174,7 +180,7 @@ def opened(shape: ProductShape, cut: Blocking) -> Blocking:
     return replace(cut, depth=shape.depth) if whole else cut
 
 
-def padded_depth(depth: Dim, element_bytes: int) -> Dim:
+def padded_depth(depth: int, element_bytes: int) -> int:
     """Elements from one packed row to the next: whole lines, never a large power of two apart."""
     line = max(1, 64 // element_bytes)
     lines = -(-depth // line)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ....hlo.deciding import at_hint
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .epilogue import Epilogue
 from .operands import Group, unravel
@@ -36,11 +38,11 @@ def emit_features(form: Form) -> tuple[int, int]:
     vectors = _VECTORS if columns.kernel < _WIDE_KERNEL else 1
     vectors = min(vectors, -(-features // lanes))
     sums = 14 if form.registers >= 32 else 8
-    pixels = max(1, min(sums // vectors, columns.outputs))
+    pixels = max(1, min(sums // vectors, at_hint(columns.outputs)))
     width = vectors * lanes
     whole, rest = divmod(features, width)
     groups = whole + (rest > 0)
-    parts = min(groups, -(-_ENOUGH_TILES // max(1, geometry.batch * lines.outputs)))
+    parts = min(groups, -(-_ENOUGH_TILES // max(1, at_hint(geometry.batch * lines.outputs))))
     per_part = -(-groups // parts)
     parts = -(-groups // per_part)
     epilogue = form.epilogue(
@@ -85,6 +87,9 @@ class _Line:
 
     def emit(self, feature: Value, group: Group) -> None:
         columns = self.form.columns
+        if isinstance(columns.outputs, SymbolicDim) or isinstance(columns.size, SymbolicDim):
+            self._emit_open(feature, group)
+            return
         blocks = columns.outputs // self.pixels
         inner = [b for b in range(blocks) if self._inside(b * self.pixels, self.pixels)]
         sides = [b for b in range(blocks) if b not in inner]
@@ -96,6 +101,52 @@ class _Line:
         if columns.outputs > blocks * self.pixels:
             start = blocks * self.pixels
             self._block(feature, group, start, columns.outputs - start)
+
+    def _emit_open(self, feature: Value, group: Group) -> None:
+        """The same where the call decides how wide the picture is: pixels that see no padding in
+        blocks, then in smaller ones; the others one by one."""
+        f, columns = self.f, self.form.columns
+        reach = (columns.kernel - 1) * columns.dilation
+        past = (columns.size + columns.low - reach - 1) // columns.stride + 1
+        outputs = f.lift(columns.outputs, "i64")
+        left = f.min(outputs, max(0, -(-columns.low // columns.stride)))
+        right = f.max(f.min(outputs, past), left)
+        with f.for_range(0, left) as loop:
+            self._side(feature, group, loop.index)
+        count, at = self.pixels, left
+        while count:
+            end = f.add(at, f.mul(f.udiv(f.sub(right, at), count), count))
+            with f.for_range(at, end, count) as loop:
+                self._block(feature, group, loop.index, count)
+            at = end
+            count //= 2
+        with f.for_range(right, outputs) as loop:
+            self._side(feature, group, loop.index)
+
+    def _side(self, feature: Value, group: Group, x: Value) -> None:
+        """One pixel whose window may reach out of the picture."""
+        f, form = self.f, self.form
+        columns = form.columns
+        kind = llvm.vector(form.lanes, form.accumulator)
+        sums: Sequence[Value] = [llvm.constant(kind, 0)] * group.vectors
+        y, top, bottom = self._bounds(form.lines, self.line)
+        start, first, last = self._bounds(columns, x)
+        with f.for_range(top, bottom, 1, sums) as outer:
+            row = f.mul(f.add(y, f.mul(outer.index, form.lines.dilation)), form.lines.input_step)
+            taps = f.add(f.mul(outer.index, form.lines.kernel_step), form.tap_offset((0, 0)))
+            with f.for_range(first, last, 1, outer.carried) as loop:
+                column = f.add(start, f.mul(loop.index, columns.dilation))
+                at = f.add(f.add(row, f.mul(column, columns.input_step)), feature)
+                image = form.image.at(f, self.image, at)
+                at = f.add(f.add(taps, f.mul(loop.index, columns.kernel_step)), feature)
+                kernel = form.kernel.at(f, self.kernel, at)
+                updated = []
+                for vector, total in enumerate(loop.carried):
+                    weight = self._load(kernel, 0, group, vector, True)
+                    updated.append(f.fma(self._load(image, 0, group, vector), weight, total))
+                loop.carry(*updated)
+            outer.carry(*loop.results)
+        self._finish(feature, group, x, 1, outer.results)
 
     def _inside(self, first: int, count: int) -> bool:
         """Whether all columns that the windows of these pixels see are in the picture."""
@@ -114,12 +165,17 @@ class _Line:
             taps = f.add(f.mul(loop.index, form.lines.kernel_step), form.tap_offset((0, 0)))
             loop.carry(*self._taps(feature, group, first, count, row, taps, loop.carried))
         x = first if isinstance(first, Value) else llvm.constant("i64", first)
+        self._finish(feature, group, x, count, loop.results)
+
+    def _finish(
+        self, feature: Value, group: Group, x: Value, count: int, sums: Sequence[Value]
+    ) -> None:
+        """What follows the sums of `count` pixels from column `x` on."""
+        f, form = self.f, self.form
         if self.epilogue.short:
-            self.epilogue.finish(
-                f, self.args, (self.batch, self.line), x, feature, loop.results, group
-            )
+            self.epilogue.finish(f, self.args, (self.batch, self.line), x, feature, sums, group)
             return
-        for number, value in enumerate(loop.results):
+        for number, value in enumerate(sums):
             f.store(value, f.pointer(self.tile, number * form.lanes, form.accumulator))
         rows = llvm.constant("i64", count)
         self.epilogue.emit(

@@ -103,6 +103,7 @@ def geometry_of(op: Op) -> Geometry:
             Spatial(
                 op.lhs.dims[i], op.type.dims[o], op.rhs.dims[k], stride, low, base, dilation,
                 strides[0][i], -strides[1][k] if reverse else strides[1][k], result_steps[o],
+                bool(reverse),
             )
         )  # fmt: skip
     groups = op.feature_group_count * op.batch_group_count
@@ -157,7 +158,7 @@ def emit_convolution(
 def _cut(product: Product) -> Blocking:
     """The blocking of a convolution. Where weights lie as they are read, a tile is a few column
     groups of a row block that stays in the L2 cache, so that results are written in long runs."""
-    shape = product.shape
+    shape = blocking.at_hints(product.shape)
     cut = blocking.default(shape)
     if cut.pack_right:
         return cut
@@ -186,7 +187,7 @@ def _minor_run(op: Op) -> list[int]:
     """The innermost result dims that columns run over: features, or pixels, or the batch."""
     order = range(op.type.rank)
     spatial = list(op.output_spatial_dimensions)
-    last = next((d for d in reversed(order) if op.type.dims[d] > 1), order[-1])
+    last = next((d for d in reversed(order) if op.type.dims[d] != 1), order[-1])
     if last not in spatial:
         return [last]
     run: list[int] = []
@@ -195,7 +196,7 @@ def _minor_run(op: Op) -> list[int]:
         if wanted >= 0 and dim == spatial[wanted]:
             run.insert(0, dim)
             wanted -= 1
-        elif op.type.dims[dim] > 1:
+        elif op.type.dims[dim] != 1:
             break
     return run or [last]
 
@@ -211,9 +212,7 @@ def _sources(
         arguments.index(geometry.input.source), geometry.input.source.element, accumulator,
         geometry.input.offset, tuple(a for _, a, _, _ in outer),
     )  # fmt: skip
-    reversed_taps = sum(
-        -s.kernel_step * (s.kernel - 1) for s in geometry.spatial if s.kernel_step < 0
-    )
+    reversed_taps = sum(-s.kernel_step * (s.kernel - 1) for s in geometry.spatial if s.reversed)
     kernel = Source(
         arguments.index(geometry.kernel.source), geometry.kernel.source.element, accumulator,
         geometry.kernel.offset + reversed_taps, tuple(b for _, _, b, _ in outer),

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from .channels import emit_features
 from .epilogue import Epilogue
-from .operands import Group, Source, unravel
+from .operands import ColumnGroups, Group, Source, unravel
 from .window import Spatial
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ Value = llvm.Value
 _MOST_TAPS = 128  # unrolled in full
 _HELD_TAPS = 12  # weights that stay in registers
 _SUMS = 8  # accumulators at a time
+_OPEN_VECTORS = 2  # of a line whose length the call decides
 
 
 def emit_depthwise(
@@ -49,7 +52,8 @@ def emit_depthwise(
         return None
     if not 1 <= len(spatial) <= 2 or any(s.base != 1 for s in spatial):
         return None
-    if math.prod(s.kernel for s in spatial) > _MOST_TAPS:
+    taps = math.prod(s.kernel for s in spatial)
+    if isinstance(taps, SymbolicDim) or taps > _MOST_TAPS:
         return None
     sources = []
     for view, outer in zip(views, ((geometry.batch_step, geometry.group_step), ()), strict=True):
@@ -115,7 +119,7 @@ class Form:
         offset = 0
         for index, spatial in zip(tap, (self.lines, self.columns), strict=True):
             step = spatial.kernel_step
-            offset += index * step if step >= 0 else (index - spatial.kernel + 1) * step
+            offset += (index - spatial.kernel + 1 if spatial.reversed else index) * step
         return offset
 
     # Pixels innermost.
@@ -124,9 +128,12 @@ class Form:
         """A tile is one plane of the result."""
         geometry, lines, columns = self.geometry, self.lines, self.columns
         vectors = -(-columns.outputs // self.lanes)
-        group = Group(self.lanes, vectors, columns.outputs % self.lanes)
+        opened = isinstance(columns.outputs, SymbolicDim)
+        # Of lines whose length the call decides, some vectors at a time.
+        at_once = _OPEN_VECTORS if opened else vectors
+        parts = ColumnGroups(Group(self.lanes, at_once), columns.outputs)
         reach = (columns.kernel - 1) * columns.dilation // columns.stride
-        width = -(-(group.columns + reach) // self.lanes) * self.lanes
+        width = -(-(vectors * self.lanes + reach) // self.lanes) * self.lanes
         height = (lines.outputs - 1) * lines.stride + (lines.kernel - 1) * lines.dilation + 1
         pitch = width * columns.stride
         features = geometry.groups * geometry.outputs
@@ -140,8 +147,8 @@ class Form:
         )
         f = self.module.kernel(self.name)
         args, begin, end, scratch = f.arguments
-        lines_at_once = max(1, min(lines.outputs, _SUMS // vectors))
-        tile = f.alloca(self.accumulator, lines_at_once * group.columns)
+        lines_at_once = max(1, min(at_hint(lines.outputs), _SUMS // at_once))
+        tile = f.alloca(self.accumulator, lines_at_once * at_once * self.lanes)
         with f.for_range(begin, end) as loop:
             batch, feature = unravel(f, loop.index, (geometry.batch, features))
             source = [batch, f.udiv(feature, geometry.outputs)]
@@ -152,19 +159,35 @@ class Form:
             if lines.kernel * columns.kernel <= _HELD_TAPS:
                 held = [self._weight(f, weights, tap) for tap in self.taps()]
 
-            def compute(line: Value, count: int) -> None:
+            def compute(line: Value, count: int, column: Value, group: Group) -> None:
                 at = f.pointer(scratch, f.mul(line, lines.stride * pitch), self.accumulator)
+                at = f.pointer(at, column, self.accumulator)
+                vectors = group.vectors
                 sums = self._plane_sums(f, at, weights, held, count, vectors, width)  # noqa: B023
                 for number, value in enumerate(sums):
                     f.store(value, f.pointer(tile, number * self.lanes, self.accumulator))
-                zero, rows = llvm.constant("i64", 0), llvm.constant("i64", count)
-                epilogue.emit(f, args, (batch, feature), line, zero, rows, tile, group)  # noqa: B023
+                rows = llvm.constant("i64", count)
+                epilogue.emit(f, args, (batch, feature), line, column, rows, tile, group)  # noqa: B023
+
+            def some_lines(line: Value, count: int) -> None:
+                if not opened:
+                    group = Group(self.lanes, vectors, columns.outputs % self.lanes)
+                    compute(line, count, llvm.constant("i64", 0), group)
+                    return
+                with f.for_range(0, parts.count) as groups:
+                    column = parts.first_column(f, groups.index)
+                    parts.each_kind(
+                        f, groups.index, lambda _, group: compute(line, count, column, group)
+                    )
 
             whole = lines.outputs // lines_at_once * lines_at_once
             with f.for_range(0, whole, lines_at_once) as inner:
-                compute(inner.index, lines_at_once)
-            if whole < lines.outputs:
-                compute(llvm.constant("i64", whole), lines.outputs - whole)
+                some_lines(inner.index, lines_at_once)
+            if isinstance(lines.outputs, SymbolicDim):
+                with f.for_range(whole, lines.outputs) as inner:
+                    some_lines(inner.index, 1)
+            elif whole < lines.outputs:
+                some_lines(llvm.constant("i64", whole), lines.outputs - whole)
         f.ret()
         size = height * pitch * llvm.bits_of(self.accumulator) // 8
         return geometry.batch * features, size
@@ -226,16 +249,24 @@ class Form:
     ) -> list[Value]:
         """The sums of `count` lines, vector by vector; `at` points to the first line's window."""
         lines, columns = self.lines, self.columns
-        pitch = width * columns.stride
         kind = llvm.vector(self.lanes, self.accumulator)
         sums = [llvm.constant(kind, 0)] * (count * vectors)
         for number, (i, j) in enumerate(self.taps()):
             weight = held[number] if held is not None else self._weight(f, weights, (i, j))
             shift, phase = divmod(j * columns.dilation, columns.stride)
             for line in range(count):
-                start = (line * lines.stride + i * lines.dilation) * pitch + phase * width + shift
+                row = line * lines.stride + i * lines.dilation
                 for vector in range(vectors):
-                    place = f.pointer(at, start + vector * self.lanes, self.accumulator)
+                    step = shift + vector * self.lanes
+                    place = self._place_of(f, at, row * columns.stride + phase, width, step)
                     position = line * vectors + vector
                     sums[position] = f.fma(f.load(kind, place), weight, sums[position])
         return sums
+
+    def _place_of(self, f: llvm.Function, at: Value, phases: int, width: int, step: int) -> Value:
+        """`step` elements behind so many lines of one phase."""
+        if not isinstance(width, SymbolicDim):
+            return f.pointer(at, phases * width + step, self.accumulator)
+        # Not as sizes of their own: each of them would be a load where the function begins.
+        start = f.binary("mul", f.constant("i64", width), phases)
+        return f.pointer(f.pointer(at, start, self.accumulator), step, self.accumulator)

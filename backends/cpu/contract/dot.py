@@ -10,7 +10,6 @@ from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
-from ....hlo.symbols import Dim
 from ... import llvm
 from ...llvm import elements
 from ..codegen import Target
@@ -31,12 +30,12 @@ from .views import Segment, View, align, merge, view_of
 class _Form:
     """A dot_general as loops; strides in elements of the stored operands."""
 
-    outer: list[tuple[Dim, Dim, Dim, Dim]]  # size, left, right, result
+    outer: list[tuple[int, int, int, int]]  # size, left, right, result
     rows: tuple[Segment, ...]
-    row_count: Dim
+    row_count: int
     columns: tuple[Segment, ...]
-    column_count: Dim
-    depth: list[tuple[Dim, Dim, Dim]]  # size, left, right
+    column_count: int
+    depth: list[tuple[int, int, int]]  # size, left, right
     left: View
     right: View
 

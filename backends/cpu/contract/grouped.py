@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from ....hlo.deciding import at_hint
-from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from . import pairs, tiles_amx
@@ -76,7 +76,7 @@ def engine_for(
     return None
 
 
-def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[Dim, int] | None:
+def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int, int] | None:
     """Defines the kernel `name`; its tiles and scratch bytes. None where no engine fits, or the
     call decides columns or depth."""
     elements = product.left.source.element, product.right.source.element
@@ -142,7 +142,7 @@ class _Emitter:
         others = max(1, at_hint(self.outer * self.blocks))
         return min(-(-_ENOUGH_TILES // others), max(1, self.groups // _LEAST_GROUPS))
 
-    def emit(self) -> tuple[Dim, int]:
+    def emit(self) -> tuple[int, int]:
         for kind, group in self.columns.kinds:
             self._emit_group(f"{self.name}_{kind}", group)
         engine, product = self.engine, self.product

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ....hlo.deciding import at_hint
-from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .epilogue import Epilogue
 from .operands import ColumnGroups, Group, Source, constant_mask, unravel
@@ -32,16 +32,16 @@ class InnerProducts:
     right: where they are, and the stride of a row or column."""
 
     lanes: int
-    outer: tuple[Dim, ...]
-    rows: Dim
-    columns: Dim
-    depth: tuple[tuple[Dim, Dim, Dim], ...]
-    left: tuple[Source, Dim]
-    right: tuple[Source, Dim]
+    outer: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: tuple[tuple[int, int, int], ...]
+    left: tuple[Source, int]
+    right: tuple[Source, int]
     epilogue: Epilogue
 
 
-def emit_inner_products(module: llvm.Module, name: str, work: InnerProducts) -> tuple[Dim, int]:
+def emit_inner_products(module: llvm.Module, name: str, work: InnerProducts) -> tuple[int, int]:
     """Defines the kernel; its tiles and scratch bytes."""
     lanes, outer, rows, columns = work.lanes, work.outer, work.rows, work.columns
     epilogue = work.epilogue
@@ -84,10 +84,10 @@ class _Body:
     def __init__(
         self,
         lanes: int,
-        columns: Dim,
-        depth: list[tuple[Dim, Dim, Dim]],
-        left: tuple[Source, Dim],
-        right: tuple[Source, Dim],
+        columns: int,
+        depth: list[tuple[int, int, int]],
+        left: tuple[Source, int],
+        right: tuple[Source, int],
         width: int,
     ) -> None:
         self.lanes, self.columns = lanes, columns
@@ -124,14 +124,14 @@ class _Body:
             zero = llvm.constant("i64", 0)
             sums = self._nest(f, self.depth, left, places, zero, zero, zeros)
             for position, total in enumerate(sums):
-                row, i = divmod(position, _COLUMNS)
-                place = f.add(loop.index, row * self.width + i)
+                line, i = divmod(position, _COLUMNS)
+                place = f.add(loop.index, line * self.width + i)
                 f.store(total_of(f, total), f.pointer(tile, place, accumulator))
 
     def _nest(
         self,
         f: llvm.Function,
-        depth: list[tuple[Dim, Dim, Dim]],
+        depth: list[tuple[int, int, int]],
         left: Value,
         right: Sequence[Value],
         left_at: Value,
@@ -199,7 +199,7 @@ def total_of(f: llvm.Function, vector: Value) -> Value:
 
 
 def applies(
-    rows: Dim, columns: Sequence[Segment], depth: Sequence[tuple[Dim, Dim, Dim]], lanes: int
+    rows: int, columns: Sequence[Segment], depth: Sequence[tuple[int, int, int]], lanes: int
 ) -> bool:
     """Whether inner products beat bringing the right side into panels."""
     return (

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ....hlo.deciding import at_hint, surely_below
-from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 
 Value = llvm.Value
@@ -30,9 +31,9 @@ PART = 512  # steps of depth whose products are summed by themselves
 class Depth:
     """One loop of the summed dimensions, with strides in elements."""
 
-    size: Dim
-    left: Dim
-    right: Dim
+    size: int
+    left: int
+    right: int
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,14 @@ class Micro:
     element: str  # LLVM type of sources and accumulators
     lanes: int
     rows: int
-    row_stride: Dim
+    row_stride: int
     vectors: tuple[int, ...]
     depth: tuple[Depth, ...]  # outermost first
-    tile_stride: Dim  # elements from one row of the tile to the next
+    tile_stride: int  # elements from one row of the tile to the next
     tail_lanes: int = 0  # if not 0, lanes of the last vector that may be read
     ahead: int = 0  # lines of 64 bytes to bring into L2 per turn of the loop; a single loop only
     cut: bool = False  # sums only a part of the (one) depth loop, on top of what the tile holds
-    stream: Dim = 0  # if not 0, bytes ahead that the right side is brought into L1
+    stream: int = 0  # if not 0, bytes ahead that the right side is brought into L1
     copies: bool = False  # `ahead` is where the right side's vectors are stored, one after another
     masked: bool = False  # the caller says how many lanes of the last vector may be read
     most_products: int = STEP_PRODUCTS  # of a loop turn, about
@@ -140,7 +141,7 @@ class _Emitter:
             self.mask = llvm.vector_constant("i1", kept)
         self.rows = self._multiples(micro.row_stride)
 
-    def _multiples(self, stride: Dim) -> list[llvm.Operand]:
+    def _multiples(self, stride: int) -> list[llvm.Operand]:
         """The offsets of all rows."""
         if not isinstance(stride, SymbolicDim):
             return [row * stride for row in range(self.micro.rows)]
@@ -152,10 +153,10 @@ class _Emitter:
             found.append(f.binary("add", found[-1], one) if len(found) > 1 else one)
         return list(found)
 
-    def _next(self, pointer: Value, stride: Dim) -> Value:
+    def _next(self, pointer: Value, stride: int) -> Value:
         return self.f.pointer(pointer, stride, self.micro.element)
 
-    def _after(self, pointer: Value, stride: Dim, count: int) -> Value:
+    def _after(self, pointer: Value, stride: int, count: int) -> Value:
         """`count` strides behind a pointer."""
         if not isinstance(stride, SymbolicDim):
             return self._next(pointer, count * stride)
@@ -166,7 +167,7 @@ class _Emitter:
     def places(self, tile: Value) -> Iterator[Value]:
         """Where the sums stand in the tile."""
         micro = self.micro
-        stride = micro.tile_stride
+        stride: Any = micro.tile_stride
         for row in range(micro.rows):
             for number in range(len(micro.vectors)):
                 at = number * micro.lanes
@@ -175,7 +176,7 @@ class _Emitter:
                 else:
                     yield self._next(tile, row * stride + at)
             if isinstance(stride, SymbolicDim):
-                tile = self._next(tile, stride)
+                tile = self._next(tile, micro.tile_stride)
 
     def store(self, tile: Value, sums: Sequence[Value]) -> None:
         for place, value in zip(self.places(tile), sums, strict=True):

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.deciding import surely_at_most
+from ....hlo.symbols import SymbolicDim, maximum
 from ... import llvm
 from ...llvm import elements
 from .micro import Depth
@@ -35,7 +36,7 @@ class Source:
     def base(self, f: llvm.Function, args: Value, outer: Sequence[Value]) -> Value:
         """Pointer to the first element of the product at `outer`."""
         pointer = f.load("ptr", f.pointer(args, self.argument, "ptr"))
-        at: llvm.Value = llvm.constant("i64", self.offset)
+        at: llvm.Value = f.constant("i64", self.offset)
         for coordinate, stride in zip(outer, self.outer, strict=True):
             at = f.add(at, f.mul(coordinate, stride))
         return self.at(f, pointer, at)
@@ -80,6 +81,11 @@ class Source:
         return memory == self.accumulator
 
 
+def not_negative(size: int) -> Any:
+    """The size, or 0 where it would be less."""
+    return size if surely_at_most(0, size) else maximum(size, 0)
+
+
 def constant_mask(lanes: int, count: int) -> Value:
     """The first `count` lanes."""
     return llvm.vector_constant("i1", [lane < count for lane in range(lanes)])
@@ -116,7 +122,7 @@ class Group:
     vectors: int
     tail: int = 0
     pitch: int = 0
-    end: SymbolicDim | None = None
+    end: Any = None
 
     @property
     def partial(self) -> bool:
@@ -150,10 +156,10 @@ class ColumnGroups:
     call decides, the rest are groups of one vector."""
 
     full: Group
-    columns: Dim
+    columns: int
 
     @property
-    def whole(self) -> Dim:
+    def whole(self) -> int:
         return self.columns // self.full.columns
 
     @property
@@ -166,7 +172,7 @@ class ColumnGroups:
         return Group(lanes, -(-rest // lanes), rest % lanes) if rest else None
 
     @property
-    def count(self) -> Dim:
+    def count(self) -> int:
         if isinstance(self.columns, SymbolicDim):
             rest = self.columns - self.whole * self.full.columns
             return self.whole - -rest // self.full.lanes
@@ -185,9 +191,7 @@ class ColumnGroups:
         wider = f.mul(f.min(number, self.whole), self.full.columns - self.full.lanes)
         return f.add(f.mul(number, self.full.lanes), wider)
 
-    def each_kind(
-        self, f: llvm.Function, number: Value, emit: Callable[[str, Group], None]
-    ) -> None:
+    def each_kind(self, f: llvm.Function, number: Value, emit: Callable[[str, Group], Any]) -> None:
         """Emits the code of the kind that group `number` has."""
         first, *others = self.kinds
         if not others:

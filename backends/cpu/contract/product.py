@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug
-from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from ..machines import machine_of
@@ -43,10 +43,10 @@ class Product:
 
     target: Target
     accumulator: str
-    outer: tuple[Dim, ...]
-    rows: Dim
-    columns: Dim
-    depth: tuple[Dim, ...]  # sizes
+    outer: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: tuple[int, ...]  # sizes
     left: LeftSide
     right: RightSide
     epilogue: Epilogue
@@ -453,7 +453,7 @@ class _GroupEmitter:
         following = part if self.whole.cut_depth and self.cut.groups == 1 else size
         return _Fetch(following, lines, lines * turns * LINE, part)
 
-    def _stream(self) -> Dim:
+    def _stream(self) -> int:
         """Bytes ahead that a right side is fetched of which every element is used once."""
         whole = self.whole
         once = at_hint(whole.panels) <= 2 and not self.cut.pack_right and not self.group.partial

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....hlo.deciding import surely_at_most
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
@@ -30,8 +32,12 @@ def run_unit(
     last = positions[-1].spatial
     if (last.base, last.dilation) != (1, 1) or not source.plain:
         return None
+    if isinstance(last.kernel, SymbolicDim):
+        return None
     if last.input_step == 1 and last.kernel <= lanes:
         return 1
+    if isinstance(features.size, SymbolicDim):
+        return None
     few = features.size * 2 <= lanes and last.kernel * features.size <= _VECTORS * lanes
     return features.size if few and features == (last.input_step, 1) else None
 
@@ -63,7 +69,7 @@ class WindowRuns(LeftSide):
         self._steps = self.depth[1:] if unit == 1 else self.depth[:-1]
         self._feature_step = self.depth[0] if unit == 1 else 0
         # Whole vectors reach behind a run, into what is written next: never behind the row.
-        self._spare = pitch >= size - self._run + -(-self._run // lanes) * lanes
+        self._spare = surely_at_most(size - self._run + -(-self._run // lanes) * lanes, pitch)
 
     def pack(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
@@ -124,7 +130,7 @@ class WindowRuns(LeftSide):
                 inside = [f.land(mask, f.splat(there, self._lanes)) for mask in masks]
             self._lines(f, base, scratch, starts, number + 1, step, moved, inside)
 
-        if spatial.kernel <= _UNROLLED:
+        if not isinstance(spatial.kernel, SymbolicDim) and spatial.kernel <= _UNROLLED:
             for tap in range(spatial.kernel):
                 line(llvm.constant("i64", tap))
         else:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ....hlo.deciding import at_hint
-from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from .left import LeftSide, PackedLeftSide
@@ -34,14 +34,14 @@ def most_rows(target: Target) -> int:
     return min(ROWS, target.vector_registers // 2 // (WIDTH // target.lanes("float")))
 
 
-def fits(target: Target, element: Any, accumulator: str, rows: Dim) -> bool:
+def fits(target: Target, element: Any, accumulator: str, rows: int) -> bool:
     """Whether a right side of such elements is streamed for so many rows."""
     if element.name not in _NARROW or accumulator != "float":
         return False
     return 0 < at_hint(rows) <= most_rows(target)
 
 
-def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[Dim, int] | None:
+def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[int, int] | None:
     """Defines the kernel `name`; its tiles and scratch bytes. None where the weight does not lie in
     whole vectors of columns, or the call decides its sizes, or rows are many."""
     right = product.right
@@ -105,7 +105,7 @@ def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[Dim, 
     return math.prod(product.outer) * groups, scratch_bytes
 
 
-def _contiguous(left: LeftSide, depth: tuple[Dim, ...]) -> LeftSide:
+def _contiguous(left: LeftSide, depth: tuple[int, ...]) -> LeftSide:
     """The left side with plain elements along one loop of the depth."""
     if left.packed:
         return left

@@ -14,20 +14,19 @@ from typing import NamedTuple
 
 from ....hlo.deciding import surely_at_most
 from ....hlo.graph import Op, Value
-from ....hlo.symbols import Dim
 from ....optimizer.fusable import widens
 
 
 class Segment(NamedTuple):
-    size: Dim
-    stride: Dim  # in elements
+    size: int
+    stride: int  # in elements
 
 
 @dataclass(frozen=True)
 class Dimension:
     """`extent` indices; index i is i unravelled over the segments, whose product may be larger."""
 
-    extent: Dim
+    extent: int
     segments: tuple[Segment, ...]
 
     @property
@@ -45,7 +44,7 @@ class View:
     """What a value is, in terms of the stored array `source`."""
 
     source: Value
-    offset: Dim
+    offset: int
     dims: tuple[Dimension, ...]
 
 

@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....hlo.deciding import surely_below
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
-from .operands import Group, Source, linear_strides, unravel
+from .operands import Group, Source, linear_strides, not_negative, unravel
 from .right import RightSide
 from .views import Segment
 
@@ -34,12 +35,13 @@ class Spatial:
     input_step: int
     kernel_step: int  # negative where the window is reversed
     output_step: int
+    reversed: bool = False
 
     @property
     def inside(self) -> bool:
         """Whether no window reaches into padding or between dilated elements."""
         last = (self.outputs - 1) * self.stride + (self.kernel - 1) * self.dilation - self.low
-        return self.base == 1 and self.low <= 0 and last < self.size
+        return self.base == 1 and self.low <= 0 and surely_below(last, self.size)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def place(
         return at, f.compare("ult", at, spatial.size)
     reach = (spatial.size - 1) * spatial.base + 1
     exists = f.land(
-        f.compare("ult", at, max(0, reach)),
+        f.compare("ult", at, not_negative(reach)),
         f.compare("eq", f.urem(at, spatial.base), 0),
     )
     return f.udiv(at, spatial.base), exists
@@ -145,7 +147,7 @@ class WindowRight(RightSide):
         group: Group,
         scratch: Value,
     ) -> None:
-        if group.tail:
+        if group.partial:
             self._clear_tail(f, group, scratch)
         # Every turn copies the longest run of columns that is in one row and one vector.
         with f.while_below(column, f.add(column, group.valid(f, column))) as loop:

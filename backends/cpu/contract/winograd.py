@@ -16,18 +16,21 @@ finite; then the results of the block are summed again without any transform.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ....hlo.build import Builder
+from ....hlo.deciding import at_hint, larger
 from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.convolution import window_attributes
+from ....hlo.symbols import SymbolicDim
 from ....optimizer.passes.encode import Packing
 from ... import llvm
 from ..codegen import Target
-from .blocking import PANEL_VECTORS, largest_rows, padded_depth, row_panels
+from .blocking import PANEL_VECTORS, height_parts, largest_rows, padded_depth, row_panels
 from .epilogue import Epilogue
-from .micro import LINE, Depth, Micro, emit_micro
-from .operands import Group, Source, unravel
+from .micro import FEW_PRODUCTS, LINE, STEP_PRODUCTS, Depth, Micro, emit_micro
+from .operands import Group, Source, not_negative, unravel
 from .views import Segment, merge
 
 if TYPE_CHECKING:
@@ -67,12 +70,14 @@ def applies(op: Op, lanes: int) -> bool:
     if {op.lhs.element.name, op.rhs.element.name, op.type.element.name} != {"f32"}:
         return False
     inputs, outputs = op.lhs.dims[last], op.type.dims[last]
+    if isinstance(inputs, SymbolicDim) or isinstance(outputs, SymbolicDim):
+        return False
     if inputs % lanes or outputs % lanes or min(inputs, outputs) < _LEAST_FEATURES:
         return False
     batch, height, width = op.type.dims[:3]
     across = -(-width // 2)
-    few = 4 * _PLACES * across * padded_depth(inputs, 4) <= _MOST_TRANSFORMED
-    return few and batch * -(-height // 2) * across >= _LEAST_TILES
+    few = 4 * _PLACES * at_hint(across) * padded_depth(inputs, 4) <= _MOST_TRANSFORMED
+    return few and at_hint(batch * -(-height // 2) * across) >= _LEAST_TILES
 
 
 def packing(op: Op, lanes: int) -> Packing:
@@ -158,22 +163,26 @@ class _Emitter:
         self.down = -(-self.lines.outputs // 2)
         self.steps = min(geometry.inputs, _FEATURES)
         self.pitch = padded_depth(self.steps, 4)
-        most = max(1, min(self.down, _ROWS // self.across))
-        self.blocks = -(-self.down // most)
-        self.deep = -(-self.down // self.blocks)
+        down = at_hint(self.down)
+        most = max(1, min(down, _ROWS // at_hint(self.across)))
+        self.deep = -(-down // -(-down // most))
+        self.blocks = -(-self.down // self.deep)
         self.rows = self.deep * self.across
         self.last_rows = (self.down - (self.blocks - 1) * self.deep) * self.across
+        self.opened = any(isinstance(n, SymbolicDim) for n in (self.rows, self.last_rows))
         self.limit = largest_rows(target.vector_registers, self.vectors)
+        self.heights = height_parts(self.limit, self.steps * width * 4) if self.opened else {}
         # Scratch, in elements, in this order. Planes of weights lie in other sets of a cache, and
         # results are made where they were.
         self.transformed = _PLACES * self.rows * self.pitch
         self.sums = _PLACES * self.rows * width  # of a column group
         self.plane = self.steps * width + LINE // 4
-        self.shared = max(4 * self.rows * width, _PLANES * self.plane)
+        self.shared = larger(4 * self.rows * width, _PLANES * self.plane)
         self.groups = geometry.outputs // width
-        others = geometry.batch * self.blocks
+        others = max(1, at_hint(geometry.batch * self.blocks))
         parts = min(-(-self.groups // _LEAST_GROUPS), -(-_ENOUGH_TILES // others))
-        room = (_SCRATCH // 4 - self.transformed - self.shared) // self.sums
+        kept = at_hint(self.transformed + self.shared)
+        room = (_SCRATCH // 4 - kept) // at_hint(self.sums)
         self.per_part = min(-(-self.groups // parts), max(1, room))
         self.parts = -(-self.groups // self.per_part)
         op = geometry.op
@@ -190,7 +199,7 @@ class _Emitter:
     def emit(self) -> tuple[int, int]:
         self._emit_transform()
         self._emit_micros()
-        for rows in {self.rows, self.last_rows}:
+        for rows in self._blocks_of_rows:
             self._emit_place(rows)
             self._emit_products(rows)
         self._emit_direct()
@@ -204,9 +213,7 @@ class _Emitter:
             )
             line = f.mul(block, self.deep)
             whole = f.compare("ult", block, self.blocks - 1)
-            rows = f.select(
-                whole, llvm.constant("i64", self.rows), llvm.constant("i64", self.last_rows)
-            )
+            rows = f.select(whole, f.constant("i64", self.rows), f.constant("i64", self.last_rows))
             first = f.mul(part, self.per_part)
             last = f.min(f.add(first, self.per_part), self.groups)
             with f.for_range(0, self.geometry.inputs, self.steps, at_least_once=True) as features:
@@ -215,7 +222,9 @@ class _Emitter:
                 with f.for_range(first, last, at_least_once=True) as groups:
                     sums = f.mul(f.sub(groups.index, first), self.sums)
                     operands = args, groups.index, taken, sums, scratch
-                    if self.rows == self.last_rows:
+                    if self.opened:
+                        f.call(f"{self.name}_products", "void", *operands, rows)
+                    elif self.rows == self.last_rows:
                         f.call(f"{self.name}_products{self.rows}", "void", *operands)
                     else:
                         branch = f.if_else(whole)
@@ -230,6 +239,11 @@ class _Emitter:
         f.ret()
         tiles = self.geometry.batch * self.blocks * self.parts
         return tiles, 4 * (self.transformed + self.per_part * self.sums + self.shared)
+
+    @property
+    def _blocks_of_rows(self) -> set[int] | list[None]:
+        """The tiles of a block; None where the call decides them."""
+        return [None] if self.opened else {self.rows, self.last_rows}
 
     def _count(self, f: llvm.Function, first: llvm.Value) -> llvm.Value:
         """How many input features are taken from `first` on."""
@@ -249,8 +263,8 @@ class _Emitter:
             source = self.image.at(f, base, f.add(at, first))
             target = f.pointer(scratch, f.mul(loop.index, self.pitch), self.accumulator)
             inside = f.land(
-                f.compare("ult", y, max(0, self.lines.size - 3)),
-                f.compare("ult", x, max(0, self.columns.size - 3)),
+                f.compare("ult", y, not_negative(self.lines.size - 3)),
+                f.compare("ult", x, not_negative(self.columns.size - 3)),
             )
             branch = f.if_else(inside)
             with branch.then():
@@ -295,7 +309,10 @@ class _Emitter:
 
     def _emit_micros(self) -> None:
         sizes: dict[int, int] = {}  # rows of a micro-kernel -> panels of a block that has such
-        for rows in {self.rows, self.last_rows}:
+        if self.opened:
+            panels = -(-at_hint(self.rows) // self.limit)
+            sizes = {n: panels for parts in self.heights.values() for n in parts}
+        for rows in () if self.opened else {self.rows, self.last_rows}:
             panels, size, larger = row_panels(rows, self.limit)
             for taken in {size, size + (larger > 0)}:
                 sizes[taken] = min(panels, sizes.get(taken, panels))
@@ -312,14 +329,18 @@ class _Emitter:
             (Depth(self.geometry.inputs, 1, self.width),), self.width,
             ahead=min(_MOST_LINES, -(-lines // (turns * panels))),
             cut=self.steps < self.geometry.inputs,
+            most_products=FEW_PRODUCTS if self.opened else STEP_PRODUCTS,
         )  # fmt: skip
 
     def _ahead(self) -> int:
         """Elements of the next group's weights that are fetched while one place is multiplied."""
         return -(-_TAPS * self.steps * self.width // _PLACES)
 
-    def _emit_place(self, rows: int) -> None:
+    def _emit_place(self, rows: int | None) -> None:
         """The products of `rows` tiles at one place, of some input features."""
+        if rows is None:
+            self._emit_open_place()
+            return
         parameters = [
             ("ptr noalias readonly", "left"), ("ptr noalias readonly", "right"),
             ("ptr noalias", "sums"), ("ptr", "ahead"), ("i64", "first"), ("i64", "count"),
@@ -346,11 +367,46 @@ class _Emitter:
                 f.call(f"{self.name}_rows{size}", "void", *operands)
         f.ret()
 
-    def _emit_products(self, rows: int) -> None:
+    def _emit_open_place(self) -> None:
+        """The same where the call decides how many tiles there are."""
+        parameters = [
+            ("ptr noalias readonly", "left"), ("ptr noalias readonly", "right"),
+            ("ptr noalias", "sums"), ("ptr", "ahead"), ("i64", "first"), ("i64", "count"),
+            ("i64", "rows"),
+        ]  # fmt: skip
+        f = self.module.helper(f"{self.name}_place", parameters, inline="noinline")
+        left, right, sums, ahead, *features, rows = f.arguments
+        panels = f.udiv(f.add(rows, self.limit - 1), self.limit)
+        size = f.udiv(rows, panels)
+        larger = f.sub(rows, f.mul(size, panels))
+        part = f.udiv(f.add(panels, self._ahead() - 1), panels)
+        with f.for_range(0, panels) as loop:
+            first = f.add(f.mul(loop.index, size), f.min(loop.index, larger))
+            one_more = f.cast("zext", f.compare("ult", loop.index, larger), "i64")
+            fetched = f.pointer(ahead, f.mul(loop.index, part), self.accumulator)
+
+            def multiply(*parts: int) -> None:
+                row = first
+                for taken in parts:
+                    f.call(
+                        f"{self.name}_rows{taken}", "void",
+                        f.pointer(left, f.mul(row, self.pitch), self.accumulator), right,
+                        f.pointer(sums, f.mul(row, self.width), self.accumulator),
+                        fetched, *features,
+                    )  # fmt: skip
+                    row = f.add(row, taken)
+
+            bodies = {n: partial(multiply, *parts) for n, parts in self.heights.items()}
+            f.switch(f.add(size, one_more), bodies)
+        f.ret()
+
+    def _emit_products(self, rows: int | None) -> None:
         """The products of `rows` tiles with some weights of a column group, at all places. In the
         corners a weight is itself."""
-        f = self._helper(f"_products{rows}", ("group", "first", "slot"))
-        args, group, first, slot, scratch = f.arguments
+        suffix = "" if rows is None else str(rows)
+        behind_all = () if rows is not None else ("rows",)
+        f = self._helper(f"_products{suffix}", ("group", "first", "slot"), behind_all)
+        args, group, first, slot, scratch, *taken = f.arguments
         count = self._count(f, first)
         stored = f.load("ptr", f.pointer(args, self.weights, "ptr"))
         step = self.geometry.inputs * self.width
@@ -365,10 +421,10 @@ class _Emitter:
         def multiply(place: int, right: llvm.Value) -> None:
             nonlocal done
             f.call(
-                f"{self.name}_place{rows}", "void",
+                f"{self.name}_place{suffix}", "void",
                 f.pointer(scratch, place * self.rows * self.pitch, self.accumulator), right,
                 f.pointer(sums, place * self.rows * self.width, self.accumulator),
-                f.pointer(behind, done * self._ahead(), self.accumulator), first, count,
+                f.pointer(behind, done * self._ahead(), self.accumulator), first, count, *taken,
             )  # fmt: skip
             done += 1
 
@@ -450,7 +506,7 @@ class _Emitter:
         lost = f.bitcast(f.compare("uno", seen, seen), f"i{self.lanes}")
         with f.if_then(f.compare("ne", lost, 0)):
             f.call(self.name + "_direct", "void", args, batch, first, last, group, results)
-        count, zero = llvm.constant("i64", self.columns.outputs), llvm.constant("i64", 0)
+        count, zero = f.constant("i64", self.columns.outputs), llvm.constant("i64", 0)
         column = f.mul(group, self.width)
         with f.for_range(first, last) as loop:
             start = f.mul(f.sub(loop.index, first), length)
@@ -503,11 +559,14 @@ class _Emitter:
                 f.store(value, f.pointer(results, target, self.accumulator))
         f.ret()
 
-    def _helper(self, suffix: str, numbers: Sequence[str]) -> llvm.Function:
+    def _helper(
+        self, suffix: str, numbers: Sequence[str], behind: Sequence[str] = ()
+    ) -> llvm.Function:
         parameters = [
             ("ptr noalias readonly", "args"),
             *(("i64", number) for number in numbers),
             ("ptr noalias", "scratch"),
+            *(("i64", number) for number in behind),
         ]
         return self.module.helper(self.name + suffix, parameters, inline="noinline")
 

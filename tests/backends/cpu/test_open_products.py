@@ -1,4 +1,4 @@
-"""Contractions whose sizes a call decides, against the interpreter at edges of their ranges."""
+"""Contractions whose sizes a call decides, against the interpreter at edges of what they take."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.backends.cpu import codegen
+from girih.backends.cpu.contract import packing_for
+from girih.hlo.assumptions import Assumptions
 from girih.hlo.build import Builder, build_region
-from girih.hlo.graph import Op
+from girih.hlo.deciding import deciding
+from girih.hlo.graph import Function, Module, Op
+from girih.hlo.interpret import interpret
 from girih.hlo.sizes import Symbol
-from girih.hlo.symbols import SymbolicDim
+from girih.hlo.symbols import SymbolicDim, bound, symbols_of
 from girih.hlo.types import F32, ElementType, TensorType, element_type
 
 from ..support import fusion
-from .open_kernels import OpenKernel
+from .open_kernels import OpenKernel, interpreted
 from .test_contract import dims
 
 pytestmark = pytest.mark.usefixtures("each_level")
@@ -31,7 +35,7 @@ TOLERANCE = {"f64": 1e-12, "bf16": 2e-2, "f16": 4e-3}
 def arrays(kinds: list[TensorType], values: dict[str, int]) -> list[Any]:
     made = []
     for kind in kinds:
-        shape = [d if isinstance(d, int) else d.bind(values) for d in kind.dims]
+        shape = [bound(d, values) for d in kind.dims]
         if kind.element.is_integer:
             made.append(RANDOM.integers(-100, 100, shape).astype(kind.dtype))
         else:
@@ -52,8 +56,7 @@ def product(
 
 
 def kernel(op: Op, hint: int = 64, most: int = MOST) -> OpenKernel:
-    names = sorted({n for v in op.operands for d in v.type.dims if not isinstance(d, int)
-                    for n in d.symbols})  # fmt: skip
+    names = sorted({n for value in op.operands for d in value.dims for n in symbols_of(d)})
     made = OpenKernel(op, {n: Symbol(1, most) for n in names}, dict.fromkeys(names, hint))
     assert not made.guards
     return made
@@ -64,7 +67,7 @@ def edges(lanes: int) -> list[int]:
 
 
 def check(made: OpenKernel, values: dict[str, int], tolerance: float = 1e-5) -> None:
-    made.check(values, arrays([v.type for v in made.op.operands], values), tolerance)
+    made.check(values, arrays([value.tensor for value in made.op.operands], values), tolerance)
 
 
 PLAIN, TURNED = dims([1], [0]), dims([1], [1])
@@ -181,3 +184,125 @@ def test_any_sizes(form: str, hint: int, sizes: list[tuple[int, ...]]) -> None:
     made = form_kernel(form, hint, "f32", codegen.host_target())
     for some in sizes:
         check(made, dict(zip("stnb", some, strict=True)))
+
+
+# Convolutions: batch, lines and columns of the image are symbols.
+
+LAYOUTS = {
+    "NCHW": ((0, 1, 2, 3), (0, 1, 2, 3)),
+    "NHWC": ((0, 3, 1, 2), (3, 2, 0, 1)),
+}  # (batch, feature, spatial...) of image and result; (output, input, spatial...) of the kernel
+H, W = SymbolicDim("h"), SymbolicDim("w")
+CONVOLUTIONS: dict[str, tuple[int, int, tuple[int, int], dict[str, Any]]] = {
+    "1x1": (24, 40, (1, 1), {}),
+    "1x1 of every second": (24, 40, (1, 1), {"window_strides": (2, 2)}),
+    "3x3": (16, 40, (3, 3), {"padding": ((1, 1), (1, 1))}),
+    "3x3 of every second": (16, 33, (3, 3), {"padding": ((1, 1), (1, 1)),
+                                             "window_strides": (2, 2)}),
+    "first layer": (3, 32, (7, 7), {"padding": ((3, 3), (3, 3)), "window_strides": (2, 2)}),
+    "uneven padding": (5, 7, (3, 3), {"padding": ((0, 2), (1, 0))}),
+    "cut borders": (5, 7, (3, 3), {"padding": ((-1, 0), (0, -1))}),
+    "dilated": (4, 18, (3, 2), {"rhs_dilation": (2, 3), "padding": ((2, 2), (2, 2))}),
+    "gradient of the image": (4, 18, (3, 3), {"lhs_dilation": (2, 2), "padding": ((1, 1), (2, 2))}),
+    "reversed": (4, 18, (3, 3), {"window_reversal": (True, True), "padding": ((1, 1), (1, 1))}),
+    "depthwise": (40, 40, (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 40}),
+    "depthwise of every second": (40, 40, (3, 3), {"padding": ((0, 1), (0, 1)),
+        "window_strides": (2, 2), "feature_group_count": 40}),
+    "depthwise, large": (17, 17, (5, 5), {"padding": ((2, 2), (2, 2)), "feature_group_count": 17}),
+    "depthwise, two each": (6, 12, (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 6}),
+    "groups": (8, 32, (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 2}),
+    "winograd": (32, 64, (3, 3), {"padding": ((1, 1), (1, 1))}),
+    "winograd, features in parts": (96, 32, (3, 3), {}),
+}  # fmt: skip
+IMAGES = [(1, 3, 3), (2, 7, 5), (1, 8, 16), (3, 17, 15), (1, 31, 33), (2, 4, 40)]
+
+
+def convolution(
+    form: str, layout: str, image: tuple[Any, Any, Any], element: ElementType = F32
+) -> Op:
+    inputs, outputs, window, options = CONVOLUTIONS[form]
+    (batch, feature, *spatial), (output, input, *taps) = LAYOUTS[layout]
+
+    def placed(places: list[int], sizes: list[Any]) -> TensorType:
+        dims = [0] * 4
+        for place, size in zip(places, sizes, strict=True):
+            dims[place] = size
+        return TensorType(tuple(dims), element)
+
+    groups = options.get("feature_group_count", 1)
+    b = Builder()
+    x, w = b.arguments([
+        placed([batch, feature, *spatial], [image[0], inputs, *image[1:]]),
+        placed([output, input, *taps], [outputs, inputs // groups, *window]),
+    ])  # fmt: skip
+    return b.op("convolution", [x, w], {
+        "batch_group_count": 1, "feature_group_count": 1, **options,
+        "input_batch_dimension": batch, "input_feature_dimension": feature,
+        "input_spatial_dimensions": tuple(spatial), "kernel_output_feature_dimension": output,
+        "kernel_input_feature_dimension": input, "kernel_spatial_dimensions": tuple(taps),
+        "output_batch_dimension": batch, "output_feature_dimension": feature,
+        "output_spatial_dimensions": tuple(spatial),
+    })  # fmt: skip
+
+
+def convolve(made: OpenKernel, values: dict[str, int], fixed: Op, tolerance: float = 1e-5) -> None:
+    inputs = arrays([value.tensor for value in fixed.operands], {})
+    wanted = interpreted(fixed, inputs)
+    made.compare(values, inputs, wanted, tolerance)
+
+
+@pytest.mark.parametrize("what", ["batch", "images"])
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+@pytest.mark.parametrize("form", CONVOLUTIONS, ids=str)
+def test_convolutions(form: str, layout: str, what: str) -> None:
+    opened = (B, H, W) if what == "images" else (B, 9, 14)
+    op = convolution(form, layout, opened)
+    symbols = {"b": Symbol(1, 8), "h": Symbol(3, 64), "w": Symbol(3, 64)}
+    made = OpenKernel(op, symbols, {"b": 2, "h": 14, "w": 18})
+    assert not made.guards
+    for batch, height, width in IMAGES:
+        image = (batch, height, width) if what == "images" else (batch, 9, 14)
+        values = {"b": batch, "h": height, "w": width}
+        convolve(made, values, convolution(form, layout, image))
+
+
+@functools.cache
+def packed_convolution(
+    form: str, image: tuple[Any, Any, Any], target: codegen.Target
+) -> tuple[Op, Any, Any]:
+    """A convolution of a weight that is stored as kernels read it, and its packing."""
+    op = convolution(form, "NHWC", image)
+    packing = packing_for(op, target, True)
+    assert packing is not None
+    forward = build_region([op.rhs.type], lambda b, w: [packing.forward(b, w)])
+
+    def body(b: Builder, x: Any, w: Any) -> list[Any]:
+        return [b.op("convolution", [x, packing.inverse(b, w)], op.attributes).result]
+
+    stored = forward.results[0].tensor
+    return fusion("contract", build_region([op.lhs.type, stored], body)), forward, packing.name
+
+
+@pytest.mark.parametrize("what", ["batch", "images", "lines"])
+@pytest.mark.parametrize(
+    "form", ["winograd", "winograd, features in parts", "1x1", "3x3", "first layer"]
+)
+def test_convolutions_of_packed_weights(form: str, what: str) -> None:
+    target = codegen.host_target()
+    if target.lanes("float") < 8 and form.startswith("winograd"):
+        pytest.skip("its features are whole vectors")
+    opened = {"batch": (B, 9, 14), "images": (B, H, W), "lines": (1, H, 14)}[what]
+    symbols = {"b": Symbol(1, 8), "h": Symbol(3, 64), "w": Symbol(3, 64)}
+    hints = {"b": 2, "h": 14, "w": 18}
+    with deciding(Assumptions(symbols, ()), hints):
+        op, forward, name = packed_convolution(form, opened, target)
+    assert name.startswith("winograd") == form.startswith("winograd")
+    made = OpenKernel(op, symbols, hints)
+    assert not made.guards
+    for batch, height, width in IMAGES:
+        values = {"b": batch, "h": height, "w": width}
+        plain = convolution(form, "NHWC", tuple(bound(d, values) for d in opened))
+        image, weight = arrays([value.tensor for value in plain.operands], {})
+        module = Module({"main": Function("main", forward)})
+        stored = np.asarray(interpret(module, [weight])[0])
+        made.compare(values, [image, stored], interpreted(plain, [image, weight]), 2e-5)
