@@ -10,7 +10,7 @@ from .bundle import Variant
 if TYPE_CHECKING:
     from ..specs.generated import plan_pb2
 
-NEWEST = (1, 5)  # format of plans that this runtime executes, and all before it
+NEWEST = (1, 6)  # format of plans that this runtime executes, and all before it
 
 
 def parse_plan(variant: Variant, label: str = "the program") -> plan_pb2.Plan:

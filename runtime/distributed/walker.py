@@ -12,7 +12,7 @@ import numpy as np
 from ...specs.generated import plan_pb2
 from .library import Collective
 from .stretches import stretches
-from .transfers import Exchange
+from .transfers import Exchange, array_at
 from .world import comm_timeout, joined_world
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
@@ -46,10 +46,12 @@ class Walker:
             if step.WhichOneof("action") == "exchange"
         }
         self.collectives = {
-            number: Collective(plan, step.collective, self.world)
+            number: Collective(plan, step.collective, self.world.rank)
             for number, step in enumerate(plan.steps)
             if step.WhichOneof("action") == "collective"
         }
+        for one in self.collectives.values():  # in one order on all processes
+            self.world.communicator_of(one.groups)
         # One exchange after the other packs and unpacks in it.
         most = max((exchange.scratch for exchange in self.exchanges.values()), default=0)
         self._scratch = np.empty(most, np.uint8)
@@ -89,8 +91,10 @@ class Walker:
                 exchange.run(self.world, *addresses, self.received, self.seconds)
                 number += 1
             elif action == "collective":
-                addresses = int(slots[row[2]]), int(slots[row[3]])
-                self.collectives[number].run(self.world, *addresses, self.received, self.seconds)
+                one = self.collectives[number]
+                given = array_at(int(slots[row[2]]), (one.given,), one.dtype)
+                made = array_at(int(slots[row[3]]), (one.made,), one.dtype)
+                one.run(self.world, given, made, self.received, self.seconds)
                 number += 1
             elif action == "jump":
                 number = step.jump.target

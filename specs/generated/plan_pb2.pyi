@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 7a40763f951f4cb6872cce4c3abe9792d94ceda670b07b283f974894d21efc3e); do not edit.
+# Generated from specs/plan.proto (sha256 39e4b719fc1735d96a751a5b9654ae8e5aa3f2df7e5e50c4a7ce0f62b43bf141); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -210,7 +210,7 @@ class Transfer(_message.Message):
     def __init__(self, source: _Optional[int] = ..., target: _Optional[int] = ..., source_start: _Optional[_Iterable[int]] = ..., target_start: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Exchange(_message.Message):
-    __slots__ = ("operand", "result", "transfers", "origin", "operand_dims", "result_dims", "element_bytes", "part_of")
+    __slots__ = ("operand", "result", "transfers", "origin", "operand_dims", "result_dims", "element_bytes", "part_of", "copy", "scratch")
     OPERAND_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +219,8 @@ class Exchange(_message.Message):
     RESULT_DIMS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     PART_OF_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_FIELD_NUMBER: _ClassVar[int]
     operand: Argument
     result: Argument
     transfers: _containers.RepeatedCompositeFieldContainer[Transfer]
@@ -227,7 +229,9 @@ class Exchange(_message.Message):
     result_dims: _containers.RepeatedScalarFieldContainer[int]
     element_bytes: int
     part_of: str
-    def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., operand_dims: _Optional[_Iterable[int]] = ..., result_dims: _Optional[_Iterable[int]] = ..., element_bytes: _Optional[int] = ..., part_of: _Optional[str] = ...) -> None: ...
+    copy: str
+    scratch: Argument
+    def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., operand_dims: _Optional[_Iterable[int]] = ..., result_dims: _Optional[_Iterable[int]] = ..., element_bytes: _Optional[int] = ..., part_of: _Optional[str] = ..., copy: _Optional[str] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("processes",)
