@@ -126,8 +126,11 @@ def choose_variant(
         from ..compiler import simulated_gpu
 
         return simulated(variants, target, label, simulated_gpu)
-    from .devices.cuda import find_gpus
+    from .devices.cuda import find_gpus, own_gpu
+    from .distributed.launch import local_rank
 
+    if device is None and any("@" in name for name in names):
+        return choose(variants, target, label, lambda: [own_gpu(local_rank())])
     return choose(variants, target, label, lambda: find_gpus(device))
 
 

@@ -1,8 +1,8 @@
 """The entries that copy boxes of tensors in memory, for exchanges between processes.
 
 Which boxes a process packs, keeps and unpacks depends on its number, and all processes have one
-module: so sizes and strides are parameters (specs/plan.proto, `Exchange`), and the runtime starts an
-entry for each box, in the widest words that fit its rows.
+module: so sizes and strides are parameters (specs/plan.proto, `Exchange`), and the runtime starts
+an entry for each box, in the widest words that fit its rows.
 """
 
 from __future__ import annotations

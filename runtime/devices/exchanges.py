@@ -76,10 +76,8 @@ class Tensor(NamedTuple):
 
     @property
     def strides(self) -> Strides:
-        found = [1]
-        for dim in reversed(self.dims[1:]):
-            found.append(found[-1] * dim)
-        return tuple(reversed(found))[-len(self.dims) or len(found) :]
+        dims = self.dims
+        return tuple(math.prod(dims[place + 1 :]) for place in range(len(dims)))
 
 
 def exchange_steps(

@@ -160,9 +160,7 @@ def check_device(program: Program, limits: Limits, device: str) -> None:
 class _Reader:
     """Decodes one plan."""
 
-    def __init__(
-        self, plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray], rank: int
-    ) -> None:
+    def __init__(self, plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray], rank: int) -> None:
         self.plan, self.given, self.rank = plan, weights, rank
         self.weights: dict[str, int] = {}
         self.weight_bytes = 0
@@ -222,9 +220,7 @@ class _Reader:
                 found.setdefault(buffer.last_step, []).append((buffer.offset, buffer.bytes))
         return found
 
-    def step(
-        self, index: int, step: plan_pb2.Step, dead: Mapping[int, Sequence]
-    ) -> Sequence[Step]:
+    def step(self, index: int, step: plan_pb2.Step, dead: Mapping[int, Sequence]) -> Sequence[Step]:
         action = step.WhichOneof("action")
         if action == "run":
             kernel = self.plan.kernels[step.run.kernel]
@@ -246,9 +242,7 @@ class _Reader:
                 )
             )
             return [
-                Work(
-                    kernel.name, origin, launches, tuple(dead.get(index, ())), arrays, *own, index
-                )
+                Work(kernel.name, origin, launches, tuple(dead.get(index, ())), arrays, *own, index)
             ]
         if action in ("exchange", "collective"):
             return self.communication(step, tuple(dead.get(index, ())))

@@ -4,33 +4,38 @@ A `NvidiaVariant` is immutable and shared: module and weights are loaded once, a
 `NvidiaContext` (gpu_context.py) holds what one call at a time needs: a stream, the arena (behind it
 the scratch of kernels, where an old plan has none for them in it), and memory for arguments that
 come from the host. Launches follow each other on the stream; a branch waits for all of them,
-because the host reads its condition. Stretches without branches are graphs from the second call on:
-one each, which takes the addresses of a call. Copies from and to the host stand around them: few,
-and large ones hold up the host anyway.
+because the host reads its condition. Stretches without branches and exchanges are graphs from the
+second call on: one each, which takes the addresses of a call. Copies from and to the host stand
+around them: few, and large ones hold up the host anyway.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
 from ...specs.generated import plan_pb2
+from ..distributed.launch import own_rank
 from ..timeline import memory_need
 from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, View, borrow
 from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, Event, NvidiaContext
-from .launches import Choose, Step, Work, aligned, check_device, decode
+from .launches import Choose, Jump, Step, Work, aligned, check_device, decode
 from .resources import Memory, Stream, finally_do
+
+if TYPE_CHECKING:
+    from ..distributed.together import Together
 
 
 class NvidiaVariant:
     """A plan with its code and weights for one device; shared by any number of contexts.
 
     image: PTX text. cubins: architecture -> machine code. find_driver: called once, at the first
-    use; a UserError of it says why there is no device.
+    use; a UserError of it says why there is no device. facts, comm_timeout: of several processes,
+    as of `CpuVariant`.
     """
 
     def __init__(
@@ -40,10 +45,13 @@ class NvidiaVariant:
         weights: Mapping[str, Array],
         cubins: Mapping[str, Any],
         find_driver: Callable[[], Driver],
+        facts: Mapping[str, bytes] | None = None,
+        comm_timeout: float | None = None,
     ) -> None:
         self.plan = plan
+        self.facts, self.comm_timeout = dict(facts or {}), comm_timeout
         self.context_bytes = aligned(plan.memory.arena_bytes)
-        self.program = decode(plan, weights)
+        self.program = decode(plan, weights, own_rank() if plan.processes else 0)
         results = [where.base for where in self.program.results]
         self.used = frozenset([*results, *(b for step in self.program.steps for b in _bases(step))])
         self.ends = _stretches(self.program.steps)
@@ -64,13 +72,27 @@ class NvidiaVariant:
         with self._lock:
             if self._opened is None:
                 driver = self._find_driver()
+                together = self._joined(driver)
                 code = choose_code(self.plan.target, self._image, self._cubins, driver)
                 try:
                     with driver:
-                        self._opened = Opened(self, driver, code, self._weights)
+                        self._opened = Opened(self, driver, code, self._weights, together)
                 except OutOfMemory as error:
                     raise self.too_large(error) from None
             return self._opened
+
+    def _joined(self, driver: Driver) -> Together | None:
+        """The processes that run the plan; UserError where they are not those that it is for."""
+        if not self.plan.processes:
+            return None
+        from ..distributed.together import Together
+
+        return Together(self.plan, self.program.steps, driver, self.facts, self.comm_timeout)
+
+    def received(self) -> dict[str, int]:
+        """Bytes that other processes have sent to this one so far, by operation."""
+        together = None if self._opened is None else self._opened.together
+        return {} if together is None else dict(together.received)
 
     def context(self) -> NvidiaContext:
         """A new context; contexts are independent, one call at a time each."""
@@ -128,9 +150,15 @@ class Opened:
     """A variant's code and weights on a device."""
 
     def __init__(
-        self, variant: NvidiaVariant, driver: Driver, code: Code, weights: Mapping[str, Array]
+        self,
+        variant: NvidiaVariant,
+        driver: Driver,
+        code: Code,
+        weights: Mapping[str, Array],
+        together: Together | None,
     ) -> None:
         program = variant.program
+        self.together = together
         check_device(program, driver.limits, driver.name)
         self.driver, self.code = driver, code
         self.arrivals = Stream(driver)  # what other libraries' arrays are waited for on
@@ -197,6 +225,8 @@ def _bases(step: Step) -> Iterator[int]:
     """Every base that a step's memory lies behind."""
     if isinstance(step, Choose):
         yield step.where.base
+    elif not isinstance(step, Jump | Work):
+        yield from step.bases
     for launch in step.launches if isinstance(step, Work) else ():
         yield from launch.bases
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -62,12 +61,9 @@ class Collective:
         self.bytes = others * self.dtype.itemsize  # what it gets, were nothing sent twice
         self.what = f"{place_of(step.origin)}{step.kind}"
 
-    def run(
-        self, world: World, given: Array, made: Array, received: Counter[str], seconds: float
-    ) -> None:
+    def run(self, world: World, given: Array, made: Array, seconds: float) -> None:
         """The step on these arrays, over MPI; waits so many seconds at most."""
         start = getattr(world.communicator_of(self.groups), _KINDS[self.kind])
         size = self.made * self.dtype.itemsize
         with world.lock:
             world.finish(start(given, made), self.peers, size, self.what, seconds)
-            received[self.kind] += self.bytes

@@ -13,7 +13,7 @@ from ...specs.generated import plan_pb2
 from .library import Collective
 from .stretches import stretches
 from .transfers import Exchange, array_at
-from .world import comm_timeout, joined_world
+from .world import comm_timeout, joined_world, mpi_world
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -33,11 +33,10 @@ class Walker:
         self, plan: plan_pb2.Plan, rows: Words, facts: Mapping[str, bytes], seconds: float | None
     ) -> None:
         self.seconds = comm_timeout(seconds)
-        self.world = joined_world(plan.processes, self.seconds)
+        self.world = mpi_world(joined_world(plan.processes, self.seconds), "a program for CPUs")
         facts = {**facts, "plan": plan.SerializeToString(deterministic=True)}
         what = "the comparison of plans before the first step"
-        with self.world.lock:
-            self.world.check_equal(facts, what, self.seconds)
+        self.world.check_equal(facts, what, self.seconds)
         self.plan, self.rows = plan, rows
         self.received: Counter[str] = Counter()
         self.exchanges = {
@@ -94,7 +93,8 @@ class Walker:
                 one = self.collectives[number]
                 given = array_at(int(slots[row[2]]), (one.given,), one.dtype)
                 made = array_at(int(slots[row[3]]), (one.made,), one.dtype)
-                one.run(self.world, given, made, self.received, self.seconds)
+                one.run(self.world, given, made, self.seconds)
+                self.received[one.kind] += one.bytes
                 number += 1
             elif action == "jump":
                 number = step.jump.target
