@@ -68,7 +68,7 @@ static void read_file(const char *name, void *data, size_t size) {
 static void *of_cuda(const char *name) {
     static void *library;
     if (!library) library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    return library ? dlsym(library, name) : NULL;
+    return library ? dlsym(library, name) : NULL;  // its own file, wherever it was loaded
 }
 static int in_memory(uintptr_t address, size_t size) {
     int (*known)(uint64_t, size_t) = of_cuda("stub_is_memory");

@@ -13,7 +13,7 @@ from girih import UserError
 from girih.backends.cpu import machines
 from girih.cli.network import collective
 from girih.optimizer.library import COLLECTIVES
-from girih.optimizer.machine import Communication, to_json
+from girih.optimizer.machine import Communication, Machine, to_json
 from girih.runtime.distributed.library import Collective
 from girih.specs.generated import plan_pb2
 
@@ -23,7 +23,12 @@ FASTER, SLOWER = (1e-6, 1e-12), (1e-3, 1e-8)
 SIZE = 480
 
 
-def machine_file(folder: Path, ours: tuple[float, float], its: tuple[float, float]) -> str:
+def machine_file(
+    folder: Path,
+    ours: tuple[float, float],
+    its: tuple[float, float],
+    machine: Machine | None = None,
+) -> str:
     """A machine on which all collectives of each engine cost so much."""
     rows = tuple(
         Communication(kind, 4, engine, *cost)
@@ -31,7 +36,8 @@ def machine_file(folder: Path, ours: tuple[float, float], its: tuple[float, floa
         for engine, cost in (("girih", ours), ("library", its))
     )
     path = folder / "machine.json"
-    path.write_text(to_json(replace(machines.typical("baseline"), network=rows)))
+    machine = machine or machines.typical("baseline")
+    path.write_text(to_json(replace(machine, network=rows)))
     return str(path)
 
 
