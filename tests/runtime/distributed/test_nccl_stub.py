@@ -111,11 +111,16 @@ def moving(count: int) -> Module:
     return replace(module, attributes={"mhlo.num_partitions": count})
 
 
+def readable(program: girih.Program) -> girih.Program:
+    """The same with PTX alone, which the stand-in for the driver can read."""
+    variant = replace(program.parts.variants[TARGET], cubins={})
+    return program.with_parts(copied_parts(program.parts, variants={TARGET: variant}))
+
+
 def saved(module: Module, count: int, folder: Path, **options: str) -> tuple[Path, Path, list[int]]:
     """The bundle, the data of a call, and the bytes that each process receives in one."""
     program = girih.compile(module, target=TARGET, options=girih.Options(**options))
-    variant = replace(program.parts.variants[TARGET], cubins={})  # PTX can be read
-    program = program.with_parts(copied_parts(program.parts, variants={TARGET: variant}))
+    program = readable(program)
     program.save(folder / "p.girih")
     actions = {step.WhichOneof("action") for step in program.plan.steps}
     assert actions <= {"exchange", "collective"}, actions  # the stand-in computes nothing
@@ -262,3 +267,104 @@ from girih.runtime.distributed.layout import gathered
 found = gathered(np.full(5, rank, np.int32), "gather of a result")
 assert [row.tolist() for row in found] == [[0] * 5, [1] * 5]
 """
+
+
+# What must not happen, and what the library says of it.
+PLANTED = {
+    "outside of a group": "nccl.send(x, 4, BYTE, 0, comm, stream)",
+    "in a group in a group": "group(lambda: group(lambda: nccl.send(x, 4, BYTE, 0, comm, stream)))",
+    "no group": "nccl.group_end()",
+    "type 12": "group(lambda: nccl.send(x, 4, 12, 0, comm, stream))",
+    "0 bytes": "group(lambda: nccl.send(x, 0, BYTE, 0, comm, stream))",
+    "65 bytes at": "group(lambda: nccl.send(x, 65, BYTE, 0, comm, stream))",
+    "17 elements": "nccl.all_reduce(x, y, 17, FLOAT, SUM, comm, stream)",
+    "peer 1 of 1": "group(lambda: nccl.send(x, 4, BYTE, 1, comm, stream))",
+    "peer 0 twice": "group(lambda: [nccl.send(x, 4, BYTE, 0, comm, stream) for _ in range(2)])",
+    "two streams": "group(lambda: [nccl.send(x, 4, BYTE, 0, comm, stream), "
+    "nccl.recv(y, 4, BYTE, 0, comm, other)])",
+    "memory that another call": "group(lambda: [nccl.recv(x, 4, BYTE, 0, comm, stream), "
+    "nccl.send(x + 2, 4, BYTE, 0, comm, stream)])",
+    "no stream": "nccl.all_reduce(x, y, 16, FLOAT, SUM, comm, 0x77777)",
+    "no stream (nil)": "nccl.all_reduce(x, y, 16, FLOAT, SUM, comm, 0)",
+    "operation 2": "nccl.all_reduce(x, y, 16, FLOAT, 2, comm, stream)",
+    "memory overlaps": "nccl.all_reduce(x, x + 4, 15, FLOAT, SUM, comm, stream)",
+    "4 bytes from 0, which sends 8": "group(lambda: [nccl.recv(x, 4, BYTE, 0, comm, stream), "
+    "nccl.send(y, 8, BYTE, 0, comm, stream)]); nccl.comm_get_async_error(comm)",
+    "in progress or failed": "group(lambda: nccl.recv(x, 4, BYTE, 0, comm, stream)); "
+    "nccl.all_reduce(x, y, 16, FLOAT, SUM, comm, stream)",
+    "rank 1 of 1": "nccl.comm_init_rank_config(1, unique, 1, config.ptr)",
+    "rank 0 twice": "nccl.comm_init_rank_config(1, unique, 0, config.ptr)",
+    "the communicator blocks": "nccl.comm_init_rank_config(1, nccl.get_unique_id(), 0, "
+    "nccl.Config().ptr)",
+    "no communicator": "nccl.comm_abort(comm); nccl.all_gather(x, y, 4, BYTE, comm, stream)",
+    "before ncclCommFinalize": "nccl.comm_destroy(comm)",
+}
+PLANT = """
+import sys
+from nccl.bindings import nccl
+from girih.runtime.devices.cuda import find_gpus
+
+(gpu,) = find_gpus()
+gpu.__enter__()
+config, unique = nccl.Config(), nccl.get_unique_id()
+config.blocking = 0
+comm = nccl.comm_init_rank_config(1, unique, 0, config.ptr)
+assert nccl.comm_get_async_error(comm) == nccl.Result.Success
+BYTE, FLOAT = int(nccl.DataType.Uint8), int(nccl.DataType.Float32)
+SUM, stream, other = int(nccl.RedOp.Sum), gpu.create_stream(), gpu.create_stream()
+x, y = (gpu.allocate(64, stream) for _ in range(2))
+
+def group(calls):
+    nccl.group_start()
+    try:
+        calls()
+    finally:
+        nccl.group_end()
+
+group(lambda: [nccl.recv(y, 4, BYTE, 0, comm, stream), nccl.send(x, 4, BYTE, 0, comm, stream)])
+assert nccl.comm_get_async_error(comm) == nccl.Result.Success
+nccl.all_reduce(x, y, 16, FLOAT, SUM, comm, stream)
+print("begun", file=sys.stderr)
+try:
+    exec(sys.argv[1])
+except nccl.NCCLError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("said", PLANTED)
+def test_what_breaks_a_rule_is_told(stubs, tmp_path, said):
+    basis = environment(stubs, tmp_path / "messages", STUB_QUIET="1")
+    done = subprocess.run(
+        [PYTHON, "-c", PLANT, PLANTED[said]], env=basis, capture_output=True, text=True, timeout=60
+    )
+    before, begun, after = done.stderr.partition("begun\n")
+    assert begun and not before, done.stderr
+    wanted = {"17 elements": "68 bytes at"}.get(said, said)
+    assert "VIOLATION" in after and wanted in after, done.stderr
+
+
+def test_nccl_is_loaded_by_programs_of_several_gpus_alone(stubs, tmp_path):
+    """Neither a program of one GPU nor one of several on a CPU asks for it, or for torch."""
+    add = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n"
+    add += "  %0 = stablehlo.add %a, %a : tensor<4xf32>\n  return %0 : tensor<4xf32>\n}\n"
+    readable(girih.compile(add, target=TARGET)).save(tmp_path / "one.girih")
+    girih.compile(moving(2)).save(tmp_path / "two.girih")
+    script = """
+import sys, numpy as np, girih
+one = girih.load(sys.argv[1], allow_native=True)
+one(np.ones(4, np.float32))
+assert one.target.startswith("nvidia") and one.received == {}
+try:
+    girih.load(sys.argv[2], allow_native=True)(np.ones((3, 24), np.float32))
+except girih.UserError as error:
+    assert "is for 2 processes, and 1 runs it" in str(error), error
+print(*sorted({"nccl", "nccl.bindings", "nccl.bindings.nccl", "torch"} & {*sys.modules}))
+"""
+    basis = environment(stubs, tmp_path / "messages", STUB_QUIET="1")
+    names = [str(tmp_path / name) for name in ("one.girih", "two.girih")]
+    done = subprocess.run(
+        [PYTHON, "-c", script, *names], env=basis, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "\n"
