@@ -203,12 +203,12 @@ class Nccl:
 @functools.cache
 def _bindings() -> Any:
     """nccl4py's bindings; UserError where they, or NCCL itself, are not there."""
-    remedy = "pip install 'girih[nccl]'"
     try:
         nccl = importlib.import_module("nccl.bindings.nccl")
     except ImportError as error:
         raise UserError(
-            f"a program of several GPUs needs NCCL, and nccl4py cannot be used ({error}); {remedy}"
+            f"a program of several GPUs needs NCCL, and nccl4py cannot be used ({error}); "
+            "pip install 'girih[nccl]'"
         ) from error
     try:
         version = nccl.get_version()
@@ -216,8 +216,10 @@ def _bindings() -> Any:
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
             f"a program of several GPUs needs NCCL, whose library cannot be loaded ({said}); "
-            f"{remedy}, or put libnccl.so.2 on the path of libraries"
+            "install it, or the package nvidia-nccl-cu12, or nvidia-nccl-cu13"
         ) from error
     if version < _OLDEST:
-        raise UserError(f"NCCL {version} is older than {_OLDEST}, which girih needs; {remedy}")
+        raise UserError(
+            f"NCCL {version} is older than {_OLDEST}, which girih needs; install a newer one"
+        )
     return nccl

@@ -269,6 +269,16 @@ assert [row.tolist() for row in found] == [[0] * 5, [1] * 5]
 """
 
 
+def test_the_list_for_gpus_begins_with_one(stubs, tmp_path):
+    """NCCL among one rank, as `benchmarks/gpu/several.py` asks a machine with one GPU."""
+    basis = environment(stubs, tmp_path / "messages", STUB_QUIET="1")
+    script = RUNTIME.parents[1] / "benchmarks" / "gpu" / "several.py"
+    names = [str(script), str(tmp_path), "--into", str(tmp_path / "found.json")]
+    done = subprocess.run([PYTHON, *names], env=basis, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "VIOLATION" not in done.stderr and "4 checks, 0 failed" in done.stdout
+
+
 # What must not happen, and what the library says of it.
 PLANTED = {
     "outside of a group": "nccl.send(x, 4, BYTE, 0, comm, stream)",
