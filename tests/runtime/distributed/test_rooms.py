@@ -26,7 +26,7 @@ folder, *names = sys.argv[1:]
 rank = MPI.COMM_WORLD.Get_rank()
 found = {}
 for name in names:
-    simulate = "SIMULATE" in os.environ
+    simulate = bool(os.environ["SIMULATE"])
     program = girih.load(f"{folder}/{name}.girih", threads=1, simulate=simulate)
     with np.load(f"{folder}/{name}.npz") as data:
         results = program(data[f"i{rank}"])
@@ -59,8 +59,8 @@ def test_bits_and_bytes_are_the_interpreters(tmp_path, count, target):
         wanted[name] = run.received
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    simulated = {"SIMULATE": "1"} if target.startswith("ptx-sim") else {}
-    done = launched(count, script, tmp_path, *names, **simulated)
+    simulated = "1" if target.startswith("ptx-sim") else ""
+    done = launched(count, script, tmp_path, *names, SIMULATE=simulated)
     assert done.returncode == 0, done.stderr
     received = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(count)]
     for name in names:
